@@ -184,10 +184,13 @@ class Reader(nn.Module):
 
 
 class First(nn.Module):
-    row = 0
-
     def forward(self, x: Tensor) -> Tensor:
-        return x[:, First.row]
+        return x[:, 0]
+
+
+class Surrounded(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, int(os.environ.get("ROW", "0"))]
 
 
 class Last(nn.Module):
@@ -290,12 +293,12 @@ def test_a_changed_config_is_studied_anew() -> None:
 
 
 def test_the_readout_is_checked_by_every_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nothing tells of the change: here the head reads an attribute of a class."""
+    """Also where nothing tells of the change: here the head reads a variable of the process."""
     model, fresh = reader(), reader()
-    fresh.reader = Last()
+    model.reader, fresh.reader = Surrounded(), Last()
     (expected,) = wf.explain(fresh, IDS, method="generic_attention", target=1)
     wf.explain(model, IDS, method="generic_attention", target=1)
-    monkeypatch.setattr(First, "row", -1)  # which nothing tells
+    monkeypatch.setenv("ROW", "-1")  # which nothing tells
     (found,) = wf.explain(model, IDS, method="generic_attention", target=1)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
 

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
+from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
 from whyformer.loan.offload import offloaded, require_loaded
 from whyformer.loan.parts import Guard, Members, Parts
@@ -37,6 +38,7 @@ VISIBLE = {None, "sdpa", "eager"}
 NO_TOKEN = -1  # stands for the padding token of a model that names none
 LATER_ON = {"cuda"}  # devices that are at work while Python looks whether a model is what it was
 REMEMBERED = 64  # facts about one model: its forms of input
+UNMARKED = ((), "")  # the place of a plain call
 
 
 # What belongs to a model while it lives.
@@ -56,9 +58,10 @@ class Known(OrderedDict[Any, Any]):
 class Loan:
     """What belongs to a model while it lives: what was found out about it (study/), and what that rests on."""
 
-    known: Known = field(default_factory=Known)
-    marked: dict[Any, Known] = field(default_factory=dict)  # with modules that are said to give attention maps
-    traits: Traits = field(default_factory=lambda: Traits({}, {}))
+    known: Known = field(default_factory=Known)  # at the place below
+    place: tuple[Any, Any] = UNMARKED  # which modules are said to give attention maps, and the arguments of the call
+    facts: Known = field(default_factory=Known)  # of every place
+    traits: Traits = field(default_factory=lambda: Traits({}, {}, {}))
     states: frozenset[Place] = frozenset()  # attributes that a pass changes by itself
     parts: Parts | None = None  # as they were found last
     guard: Guard | None = None  # the traits, to be compared at a look
@@ -76,10 +79,17 @@ class Loan:
             self.parts, self.guard = parts, None
         return parts, members
 
+    def known_at(self, place: tuple[Any, Any]) -> Known:
+        """What is known of the model with these marks, called with these arguments."""
+        if place not in self.facts:
+            self.facts[place] = self.known if place == self.place else Known()
+        self.facts.move_to_end(place)
+        return self.facts[place]
+
     def forget(self, traits: Traits, modules: list[nn.Module]) -> None:
         """Nothing is known of the model as it is now."""
         self.known.clear()
-        self.marked.clear()
+        self.facts.clear()
         self.traits, self.states = traits, frozenset()
         self.changes += 1
         self.guard = Guard(modules, traits, self.states)
@@ -150,6 +160,27 @@ def known_about(model: nn.Module) -> Known:
     return loan.known
 
 
+def called_with(model: nn.Module, arguments: Hashable) -> None:
+    """Until the model is handed back, what is known is of calls with these arguments besides the inputs.
+
+    arguments: a name for them (``argument_name``).
+    """
+    loan = _loan(model)
+    if arguments != loan.place[1]:
+        place = (loan.place[0], arguments)
+        loan.known, loan.place = loan.known_at(place), place
+
+
+def argument_name(arguments: Mapping[str, Any]) -> Hashable:
+    """A name for arguments that are no inputs; one that cannot be described is equal to no other."""
+    if not arguments:
+        return ""
+    try:
+        return digest(arguments)
+    except Undescribed:
+        return object()
+
+
 @dataclass(frozen=True)
 class Borrowed:
     """What a model was like when it was borrowed, for those who go on with it without another loan (compiled/)."""
@@ -202,6 +233,9 @@ def share_known(model: nn.Module, copy: nn.Module) -> None:
     modules = list(copy.modules())
     loan.forget(traits_of(modules), modules)
     loan.known.update(facts)
+    for (marks, arguments), known in _loan(model).facts.items():
+        if not marks:  # which are modules of the model
+            loan.known_at((marks, arguments)).update(known)
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
@@ -314,14 +348,17 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             if any(map(IS_META, parameters)):
                 require_loaded(model)
                 handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in offloaded(m)]
+            place = loan.place
             changes: Changes = [(loan, "lent", members)]
             if unlooked:
                 changes.append((loan, "unlooked", True))
             if marks:
                 key = tuple((id(module), layout) for module, layout, _ in marks)
-                changes.append((loan, "known", loan.marked.setdefault(key, Known())))
+                place = (key, "")
                 with uninterrupted():
                     handed.hooks = [module.register_forward_hook(hook) for module, _, hook in marks]
+            # Written also where it stays: called_with changes it until the model is handed back.
+            changes += [(loan, "known", loan.known_at(place)), (loan, "place", place)]
             changes += [(m, "training", False) for m in modules if m.training]
             trained = [p for p in parameters if p.requires_grad]
             if any(map(torch.Tensor.is_inference, trained)):

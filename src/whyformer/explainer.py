@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whyformer.advice import advise
 from whyformer.attributions import Settings, of_run, take_all_tokens
-from whyformer.borrow import Changed, borrowed, refuse_without_gradients
+from whyformer.borrow import Changed, argument_name, borrowed, called_with, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled import Compiled, Graphs, Question
@@ -320,6 +320,7 @@ class Explainer(LoadedModel):
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
         modality, batch, _ = self.prepare(inputs)
         with self.borrowed():
+            called_with(self.model, argument_name(modality.called_with(batch.constants)))
             batch, _ = modality.expanded(batch, None)  # a generator is studied on what it writes
             one = modality.alone(batch.select([0])) if modality.one_by_one(batch) else batch
             return study_of(modality, one)[0]

@@ -18,7 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import Marks, borrowed, first_weight, known_about, module_names, unwrapped
+from whyformer.borrow import (
+    Marks,
+    argument_name,
+    borrowed,
+    called_with,
+    first_weight,
+    known_about,
+    module_names,
+    unwrapped,
+)
 from whyformer.capture.intercept import letters_of, mark_attention
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
@@ -29,6 +38,7 @@ from whyformer.inputs.language import at_positions, shortened
 from whyformer.inputs.modalities import choose_modality, listed, unpacked
 from whyformer.inputs.rust_tokenizer import as_processor
 from whyformer.inputs.table_schema import Table
+from whyformer.loan.digests import circumstances, versions
 from whyformer.loan.spread import heads_elsewhere, is_sharded
 from whyformer.output import Output
 from whyformer.parameters import checked
@@ -47,6 +57,9 @@ Measure = Callable[[Run, list[int]], T]
 
 BATCH_SIZE = 16
 BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
+
+
+NOT_ASKED = {"marks", "graphs", "advises"}  # of a loaded model: made of the rest, or no matter of numbers
 
 
 class LoadedModel:
@@ -74,6 +87,12 @@ class LoadedModel:
                 raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
             letters_of(layout)
             self.marks += tuple((m, layout, partial(_marked, layout)) for m in matches)
+
+    def question(self) -> dict[str, Any]:
+        """What every answer depends on besides inputs and parameters, to be described (digests.py)."""
+        first = next(self.model.parameters(), torch.empty(0))
+        held = {name: value for name, value in vars(self).items() if name not in NOT_ASKED}
+        return {**held, "versions": versions(), "circumstances": circumstances(first.device.type)}
 
     def borrowed(self) -> AbstractContextManager[None]:
         """The model ready to be explained, under its lock, and afterwards exactly as it was."""
@@ -164,6 +183,10 @@ class Session:
         if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # above which detections count
             raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
+        # Facts are those of a model that is called in this way; several calls of a verb may share the loan.
+        constants = {} if source.whole is None else source.whole.constants
+        self._arguments = argument_name(source.modality.called_with(constants))
+        called_with(self.model, self._arguments)
         self.target, self.seed, self.memory = target, seed, memory
         self.foldable = foldable  # can what is asked for be had without storing attention maps?
         reads_itself = source.modality.compares or source.modality.opaque
@@ -200,6 +223,7 @@ class Session:
     @cached_property
     def study(self) -> Study:
         """What is known about the model for these inputs; of inputs that differ in form, for the first."""
+        called_with(self.model, self._arguments)
         whole = self.at_once and not self.one_by_one
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
         batch = self.batch if whole else self.part(rows)
@@ -215,6 +239,7 @@ class Session:
 
     def studied(self, batch: Batch) -> Study:
         """What is known for one of the inputs that differ in form."""
+        called_with(self.model, self._arguments)
         study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
         self.setup_forwards = study.forwards if new else 0
         return study
@@ -267,6 +292,7 @@ class Session:
         beside: with the reference rows that an input looks at (SAINT). alone: one input without padding. own_answer:
         what the model says now, whatever is explained otherwise.
         """
+        called_with(self.model, self._arguments)
         batch = self.alone(rows[0]) if alone else self.part(rows)
         target = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
         target = list(batch.targets) or target
@@ -291,6 +317,7 @@ class Session:
 
     def run_of(self, batch: Batch, scalar: str | None = None) -> Run:
         """Rows that were put together from the session's, with nothing asked of them."""
+        called_with(self.model, self._arguments)
         return Run(
             self.modality,
             batch,

@@ -246,6 +246,28 @@ def test_circumstances_are_part_of_the_form(recorder: type[EagerGraph]) -> None:
     assert recorder.made == 2
 
 
+class Halved(nn.Module):
+    """Takes an argument that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = bert()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, turned: bool = False) -> Tensor:
+        logits = self.model(input_ids=input_ids + 1 if turned else input_ids, attention_mask=attention_mask).logits
+        return -logits if turned else logits
+
+
+def test_arguments_that_are_no_tensors_are_not_those_of_a_graph() -> None:
+    explainer, inputs = Explainer(Halved(), compiled=True), ids(9)
+    for _ in range(2):
+        explainer.explain(inputs, method="grad_sam", target=1)
+    assert_alike(explainer, inputs, method="grad_sam", target=1)
+    (found,) = explainer.explain(inputs | {"turned": True}, method="grad_sam", target=1)
+    (plain,) = Explainer(explainer.model).explain(inputs | {"turned": True}, method="grad_sam", target=1)
+    assert apart(plain, found) < 1e-4 and found.value == pytest.approx(plain.value)
+
+
 def test_a_model_that_is_another_at_each_call_is_left_alone(recorder: type[EagerGraph]) -> None:
     explainer, inputs = Explainer(model := bert(), compiled=True), ids(9)
     with warnings.catch_warnings(record=True) as heard:

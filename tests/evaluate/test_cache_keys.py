@@ -21,7 +21,7 @@ from tests.test_loan import CHANGES, IDS, Reader, reader
 from whyformer.codec import is_whole, read_piece, write_piece
 from whyformer.engines.perturbation.game import Store
 from whyformer.evaluate.games import games_of
-from whyformer.loan.fingerprint import processor_digest, weights_digest
+from whyformer.loan.digests import processor_digest, weights_digest
 
 
 def forwards(explainer: wf.Explainer, inputs: Any, folder: Path, **how: Any) -> int:

@@ -20,7 +20,7 @@ from whyformer.engines.perturbation.game import Store
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import greedy
-from whyformer.loan.fingerprint import digest, weights_digest
+from whyformer.loan.digests import digest, weights_digest
 
 TEXTS = ["a witty, seductive movie", "This is so boring"]
 

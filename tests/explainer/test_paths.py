@@ -17,7 +17,7 @@ from tests.support import folders
 from tests.views import samples
 from whyformer.concepts.tcav import TCAVResult
 from whyformer.demo import load_adult, model_folder
-from whyformer.engines.perturbation.game import folder_of
+from whyformer.engines.perturbation.game import cache_of
 from whyformer.errors import BadInput
 from whyformer.files.image_file import open_image
 from whyformer.heads.syntactic import read_conllu
@@ -57,7 +57,7 @@ WRITERS: dict[str, Callable[[Any], Any]] = {
     "Page.save": lambda path: wf.views.page([samples.text()]).save(path),
     "save_model": lambda path: save_model(*_model(), path),
 }
-FOLDERS: dict[str, Callable[[Any], Any]] = {"cache": folder_of}
+FOLDERS: dict[str, Callable[[Any], Any]] = {"cache": lambda path: cache_of(path, list)[0]}
 
 
 def _model() -> tuple[Any, Any, Any]:
@@ -125,7 +125,7 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match=r"nothing may be written into .*Choose another folder"):
         samples.text().save(tmp_path / "y.json")
     with pytest.raises(BadInput, match="nothing may be written into cache"):
-        folder_of(tmp_path)
+        cache_of(tmp_path, list)
 
 
 def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,10 +142,10 @@ def test_folders_for_results(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("file", "file/inside"):
         with pytest.raises(BadInput, match=r"is a file|cannot be written"):
-            folder_of(tmp_path / name)
+            cache_of(tmp_path / name, list)
         with pytest.raises(BadInput, match=r"is a file|cannot be written"):
             save_model(*_model(), tmp_path / name)
-    assert folder_of(tmp_path / "new" / "one").is_dir()  # type: ignore[union-attr]
+    assert cache_of(tmp_path / "new" / "one", list)[0].is_dir()  # type: ignore[union-attr]
 
 
 def test_what_pictures_are_told_is_not_for_data(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from whyformer.checks.cache import Cache
-from whyformer.engines.perturbation.game import folder_of
+from whyformer.engines.perturbation.game import cache_of
 from whyformer.errors import NotOffered
 from whyformer.explainer import Explainer
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
-from whyformer.loan.fingerprint import Part, processor_digest, weights_digest
 from whyformer.registry import Method, get_method
 from whyformer.run import Run
 from whyformer.session import Session
@@ -25,6 +24,9 @@ from whyformer.study import Study
 from whyformer.types import Explanation, Target
 
 Array = np.ndarray[Any, Any]
+# Parameters that are in the names of files by what they came to (the batch, the description of the model), and those
+# that change no number. Every other one is in all of the names.
+RESOLVED = {"self", "explainer", "inputs", "batch_size", "progress", "cache"}
 
 
 class Exam:
@@ -43,6 +45,7 @@ class Exam:
         progress: bool | None = None,
         cache: str | Path | None = None,
     ) -> None:
+        asked = {name: value for name, value in locals().items() if name not in RESOLVED}
         how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
         self.explainer, self.seed, self.options, self.wanted = copy(explainer), seed, options or {}, method
         self.explainer.advises = False
@@ -59,8 +62,8 @@ class Exam:
             self.study: Study = session.study
         self.size = self.batch.size
         self.track = one_bar(session.track)
-        folder = folder_of(cache)
-        self.cached = Cache(folder, () if folder is None else self._about())
+        asked |= {"expanded": self.target, "raw": self.raw is None, "classes": self.modality.classes}
+        self.cached = Cache(*cache_of(cache, lambda: (explainer.question(), asked, self.batch.contents())))
 
     @property
     def target(self) -> Any:
@@ -83,17 +86,6 @@ class Exam:
         ]
         self.session.target = targets
         self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
-
-    def _about(self) -> Iterator[Part]:
-        """All that findings depend on, besides the options of the checks."""
-        yield weights_digest(self.explainer.model)
-        yield processor_digest(self.explainer.processor)
-        yield repr((self.explainer.attention_at, self.modality.classes))
-        yield repr((self.wanted, sorted(self.options.items()), self.target, self.seed, self.raw is None))
-        yield repr((self.batch.positions, self.batch.spans))
-        for name, tensor in self.batch.tensors.items():
-            yield name
-            yield tensor
 
     @contextmanager
     def borrowing(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ METHODS = {
     "generic_attention", "gradient_rollout", "grad_sam", "attention_x_gradient", "attention_gradcam",
     "attention_rollout", "raw_attention",
 }  # fmt: skip
+WRITTEN = {"tensors", "keep_BN", "raw", "warnings", "encodings"}  # of a batch: to the graph, or beside the result
 ON_THE_HOST = {"discard": (0, 0.0), "protect_special": (False,), "region": ("all", "row")}  # option -> what is not
 
 
@@ -92,6 +93,12 @@ def longest_of(modality: Modality) -> int | None:
     if limit is None and getattr(config, "rope_parameters", None):  # positions are computed, not looked up
         return 1 << 30
     return limit if getattr(config, "max_position_embeddings", None) else None
+
+
+def is_tensors_alone(batch: Batch) -> bool:
+    """Whether the model is given the tensors and nothing else: a graph has all other arguments built in."""
+    others = (field for field in fields(Batch) if field.name not in WRITTEN)
+    return not any(getattr(batch, field.name) for field in others)
 
 
 def can_be_padded(modality: Modality, part: Batch) -> bool:
@@ -195,6 +202,8 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
         return "what is explained is found out on the host."
     if batch.constants or batch.reference_rows or modality.mixes_rows or modality.multi_input:
         return "inputs of several streams, beside other rows, or with arguments of their own are not recorded."
+    if not is_tensors_alone(batch):
+        return "the model is given more than tensors."
     facts = known_about(session.model)
     if session.one_by_one or (facts.get(MIXES) and session.size > 1):
         return "these inputs are run one by one."

@@ -15,6 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from whyformer.loan.digests import product_precision
+
 Compute = Callable[[], Tensor]  # reads tensors that stay where they are, and asks the host nothing
 
 
@@ -210,26 +212,8 @@ def new_pool(device: torch.device) -> Any:
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
-def product_precision() -> Any:
-    """How float32 matrices are multiplied on a GPU, in the words of this version of torch."""
-    products = torch.backends.cuda.matmul
-    return products.fp32_precision if hasattr(products, "fp32_precision") else products.allow_tf32
-
-
 def tolerance(dtype: torch.dtype, device: torch.device) -> float:
     """By how much two ways of computing the same may differ, of the largest number."""
     if dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device.type):
         return 1e-2 if product_precision() in (True, "tf32") else 1e-3
     return 1e-1
-
-
-def circumstances(device: torch.device) -> tuple[Any, ...]:
-    """What a computation depends on besides the model and its inputs: a graph has it built in."""
-    kind = device.type
-    return (
-        device,
-        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
-        product_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_default_dtype(),
-    )

@@ -31,6 +31,7 @@ from whyformer.compiled.forms import (
     chunks_of,
     contrasts,
     is_padded,
+    is_tensors_alone,
     is_unmasked,
     longest_of,
     of_rows,
@@ -39,11 +40,12 @@ from whyformer.compiled.forms import (
     unsuited,
     write,
 )
-from whyformer.compiled.graph import RECORDERS, cause_of, circumstances, new_pool, tolerance
+from whyformer.compiled.graph import RECORDERS, cause_of, new_pool, tolerance
 from whyformer.errors import BadInput
 from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import PLAIN, Batch
 from whyformer.inputs.text import TextInput
+from whyformer.loan.digests import circumstances
 from whyformer.run import Attribution, Run
 from whyformer.session import Session
 from whyformer.study.padding import padding_index
@@ -224,8 +226,8 @@ class Graphs:
             (name, str(tensor.dtype), size, *((wide,) if modality.lengths_vary else tensor.shape[1:]))
             for name, tensor in part.tensors.items()
         )
-        about = type(modality).__name__, modality.main, question.key, contrast
-        return Fit(size, wide, (*about, shapes, circumstances(device)))
+        about = type(modality).__name__, modality.main, question.key, contrast, is_tensors_alone(part)
+        return Fit(size, wide, (*about, shapes, (device, *circumstances(device.type))))
 
     # Is the model the one that was recorded?
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from whyformer.codec import Float32, is_whole, read_piece, write_piece
+from whyformer.engines.perturbation.game import cached_file
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
 from whyformer.inputs.modalities import are_tensors
-from whyformer.loan.fingerprint import digest
+from whyformer.loan.code_reach import is_library
 from whyformer.memory import peak_bytes
 from whyformer.registry import get_method, list_methods
 
@@ -74,11 +75,10 @@ def named(method: str, options: Mapping[str, Any]) -> str:
 
 def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> Contender:
     """The entry with its scores; a method that does not fit this model is kept with its reason."""
-    options = games.options_of(entry.method, entry.options)
-    path = _path(entry.method, options, games, scalar)
-    how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed, "progress": False}
-    how |= games.asked
-    explain: Any = partial(games.explainer.explain, **how, **options)
+    how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed}
+    how |= games.asked | games.options_of(entry.method, entry.options)
+    path = _path(how, games)
+    explain: Any = partial(games.explainer.explain, **how, progress=False)
     if path is not None and is_whole(path):
         known = dataclasses.replace(read_piece(Contender, path), name=entry.name, options=entry.options)
         if memory and known.peak_bytes is None:
@@ -162,12 +162,11 @@ def _row(value: Any, number: int) -> Any:
 # On disk, so that a stopped comparison does not begin again
 
 
-def _path(method: str, options: Mapping[str, Any], games: Games, scalar: str) -> Path | None:
+def _path(how: Mapping[str, Any], games: Games) -> Path | None:
+    """The file of a method's scores; how: all that ``explain`` is given besides the inputs and their targets."""
     if games.folder is None:
         return None
-    tensors = [x for pair in games.batch.tensors.items() for x in pair]
-    targets = repr([(t.index, t.versus, t.position, t.end) for t in games.targets])
-    targets += repr(([(a.tokens, a.start) for a in games.batch.answers], games.asked["units"]))
-    settings = repr(sorted(options.items()))
-    name = digest(games.weights, method, settings, games.seed, scalar, targets, *tensors)
-    return games.folder / f"{name}.scores.json"
+    formula = get_method(how["method"]).run  # of a method of the user's own, the code may change
+    code = None if is_library(formula.__module__) else formula
+    contents = {"question": games.question, "how": how, "code": code, "targets": games.targets}
+    return cached_file(games.folder, "scores.json", **contents, inputs=games.batch.contents())

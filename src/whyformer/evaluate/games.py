@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.perturbation.game import COLUMNS, Game, Store, folder_of
+from whyformer.engines.perturbation.game import COLUMNS, Game, Store, cache_of, cached_file
 from whyformer.engines.perturbation.players import held_text, held_units
 from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.variants import (
@@ -29,7 +29,6 @@ from whyformer.explainer import Explainer
 from whyformer.inputs.base import Source
 from whyformer.inputs.batch import Batch, Decoding
 from whyformer.inputs.language import says_tokens
-from whyformer.loan.fingerprint import digest, processor_digest, weights_digest
 from whyformer.parameters import Hold
 from whyformer.registry import get_method
 from whyformer.run import Run
@@ -38,6 +37,12 @@ from whyformer.targets import scalar_of
 from whyformer.types import Target, Units
 
 Array = np.ndarray[Any, Any]
+# Parameters that are in the names of files by what they came to (targets, players, variants, the description of the
+# model), and those that change no number. Every other one is in all of the names.
+RESOLVED = {
+    "self", "explainer", "inputs", "target", "scalar", "replace", "reference", "units", "hold", "seed",
+    "batch_size", "progress", "cache", "perturb",
+}  # fmt: skip
 
 
 class Games:
@@ -60,6 +65,7 @@ class Games:
         units: Any = "token",
         hold: Hold = None,
     ) -> None:
+        asked = {name: value for name, value in locals().items() if name not in RESOLVED}
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
         source = explainer.source(inputs)
         if gives_answers(source):  # an answer is judged as a whole: by its log-probability
@@ -88,8 +94,7 @@ class Games:
         self.units: list[Units] = [u for run in self.runs for u in ([units for _, units in run.segments] or run.units)]
         self.parts = [self._parts(number, u) for number, u in enumerate(self.units)]
         # Everything that an answer depends on besides the input, what is explained of it, and the variant.
-        self.weights = "" if cache is None else _explained_by(explainer)
-        self.folder = folder_of(cache)
+        self.folder, self.question = cache_of(cache, lambda: (explainer.question(), asked))
         self._games: dict[int, Game] = {}
         self._remarks: dict[int, tuple[str, ...]] = {}  # of their variants
         self._soft: dict[int, SoftGame] = {}
@@ -258,27 +263,11 @@ class Games:
     def _store(self, variants: Variants, parts: int, number: int, columns: int) -> Store | None:
         if self.folder is None:
             return None
-        target = self.targets[number]
-        name = digest(
-            self.weights,
-            str(self.replacement),
-            parts,
-            target.index,
-            target.versus,
-            target.position,
-            target.end,
-            repr([(a.tokens, a.start) for a in self.batch.answers[number : number + 1]]),
-            repr(self.asked["units"]),
-            # Of "a b a", without what is left of it when everything is away, the held "a" may be either.
-            *(() if self.hold is None else (repr(self._players(number)),)),
-            *variants.contents(parts),
-        )
-        return Store(self.folder / f"{name}.variants", parts, columns)
-
-
-def _explained_by(explainer: Explainer) -> str:
-    marks = repr(sorted(explainer.attention_at.items()))
-    return digest(weights_digest(explainer.model), processor_digest(explainer.processor), marks)
+        # The players: of "a b a", without what is left of it when everything is away, a held "a" may be either.
+        about = (self.targets[number], self.scalar, self.replacement, self._players(number), columns)
+        contents = {"question": self.question, "about": about, "inputs": variants.contents(parts)}
+        path = cached_file(self.folder, "variants", **contents)
+        return None if path is None else Store(path, parts, columns)
 
 
 def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:

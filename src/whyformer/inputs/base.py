@@ -406,6 +406,10 @@ class Modality(ABC):
         device = self.place or (execution_device(self.model) if weight.is_meta else weight.device)
         return tensor.to(device=device, dtype=dtype)
 
+    def called_with(self, constants: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What decides about a call of the model besides the tensors of a batch: facts about the model depend on it."""
+        return constants
+
     def call(self, batch: Batch, **extra: Any) -> Any:
         """Run the model on a batch."""
         arguments = {**batch.tensors, **batch.constants, **extra}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Number
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from whyformer.errors import BadInput, MissingProcessor
 from whyformer.types import Target, Units
 
 Raw = Any
+SHOWN = {"warnings", "groups"}  # of a batch: what a user reads beside the numbers, and in which order
 
 
 class Picture(Protocol):
@@ -155,6 +156,10 @@ class Batch:
             predictions=pick(self.predictions),
             reference_rows=0,
         )
+
+    def contents(self) -> dict[str, Any]:
+        """All that the model is given and what is explained of it; for names of files."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in SHOWN}
 
     def with_tensors(self, **tensors: Tensor) -> Batch:
         """The same inputs with some tensors exchanged."""

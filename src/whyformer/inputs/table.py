@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
@@ -129,6 +128,9 @@ class TableInput(Modality):
 
     # Calling
 
+    def called_with(self, constants: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**constants, "call": self.table.call} if self.table.call is not None else constants
+
     def call(self, batch: Batch, **extra: Any) -> Any:
         """Run the model; rows that look at each other each beside the reference rows, unless they stand there."""
         if batch.reference_rows or batch.alone or not self.mixes_rows:
@@ -153,7 +155,7 @@ class TableInput(Modality):
     @property
     def mixes_rows(self) -> bool:  # type: ignore[override]  # found out when it is asked
         """Does the model attend between rows (SAINT)? Seen on a single row, where such a map has one entry."""
-        facts = known_about(self.model)
+        facts = facts_of(self)
         if "mixes rows" not in facts:
             sizes = {tuple(site.attention_BHQK.shape[-2:]) for site in self.observed(self.any_row()).sites}
             facts["mixes rows"] = (1, 1) in sizes and len(sizes) > 1
@@ -204,7 +206,7 @@ class TableInput(Modality):
     # Units
 
     def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
-        facts, key = known_about(self.model), ("row is one token", self._widths)
+        facts, key = facts_of(self), "row is one token"
         if key not in facts and keys > 1 and len(self.table.columns) > 1 and not self.table.tokens:
             try:
                 facts[key] = any(len(names) == len(self.table.columns) for names in self.tokens(one, keys))
@@ -217,7 +219,7 @@ class TableInput(Modality):
 
         Where the row is one token, as the rows beside it are, its columns are units of their own.
         """
-        alone = known_about(self.model).get(("row is one token", self._widths))
+        alone = facts_of(self).get("row is one token")
         if alone and length == len(self.table.columns):
             return tuple((name,) for name in self.table.columns)
         facts, key = facts_of(self), ("tokens", length)

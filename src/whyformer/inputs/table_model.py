@@ -15,6 +15,7 @@ from whyformer.errors import BadInput, ModelFailed, NotOffered
 from whyformer.inputs.arguments import signature_of
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
+from whyformer.loan.fingerprint import told_of
 from whyformer.targets import logits_of
 from whyformer.types import Record
 
@@ -148,9 +149,12 @@ def outputs_of(modality: TabularModel) -> int | None:
 
 
 def facts_of(modality: TabularModel) -> dict[Any, Any]:
-    """What is known about the model with this table, to be read and added to; it goes with the table."""
+    """What is known about the model with this table as it is, to be read and added to; it goes with the table."""
     tables = known_about(modality.model).setdefault("tables", weakref.WeakKeyDictionary())
-    facts: dict[Any, Any] = tables.setdefault(modality.table, {})
+    told, _ = told_of(vars(modality.table))
+    if modality.table not in tables or tables[modality.table][0] != told:
+        tables[modality.table] = told, {}
+    facts: dict[Any, Any] = tables[modality.table][1]
     return facts
 
 

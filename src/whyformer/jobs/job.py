@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
-
-import torch
+from uuid import uuid4
 
 from whyformer.codec import to_plain
 from whyformer.errors import BadInput, JobStopped, NotOffered
@@ -25,7 +26,7 @@ from whyformer.jobs.progress import Progress
 from whyformer.jobs.schema import WHY
 from whyformer.jobs.source import Columns, Unreadable, arrow, rows_of
 from whyformer.jobs.worker import Work, Worker, sizes_for
-from whyformer.loan.fingerprint import processor_digest, weights_digest
+from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
 from whyformer.parameters import (
     BatchSize,
@@ -41,12 +42,16 @@ from whyformer.parameters import (
 from whyformer.registry import default_method, get_method, list_methods
 from whyformer.session import loaded_as
 from whyformer.targets import Aims, Scalar
-from whyformer.version import __version__
 
 log = logging.getLogger("whyformer.jobs")
 
 ENGINES = ("local", "ray")
 PART_ROWS = 512
+# Parameters that the manifest holds by what they came to, and those that change no number. All others are in it.
+RESOLVED = {
+    "model", "processor", "tokenizer", "attention_at", "method", "column", "key", "options", "part_rows",
+    "batch_tokens", "batch_size", "source", "out", "engine", "workers", "address", "top", "progress",
+}  # fmt: skip
 NOT_HERE = {"self", "inputs", "method", "progress", "keep_layers", "memory", "batch_size"}  # of explain
 
 
@@ -93,6 +98,7 @@ def explain_dataset(
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain_dataset(model, "reviews.csv", column="text", out="reviews", tokenizer=tokenizer)
     """
+    given = dict(locals())
     arrow(WHY)
     if engine == "ray":
         require("ray", why="engine='ray'")
@@ -125,7 +131,7 @@ def explain_dataset(
     work = Work(names, how, tokens, most, too_long == "cut", target_column is not None)
     store = Store(folder)
     with store.held():
-        store.begin(rows.name, _asked(explainer, columns, work, part_rows))
+        store.begin(rows.name, _asked(given, explainer, columns, work, part_rows))
         done = store.commits.values()
         shown = Progress(progress, rows.size, sum(c.rows for c in done), sum(c.errors for c in done))
         worker = Worker(explainer, work, any(c.explanations for c in done))
@@ -208,25 +214,41 @@ def _sizes(
     )
 
 
-def _asked(explainer: Explainer, columns: Columns, work: Work, part_rows: int) -> dict[str, Any]:
-    """What the numbers depend on, by names that a user knows; a job goes on only where all of it is as it was."""
-    told = {k: to_plain(v) for k, v in sorted(work.how.items()) if k not in ("target", "scalar", "seed")}
+def _asked(
+    given: Mapping[str, Any], explainer: Explainer, columns: Columns, work: Work, part_rows: int
+) -> dict[str, Any]:
+    """What the numbers depend on, by names that a user knows; a job goes on only where all of it is as it was.
+
+    given: all parameters; those in ``RESOLVED`` are here by what they came to, or change no number.
+    """
+    question = explainer.question()
+    model = question.pop("model")
+    held = {name: _named(value) for name, value in question.items() if name != "versions"}
     return {
-        "whyformer": __version__,
-        "torch": str(torch.__version__),
+        **question["versions"],
+        **{name: _named(value) for name, value in given.items() if name not in RESOLVED},
+        **held,
+        "model": type(model).__name__,
+        "weights": _named(model),
         "column": list(columns.chosen) or None,
         "key": columns.key,
-        "model": type(explainer.model).__name__,
-        "weights": weights_digest(explainer.model),
-        "processor": processor_digest(explainer.processor),
         "method": list(work.methods),
-        "target": to_plain(work.how["target"]),
-        "target_column": columns.aim,
-        "scalar": work.how["scalar"],
-        "options": told,
-        "too_long": "cut" if work.cut else "error",
-        "seed": work.how["seed"],
+        "options": {name: _named(value) for name, value in sorted(given["options"].items())},
         "part_rows": part_rows,
         "batch_tokens": work.tokens,
         "batch_size": work.most,
     }
+
+
+def _named(value: Any) -> Any:
+    """A value as it is, where JSON can hold it; else a name for it. One that has no name is equal to no other."""
+    try:
+        if to_plain(value) == json.loads(json.dumps(value)):
+            return value
+    except (TypeError, ValueError):
+        pass
+    try:
+        return digest(value)
+    except Undescribed as reason:
+        warnings.warn(f"this job cannot be resumed: {reason}", RuntimeWarning, stacklevel=2)
+        return f"undescribed {uuid4().hex}"

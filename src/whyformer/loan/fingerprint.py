@@ -1,33 +1,39 @@
-"""What answers depend on besides the inputs: compared from call to call (traits), and named on disk (digests).
+"""What answers depend on besides the inputs, compared from call to call; digests.py names it on disk.
 
 Traits are everything about a model but its weights, gathered in one walk: what was found out about a model holds while
-they stay. Digests read every weight, are the same in every process, and name the files
-of a cache.
+they stay.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Mapping, Sequence
+from math import isnan
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-Array = np.ndarray[Any, Any]
+from whyformer.loan.code_reach import (
+    Variable,
+    current,
+    is_library,
+    variables_of,
+    variables_of_class,
+    variables_of_function,
+)
+
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size})
 OF_TORCH = frozenset(nn.Module().__dict__)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 # Traits
 
-Place = tuple[int, str]  # the number of a module or config, and the name of an attribute
-SMALL = 64  # of longer lists and dicts, which and how long
+Place = tuple[int, str]  # the number of a module, of a config or of all variables, and the name of an attribute
+SMALL = 64  # of longer lists and dicts of objects, which and how long
+LARGE = 20_000  # the same of numbers and words: labels of classes
 DEEP = 3  # of objects inside objects: settings may be in an object of their own, and those of a part in one of that
 FAR = 2000  # values inside one attribute; what is larger is no setting
 
@@ -37,6 +43,7 @@ class Traits(NamedTuple):
 
     values: dict[Place, Any]
     alive: dict[Place, list[weakref.ref[Any]]]  # an id may be given again when its object is gone
+    variables: dict[Place, Variable]  # read outside the model, by its code
 
 
 def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset()) -> Traits:
@@ -45,7 +52,9 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
     alive: dict[Place, list[weakref.ref[Any]]] = {}
     owners: list[dict[str, Any]] = [module.__dict__ for module in modules]
     configs: set[int] = set()
-    for number, owner in enumerate(owners):  # configs are added as they are met
+    variables = variables_of(module.__class__ for module in modules)
+    outside: dict[Place, Variable] = {}
+    for number, owner in enumerate(owners):  # configs are added as they are met, and last what is outside the model
         attributes = owner
         if number < len(modules):
             kind = modules[number].__class__
@@ -75,7 +84,10 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
             told, refs = told_of(value)
             values[number, name] = told
             alive[number, name] = refs
-    return Traits(values, alive)
+        if number == len(owners) - 1 and variables:
+            owners.append(current(variables))
+            outside, variables = {(number + 1, label): v for label, v in variables.items()}, {}
+    return Traits(values, alive, outside)
 
 
 def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
@@ -91,7 +103,7 @@ def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
         elif isinstance(value, (list, tuple, set, frozenset, dict)):
             told += (kind, len(value))
             if len(value) > SMALL:
-                told.append(id(value))
+                told.append(str(value) if is_plain(value) else id(value))
             else:
                 rest += [(inner, depth + 1) for inner in value]
                 rest += [(inner, depth + 1) for inner in value.values()] if isinstance(value, dict) else []
@@ -103,8 +115,12 @@ def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
                     told.append(str(value.tolist()))  # also changes that torch does not count
             elif kind is np.ndarray and value.size <= SMALL:
                 told.append(str(value.tolist()))
+            elif isinstance(value, MethodType):  # of a bound method, what it is bound to
+                rest.append((value.__self__, depth + 1))
+            elif isinstance(value, FunctionType):  # what it reads besides its arguments
+                rest += [(variable.value(), depth + 1) for variable in variables_of_function(value)]
             elif depth < DEEP and not isinstance(value, (nn.Module, type, ModuleType)):
-                rest += [(inner, depth + 1) for inner in getattr(value, "__dict__", {}).values()]
+                rest += [(inner, depth + 1) for inner in _held(value)]
             try:
                 refs.append(weakref.ref(value))
             except TypeError:
@@ -112,144 +128,32 @@ def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
     return told, refs
 
 
+def _held(value: Any) -> list[Any]:
+    """What an object holds; of a class of the user's own, also what its methods read besides."""
+    kind = value.__class__
+    slots = [name for base in kind.__mro__ for name in _names(vars(base).get("__slots__", ()))]
+    held = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+    if not is_library(kind.__module__):
+        held += [variable.value() for variable in variables_of_class(kind)]
+    return held
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def is_plain(value: Any) -> bool:
+    """A collection of numbers and words, of which equality tells all."""
+    if value.__class__ not in {dict, set, frozenset, list, tuple} or len(value) > LARGE:
+        return False
+    members = [*value, *value.values()] if value.__class__ is dict else value
+    return all(member.__class__ in PLAIN and not (member.__class__ is float and isnan(member)) for member in members)
+
+
 def without(traits: Traits, places: frozenset[Place]) -> Traits:
     """The others."""
-    return Traits(*({k: v for k, v in part.items() if k not in places} for part in traits))
 
+    def rest(part: Mapping[Place, Any]) -> dict[Place, Any]:
+        return {k: v for k, v in part.items() if k not in places}
 
-# Digests
-Part = bytes | str | int | float | Tensor | Array | None  # what a name can be made of
-FORMAT = b"whyformer variants 2"
-DEPTH = 4  # of objects inside objects
-
-
-def digest(*parts: Part) -> str:
-    """A name for these contents."""
-    name = hashlib.blake2b(FORMAT, digest_size=16)
-    for part in parts:
-        data = _bytes(part)
-        name.update(len(data).to_bytes(8, "little"))
-        name.update(data)
-    return name.hexdigest()
-
-
-def _bytes(part: Part) -> bytes:
-    if isinstance(part, bytes):
-        return part
-    if isinstance(part, Tensor):
-        flat = part.detach().cpu().contiguous().flatten()
-        # Viewed as bytes: numpy has no bfloat16.
-        return f"{part.dtype}{tuple(part.shape)}".encode() + flat.view(torch.uint8).numpy().tobytes()
-    if isinstance(part, np.ndarray):
-        data = repr(part.tolist()).encode() if part.dtype.hasobject else part.tobytes()
-        return f"{part.dtype}{part.shape}".encode() + data
-    return repr(part).encode()
-
-
-def weights_digest(model: nn.Module) -> str:
-    """A name for the model as it is now: its classes and their code, weights, buffers, hooks, attributes, config."""
-    return digest(torch.__version__, *_parts_of(model))
-
-
-def processor_digest(processor: Any) -> str:
-    """A name for a tokenizer, image processor or table: all that turns inputs into tensors, and fills gaps in them."""
-    return digest(*_said_of(processor, DEPTH))
-
-
-def _parts_of(model: nn.Module) -> Iterator[Part]:
-    for path, module in model.named_modules():
-        yield path
-        yield code_of(type(module))
-        for kind in HOOKS:
-            for hook in module.__dict__[kind].values():
-                yield kind
-                yield from _said_of(hook, 0)
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                yield name
-                yield None if tensor is None or tensor.is_meta else tensor
-        for name, value in module.__dict__.items():
-            if name not in OF_TORCH and not isinstance(value, nn.Module):
-                yield name
-                yield from _said_of(value, DEPTH)
-
-
-def _said_of(value: Any, depth: int) -> Iterator[Part]:
-    """Parts that tell a value from others, the same in every process: no addresses."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device)):
-        yield value if isinstance(value, bytes) else repr(value)
-    elif isinstance(value, (Tensor, np.ndarray)):
-        yield value
-    elif isinstance(value, nn.Module):
-        yield type(value).__qualname__  # said where it stands in the model
-    elif isinstance(value, Mapping) and depth:
-        for key in value:
-            yield str(key)
-            yield from _said_of(value[key], depth - 1)
-    elif isinstance(value, (set, frozenset)):
-        yield repr(sorted(map(repr, value)))
-    elif isinstance(value, (list, tuple)) and depth:
-        for inner in value:
-            yield from _said_of(inner, depth - 1)
-        yield len(value)
-    elif isinstance(value, functools.partial):
-        yield from _said_of(value.func, depth)
-        yield from _said_of((value.args, value.keywords), depth)
-    elif isinstance(value, type):
-        yield code_of(value)
-    elif isinstance(value, FunctionType):
-        yield f"{value.__module__}.{value.__qualname__}"
-        yield from _code(value.__code__)
-        yield from _said_of([_inside(cell) for cell in value.__closure__ or ()], min(depth, 1))
-    elif callable(getattr(value, "__func__", None)):  # a bound method: which, and of what class
-        yield code_of(type(value.__self__))
-        yield from _said_of(value.__func__, 0)
-    else:
-        yield code_of(type(value))
-        backend = getattr(value, "backend_tokenizer", None)
-        if backend is not None:
-            state = json.loads(backend.to_str())
-            yield json.dumps({k: v for k, v in state.items() if k not in {"padding", "truncation"}})  # of the last call
-            yield repr(getattr(value, "special_tokens_map", None))
-        elif depth and hasattr(value, "__dict__"):
-            yield from _said_of(vars(value), depth - 1)
-
-
-def _inside(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # empty
-        return None
-
-
-_CODES: weakref.WeakKeyDictionary[type, tuple[Any, str]] = weakref.WeakKeyDictionary()
-
-
-def code_of(kind: type) -> str:
-    """A name for a class: where it is, and what its methods do, up to torch's own base."""
-    forward = getattr(kind, "forward", None)  # which may be replaced
-    if kind not in _CODES or _CODES[kind][0] is not forward:
-        _CODES[kind] = forward, _named_code(kind)
-    return _CODES[kind][1]
-
-
-def _named_code(kind: type) -> str:
-    parts: list[Part] = [f"{kind.__module__}.{kind.__qualname__}"]
-    for base in kind.__mro__:
-        if base in {nn.Module, object}:
-            break
-        for name, member in vars(base).items():
-            function = getattr(member, "__func__", getattr(member, "fget", member))
-            if isinstance(function, FunctionType):
-                parts += [name, *_code(function.__code__)]
-    return digest(*parts)
-
-
-def _code(code: CodeType) -> Iterator[Part]:
-    yield code.co_code
-    yield repr(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code(constant)
-        else:
-            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+    return Traits(rest(traits.values), rest(traits.alive), traits.variables)

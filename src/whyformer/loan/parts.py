@@ -8,10 +8,9 @@ walked and compared in full (fingerprint.py).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import chain, repeat
-from math import isnan
 from operator import attrgetter, is_, itemgetter
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -19,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, told_of
+from whyformer.loan.code_reach import Variable, current
+from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, is_plain, told_of
 from whyformer.loan.quantized import is_quantized
 from whyformer.loan.turns import turns_of
 
@@ -106,7 +106,8 @@ class Guard:
     """Traits of a model, arranged so that a look tells whether they are what they were."""
 
     def __init__(self, modules: Sequence[nn.Module], traits: Traits, states: frozenset[Place]) -> None:
-        owners, self.sizes, self.hooks = _seen(modules)
+        self.variables = {label: variable for (_, label), variable in traits.variables.items()}
+        owners, self.sizes, self.hooks = _seen(modules, self.variables)
         self.forwards = {kind: getattr(kind, "forward", None) for kind in {m.__class__ for m in modules}}
         self.unsure = any(number >= len(owners) for number, _ in traits.values)  # a config inside a config
         self.alive = [ref for (_, name), refs in traits.alive.items() if name != "id" for ref in refs]
@@ -144,7 +145,7 @@ class Guard:
         """Is everything as it was? False also where it would take a closer look to tell."""
         if self.unsure or states is not self.states or any(ref() is None for ref in self.alive):
             return False
-        owners, sizes, hooks = _seen(modules)
+        owners, sizes, hooks = _seen(modules, self.variables)
         if sizes != self.sizes or hooks != self.hooks:
             return False
         if any(getattr(kind, "forward", None) is not forward for kind, forward in self.forwards.items()):
@@ -180,19 +181,20 @@ def _is_plain_collection(value: Any) -> bool:
     """Equality tells all about it; a built-in function is copied as itself."""
     if value.__class__ is BuiltinFunctionType:
         return value.__self__ is None or value.__self__.__class__ is ModuleType
-    if value.__class__ not in {dict, set, frozenset, list} or len(value) > SMALL:
-        return False
-    members = [*value, *value.values()] if value.__class__ is dict else value
-    return all(member.__class__ in PLAIN and not (member.__class__ is float and isnan(member)) for member in members)
+    return is_plain(value)
 
 
-def _seen(modules: Sequence[nn.Module]) -> tuple[list[dict[str, Any]], list[int], list[tuple[Any, ...]]]:
-    """Who has attributes: modules, and their configs in the order in which they are met; how many, and whose config is
-    whose; the unique numbers of hooks."""
+def _seen(
+    modules: Sequence[nn.Module], variables: Mapping[str, Variable]
+) -> tuple[list[dict[str, Any]], list[int], list[tuple[Any, ...]]]:
+    """Who has attributes: modules, their configs in the order in which they are met, and the code around them; how
+    many, and whose config is whose; the unique numbers of hooks."""
     attributes = list(map(DICT, modules))
     configs = list(map(dict.get, attributes, repeat("config")))
     each = {id(config): config for config in configs if config is not None}
     owners = attributes + [vars(config) for config in each.values() if hasattr(config, "__dict__")]
+    if variables:
+        owners.append(current(variables))
     sizes = [*map(len, owners), *map(len, map(BUFFERS, attributes)), *map(id, configs)]
     hooked = [(i, hooks) for i, hooks in enumerate(map(ALL_HOOKS, attributes)) if any(hooks)]
     return owners, sizes, [(i, *map(tuple, hooks)) for i, hooks in hooked]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from whyformer.engines.perturbation.ranking import leave_one_out
 from whyformer.engines.perturbation.variants import Variants
 from whyformer.errors import NotOffered, one_of
 from whyformer.files.paths import made_folder
+from whyformer.loan.digests import Undescribed, digest
 from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -197,6 +199,27 @@ class Store:
         return zlib.crc32(record, len(record))
 
 
-def folder_of(cache: str | Path | None) -> Path | None:
-    """The folder of a cache, made if it is not there."""
-    return None if cache is None else made_folder(cache, "cache")
+def cache_of(cache: str | Path | None, question: Callable[[], Any]) -> tuple[Path | None, str]:
+    """The folder of a cache, made if it is not there, and a name for all that its files depend on.
+
+    Where no name can be found, there is no folder either: nothing is read from it, or written.
+    """
+    if cache is None:
+        return None, ""
+    folder = made_folder(cache, "cache")
+    name = _name_of(f"cache={str(folder)!r} is not used", question=question())
+    return (None, "") if name is None else (folder, name)
+
+
+def cached_file(folder: Path, suffix: str, **contents: Any) -> Path | None:
+    """The file of a cache that depends on all of this; None where that cannot be described."""
+    name = _name_of(f"cache={str(folder)!r} is not used here", **contents)
+    return None if name is None else folder / f"{name}.{suffix}"
+
+
+def _name_of(trouble: str, **contents: Any) -> str | None:
+    try:
+        return digest(**contents)
+    except Undescribed as reason:
+        warnings.warn(f"{trouble}: {reason}", RuntimeWarning, stacklevel=4)
+        return None

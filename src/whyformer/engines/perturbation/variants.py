@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,11 @@ class Variants(ABC):
         """Rows that can share a batch."""
         return [list(range(i, min(i + size, len(present_MP)))) for i in range(0, len(present_MP), size)]
 
-    def contents(self, parts: int) -> Iterator[bytes | str | Tensor]:
+    def contents(self, parts: int) -> list[Any]:
         """All that decides what the variants are: the input with everything, and with nothing."""
-        yield type(self).__name__
-        for present in (np.ones((1, parts), dtype=bool), np.zeros((1, parts), dtype=bool)):
-            for draw in range(self.draws):
-                for name, tensor in self.batch(present, draw).tensors.items():
-                    yield name
-                    yield tensor
+        ends = (np.ones((1, parts), dtype=bool), np.zeros((1, parts), dtype=bool))
+        batches = [self.batch(present, draw) for present in ends for draw in range(self.draws)]
+        return [type(self).__name__, *(batch.contents() for batch in batches)]
 
     @staticmethod
     def used(run: Run, replacement: str | int, by_default: bool = False) -> tuple[str | int, list[str]]:

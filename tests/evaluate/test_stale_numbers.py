@@ -1,0 +1,481 @@
+"""A cache returns what would be computed without it, whatever part of the question is another than before."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.checks.test_cache import plain_of
+from tests.support import folders
+from tests.tables.models import LAYOUTS, rows, saint, table
+from whyformer.checks.check import check_with
+from whyformer.checks.exam import RESOLVED as OF_EXAMS
+from whyformer.checks.exam import Exam
+from whyformer.compiled.forms import is_tensors_alone
+from whyformer.errors import BadInput
+from whyformer.evaluate.games import RESOLVED as OF_GAMES
+from whyformer.evaluate.games import Games, games_of
+from whyformer.inputs.batch import SHOWN, Batch
+from whyformer.jobs.job import RESOLVED as OF_JOBS
+from whyformer.jobs.job import explain_dataset
+from whyformer.loan.digests import Undescribed, digest, processor_digest, weights_digest
+from whyformer.types import Target
+
+IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
+ROW = 0  # which row a head reads: a setting in the file of a model
+
+
+def row_of_file() -> int:
+    return ROW
+
+
+class Slotted:
+    """A setting without a ``__dict__``."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+
+
+class Choice:
+    """A setting with a method that is called."""
+
+    default = 0
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+
+    def __call__(self) -> int:
+        return self.row
+
+
+class Open(nn.Module):
+    """Attention, and a head that reads the row that everything a forward pass can read adds up to."""
+
+    shift = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.qkv, self.head = nn.Embedding(20, 16), nn.Linear(16, 48), nn.Linear(16, 3)
+        self.deep = {"a": {"b": {"c": {"d": {"e": 0}}}}}
+        self.slotted, self.choice, self.called = Slotted(0), Choice(0), Choice(0).__call__
+        self.many, self.numbers = [0] * 500, np.zeros(100, dtype=int)
+        self.config = SimpleNamespace(row=0, inner=SimpleNamespace(row=0))
+        closed = 0
+
+        def read() -> int:
+            return closed
+
+        def write(row: int) -> None:
+            nonlocal closed
+            closed = row
+
+        self.read, self.write = read, write
+        self.register_buffer("row", torch.tensor(0), persistent=False)
+
+    def helper(self) -> int:
+        return 0
+
+    def forward(self, input_ids: Tensor, other: Any = None) -> Tensor:
+        x = self.words(input_ids)
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        x = x + 3 * nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        row = row_of_file() + self.shift + self.helper() + self.deep["a"]["b"]["c"]["d"]["e"] + self.slotted.row
+        row += self.choice() + self.called() + sum(self.many) + int(self.numbers.sum()) + self.config.row
+        row += self.config.inner.row + self.read() + int(self.row) + Choice.default + chosen(other)
+        return 4 * self.head(x[:, row])
+
+
+def chosen(other: Any) -> int:
+    """A row, from an argument of any kind."""
+    if other is None or isinstance(other, (int, float, str, Tensor, np.generic)):
+        return int(other or 0)
+    if isinstance(other, np.ndarray):
+        return int(other.sum())
+    if isinstance(other, dict):
+        return chosen(list(other.values()))
+    if isinstance(other, (list, tuple, set)):
+        return sum(map(chosen, other))
+    return chosen(other.row if hasattr(other, "row") else other())
+
+
+def scores(model: nn.Module, **inputs: Any) -> np.ndarray[Any, Any]:
+    (one,) = wf.explain(model, {"input_ids": IDS, **inputs}, method="attention_rollout", target=1)
+    return np.asarray(one.scores)
+
+
+def drops(model: nn.Module, folder: Path | None, **inputs: Any) -> tuple[list[float], int]:
+    with games_of(wf.Explainer(model), {"input_ids": IDS, **inputs}, cache=folder, replace=1, target=1) as games:
+        return [round(drop, 5) for drop in games.game(0).drops("logit").tolist()], games.forwards
+
+
+# What a model reads besides its inputs
+
+
+def replaced_function(model: Any, patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(globals(), "row_of_file", lambda: 2)
+
+
+def hooked(model: Any, patch: pytest.MonkeyPatch) -> None:
+    model.head.register_forward_pre_hook(lambda module, arguments: (-arguments[0],))
+
+
+CHANGES: dict[str, Callable[[Any, pytest.MonkeyPatch], object]] = {
+    "global": lambda model, patch: patch.setitem(globals(), "ROW", 2),
+    "function": replaced_function,
+    "class attribute": lambda model, patch: patch.setattr(Open, "shift", 2),
+    "attribute of another class": lambda model, patch: patch.setattr(Choice, "default", 2),
+    "method": lambda model, patch: patch.setattr(Open, "helper", lambda self: 2),
+    "deep setting": lambda model, patch: model.deep["a"]["b"]["c"]["d"].update(e=2),
+    "slots": lambda model, patch: setattr(model.slotted, "row", 2),
+    "object": lambda model, patch: setattr(model.choice, "row", 2),
+    "bound method": lambda model, patch: setattr(model.called.__self__, "row", 2),
+    "long list": lambda model, patch: model.many.__setitem__(300, 2),
+    "array": lambda model, patch: setattr(model, "numbers", np.arange(100) == 5),
+    "config": lambda model, patch: setattr(model.config, "row", 2),
+    "inner config": lambda model, patch: setattr(model.config.inner, "row", 2),
+    "closure": lambda model, patch: model.write(2),
+    "buffer": lambda model, patch: model.row.fill_(2),
+    "hook": hooked,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_a_model_reads_is_noticed(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Open().eval()
+    before, name = scores(model), weights_digest(model)
+    first, _ = drops(model, tmp_path)
+    assert drops(Open().eval(), tmp_path) == (first, 0), "the same model is found again"
+    CHANGES[change](model, monkeypatch)
+    fresh = Open().eval()
+    if change not in {"global", "function", "class attribute", "attribute of another class", "method"}:
+        CHANGES[change](fresh, monkeypatch)
+    np.testing.assert_allclose(scores(model), scores(fresh), atol=1e-6)
+    assert change == "hook" or not np.allclose(scores(model), before, atol=1e-2)
+    assert weights_digest(model) != name
+    now, forwards = drops(model, tmp_path)
+    assert now == drops(fresh, None)[0] != first and forwards > 0
+
+
+# What a model is called with besides its inputs
+
+ARGUMENTS: dict[str, Callable[[int], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "tensor without axes": torch.tensor,
+    "numpy number": np.int64,
+    "array": lambda row: np.eye(200, dtype=int)[3] * row,
+    "list": lambda row: [0, [row]],
+    "dict": lambda row: {"a": {"b": row}},
+    "set": lambda row: {row},
+    "object": Choice,
+    "slots": Slotted,
+    "function": lambda row: lambda: row,
+    "method": lambda row: Choice(row).__call__,
+}
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS)
+def test_arguments_that_are_no_tensors_are_part_of_the_question(kind: str, tmp_path: Path) -> None:
+    make, model = ARGUMENTS[kind], Open().eval()
+    for row in (0, 5, 0, 5):  # what is known of the model with one argument is none of another
+        alone = Open().eval()
+        np.testing.assert_allclose(scores(model, other=make(row)), scores(alone, other=make(row)), atol=1e-6)
+    assert not np.allclose(scores(model, other=make(5)), scores(model, other=make(0)), atol=1e-2)
+    kept = [drops(model, tmp_path, other=make(row)) for row in (0, 5, 5)]
+    assert [k[0] for k in kept] == [drops(model, None, other=make(row))[0] for row in (0, 5, 5)]
+    assert kept[0][0] != kept[1][0] and kept[0][1] > 0 and kept[1][1] > 0 and kept[2][1] == 0
+
+
+def test_compared_methods_are_those_of_the_call(tmp_path: Path) -> None:
+    model, how = Open().eval(), {"methods": ["occlusion", "attention_rollout"], "replace": 1, "progress": False}
+    found = []
+    for other in (False, True):
+        inputs = {"input_ids": IDS, "other": 5 * other}
+        cached = [wf.compare(model, inputs, cache=tmp_path, **how) for _ in range(2)]
+        plain = wf.compare(model, inputs, **how)
+        assert numbers_of(cached[0]) == numbers_of(cached[1]) == numbers_of(plain) and cached[1].variants == 0
+        found.append(numbers_of(plain))
+    assert found[0] != found[1]
+
+
+class Handle:
+    """What no other process could be handed: its contents cannot be described."""
+
+    def __init__(self, row: int) -> None:
+        self.row, self.stream = row, (number for number in range(3))
+
+
+def test_what_cannot_be_described_is_not_cached(tmp_path: Path) -> None:
+    model, plain = Open().eval(), []
+    for row in (0, 5):
+        with pytest.warns(RuntimeWarning, match=r"other\.stream is a builtins.generator"):
+            found = drops(model, tmp_path, other=Handle(row))
+        plain.append(drops(model, None, other=row)[0])
+        assert found[0] == plain[-1] and found[1] > 0
+        np.testing.assert_allclose(scores(model, other=Handle(row)), scores(Open().eval(), other=row), atol=1e-6)
+    assert plain[0] != plain[1] and not list(tmp_path.glob("*.variants"))
+    model.handle = Handle(0)
+    with pytest.warns(RuntimeWarning, match="is not used: .*handle.stream"):
+        drops(model, tmp_path)
+    with pytest.raises(Undescribed, match="not in memory"):
+        weights_digest(nn.Linear(2, 2, device="meta"))
+
+
+def test_names_are_the_same_in_another_order_of_time() -> None:
+    """Locks, loggers and what is counted by the process hold no number; shared and repeated values are values."""
+    model = Open().eval()
+    model.lock = threading.Lock()
+    name = weights_digest(model)
+    model.lock = threading.Lock()
+    model.head.register_forward_hook(print).remove()
+    assert weights_digest(model) == name
+    inner = [1]
+    assert digest([inner, inner]) == digest([[1], [1]])
+    inner.append(inner)
+    assert digest(inner) != digest([1, [1]])
+    names = [digest(value) for value in (1, 1.0, True, "1", [1], (1,), {1}, {1: 1}, {"1": 1}, b"1", np.int64(1), [[1]])]
+    assert len(set(names)) == len(names)
+
+
+# Every parameter of a verb
+
+
+def bert(seed: int = 0) -> nn.Module:
+    model = folders.bert()
+    with torch.no_grad():
+        model.classifier.weight += seed * torch.arange(model.classifier.weight.numel()).view_as(model.classifier.weight)
+    return model
+
+
+TEXTS = ["a good movie", "so boring"]
+OTHER_TEXTS = ["a movie that is not so good", "good"]
+# A value besides the default, for each parameter that numbers depend on.
+OTHERS: dict[Callable[..., Any], dict[str, Any]] = {
+    wf.compare: {
+        "model": lambda: bert(1),
+        "inputs": lambda: OTHER_TEXTS,
+        "processor": lambda: None,
+        "methods": lambda: [{"method": "occlusion", "replace": "unk"}, "grad_sam"],
+        "metrics": lambda: ["aopc"],
+        "rationales": lambda: [[1, 0, 0], [0, 1]],
+        "masks": lambda: None,
+        "surrogate": lambda: bert(2),
+        "replace": lambda: "unk",
+        "reference": lambda: ["a dog"],
+        "target": lambda: [0, 1],
+        "scalar": lambda: "probability",
+        "units": lambda: "sentence",
+        "hold": lambda: 1,
+        "attention_at": lambda: None,
+        "seed": lambda: 1,
+    },
+    wf.check: {
+        "model": lambda: bert(1),
+        "inputs": lambda: OTHER_TEXTS,
+        "processor": lambda: None,
+        "checks": lambda: {"stability": {"noise": 0.5, "draws": 1}},
+        "method": lambda: "grad_sam",
+        "target": lambda: [0, 1],
+        "seed": lambda: 1,
+        "attention_at": lambda: None,
+        "options": lambda: None,
+    },
+}
+SAME = {"tokenizer", "batch_size", "progress", "cache"}  # no number depends on them; a tokenizer is a processor
+BASE: dict[Callable[..., Any], dict[str, Any]] = {
+    wf.compare: {"methods": ["occlusion", "grad_sam"], "metrics": ["aopc", "comprehensiveness"], "progress": False},
+    wf.check: {"checks": {"stability": {"draws": 1}}, "method": "generic_attention", "progress": False},
+}
+
+
+@pytest.mark.parametrize("verb", OTHERS)
+def test_every_parameter_of_a_verb_is_part_of_the_question(verb: Any, tmp_path: Path) -> None:
+    """A new parameter needs a value here, with which the cache is tried; or no number depends on it."""
+    tokenizer = folders.tokenizer(tmp_path / "tokenizer")
+    assert set(inspect.signature(verb).parameters) == set(OTHERS[verb]) | SAME
+    base = {"model": bert(), "inputs": TEXTS, "processor": tokenizer, **BASE[verb]}
+    folder = tmp_path / "cache"
+    first = numbers_of(verb(**base, cache=folder))
+    assert numbers_of(verb(**base, cache=folder)) == first
+    differ = []
+    for name, make in OTHERS[verb].items():
+        value = make()
+        if value is None:
+            continue
+        asked = base | {name: value}
+        plain = numbers_of(verb(**asked))
+        for _ in range(2):
+            assert numbers_of(verb(**asked, cache=folder)) == plain, name
+        differ += [name] if plain != first else []
+    assert {"model", "inputs", "target"} <= set(differ)
+    tokenizer.mask_token = "[UNK]"
+    assert numbers_of(verb(**base, cache=folder)) == numbers_of(verb(**base))
+
+
+def numbers_of(found: Any) -> str:
+    if isinstance(found, wf.Comparison):
+        return str({m: {n: np.round(v, 4).tolist() for n, v in each.items()} for m, each in found.values.items()})
+    return str(plain_of(found)["results"])
+
+
+JOB: dict[str, Any] = {
+    "model": lambda: bert(1),
+    "column": lambda: None,
+    "processor": lambda: None,
+    "method": lambda: "occlusion",
+    "key": lambda: None,
+    "target": lambda: 1,
+    "target_column": lambda: None,
+    "scalar": lambda: "probability",
+    "too_long": lambda: "cut",
+    "part_rows": lambda: 1,
+    "batch_tokens": lambda: 7,
+    "batch_size": lambda: 3,
+    "seed": lambda: 1,
+    "attention_at": lambda: {"classifier": "b q k"},
+    "options": lambda: None,
+}
+NO_NUMBERS = {"source", "out", "tokenizer", "engine", "workers", "address", "top", "progress"}
+
+
+def test_a_job_is_resumed_with_the_same_question_only(tmp_path: Path) -> None:
+    tokenizer = folders.tokenizer(tmp_path / "tokenizer")
+    assert set(inspect.signature(explain_dataset).parameters) == set(JOB) | NO_NUMBERS
+    out = tmp_path / "out"
+    base = {"model": bert(), "source": TEXTS, "out": out, "processor": tokenizer, "method": "grad_sam", "top": 0}
+    explain_dataset(**base)
+    explain_dataset(**base)
+    for name, make in JOB.items():
+        if make() is not None:
+            with pytest.raises(BadInput, match="was asked for something else"):
+                explain_dataset(**base | {name: make()})
+    with pytest.raises(BadInput, match=r"options was \{\} and is"):
+        explain_dataset(**base, units="word")
+    tokenizer.padding_side = "left"
+    with pytest.raises(BadInput, match="processor was"):
+        explain_dataset(**base)
+
+
+# By construction
+
+
+def test_lists_of_exceptions_name_what_there_is() -> None:
+    """All that is not on these lists is in every name: a list that names more hides what is added later."""
+    for function, resolved in ((Games.__init__, OF_GAMES), (Exam.__init__, OF_EXAMS), (explain_dataset, OF_JOBS)):
+        assert resolved <= set(inspect.signature(function).parameters)
+    assert {field.name for field in dataclasses.fields(Batch)} >= SHOWN
+    assert set(inspect.signature(check_with).parameters) - {"explainer", "inputs", "checks"} <= (
+        set(inspect.signature(Exam.__init__).parameters)
+    )
+
+
+def test_every_field_of_a_batch_is_in_its_name_and_keeps_it_from_graphs() -> None:
+    """Also of fields that are added: their values are made from nothing but the field."""
+    batch = Batch({"input_ids": IDS})
+    assert is_tensors_alone(batch)
+    for field in dataclasses.fields(Batch):
+        other = dataclasses.replace(batch, **{field.name: {"x": torch.ones(2)}})
+        assert (digest(other.contents()) != digest(batch.contents())) == (field.name not in SHOWN), field.name
+        written = field.name in {"tensors", "keep_BN", "raw", "warnings", "encodings"}
+        assert is_tensors_alone(other) == written, field.name
+    explainer = wf.Explainer(Open().eval())
+    name = digest(explainer.question())
+    explainer.new = 1  # type: ignore[attr-defined]
+    assert digest(explainer.question()) != name
+
+
+def test_every_field_of_a_target_is_in_its_name() -> None:
+    names = {digest(Target(0))}
+    for field in dataclasses.fields(Target):
+        names.add(digest(dataclasses.replace(Target(0), **{field.name: "other"})))
+    assert len(names) == 1 + len(dataclasses.fields(Target))
+
+
+@pytest.mark.parametrize("flag", ["default dtype", "autocast", "hook on all modules"])
+def test_flags_of_torch_are_part_of_the_question(flag: str) -> None:
+    explainer = wf.Explainer(Open().eval())
+    name = digest(explainer.question())
+    if flag == "autocast":
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert digest(explainer.question()) != name
+        return
+    torch.set_default_dtype(torch.float64 if flag == "default dtype" else torch.float32)
+    handles = [torch.nn.modules.module.register_module_forward_hook(print)] if flag.startswith("hook") else []
+    try:
+        assert digest(explainer.question()) != name
+    finally:
+        torch.set_default_dtype(torch.float32)
+        for handle in handles:
+            handle.remove()
+    assert digest(explainer.question()) == name
+
+
+# Processors
+
+
+def changes_of_tokenizers() -> Iterator[tuple[str, Any]]:
+    yield from {"padding_side": "left", "truncation_side": "left", "chat_template": "{{ messages }}"}.items()
+    yield from {"model_max_length": 7, "mask_token": "[UNK]"}.items()
+
+
+def test_settings_of_a_tokenizer_are_part_of_its_name(tmp_path: Path) -> None:
+    tokenizer = folders.tokenizer(tmp_path)
+    names = [processor_digest(tokenizer)]
+    tokenizer(TEXTS, padding=True, truncation=True, max_length=3)
+    assert processor_digest(tokenizer) == names[0], "a call changes nothing"
+    for name, value in changes_of_tokenizers():
+        setattr(tokenizer, name, value)
+        names.append(processor_digest(tokenizer))
+    tokenizer.add_tokens(["unheard"])
+    names.append(processor_digest(tokenizer))
+    assert len(set(names)) == len(names)
+
+
+def test_a_table_that_is_written_to_is_another() -> None:
+    """Reference rows that were encoded once are read again."""
+    model, how = saint(), {"method": "input_x_gradient", "target": 0}
+    first, second = (table(reference=rows(8, seed=seed)) for seed in (1, 2))
+    before = wf.explain(model, rows(1), first, **how)[0].scores
+    expected = wf.explain(saint(), rows(1), second, **how)[0].scores
+    first.reference = second.reference
+    np.testing.assert_allclose(wf.explain(model, rows(1), first, **how)[0].scores, expected, atol=1e-6)
+    assert not np.allclose(before, expected, atol=1e-4)
+
+
+class Switched(nn.Module):
+    """A model of rows that is called in two ways: the second reads its class token elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = LAYOUTS["cls_first"].build()
+
+    def forward(self, numbers: Tensor, codes: Tensor, turned: bool = False) -> Tensor:
+        return self.model(-numbers, codes) if turned else self.model(numbers, codes)
+
+
+def test_how_a_table_calls_its_model_is_part_of_the_question(tmp_path: Path) -> None:
+    model, found = Switched().eval(), []
+    for turned in (False, True):
+        described = table(call=lambda numbers, codes, turned=turned: (numbers, codes, turned))
+        kept, plain = (
+            wf.compare(model, rows(2), described, methods=["occlusion"], metrics=["aopc"], progress=False, cache=folder)
+            for folder in (tmp_path, None)
+        )
+        assert numbers_of(kept) == numbers_of(plain)
+        found.append(numbers_of(plain))
+    assert found[0] != found[1]
