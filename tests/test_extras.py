@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,8 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     for name, module in before.items():
         sys.modules[name] = module
         package, _, leaf = name.rpartition(".")
-        setattr(sys.modules[package], leaf, module)  # an import sets it, too
+        if isinstance(getattr(sys.modules[package], leaf, None), ModuleType | None):  # not a function of that name
+            setattr(sys.modules[package], leaf, module)  # an import sets it, too
 
 
 @pytest.fixture(scope="module")
