@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import whyformer as wf
 from tests.methods.properties import (
@@ -95,6 +98,70 @@ def test_the_baseline_that_was_taken_is_said_and_can_be_asked_for(name: str) -> 
     assert found.options["baseline"] is not None
     again = explained(name, **METHOD, baseline=found.options["baseline"])[0]
     np.testing.assert_allclose(again.scores, found.scores, atol=1e-6)
+
+
+class Directions(nn.Module):
+    """Reads the directions of word vectors: each is divided by its length, and of zeros there is none."""
+
+    def __init__(self, norm: str, padding: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.embed, self.places = norm, nn.Embedding(50, 32, padding_idx=padding), nn.Embedding(16, 32)
+        self.config = SimpleNamespace(pad_token_id=padding, eos_token_id=None if padding is None else 2)
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, nn.functional.gelu, batch_first=True)
+        self.head = nn.Linear(32, 3)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(input_ids)
+        if self.norm == "l2":
+            x = nn.functional.normalize(x, dim=-1) * 5
+        if self.norm == "rms":
+            x = nn.functional.rms_norm(x, (32,), eps=1e-12)
+        logits: torch.Tensor = self.head(self.layer(x + self.places.weight[: x.shape[1]] * 0.3).mean(1))
+        return logits
+
+
+WORDS = {"input_ids": torch.tensor([[3, 4, 5, 6], [9, 8, 7, 2]])}
+
+
+@pytest.mark.parametrize(("padding", "taken"), [(None, "mean"), (1, "eos")])
+@pytest.mark.parametrize("norm", ["l2", "rms"])
+def test_the_default_is_no_baseline_next_to_which_the_score_jumps(norm: str, padding: int | None, taken: str) -> None:
+    """padding: with an id for it, whose vector is zero."""
+    model = Directions(norm, padding).eval()
+    explained = wf.explain(model, WORDS, method="integrated_gradients", target=1)
+    for row, found in enumerate(explained):
+        assert found.options["baseline"] == taken
+        assert any(f"start at baseline={taken!r}" in warning for warning in found.warnings)
+        assert not any("miss" in warning and "%" in warning for warning in found.warnings)
+        assert found.checks["completeness_error_relative"] < 0.01
+        assert (found.cost.forwards, found.cost.backwards) == (52, 50)
+        alone = wf.explain(  # a model of which nothing is known yet, and the input alone
+            Directions(norm, padding).eval(),
+            {"input_ids": WORDS["input_ids"][row : row + 1]},
+            method="integrated_gradients",
+            target=1,
+        )[0]
+        np.testing.assert_allclose(alone.scores, found.scores, atol=1e-5)
+    for start in ("zero", *["pad"] * (padding is not None)):
+        zero = wf.explain(model, WORDS, method="integrated_gradients", target=1, baseline=start)[0]
+        assert zero.checks["completeness_error_relative"] > 0.9
+        advised = f"pass baseline={taken!r}"
+        assert any("100%" in warning and advised in warning for warning in zero.warnings)
+
+
+def test_the_default_stays_where_nothing_jumps() -> None:
+    for found in wf.explain(Directions("").eval(), WORDS, method="integrated_gradients", target=1):
+        assert found.options["baseline"] == "zero" and not found.warnings
+
+
+def test_a_jump_is_looked_for_once_per_model() -> None:
+    explainer = wf.Explainer(Directions("l2").eval())
+    costs = [explainer.explain(WORDS, **METHOD, target=1)[0].cost.setup_forwards for _ in range(2)]
+    assert costs[0] > costs[1] == 0
 
 
 def test_one_step_is_exact_on_a_linear_model() -> None:

@@ -259,6 +259,14 @@ class Modality(ABC):
         """Where a path to the input starts unasked."""
         return "zero"
 
+    def other_baselines(self) -> tuple[str, ...]:
+        """Where else it may start if zeros are no place to: none where that is not known."""
+        return ()
+
+    def has_vector(self, name: str) -> bool:
+        """Whether ``name`` stands for other numbers than zeros."""
+        return name != "zero"
+
     def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
         """The inputs with ``name`` in place of all that is explained; None where that is no other input ("zero")."""
         return None

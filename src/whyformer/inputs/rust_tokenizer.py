@@ -98,12 +98,11 @@ def _ends(processor: Mapping[str, Any]) -> tuple[str | None, str | None]:
     if len(pieces) < 2:
         return None, None
     contents = processor["special_tokens"]
-
-    def token(piece: Mapping[str, Any]) -> str | None:
-        special = piece.get("SpecialToken")
-        return None if special is None else contents[special["id"]]["tokens"][0]
-
-    return token(pieces[0]), token(pieces[-1])
+    first, last = (
+        contents[piece["SpecialToken"]["id"]]["tokens"][0] if "SpecialToken" in piece else None
+        for piece in (pieces[0], pieces[-1])
+    )
+    return first, last
 
 
 def _distinguishes_types(rust: Any) -> bool:

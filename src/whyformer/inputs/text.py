@@ -238,9 +238,18 @@ class TextInput(TokenInput):
         # A sentence of [MASK] says less than one of [PAD] (docs/reports/frontier.md).
         return next((name for name in ("mask", "pad") if name in self.replacements), "zero")
 
+    def other_baselines(self) -> tuple[str, ...]:
+        """Where else a path to a text may start: tokens whose vectors are not zero; the text's own mean vector."""
+        return (*(name for name in ("pad", "unk", "eos", "bos") if self.has_vector(name)), "mean")
+
+    def has_vector(self, name: str) -> bool:
+        """Whether the token of this name is known, and looked up as other numbers than zeros, which padding may be."""
+        token_id, table = self._id_of(name), self.embedding()
+        return token_id is not None and (table is None or bool(table.weight[token_id].any()))
+
     def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
         """Another token in place of every one that is neither padding nor kept."""
-        if name == "zero":
+        if name in {"zero", "mean"}:
             return None
         if self.multi_input:
             raise NotOffered(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.borrow import known_about
 from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gradient_space
 from whyformer.engines.gradient.places import Where
 from whyformer.errors import BadInput, NotOffered, UnknownName
@@ -20,6 +21,7 @@ from whyformer.run import Attribution, Run
 Array = np.ndarray[Any, Any]
 MEMORY_MB = 1024  # of a batch of points
 TOLERATED = 0.05  # share of the change in score that may be missing without a warning
+NEAR = 1e-3  # of the way: what changes before is not seen by fifty points
 Start = str | int | float | Tensor | np.ndarray[Any, Any]
 Baseline = Start | None
 
@@ -52,23 +54,24 @@ def integrated_gradients(
     r = (x - x') · ∫ ∂s/∂x(x' + t(x - x')) dt by Gauss–Legendre with ``steps`` points. ``at="input"``: x are word
     embeddings (positions and types stay), pixels or floats; ``at="embeddings"``: the vectors that enter the first
     block, with positions and types. ``baseline``: for text "mask" (the default where the tokenizer has one, else
-    "pad"), "pad", "unk", "zero" or a token id; for images "zero" (default), "mean" or "blur"; for sequences of vectors
-    "zero" (default) or "mean" (of the input's own vectors); for tables "zero", or with Table(reference=…) "mean" (then
-    the default; also called "typical": mean numbers, most frequent categories of those rows); or a tensor of your own
-    that fits x of one input (for text: vectors). With several streams all move along one path, and the scores of all
-    of them add up: a name goes to the streams that have it, or each has its own, {"text": "mask", "image": "mean"};
-    words start from "pad" there. ``keep_special`` leaves special tokens as they are; a list of token ids says which
-    those are. ``memory_mb`` bounds the memory of a batch of points. What is missing from the sum is in
-    ``checks["completeness_error"]``, as a share of the change in score in ``checks["completeness_error_relative"]``.
-    ``patch_smoothing``: for pixels, each one's share spread by a Gaussian as wide as that many patches, against the
-    patch grid; the sum stays, and 0 is off.
+    "pad", else "zero"; another token, named in a warning, where that is a vector of zeros and the score jumps next to
+    it), "pad", "unk", "zero", "mean" (of the input's own vectors) or a token id; for images "zero" (default), "mean" or
+    "blur"; for sequences of vectors "zero" (default) or "mean" (of the input's own vectors); for tables "zero", or with
+    Table(reference=…) "mean" (then the default; also called "typical": mean numbers, most frequent categories of those
+    rows); or a tensor of your own that fits x of one input (for text: vectors). With several streams all move along one
+    path, and the scores of all of them add up: a name goes to the streams that have it, or each has its own, {"text":
+    "mask", "image": "mean"}; words start from "pad" there. ``keep_special`` leaves special tokens as they are; a list
+    of token ids says which those are. ``memory_mb`` bounds the memory of a batch of points. What is missing from the
+    sum is in ``checks["completeness_error"]``, as a share of the change in score in
+    ``checks["completeness_error_relative"]``. ``patch_smoothing``: for pixels, each one's share spread by a Gaussian as
+    wide as that many patches, against the patch grid; the sum stays, and 0 is off.
 
     Misleads when: the baseline means something to the model (a sentence of [MASK] has its own prediction), or the error
     is not small against the change in score: raise ``steps``.
     """
     space = gradient_space(run, at)
     space.check_smoothing(patch_smoothing)
-    wanted = _default(run, space) if baseline is None else baseline
+    wanted = _away_from_jumps(run, space, _default(run, space)) if baseline is None else baseline
     start, base_B = _baseline(run, space, wanted, keep_special)
     total = _integral(run, space, start, *np.polynomial.legendre.leggauss(steps), memory_mb)
     detail = space.smoothed((space.inputs - start) * total, patch_smoothing)
@@ -96,20 +99,53 @@ def _default(run: Run, space: InputSpace) -> str | dict[str, str]:
     return run.modality.default_baseline
 
 
+def _away_from_jumps(run: Run, space: InputSpace, default: str | dict[str, str]) -> str | dict[str, str]:
+    """The default baseline, or another token where that one is a vector of zeros and the model jumps there.
+
+    A model that divides word vectors by their length reads the same of a vector and of a hundredth of it: all that
+    changes from zero to the input changes within a step that no point of the line falls into.
+    """
+    others = run.modality.other_baselines()
+    zeros = isinstance(space, SingleInput) and isinstance(default, str) and not run.modality.has_vector(default)
+    if not zeros or not others or not _jumps_at_zero(run, space):
+        return default
+    run.notes.add(
+        f"integrated gradients start at baseline={others[0]!r}: next to vectors of zeros ({default!r}, the default "
+        "elsewhere) the score jumps, as it does where a model divides word vectors by their length. Gradients along "
+        "the line would miss the jump."
+    )
+    return others[0]
+
+
+def _jumps_at_zero(run: Run, space: InputSpace) -> bool:
+    """Whether the logits change near zeros alone, tried once per model with random vectors in place of words."""
+    facts, key = known_about(run.modality.model), ("jumps at zero", getattr(space, "entrance", None) is None)
+    if key not in facts:
+        one, like = run.batch.select([0]), space.inputs[:1]
+        vectors = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like) * like.std()
+        with torch.no_grad():
+            zero, near, far = (space.logits(one, vectors * share).double() for share in (0.0, NEAR, 1.0))
+        run.setup_forwards += 3
+        facts[key] = bool((near - zero).norm() > TOLERATED * (far - zero).norm())
+    return bool(facts[key])
+
+
 def _doubt(run: Run, baseline: object, share: float, steps: int) -> list[str]:
     if share <= TOLERATED:
         return []
     if run.modality.stream == "table" and isinstance(baseline, str) and baseline == "zero":
         advice = f"start at a typical row, processor=Table(…, reference=rows), or raise steps={steps}."
     else:
-        advice = f"raise steps={steps}, or choose another baseline."
+        others = [other for other in run.modality.other_baselines() if other != baseline]
+        elsewhere = f"pass baseline={others[0]!r}" if others else "choose another baseline"
+        advice = f"raise steps={steps}, or {elsewhere}."
     return [f"the scores miss {share:.0%} of the change in score: {advice}"]
 
 
 def alone(run: Run) -> Tensor:
     """(B, N) what each unit does where there is no other, to first order: (x - x') · ∂s/∂x(x') at the baseline x'."""
     space = gradient_space(run, None)
-    baseline = "mean" if run.modality.pixels else _default(run, space)
+    baseline = "mean" if run.modality.pixels else _away_from_jumps(run, space, _default(run, space))
     start, _ = _baseline(run, space, baseline, keep_special=run.modality.embeds)
     gradient = _integral(run, space, start, np.array([-1.0]), np.array([2.0]), MEMORY_MB)
     return space.per_unit((space.inputs - start) * gradient)
