@@ -3,10 +3,11 @@
     python -m bench.fuzz [--calls 3000] [--seed 0] [--area options] [--all]
 
 Nonsense of every kind (wrong types, NaN, numbers out of range, misspelled words, damaged files) goes into every verb,
-option, input, target, method of a result, picture, file and command. A call ends in one of six ways:
+option, input, target, method of a result, picture, file and command. A call ends in one of seven ways:
 
     ours      an error of whyformer's own: what was wrong, and what to do
     foreign   an error of torch, transformers or Python itself
+    taken     no error, where what was given can also make sense (a numpy integer)
     silent    no error: nonsense was taken for sense
     hang      no end within the limit
     crash     the process died
@@ -34,15 +35,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from bench.fuzz_hostile import HOSTILE
 from bench.fuzz_language import language
-from bench.fuzz_nonsense import INF, NAN, NO_NUMBER, NONSENSE, Call, Thing, kind_of, shown, thing, with_nonsense
+from bench.fuzz_nonsense import (
+    INF,
+    NAN,
+    NO_NUMBER,
+    NONSENSE,
+    Call,
+    Thing,
+    kind_of,
+    run_command,
+    shown,
+    thing,
+    with_nonsense,
+)
 
 LIMIT = 30.0  # seconds for a call; none of them should run a model more than a few times
 STARTING = 300.0  # and for the process to get ready
-OUTCOMES = ("ours", "foreign", "silent", "hang", "crash", "changed")
+OUTCOMES = ("ours", "taken", "foreign", "silent", "hang", "crash", "changed")
 
 
 # What is called
@@ -622,33 +637,22 @@ def commands(stage: Stage) -> Iterator[Call]:
     for value in ("heads=7", "heads=[]", "heads=True", "layers=1.5", "read=rows", "layers=None", "heads={}"):
         wrong.append(("explain", "text", text, *model, "-m", "raw_attention", "-o", value))
     for arguments in wrong:
-        yield Call("commands", " ".join(("whyformer", *arguments)), partial(_command, arguments))
-
-
-def _command(arguments: tuple[str, ...]) -> None:
-    """Exit codes 1 and 2 are refusals in the command's own words."""
-    from typer.testing import CliRunner
-
-    from whyformer.cli.main import app
-    from whyformer.errors import WhyformerError
-
-    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    if result.exit_code:
-        raise WhyformerError(result.stderr)
+        yield Call("commands", " ".join(("whyformer", *arguments)), partial(run_command, arguments))
 
 
 AREAS: dict[str, Callable[[Stage], Iterator[Call]]] = {
     "verbs": verbs, "options": options, "inputs": inputs, "targets": targets, "results": results, "commands": commands,
-    "language": language,
+    "language": language, **HOSTILE,
 }  # fmt: skip
 
 
 def chosen_calls(stage: Stage, count: int | None, seed: int, area: str | None) -> list[Call]:
-    """A draw of all the calls there are."""
-    every = [call for name, make in AREAS.items() if area in (None, name) for call in make(stage)]
-    random.Random(seed).shuffle(every)
+    """A draw of all the calls there are, equally many of each area while they last."""
+    draw = random.Random(seed)
+    areas = [list(make(stage)) for name, make in AREAS.items() if area in (None, name)]
+    for calls in areas:
+        draw.shuffle(calls)
+    every = [call for turn in zip_longest(*areas) for call in turn if call is not None]
     return every if count is None else every[:count]
 
 
@@ -658,7 +662,7 @@ def chosen_calls(stage: Stage, count: int | None, seed: int, area: str | None) -
 def outcome(stage: Stage, call: Call, before: dict[str, Any]) -> dict[str, str]:
     from whyformer.errors import WhyformerError
 
-    said, ended = "", "silent"
+    said, ended = "", "taken" if call.either else "silent"
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             call.run()
@@ -666,6 +670,7 @@ def outcome(stage: Stage, call: Call, before: dict[str, Any]) -> dict[str, str]:
         ended, said = "ours", f"{type(error).__name__}: {error}"
     except BaseException as error:
         ended, said = "foreign", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    said = said.encode("utf-8", "backslashreplace").decode()
     after = stage.state()
     if changed := [name for name in before if before[name] != after[name]]:
         ended, said = "changed", ", ".join(changed)
@@ -768,7 +773,7 @@ def main() -> None:
     reports = []
     for report in ended_calls(count, asked.seed, asked.area):
         reports.append(report)
-        if report["outcome"] != "ours" or asked.ours:
+        if report["outcome"] not in ("ours", "taken") or asked.ours:
             print(f"{report['outcome']:8} {report['call']}  →  {report['said']}", flush=True)
     print(table(reports))
     wrong = Counter(report["outcome"] for report in reports)

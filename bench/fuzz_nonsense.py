@@ -28,6 +28,7 @@ class Call:
     area: str
     words: str
     run: Callable[[], Any]
+    either: bool = False  # a result is fine, too; an error of another library is not
 
 
 # Nonsense, by what a parameter wants
@@ -114,3 +115,17 @@ def with_nonsense(
             yield Call(area, f"{name}({parameter}={shown(value)})", partial(call, **{parameter: value}))
     for unknown in ("unknown_parameter", "Seed", "n_jobs"):
         yield Call(area, f"{name}({unknown}=1)", partial(call, **{unknown: 1}))
+
+
+def run_command(arguments: tuple[str, ...]) -> None:
+    """Exit codes 1 and 2 are refusals in the command's own words."""
+    from typer.testing import CliRunner
+
+    from whyformer.cli.main import app
+    from whyformer.errors import WhyformerError
+
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    if result.exit_code:
+        raise WhyformerError(result.stderr)
