@@ -28,12 +28,17 @@ WhyformerError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 
 class WhyformerError(Exception):
     """Root of all whyformer errors."""
+
+    def __str__(self) -> str:
+        # A message may quote text that has no encoding, and is printed all the same.
+        return super().__str__().encode("utf-8", "backslashreplace").decode()
 
 
 class BadInput(WhyformerError, ValueError):
@@ -45,10 +50,10 @@ class UnknownName(BadInput):
 
     def __init__(self, kind: str, name: object, known: Iterable[object], hint: str = "") -> None:
         choices = [str(k) for k in known]
-        close = difflib.get_close_matches(str(name), choices, n=3, cutoff=0.5)
-        shown = f"Did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
+        close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5) if isinstance(name, str) else []
+        meant = f"Did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
         listing = ", ".join(choices[:40]) + (", …" if len(choices) > 40 else "")
-        super().__init__(f"unknown {kind} {name!r}. {shown}Known: {listing}.{' ' + hint if hint else ''}")
+        super().__init__(f"unknown {kind} {shown(name)}. {meant}Known: {listing}.{' ' + hint if hint else ''}")
 
 
 class NotAllowed(BadInput):
@@ -120,6 +125,28 @@ class NotOverUnits(CaptureError):
     """Attention does not run over the units of the input."""
 
 
+@contextmanager
+def reading(failure: str, advice: str) -> Iterator[None]:
+    """Turn whatever an object of the user's own raises into a BadInput; ``failure`` is what could not be done with it.
+
+    For places that call foreign code on what was passed (processors, image readers, comparisons of table cells), and
+    for nothing else: an error of our own code must not look like a mistake of the user.
+    """
+    try:
+        yield
+    except WhyformerError:
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's: whoever runs the batch makes it smaller
+            raise
+        try:
+            message = " ".join(str(error).split())[:200].rstrip(".")
+        except Exception:  # of an error of the user's own
+            message = ""
+        told = f"{type(error).__name__}{': ' if message else ''}{message}"
+        raise BadInput(f"{failure} ({told}). {advice}") from error
+
+
 # The form of a message about a parameter: name, what was given, what is allowed, nearest spelling.
 
 
@@ -138,18 +165,24 @@ def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
 
 def shown(value: object) -> str:
     """A value in a message: short, and in one line; control characters are escaped."""
-    if value is None or isinstance(value, (str, bytes, bool, int, float, complex)):
-        written = repr(value) if not isinstance(value, int) or abs(value) < 10**18 else "a number of many digits"
-    elif isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) <= 4 and _plain(value):
-        written = repr(value)
-    elif isinstance(value, type):
-        written = f"the class {value.__name__}"
-    else:
-        shape = getattr(value, "shape", None)
-        of_shape = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
-        many = f" of {len(value)}" if isinstance(value, (list, tuple, set, frozenset, dict)) else ""
-        written = f"<{type(value).__name__}{of_shape}{many}>"
+    try:
+        written = _written(value)
+    except Exception:  # an object of the user's own, whose methods raise
+        written = f"<{type(value).__name__}>"
     return written if len(written) <= 80 else f"{written[:77]}…"
+
+
+def _written(value: object) -> str:
+    if value is None or isinstance(value, (str, bytes, bool, int, float, complex)):
+        return repr(value) if not isinstance(value, int) or abs(value) < 10**18 else "a number of many digits"
+    if isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) <= 4 and _plain(value):
+        return repr(value)
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    shape = getattr(value, "shape", None)
+    of_shape = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
+    many = f" of {len(value)}" if isinstance(value, (list, tuple, set, frozenset, dict)) else ""
+    return f"<{type(value).__name__}{of_shape}{many}>"
 
 
 def _plain(value: Any) -> bool:

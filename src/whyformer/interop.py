@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, reading
 from whyformer.extras import require
+from whyformer.parameters import checked
 from whyformer.result import EXPLANATION, Result
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(data, columns=columns)
 
 
+@checked
 def to_shap(explanations: Any) -> Any:
     """A ``shap.Explanation`` of one explanation, or of several as its rows, for shap's plots.
 
@@ -49,9 +51,7 @@ def to_shap(explanations: Any) -> Any:
             feature_names=_labels(explanations),
             output_names=None,
         )
-    rows = list(explanations) if isinstance(explanations, Iterable) else []
-    if not rows or not all(map(_is_explanation, rows)):
-        raise BadInput("to_shap takes an Explanation or a list of them, and at least one.")
+    rows = _several(explanations, "to_shap")
     one_table = all(e.units.values is not None for e in rows) and len({e.units.labels for e in rows}) == 1
     return shap.Explanation(
         values=_ragged([e.scores.astype(np.float64) for e in rows]),
@@ -83,6 +83,7 @@ def shap_package(why: str) -> Any:
 # Captum and Quantus: scores where the model's input has its entries.
 
 
+@checked
 def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
     """Scores in the shape of the model's input, as Captum's ``attribute`` returns them; float32, on the CPU.
 
@@ -106,6 +107,7 @@ def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | No
     return _pixel_shares(rows, inputs) if all(images) else _position_shares(rows, inputs, mask)
 
 
+@checked
 def to_quantus(explanations: Any, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Array]:
     """The arrays that Quantus' metrics take: ``metric(model=model, **to_quantus(explanations, pixel_values))``.
 
@@ -127,15 +129,25 @@ def to_quantus(explanations: Any, inputs: Tensor, mask: Tensor | None = None) ->
 
 
 def _explanations(value: Any, verb: str) -> list[Any]:
-    rows = [value] if _is_explanation(value) else list(value) if isinstance(value, Iterable) else []
-    if not rows or not all(map(_is_explanation, rows)):
-        raise BadInput(f"{verb} takes an Explanation or a list of them, and at least one.")
+    rows = [value] if _is_explanation(value) else _several(value, verb)
     for e in rows:
         if len(streams := sorted(set(e.units.stream))) > 1:
             raise BadInput(
                 f"{verb} knows inputs of one stream, and this explanation is of {', '.join(streams)}: take its "
                 ".scores where .units.stream is the one that you want."
             )
+    return rows
+
+
+def _several(value: Any, verb: str) -> list[Any]:
+    rows, wanted = [], f"{verb} takes an Explanation or a list of them, and at least one."
+    with reading(f"{verb} cannot read what it was given", wanted):
+        for each in value if isinstance(value, Iterable) else ():
+            if not _is_explanation(each):  # the first that is none: there may be no end of them
+                raise BadInput(wanted)
+            rows.append(each)
+    if not rows:
+        raise BadInput(wanted)
     return rows
 
 
@@ -174,6 +186,10 @@ def _position_shares(rows: list[Any], inputs: Tensor | None, mask: Tensor | None
             f"inputs have {shape[1]} positions and the explanations {sorted({len(each) for each in scores})}: pass "
             "mask=attention_mask, which says where the padding is; explain by units='token'; and pass the tensor that "
             "was explained."
+        )
+    if mask is not None and tuple(mask.shape) != shape[:2]:
+        raise BadInput(
+            f"mask has shape {tuple(mask.shape)}, and inputs have {shape[:2]} positions: one entry for each."
         )
     shares = torch.zeros(shape)
     for row, (e, each) in enumerate(zip(rows, scores, strict=True)):

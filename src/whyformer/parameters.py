@@ -12,9 +12,10 @@ import inspect
 import math
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, wraps
+from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
@@ -76,14 +77,15 @@ Seed = Annotated[int, Limits(0, 2**63 - 1)]
 BatchSize = Annotated[int, Limits(1)]
 Count = Annotated[int, Limits(1, 10**6)]  # of things that are made one by one: more would never end
 Share = Annotated[float, Limits(0, 1)]
-Weight = Annotated[float, Limits(0)]
+Weight = Annotated[float, Limits(0, 10**6)]  # of a term, a noise, a penalty: larger ones leave nothing else
+Patches = Annotated[float, Limits(0, 100)]  # how wide a filter is
 # The number of a layer, head or row: how many there are, the model says.
 Place = Annotated[int, Limits(-(10**6), 10**6), Words("a whole number", "whole numbers")]
 Places = Annotated[Sequence[Place], Filled()]
 Pixels = Annotated[int, Limits(1, 10**5)]
 Size = Annotated[tuple[Pixels, Pixels], Words("(height, width), whole numbers of at least 1")]
 Rate = Annotated[float, Limits(0, open_low=True)]
-Megabytes = Annotated[float, Limits(0, open_low=True)]
+Megabytes = Annotated[float, Limits(0, 10**9, open_low=True)]
 Replacement = Annotated[str, Filled()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # of an absent part
 # Parts of an input that are always there: by number, by label, or as they stand in the text.
 Held = Annotated[str, Filled()] | Place
@@ -116,6 +118,8 @@ class Domain:
 
 
 NOT_ALLOWED: Any = object()
+MOST_VALUES = 10**7  # in a list
+LARGEST = 3e38  # of numbers: what models compute in holds no larger ones
 ANYTHING = Domain("anything", lambda value: value)
 
 
@@ -131,7 +135,8 @@ def _real(value: Any) -> Any:
     if not isinstance(value, Real) or isinstance(value, bool):
         return NOT_ALLOWED
     try:
-        return value if math.isfinite(value) else NOT_ALLOWED
+        number = value if isinstance(value, (int, float)) else float(value)  # a Fraction is no number to torch
+        return number if abs(number) <= LARGEST else NOT_ALLOWED
     except OverflowError:  # a whole number beyond every float
         return NOT_ALLOWED
 
@@ -256,10 +261,12 @@ def _sequence(each: Domain, strict: bool = False) -> Domain:
             strict and isinstance(value, (tuple, set, frozenset))
         ):  # a tuple means another thing
             return NOT_ALLOWED
-        if each is ANYTHING:
-            return value
+        if each is ANYTHING:  # by place: a set has no order, and the first entry of a DataFrame is no row
+            return NOT_ALLOWED if isinstance(value, Set) or hasattr(value, "iterrows") else value
         if not hasattr(value, "__len__"):
-            value = list(value)
+            value = list(islice(value, MOST_VALUES + 1))
+        if len(value) > MOST_VALUES:  # an endless iterator, or a range of a size that would take days
+            return NOT_ALLOWED
         taken = [each.take(part) for part in value]
         if any(part is NOT_ALLOWED for part in taken):
             return NOT_ALLOWED
@@ -315,7 +322,7 @@ class Parameters:
             domain = self.domains.get(name, ANYTHING)
             try:
                 taken[name] = domain.take(value)
-            except (TypeError, ValueError, ArithmeticError):  # it cannot even be compared
+            except Exception:  # it cannot even be compared, or its own methods raise
                 taken[name] = NOT_ALLOWED
             if taken[name] is NOT_ALLOWED:
                 raise not_allowed(name, value, domain.words, domain.choices, self.owner)
@@ -353,6 +360,9 @@ def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
         return Any
 
 
+OF_PYTHON = frozenset({"self", "cls"})  # what it fills in itself
+
+
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """A function whose parameters are held to their annotations; of a misspelled one it names the right one."""
 
@@ -360,9 +370,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def entered(*args: P.args, **named: P.kwargs) -> R:
-        known = parameters_of(function, type(args[0]).__name__ if makes else "")
+        known = parameters_of(function, type(args[0]).__name__ if makes and args else "")
         values = dict(zip(known.positional, args, strict=False))
-        if (len(args) > len(values) and not known.more) or not values.keys().isdisjoint(named):
+        if (len(args) > len(values) and not known.more) or not (values.keys() | OF_PYTHON).isdisjoint(named):
             raise _miscalled(known, args, named)
         values |= named
         if "tokenizer" in named and "processor" in known.names:
@@ -408,8 +418,13 @@ def checked_options(function: Callable[..., Any], name: str, options: Mapping[st
 
 
 def _miscalled(known: Parameters, args: Sequence[Any], named: Mapping[str, Any]) -> BadInput:
-    places = [name for name in known.positional if name != "self"]
-    first = len(args) - (len(known.positional) - len(places))
+    bound = int(not OF_PYTHON.isdisjoint(known.positional[:1]))
+    places = known.positional[bound:]
+    if len(args) < bound:
+        return BadInput(f"{known.owner} is a method: call it on an object, not on its class.")
+    if reserved := [name for name in named if name in OF_PYTHON]:
+        return BadInput(f"{known.owner} takes no {reserved[0]}: leave it out.")
+    first = len(args) - bound
     if first > len(places):
         return BadInput(
             f"{known.owner} takes {listed(places, 'and') or 'nothing'} without a name, and {first} values were given "
@@ -417,7 +432,7 @@ def _miscalled(known: Parameters, args: Sequence[Any], named: Mapping[str, Any])
         )
     if twice := [name for name in places[:first] if name in named]:
         return BadInput(f"{known.owner} was given {twice[0]} twice: once in its place and once by name.")
-    missing = [name for name in known.required if name not in named and name not in places[:first] and name != "self"]
+    missing = [name for name in known.required if name not in named and name not in known.positional[: len(args)]]
     return BadInput(f"{known.owner} needs {listed(missing, 'and')}: write {missing[0]}=….")
 
 

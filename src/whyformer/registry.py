@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from whyformer.brief import brief, several
 from whyformer.errors import BadInput, UnknownName
-from whyformer.parameters import checked_options
+from whyformer.parameters import checked, checked_options
 
 # Which method explains when none is named, per modality and cost: what tasks with a known answer say.
 
@@ -166,6 +166,7 @@ class Catalogue(dict[str, Entry]):
         return several("Catalogue", (f"{name}: {entry.idea}" for name, entry in self.items()))
 
 
+@checked
 def list_methods() -> dict[str, Method]:
     """All registered methods by name, third-party ones (entry point ``whyformer.methods``) included.
 
@@ -217,6 +218,7 @@ def metric(
     return register
 
 
+@checked
 def list_metrics() -> dict[str, Metric]:
     """All registered metrics by name, third-party ones (entry point ``whyformer.metrics``) included.
 

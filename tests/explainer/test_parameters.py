@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import decimal
+import fractions
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -253,3 +256,52 @@ def test_explain_holds_its_parameters_to_what_an_explainer_does() -> None:
     once, held = (parameters_of(verb).domains for verb in (wf.explain, wf.Explainer.explain))
     assert held.keys() <= once.keys()
     assert {name: domain.words for name, domain in held.items()} == {name: once[name].words for name in held}
+
+
+class Hostile:
+    def _raises(self, *args: Any) -> Any:
+        raise RuntimeError("not today")
+
+    __len__ = __iter__ = __eq__ = __hash__ = __repr__ = __str__ = __float__ = _raises
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda verb: verb(self=3), "takes no self"),
+        (lambda verb: wf.explain("a", "b", self=3), "takes no self"),
+        (lambda verb: wf.Explanation.words(self=3), "is a method"),
+        (lambda verb: wf.Explainer.explain(), "is a method"),
+        (lambda verb: wf.Explainer.explain(inputs="a"), "is a method"),
+        (lambda verb: wf.Explainer(), "needs model"),
+        (lambda verb: wf.Explanation.load(cls=3), "takes no cls"),
+        (lambda verb: wf.list_methods(kwargs=1), "kwargs"),
+        (lambda verb: verb("a", seed=Hostile()), "seed=<Hostile>"),
+        (lambda verb: verb("a", seed=decimal.Decimal(1)), "seed"),
+        (lambda verb: verb("a", method="smooth_grad", memory_mb=1.7e308), "memory_mb"),
+        (lambda verb: verb("a", method="saliency", patch_smoothing=1e308), "patch_smoothing"),
+        (lambda verb: verb("a", method="raw_attention", heads=range(10**12)), "heads"),
+        (lambda verb: verb("a", method="raw_attention", heads=itertools.count()), "heads"),
+        (lambda verb: wf.mark_attention("a", "b h q k"), "marks a tensor"),
+        (lambda verb: wf.mark_attention(torch.zeros(1, 1, 2, 2), 3), "layout 3"),
+        (lambda verb: wf.to_captum(Hostile()), "list of them"),
+        (lambda verb: wf.to_shap(range(10**12)), "list of them"),
+        (lambda verb: wf.Standardize(Hostile(), (1,)).check(["a"]), "mean"),
+        (lambda verb: wf.Table(numerical=["a"], classes={"x", "y"}), "classes"),
+    ],
+)
+def test_calls_and_values_that_no_signature_takes(explainer: wf.Explainer, call: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        call(explainer.explain)
+
+
+def test_a_fraction_is_a_number(explainer: wf.Explainer) -> None:
+    how = {"method": "smooth_grad", "samples": 2}
+    half, fraction = (explainer.explain("i like it", noise=noise, **how) for noise in (0.5, fractions.Fraction(1, 2)))
+    assert half.scores.tolist() == fraction.scores.tolist() and fraction.options["noise"] == 0.5
+
+
+def test_an_option_that_is_a_baseline_holds_ordinary_numbers(explainer: wf.Explainer) -> None:
+    for baseline in (torch.ones(2, device="meta"), torch.eye(2).to_sparse(), np.array(["a"]), torch.tensor(NAN)):
+        with pytest.raises(BadInput, match="baseline"):
+            explainer.explain("i like it", method="integrated_gradients", baseline=baseline)

@@ -34,7 +34,7 @@ from whyformer.capture.notes import Notes
 from whyformer.capture.plan import FOLLOWED, OffPlan, Plan, PlannedSite, Step
 from whyformer.capture.site import Contraction, Layout, OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import Atom, Axes, Axis, Note, Source, Trail, fresh
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, shown
 
 
 @dataclass(slots=True)
@@ -69,6 +69,8 @@ def mark_attention(weights: Tensor, layout: str = "b h q k") -> Tensor:
     ...     weights = torch.sigmoid(query @ key.transpose(-1, -2))  # (batch, heads, queries, keys)
     ...     return wf.mark_attention(weights, "b h q k") @ value
     """
+    if not isinstance(weights, Tensor):
+        raise BadInput(f"mark_attention marks a tensor of attention weights, and weights is {shown(weights)}.")
     if len(letters_of(layout)) != weights.ndim:
         raise BadInput(f"layout {layout!r} does not describe a tensor of shape {tuple(weights.shape)}: {LETTERS}.")
     if has_torch_function_unary(weights):
@@ -82,9 +84,9 @@ LETTERS = "give one letter per axis out of b (batch), h (head), q (query), k (ke
 
 def letters_of(layout: str) -> list[str]:
     """The axes that a layout names."""
-    letters = layout.split()
+    letters = layout.split() if isinstance(layout, str) else []
     if sorted(letters) not in (["b", "h", "k", "q"], ["b", "k", "q"], ["k", "q"]):
-        raise BadInput(f"layout {layout!r} does not describe attention weights: {LETTERS}.")
+        raise BadInput(f"layout {shown(layout)} does not describe attention weights: {LETTERS}.")
     return letters
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, reading
 from whyformer.types import Units
 
 Array = np.ndarray[Any, Any]
@@ -15,10 +15,11 @@ Array = np.ndarray[Any, Any]
 
 def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
     """(P,) the marked parts, from one number or boolean per part, unit or word, or from character ranges."""
-    values = list(marked)
-    if values and isinstance(values[0], (tuple, list)):
-        return _from_spans(values, units, parts)
-    flags = np.asarray(values, dtype=float) > 0.5
+    with reading("a rationale cannot be read", "Give one number per token or word, or ranges [(start, end), …]."):
+        values = list(marked)
+        if values and isinstance(values[0], (tuple, list)):
+            return _from_spans(values, units, parts)
+        flags = np.asarray(values, dtype=float) > 0.5
     if len(flags) == len(parts):
         return flags
     if len(flags) == len(units):
@@ -45,11 +46,15 @@ def region_of(marked: Any, units: Units) -> Array:
 
     Boxes are (left, top, right, bottom), in pixels of the model's view or as shares of it (all at most 1).
     """
-    from whyformer.files.image_file import resized
-
     if units.image_size is None:
         raise BadInput("masks and boxes are for images: this input has no patches.")
-    height, width = units.image_size
+    with reading("a mask cannot be read", "Give an array, height × width, or boxes (left, top, right, bottom)."):
+        return _region(marked, *units.image_size)
+
+
+def _region(marked: Any, height: int, width: int) -> Array:
+    from whyformer.files.image_file import resized
+
     if _are_boxes(marked):
         region = np.zeros((height, width), dtype=bool)
         for left, top, right, bottom in np.asarray(marked, dtype=float):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from whyformer.engines.gradient import InputSpace, gradient_space
 from whyformer.engines.gradient.places import Where
-from whyformer.parameters import Weight
+from whyformer.parameters import Patches
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -22,7 +22,7 @@ CANCELLED = 1e-4  # what is left of every unit's terms; by chance some unit woul
     class_specific=True,
     specificity="gradient",
 )
-def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Weight = 0.0) -> Attribution:
+def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
     """The score's slope at each input times the input itself, summed over the input's dimensions.
 
     r_i = Σ_d x_id · ∂s/∂x_id. ``at="input"``: x is the word embedding (text), the pixels (images) or the floats

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import known_about
+from whyformer.dense import require_dense
 from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gradient_space
 from whyformer.engines.gradient.places import Where
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName, reading
 from whyformer.inputs.tensors import require_steps
-from whyformer.parameters import Count, Megabytes, Weight
+from whyformer.parameters import Count, Megabytes, Patches
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -47,7 +48,7 @@ def integrated_gradients(
     at: Where = None,
     keep_special: bool | Sequence[int] = False,
     memory_mb: Megabytes = MEMORY_MB,
-    patch_smoothing: Weight = 0.0,
+    patch_smoothing: Patches = 0.0,
 ) -> Attribution:
     """Gradients added up along the straight line from a baseline to the input; they add up to the change in score.
 
@@ -206,7 +207,12 @@ def _started(space: InputSpace, start: Tensor, free: Tensor) -> tuple[Tensor, Te
 
 
 def _expanded(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -> Tensor:
-    tensor = torch.as_tensor(baseline).to(inputs)
+    with reading("baseline is no tensor of numbers", "Give a tensor or an array of them."):
+        tensor = torch.as_tensor(baseline)
+    require_dense("baseline", tensor, "give it{}.")
+    if not bool(torch.isfinite(tensor.to(inputs)).all()):
+        raise BadInput("baseline holds NaN or infinity, and scores are differences from it: give finite numbers.")
+    tensor = tensor.to(inputs)
     try:
         return tensor.expand(inputs.shape[1:]).expand_as(inputs)
     except RuntimeError:

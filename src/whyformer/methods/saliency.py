@@ -5,7 +5,7 @@ from __future__ import annotations
 from whyformer.engines.gradient import gradient_space
 from whyformer.engines.gradient.input_space import Norm
 from whyformer.engines.gradient.places import Where
-from whyformer.parameters import Weight
+from whyformer.parameters import Patches
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -19,7 +19,7 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="gradient",
 )
-def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: Weight = 0.0) -> Attribution:
+def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
     """How sharply the score changes when an input is nudged: the size of the gradient at each unit.
 
     r_i = ‖∂s/∂x_i‖, x_i being all numbers of unit i: the embedding of a token, the pixels of a patch, a column.

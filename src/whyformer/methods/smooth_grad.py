@@ -10,7 +10,7 @@ from torch import Tensor
 from whyformer.engines.gradient import InputSpace, gradient_space
 from whyformer.engines.gradient.input_space import Norm
 from whyformer.engines.gradient.places import Where
-from whyformer.parameters import Count, Megabytes, Weight
+from whyformer.parameters import Count, Megabytes, Patches, Weight
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -39,7 +39,7 @@ def smooth_grad(
     norm: Norm = "l2",
     at: Where = None,
     memory_mb: Megabytes = 1024,
-    patch_smoothing: Weight = 0.0,
+    patch_smoothing: Patches = 0.0,
 ) -> Attribution:
     """The gradient averaged over copies of the input with a little noise, which cancels its fluctuations.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from whyformer.capture.blocks.remainder import Finish
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized
 from whyformer.engines.attention.value_vectors import lifted
-from whyformer.errors import NotOffered, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName, reading, shown
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
@@ -83,12 +84,24 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
 def _measure(distance: str | Distance) -> tuple[Distance, float]:
     """The distance, and what it may not stay below, in units of the vectors' length for "euclidean"."""
     if callable(distance):
-        return distance, 0.0
+        return partial(_own, distance), 0.0
     if distance == "cosine":
         return cosine, 1e-12
     if distance == "euclidean":
         return euclidean, 1e-7
     raise UnknownName("value of distance", distance, ["cosine", "euclidean", "a function of two tensors"])
+
+
+def _own(distance: Distance, changed: Tensor, original: Tensor) -> Tensor:
+    """A distance of the user's own."""
+    with reading("distance of value_zeroing failed", "It is called with two tensors (…, width), and returns (…)."):
+        measured = distance(changed, original)
+    if not isinstance(measured, Tensor) or measured.shape != changed.shape[:-1]:
+        raise BadInput(
+            f"distance of value_zeroing returned {shown(measured)} for tensors of shape {tuple(changed.shape)}: return "
+            "a tensor without the last axis."
+        )
+    return measured
 
 
 def cosine(changed: Tensor, original: Tensor) -> Tensor:
