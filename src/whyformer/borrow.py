@@ -336,7 +336,7 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
             # Such a model takes one input at a time; with an id that no token has, several of one length.
             config = model.__dict__.get("config")
-            nameless = config is not None and getattr(config, "pad_token_id", 0) in {None, NO_TOKEN}
+            nameless = config is not None and getattr(config, "pad_token_id", 0) in (None, NO_TOKEN)
             unnamed = [config] if nameless and names_no_padding(model) else []
             # Nothing that is compared may be changed before it is.
             unlooked = later and loan.lent is None and loan.guard is not None and not (marks or hidden or unnamed)
@@ -455,7 +455,7 @@ def names_no_padding(model: nn.Module) -> bool:
     """transformers' classifiers on decoders read the last token before the padding, whose id they have to be told."""
     config = model.__dict__.get("config")
     classifies = any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
-    return classifies and getattr(config, "pad_token_id", 0) in {None, NO_TOKEN}
+    return classifies and getattr(config, "pad_token_id", 0) in (None, NO_TOKEN)
 
 
 def refuse_without_gradients(model: nn.Module, method: str) -> None:

@@ -17,8 +17,10 @@ from whyformer.capture.scalar import scalar_from
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation
+from whyformer.inputs.config import class_names, number_of
 from whyformer.inputs.families import task_of
 from whyformer.inputs.language import has_answers, is_causal, places, says_tokens, spoken_at
+from whyformer.inputs.processing import processed
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
 
@@ -44,7 +46,7 @@ class Output:
             self.extra["use_cache"] = False
         config = getattr(self.model, "config", None)
         # How many classes there can be, for outputs whose parts have no names.
-        sizes = (getattr(config, name, None) for name in ("num_labels", "vocab_size"))
+        sizes = (number_of(config, name) for name in ("num_labels", "vocab_size"))
         self.sizes = {size for size in (*sizes, len(modality.classes)) if size}
         self.speaks = modality.generates or says_tokens(self.model)  # classes are tokens
         self.causal, self.setup_forwards = False, 0  # passes that were spent on finding out
@@ -244,10 +246,10 @@ class Output:
             return {}
         if self.modality.classes:
             return dict(enumerate(self.modality.classes))
-        names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
-        if dict(names) == {0: "LABEL_0"}:  # of a single number, the name that nobody gave says nothing
+        names = class_names(self.model)
+        if names == {0: "LABEL_0"}:  # of a single number, the name that nobody gave says nothing
             return {0: "score"}
-        return {int(k): str(v) for k, v in names.items()}
+        return names
 
     def name(self, index: int) -> str:
         """The label of one class, or the token of one id."""
@@ -259,7 +261,7 @@ class Output:
         """The id of a token given as text, on language models."""
         if not self.speaks or self.choices or self.modality.processor is None:
             return None
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = processed(self.tokenizer, text, add_special_tokens=False)["input_ids"]
         unknown = ids == [getattr(self.tokenizer, "unk_token_id", None)] and text != self.tokenizer.unk_token
         if len(ids) != 1 or unknown:  # the next token is one of the vocabulary
             pieces = " ".join(map(repr, self.tokenizer.convert_ids_to_tokens(ids))) or "none"
@@ -285,7 +287,7 @@ def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], whic
 def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
     """The token by which each choice begins, and what that leaves unsaid."""
     tokenizer = modality._tokenizer()
-    spelled = [tokenizer(choice, add_special_tokens=False)["input_ids"] for choice in choices]
+    spelled = [processed(tokenizer, choice, add_special_tokens=False)["input_ids"] for choice in choices]
     if not all(spelled):
         raise BadInput(f"choices={tuple(choices)!r}: each needs at least one token.")
     first = [int(ids[0]) for ids in spelled]

@@ -31,11 +31,12 @@ from whyformer.borrow import (
 from whyformer.capture.intercept import letters_of, mark_attention
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
-from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed
+from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed, reading
+from whyformer.inputs.arguments import require_dense_inputs
 from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import PLAIN, Batch, Decoding
 from whyformer.inputs.language import at_positions, shortened
-from whyformer.inputs.modalities import choose_modality, listed, unpacked
+from whyformer.inputs.modalities import are_tensors, choose_modality, listed, unpacked
 from whyformer.inputs.rust_tokenizer import as_processor
 from whyformer.inputs.table_schema import Table
 from whyformer.loan.digests import circumstances, versions
@@ -76,8 +77,11 @@ class LoadedModel:
             processor = model.processor if processor is None else processor
             model, attention_at = model.model, model.attention_at if attention_at is None else attention_at
         elif not isinstance(model, nn.Module):
-            model, processor = unpacked(model, processor)
+            with reading("the model cannot be read", "Give a torch module, a pipeline, a folder or a name."):
+                model, processor = unpacked(model, processor)
         self.model: nn.Module = unwrapped(model)
+        with reading("the processor cannot be read", "Give the tokenizer or processor that was made for this model."):
+            hasattr(processor, "tokenizer")
         self.processor = as_processor(processor, self.model)
         self.attention_at = dict(attention_at or {})
         self.marks: Marks = ()  # modules whose output is an attention map
@@ -102,9 +106,13 @@ class LoadedModel:
         """The inputs and their kind, nothing encoded that can wait; what has its kind already stays as it is."""
         if isinstance(inputs, Source):
             return inputs
-        if hasattr(inputs, "dtype") and not isinstance(self.processor, Table):
+        if _has_dtype(inputs) and not isinstance(self.processor, Table):
             inputs = listed(inputs)
-        return choose_modality(self.model, self.processor, inputs).source(inputs)
+        if are_tensors(inputs):
+            require_dense_inputs(inputs)
+            return choose_modality(self.model, self.processor, inputs).source(inputs)
+        with reading("the inputs cannot be read", "Give texts, images, sounds, rows of a table or tensors."):
+            return choose_modality(self.model, self.processor, inputs).source(inputs)
 
     def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
         """Modality, encoded batch, and whether a single raw input was given."""
@@ -116,6 +124,11 @@ class LoadedModel:
         """Borrow the model for a :class:`Session` on these inputs."""
         with self.borrowed():
             yield Session(self, inputs, **how)
+
+
+def _has_dtype(inputs: Any) -> bool:
+    with reading("the inputs cannot be read", "Give texts, images, sounds, rows of a table or tensors."):
+        return hasattr(inputs, "dtype")
 
 
 Loaded = TypeVar("Loaded", bound=LoadedModel)

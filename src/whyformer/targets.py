@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from whyformer.dense import require_dense
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName, not_allowed
 from whyformer.parameters import NOT_ALLOWED, OneOf, Share, Words, domain_of
 from whyformer.types import Target
@@ -36,9 +37,24 @@ def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
     classes: numbers of classes that the model is known to have, for outputs whose parts have no names.
     """
     if isinstance(output, Tensor):
-        return output
+        return _real_logits(output)
     logits = output.get("logits") if isinstance(output, Mapping) else None
-    return logits if isinstance(logits, Tensor) and logits.ndim else part_of(output, classes)[1]
+    return _real_logits(logits if isinstance(logits, Tensor) and logits.ndim else part_of(output, classes)[1])
+
+
+def _real_logits(logits: Tensor) -> Tensor:
+    """Refuse an output that cannot be compared, added up or differentiated."""
+    require_dense("the model's output", logits, "wrap the model in a module whose forward returns it{}.")
+    if not logits.numel():
+        raise BadInput(
+            f"the model's output has shape {tuple(logits.shape)}, without a single logit: nothing to explain."
+        )
+    if logits.dtype is torch.bool or logits.dtype.itemsize == 1:
+        raise BadInput(
+            f"the model's output holds {logits.dtype} numbers, which are too coarse for scores: wrap the model in a "
+            "module whose forward returns the numbers they were rounded from."
+        )
+    return logits
 
 
 def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
@@ -217,6 +233,8 @@ def resolve_targets(
     for row, want in enumerate(per_input):
         position = positions[row] if positions else None
         if isinstance(want, Target):
+            if not (isinstance(want.label, str) and isinstance(want.versus_label, str)):
+                raise BadInput("Target(label=…) and versus_label name classes: give texts, or leave them out.")
             if want.position is not None and position is None:
                 raise BadInput(
                     f"target {want!r}: the model has one row of logits for this input, so a position says nothing. "

@@ -106,7 +106,7 @@ class Trail(Notes[Note]):
         first = args[0] if args else None
         if isinstance(first, (list, tuple)):
             first = self._first_member(first)
-        if not isinstance(first, Tensor):
+        if not isinstance(first, Tensor) or out.is_nested:  # whose axes have no sizes
             return
         if name in PROJECTIONS:
             operand = args[1] if name == "addmm" else first

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, UnknownName, WhyformerError
+from whyformer.errors import BadInput, UnknownName, reading
 from whyformer.extras import require
 from whyformer.files.paths import is_file, is_folder, path_of
 
@@ -33,21 +33,18 @@ def open_image(raw: Any) -> Any:
             )
         if not is_file(path):
             raise BadInput(f"no image at {str(path)!r}: the file does not exist.")
-        try:
-            with Image.open(path) as image:
-                image.load()
-                return _rgb(image, f"{str(path)!r}")
-        except WhyformerError:
-            raise
-        except Exception as error:  # each format has errors of its own
-            raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from error
+        failure = f"{str(path)!r} cannot be read as an image"
+        with reading(failure, "Open it in another program and save it again."), Image.open(path) as image:
+            image.load()
+            return _rgb(image, f"{str(path)!r}")
     if isinstance(raw, np.ndarray):
         raw = Image.fromarray(_shades(raw))
     if not isinstance(raw, Image.Image):
         raise BadInput(f"expected a PIL image, a path or a NumPy array, got {type(raw).__name__}.")
     if not raw.width or not raw.height:
         raise BadInput(f"the picture is {raw.width}×{raw.height} pixels: it holds nothing to explain.")
-    return _rgb(raw, "the image")
+    with reading("the image cannot be read", "Open it again from its file, and keep it open."):
+        return _rgb(raw, "the image")
 
 
 def _rgb(image: Any, name: str) -> Any:

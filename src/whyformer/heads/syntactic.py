@@ -19,6 +19,7 @@ from torch import Tensor
 from whyformer.codec import Float32
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files.paths import is_file, path_of
+from whyformer.inputs.processing import processed
 from whyformer.inputs.text import TextInput
 from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, OneOf, checked
@@ -210,7 +211,7 @@ def _encoded(loaded: LoadedModel, sentences: list[Sentence]) -> list[Any]:
     limit, tokenizer = TextInput(loaded.model, loaded.processor).max_length(), loaded.processor
     encodings: list[Any] = []
     for sentence in sentences:
-        encoding = tokenizer(list(sentence.words), is_split_into_words=True, truncation=False, verbose=False)
+        encoding = processed(tokenizer, list(sentence.words), is_split_into_words=True, truncation=False, verbose=False)
         try:
             encoding.word_ids()
         except ValueError:

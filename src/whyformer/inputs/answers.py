@@ -14,6 +14,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.arguments import named_tensors
 from whyformer.inputs.batch import Batch, Raw
 from whyformer.inputs.language import position_of, ranked
+from whyformer.inputs.processing import processed
 from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes
 from whyformer.targets import logits_of
 from whyformer.types import Choice, Target
@@ -193,7 +194,9 @@ class SpanInput(LocatedInput):
     def _same_tokens(self, batch: Batch, row: int, within: list[int], answer: str) -> list[tuple[int, int]]:
         """The same of tensors: where the answer's tokens stand in a row."""
         ids, tokenizer = self.real_ids(batch, row), self._tokenizer()
-        spellings = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (answer, f" {answer}")]
+        spellings = [
+            processed(tokenizer, text, add_special_tokens=False)["input_ids"] for text in (answer, f" {answer}")
+        ]
         return [
             (i, i + len(spelling) - 1)
             for spelling in spellings

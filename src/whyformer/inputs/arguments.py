@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.plan import OffPlan
+from whyformer.dense import require_dense
 from whyformer.errors import BadInput, ModelFailed, WhyformerError, listed
 from whyformer.inputs.batch import Batch
 
@@ -47,21 +48,33 @@ def named_tensors(
     return dict(zip(parameters, tensors, strict=False))
 
 
+def require_dense_inputs(inputs: Mapping[Any, Any] | Sequence[Any] | Tensor) -> None:
+    """Refuse tensors that hold no ordinary numbers before anything reads them."""
+    if isinstance(inputs, Tensor):
+        parts: dict[str, Any] = {"the input": inputs}
+    elif isinstance(inputs, Mapping):
+        parts = {str(name): part for name, part in inputs.items()}
+    else:
+        parts = {f"inputs[{place}]": part for place, part in enumerate(inputs)}
+    for name, part in parts.items():
+        if isinstance(part, Tensor):
+            require_dense(name, part, f"give {'the tensor' if part is inputs else name}{{}}.")
+
+
 def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
-    """Nothing empty, complex, NaN or infinite among the inputs, and no truth values but in masks."""
+    """Nothing empty, NaN or infinite among the inputs, and no truth values but in masks."""
     for name, tensor in tensors.items():
         hides = "mask" in name or "padding" in name or "bias" in name
         if not tensor.numel():
             raise BadInput(f"{name} has shape {tuple(tensor.shape)}: it holds nothing to explain.")
-        if tensor.is_complex():
-            raise BadInput(f"{name} is complex ({tensor.dtype}): give real numbers, e.g. its .abs() or .real.")
         if tensor.dtype is torch.bool and not hides and (name == main or len(tensors) == 1):
             raise BadInput(
                 f"{name} holds True and False, and numbers are expected: convert it, {name}.long() or .float()."
             )
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            if not hides or bool(tensor.isnan().any()):  # a mask that is added to scores hides by minus infinity
-                row = int((~torch.isfinite(tensor)).flatten(1).any(1).int().argmax()) if tensor.ndim > 1 else 0
+        numbers = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # torch computes little in 8 bits
+        if tensor.is_floating_point() and not bool(torch.isfinite(numbers).all()):
+            if not hides or bool(numbers.isnan().any()):  # a mask that is added to scores hides by minus infinity
+                row = int((~torch.isfinite(numbers)).flatten(1).any(1).int().argmax()) if tensor.ndim > 1 else 0
                 raise BadInput(
                     f"{name} holds NaN or infinity in input {row}: fill those places, or leave the input out."
                 )

@@ -22,6 +22,7 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.files.paths import readable_file
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.processing import processed
 from whyformer.inputs.spectrogram import Grid, Layout, layout_of, likely_time
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.types import Units
@@ -56,7 +57,8 @@ class AudioInput(Modality):
         clips = [clip_of(r, rate) for r in raw]
         padding = inspect.signature(self._extractor.__call__).parameters.get("padding")
         pads = self.main == "input_values" or (padding is not None and padding.default is False)
-        encoded = self._extractor(clips, sampling_rate=rate, return_tensors="pt", **({"padding": True} if pads else {}))
+        how = {"padding": True} if pads else {}
+        encoded = processed(self._extractor, clips, sampling_rate=rate, return_tensors="pt", **how)
         tensors = {k: self.move(v) for k, v in encoded.items() if k in self.parameters}
         waves = tensors[self.main].ndim == 2  # spectrograms of one length (AST, Whisper) hold silence in any case
         if "attention_mask" not in tensors and len({len(c) for c in clips}) > 1 and waves:

@@ -13,6 +13,7 @@ from whyformer.borrow import borrowed, known_about
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
 from whyformer.inputs.base import LearnedPositions, Modality, shifted
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.config import class_names
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.streams import without_each
 from whyformer.types import Target, Units
@@ -143,7 +144,7 @@ class DetectionInput(ImageInput):
         return query, int(classes_Q[query]) if index is None else index
 
     def _class(self, name: Any, count: int) -> int:
-        labels = {int(k): str(v) for k, v in (getattr(self.model.config, "id2label", None) or {}).items()}
+        labels = class_names(self.model)
         if isinstance(name, str):
             for index, label in labels.items():
                 if label.lower() == name.lower():

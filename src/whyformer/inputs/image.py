@@ -17,6 +17,7 @@ from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import resampled
 from whyformer.inputs.host import all_real
+from whyformer.inputs.processing import processed
 from whyformer.inputs.stream_inputs import StreamInput, at_units
 from whyformer.inputs.units import assemble
 from whyformer.types import Units
@@ -58,7 +59,7 @@ class ImageInput(Modality):
                 "Pass the image processor that was made for this model."
             )
         images = [open_image(r) for r in raw]
-        encoded = dict(processor(images=images, return_tensors="pt"))
+        encoded = dict(processed(processor, images=images, return_tensors="pt"))
         if self.main not in encoded and "pixel_values" in encoded:  # a home-made model has a name of its own for them
             encoded[self.main] = encoded.pop("pixel_values")
         tensors = {k: self.move(v) for k, v in encoded.items() if k in self.parameters}

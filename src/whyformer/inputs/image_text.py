@@ -34,6 +34,7 @@ from whyformer.inputs.image_tokens import (
     token_masks,
     unpacked,
 )
+from whyformer.inputs.processing import processed
 from whyformer.inputs.seq2seq import Answer
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.inputs.streams import VectorInput, fitting, require_known, without_each
@@ -82,7 +83,7 @@ class ImageTextInput(TextInput):
         tensors, pairs, answers = encoded_pairs(self, raw)
         batch = self.adopt({k: v for k, v in tensors.items() if self._takes(k)})
         tokenizer = self._tokenizer()
-        facts = tuple(self._facts((text,), tokenizer(text)) for _, text in pairs)
+        facts = tuple(self._facts((text,), processed(tokenizer, text)) for _, text in pairs)
         batch = replace(
             batch, raw=tuple(pairs), encodings=facts, warnings=tuple(self.unknown_words(f["ids"]) for f in facts)
         )
@@ -318,7 +319,7 @@ def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[st
     masked = "attention_mask" in getattr(modality._tokenizer(), "model_input_names", ("attention_mask",))
     images, texts = [image for image, _ in pairs], [text for _, text in pairs]
     padding: Any = True if masked else "max_length"
-    encoded = processor(images=images, text=texts, return_tensors="pt", padding=padding)
+    encoded = processed(processor, images=images, text=texts, return_tensors="pt", padding=padding)
     return dict(encoded), pairs, answers
 
 

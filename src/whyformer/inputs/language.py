@@ -15,6 +15,7 @@ from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, Whyform
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation, Decoding
 from whyformer.inputs.families import task_of
+from whyformer.inputs.processing import processed
 from whyformer.inputs.segments import spans_of
 from whyformer.loan.turns import Draws
 from whyformer.parameters import NOT_ALLOWED, Count, domain_of
@@ -120,7 +121,7 @@ def at_positions(modality: Modality, batch: Batch, target: Any) -> Batch:
 def position_of(position: Any, count: int) -> int:
     """A position that a target names, counted from the start."""
     if isinstance(position, bool) or not isinstance(position, int) or not -count <= position < count:
-        raise BadInput(f"Target(position={position!r}): the text has {count} tokens, 0 to {count - 1}.")
+        raise BadInput(f"Target(position={shown(position)}): the text has {count} tokens, 0 to {count - 1}.")
     return position % count
 
 
@@ -478,6 +479,6 @@ def wanted_steps(modality: Any, answer: list[int], wanted: Any) -> list[int]:
 def _spellings(modality: Any, token: str) -> set[int]:
     spellings: set[int] = set()
     for text in (token, " " + token):
-        ids = modality._tokenizer()(text, add_special_tokens=False)["input_ids"]
+        ids = processed(modality._tokenizer(), text, add_special_tokens=False)["input_ids"]
         spellings |= set(ids) if len(ids) == 1 else set()
     return spellings

@@ -17,6 +17,7 @@ from whyformer.inputs.batch import Batch, Decoding, Raw
 from whyformer.inputs.families import task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.language import wanted_steps
+from whyformer.inputs.processing import processed
 from whyformer.inputs.streams import without_each
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.text_padding import bare
@@ -157,7 +158,7 @@ class Answer:
         if any(t is None for t in texts):
             raise BadInput("give a target text for every input, or for none.")
         tokenizer = self.text._tokenizer()
-        ids = [[int(i) for i in tokenizer(text_target=str(t))["input_ids"]] for t in texts]
+        ids = [[int(i) for i in processed(tokenizer, text_target=str(t))["input_ids"]] for t in texts]
         return replace(batch, encodings=tuple({**e, "answer": i} for e, i in zip(_facts(batch), ids, strict=True)))
 
     def expanded(self, batch: Batch, target: Any, apart: bool = False) -> tuple[Batch, Any]:

@@ -78,6 +78,7 @@ class TableInput(Modality):
             for kind, values, dtype in zip(KINDS, (numbers, codes), (torch.float32, torch.int64), strict=True)
             if values is not None
         }
+        self._require_room(tensors.get("numerical"))
         self._fit()
         count = len(next(iter(tensors.values())))
         return Batch(tensors, raw=tuple(self.table.shown(columns, i) for i in range(count))), single
@@ -104,6 +105,16 @@ class TableInput(Modality):
             self._require_codes(ready["categorical"])
         self._fit()
         return Batch({k: self.move(ready[k]) for k in wanted})
+
+    def _require_room(self, numbers: Tensor | None) -> None:
+        """Numbers that became infinite in the model's precision."""
+        too_large = numbers is not None and not bool(torch.isfinite(numbers).all())
+        if numbers is not None and too_large:
+            row, at = (~torch.isfinite(numbers)).nonzero()[0].tolist()
+            raise BadInput(
+                f"column {self.table.numerical[at]!r} in row {row} is too large for {numbers.dtype}, which the model "
+                "computes in: scale the column."
+            )
 
     def _require_codes(self, codes: Tensor) -> None:
         for at, (name, values) in enumerate(self.table.categorical.items()):

@@ -5,18 +5,24 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, timedelta
+from decimal import Decimal
+from numbers import Real
 from typing import Annotated, Any
 
 import numpy as np
 
 from whyformer.brief import brief, called
-from whyformer.errors import BadInput, UnknownName, not_allowed
+from whyformer.errors import BadInput, UnknownName, not_allowed, reading, shown
 from whyformer.parameters import Limits, checked
 
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]  # column name -> its values, one per row
+NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+# What numpy would turn into a float, or refuse in words of its own.
+NO_NUMBERS = (complex, np.complexfloating, date, timedelta, np.datetime64, np.timedelta64, bytes, np.void)
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ class Standardize:
     def check(self, columns: Sequence[str]) -> None:
         """One mean and one std for each of these columns: numpy would spread a single one over all of them."""
         for what, values in (("mean", self.mean), ("std", self.std)):
+            if not _are_numbers(values):
+                raise not_allowed(what, values, "one number for each numerical column", owner="Standardize")
             if np.shape(values) != (len(columns),):
                 amount = np.size(values) if np.ndim(values) else "a single number"
                 raise BadInput(
@@ -50,6 +58,15 @@ class Standardize:
                     f"Standardize: column {name!r} has mean {mean} and std {std}: both have to be finite and std above "
                     "0 (use 1 for a column that never varies)."
                 )
+
+
+def _are_numbers(values: Any) -> bool:
+    kind = getattr(getattr(values, "dtype", None), "kind", "")
+    if isinstance(kind, str) and kind:
+        return kind in "fiu"
+    return isinstance(values, Real) or (
+        isinstance(values, (tuple, list)) and all(isinstance(value, Real) for value in values)
+    )
 
 
 class Table:
@@ -100,7 +117,8 @@ class Table:
         if preprocess is not None and not callable(transform or preprocess):
             raise not_allowed("preprocess", preprocess, "a function, or an object with transform", owner="Table")
         self.preprocess: Callable[[Array], Any] | None = transform or preprocess
-        self.classes, self.target = tuple(map(str, classes)), target
+        with reading("classes of the Table have no names", "Give texts or numbers."):
+            self.classes, self.target = tuple(map(str, classes)), target
         self.first_code, self.call = first_code, call
         self.tokens = None if tokens is None else tuple(tokens)
         for name in self.tokens or ():
@@ -148,13 +166,18 @@ class Table:
         columns are in the order of ``columns``. With names the order does not matter; without, only the width (and
         whether numbers and categories stand where they should) can be checked.
         """
+        with _reading_cells():
+            return self._read(inputs)
+
+    def _read(self, inputs: Any) -> tuple[Columns, bool]:
         if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
             require_once([str(c) for c in inputs.columns])
             return self._named({str(c): np.asarray(inputs[c]) for c in inputs.columns}), False
         inputs = row_of(inputs)
         if isinstance(inputs, Mapping):
-            single = all(np.ndim(v) == 0 for v in inputs.values())
-            odd = [] if single else [str(k) for k, v in inputs.items() if np.ndim(v) != 1]
+            axes = {str(k): _axes(v) for k, v in inputs.items()}
+            single = not any(axes.values())
+            odd = [] if single else [k for k, count in axes.items() if count != 1]
             if odd:
                 raise BadInput(f"column {odd[0]!r} has a single value, or a table of them, where others have a list.")
             return self._named({str(k): column_of([v] if single else v) for k, v in inputs.items()}), single
@@ -165,13 +188,16 @@ class Table:
     def _listed(self, rows: list[Any]) -> Columns:
         plain = [row_of(r) for r in rows]
         if not all(isinstance(r, Mapping) for r in plain):
-            return self._unnamed(np.array(rows, dtype=object))[0]
+            return self._unnamed(rows, dtype=object)[0]
         for i, row in enumerate(plain):
             self._check_columns([str(k) for k in row], f" of row {i}")
         return {c: column_of([row[c] for row in plain]) for c in self.columns}
 
-    def _unnamed(self, inputs: Any) -> tuple[Columns, bool]:
-        rows = np.asarray(inputs)
+    def _unnamed(self, inputs: Any, dtype: Any = None) -> tuple[Columns, bool]:
+        try:
+            rows = np.asarray(inputs, dtype=dtype)
+        except ValueError:
+            raise BadInput("the rows have different lengths: give one value per column in each.") from None
         single = rows.ndim == 1
         rows = rows[None] if single else rows
         if rows.ndim != 2:
@@ -213,8 +239,9 @@ class Table:
         rows = len(columns[self.columns[0]])
         if not rows:
             raise BadInput("there is nothing to explain: the table has no rows.")
-        numbers = [numbers_of(name, columns[name]) for name in self.numerical]
-        codes = [self._coded(name, columns[name]) for name in self.categorical]
+        with _reading_cells():
+            numbers = [numbers_of(name, columns[name]) for name in self.numerical]
+            codes = [self._coded(name, columns[name]) for name in self.categorical]
         made = np.stack(numbers, 1) if numbers else None
         if made is not None and self.preprocess is not None:
             made = self._preprocessed(made)
@@ -222,7 +249,10 @@ class Table:
 
     def _preprocessed(self, numbers: Array) -> Array:
         assert self.preprocess is not None
-        made = np.asarray(self.preprocess(numbers), dtype=float)
+        with reading(
+            "preprocess of the Table failed", "It is called with an array of (rows, numerical columns) floats."
+        ):
+            made = np.asarray(self.preprocess(numbers), dtype=float)
         if made.shape != numbers.shape:
             raise BadInput(f"preprocess made {made.shape} of {numbers.shape} numbers: it has to keep every column.")
         bad = np.argwhere(~np.isfinite(made))
@@ -298,24 +328,39 @@ def require_once(names: Sequence[str]) -> None:
 
 def column_of(values: Any) -> Array:
     """Values as they are: numpy must not turn numbers beside a string into strings."""
-    made = np.asarray(values)
-    return made if made.dtype.kind in "fiub" and made.ndim == 1 else np.array([*values, None], dtype=object)[:-1]
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        return values if values.dtype.kind in "fiub" else values.astype(object)
+    values = list(values)
+    if all(isinstance(value, NUMBERS) for value in values):
+        made = np.array(values)
+        if made.dtype.kind in "fiub":  # whole numbers beyond 64 bits make objects
+            return made
+    column = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):  # one by one: numpy would take lists for another axis
+        column[row] = value
+    return column
 
 
 def numbers_of(name: str, values: Array) -> Array:
     values = np.asarray(values)
-    first = values.flat[0] if values.dtype.kind == "O" and values.size else None
-    if values.dtype.kind in "mMc" or isinstance(first, (complex, date, timedelta, np.datetime64, np.timedelta64)):
+    objects = values.dtype.kind == "O"
+    others = (value for value in values.flat if isinstance(value, NO_NUMBERS) and not is_missing(value))
+    other = next(others, None) if objects else None
+    if values.dtype.kind in "mMcSV" or other is not None:
         raise BadInput(
-            f"column {name!r} holds {values.dtype if values.dtype.kind != 'O' else type(first).__name__}, and numbers "
-            "are expected there: say which (a year, days since a date) by converting it."
+            f"column {name!r} holds {type(other).__name__ if objects else values.dtype}, and numbers are expected "
+            "there: say which (a year, days since a date) by converting it."
         )
     try:
+        if objects and any(is_missing(value) for value in values.flat):  # numpy reads some of them as 0
+            raise BadInput(missing_message(name, values))
         numbers = np.asarray(values, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         for row, value in enumerate(values.tolist()):
             if not is_missing(value) and not _is_number(value):
-                raise BadInput(f"column {name!r} holds {value!r} in row {row}: numbers are expected there.") from None
+                raise BadInput(
+                    f"column {name!r} holds {shown(value)} in row {row}: numbers that a float can hold are expected."
+                ) from None
         raise BadInput(missing_message(name, values)) from None
     if np.isnan(numbers).any():
         raise BadInput(missing_message(name, values))
@@ -327,13 +372,35 @@ def numbers_of(name: str, values: Array) -> Array:
 def _is_number(value: Any) -> bool:
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
 
 
 def is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and np.isnan(value)) or str(value) == "<NA>"
+    """None, NaN of any library, an empty text, or a masked entry."""
+    if value is None or value is np.ma.masked or type(value).__name__ in {"NAType", "NaTType"}:
+        return True
+    if isinstance(value, str):
+        return value in {"", "<NA>"}
+    return (value.is_nan() if isinstance(value, Decimal) else bool(np.isnan(value))) if is_float(value) else False
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, (float, np.floating, Decimal))
+
+
+def _reading_cells() -> AbstractContextManager[None]:
+    """Cells may be objects of any library, with methods that raise where they are compared or converted."""
+    return reading("a cell of the table cannot be read", "Give numbers and texts.")
+
+
+def _axes(value: Any) -> int:
+    """0: a single value, 1: a column of them; nothing is converted, which may take long or raise."""
+    if isinstance(value, (list, tuple, range)):
+        return 1 + (len(value) > 0 and isinstance(value[0], (list, tuple)))
+    axes = getattr(value, "ndim", 0)
+    return axes if isinstance(axes, int) else 0
 
 
 def missing_message(name: str, values: Array) -> str:
@@ -345,7 +412,7 @@ def missing_message(name: str, values: Array) -> str:
 def is_hashable(value: Any) -> bool:
     try:
         hash(value)
-    except TypeError:
+    except Exception:  # of an object of the user's own, any
         return False
     return True
 

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import names_no_padding
-from whyformer.errors import BadInput, NotOffered, TooLong, UnknownName
+from whyformer.errors import BadInput, NotOffered, TooLong, UnknownName, shown
 from whyformer.inputs.arguments import require_shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
 from whyformer.inputs.columns import pointers, with_deleted
+from whyformer.inputs.config import number_of
 from whyformer.inputs.fillings import drawn_inputs
 from whyformer.inputs.host import all_real, on_host
 from whyformer.inputs.language import (
@@ -30,6 +31,7 @@ from whyformer.inputs.language import (
     spans_without,
     without_tokens,
 )
+from whyformer.inputs.processing import processed
 from whyformer.inputs.stream_inputs import StreamInput, Words
 from whyformer.inputs.text_padding import bare, minds_padding, padded, without_effect
 from whyformer.inputs.tokens import TokenInput
@@ -55,7 +57,7 @@ class TextInput(TokenInput):
         limit = self.max_length()
         # A prompt that a template wrote has its special tokens already.
         encodings = [
-            tokenizer(*t, truncation=False, add_special_tokens=type(t[0]) is not PromptText, verbose=False)
+            processed(tokenizer, *t, truncation=False, add_special_tokens=type(t[0]) is not PromptText, verbose=False)
             for t in texts
         ]
         warnings: list[tuple[str, ...]] = []
@@ -121,7 +123,7 @@ class TextInput(TokenInput):
     def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
         if not any(name.endswith("mask") and "padding" not in name for name in tensors):
             return tensors
-        width, pad = tensors[self.main].shape[1], getattr(self.config, "pad_token_id", None) or 0
+        width, pad = tensors[self.main].shape[1], number_of(self.config, "pad_token_id") or 0
         return {
             k: nn.functional.pad(v, (0, extra), value=pad if k == self.main else 0) if v.shape[1:2] == (width,) else v
             for k, v in tensors.items()
@@ -403,7 +405,7 @@ def _text(raw: Raw) -> tuple[str, ...]:
         )
     parts = raw if isinstance(raw, (tuple, list)) else (raw,)
     if not all(isinstance(p, str) for p in parts) or not 1 <= len(parts) <= 2:
-        raise BadInput(f"expected a string or a pair of strings, got {type(raw).__name__}: {str(raw)[:60]!r}")
+        raise BadInput(f"expected a string or a pair of strings, got {type(raw).__name__}: {shown(raw)}")
     if not any(p.strip() for p in parts):
         raise BadInput("the text is empty: there is nothing to explain. Pass at least one word.")
     return tuple(parts)

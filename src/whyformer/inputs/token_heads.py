@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.config import class_names
 from whyformer.inputs.language import position_of
 from whyformer.inputs.text import TextInput
 from whyformer.targets import logits_of
@@ -116,8 +117,8 @@ class TokenLabelInput(LocatedInput):
         return position, replace(want, index=index, position=position) if isinstance(want, Target) else index, (note,)
 
     def _labels(self, count: int) -> list[str]:
-        names = getattr(self.config, "id2label", None) or {}
-        return [str(names.get(i, i)) for i in range(count)]
+        names = class_names(self.model)
+        return [names.get(i, str(i)) for i in range(count)]
 
 
 def _surest(logits_NC: Tensor, probability_NC: Tensor, labels: list[str]) -> tuple[int, int, str]:

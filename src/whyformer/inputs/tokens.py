@@ -12,7 +12,9 @@ from whyformer.borrow import NO_TOKEN, modules_of
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.chat import PromptText
+from whyformer.inputs.config import number_of
 from whyformer.inputs.host import on_host
+from whyformer.inputs.processing import processed
 
 ONLY_TOKENS = ("bos", "eos", "pad")  # what a text begins with, where it has no word; the first that there is
 
@@ -54,7 +56,7 @@ class TokenInput(Modality):
     def encoding_of(self, *text: str, **how: Any) -> Any:
         """What the tokenizer makes of a text; a prompt that a template wrote has its special tokens already."""
         how = {"truncation": False, "add_special_tokens": not isinstance(text[0], PromptText), "verbose": False} | how
-        return self._tokenizer()(*text, **how)
+        return processed(self._tokenizer(), *text, **how)
 
     def filler_id(self) -> int:
         """What padding is filled with: it is masked out, so any id will do."""
@@ -88,13 +90,13 @@ class TokenInput(Modality):
 
     def _positions(self) -> int | None:
         """Rows of the position table. RoBERTa and its kin start counting after the padding index."""
-        limit = getattr(self.config, "max_position_embeddings", None)
+        limit = number_of(self.config, "max_position_embeddings")
         if limit is None or getattr(self.config, "rope_parameters", None) or limit < 0:
             return None
         for module in modules_of(self.model):
             if isinstance(module, nn.Embedding) and module.num_embeddings == limit and module.padding_idx is not None:
-                return int(limit) - module.padding_idx - 1
-        return int(limit)
+                return limit - module.padding_idx - 1
+        return limit
 
     def _check_vocabulary(self, ids: Tensor) -> list[list[int]]:
         """Refuse ids that the model does not know; else the ids themselves."""
@@ -142,26 +144,23 @@ class TokenInput(Modality):
         ids: set[int] = set()
         for name in names:
             value = getattr(self.config, name, None)
-            ids |= set(value) if isinstance(value, (list, tuple)) else set() if value is None else {value}
+            several = value if isinstance(value, (list, tuple)) else (value,)
+            ids |= {each for each in several if isinstance(each, int)}
         self._known_specials = ids
         return ids
 
     @property
     def special_unknown(self) -> bool:
-        padding = {getattr(self.config, "pad_token_id", None)}
+        padding = {number_of(self.config, "pad_token_id")}
         return self.processor is None and not self.special_ids() - padding
 
     def _id_of(self, name: str) -> int | None:
-        value: Any
-        if self.processor is not None:
-            value = getattr(self._tokenizer(), f"{name}_token_id", None)
-        else:
-            value = getattr(self.config, f"{name}_token_id", None)
-            if name == "pad" and self.pointers and value in (None, NO_TOKEN):
-                tables = (module for module in modules_of(self.model) if isinstance(module, nn.Embedding))
-                value = next((table.padding_idx for table in tables if table.padding_idx is not None), None)
-        value = value[0] if isinstance(value, (list, tuple)) and value else value
-        return None if value is None or value == NO_TOKEN else int(value)
+        holder = self.config if self.processor is None else self._tokenizer()
+        value = number_of(holder, f"{name}_token_id")
+        if name == "pad" and self.processor is None and self.pointers and value in (None, NO_TOKEN):
+            tables = (module for module in modules_of(self.model) if isinstance(module, nn.Embedding))
+            value = next((table.padding_idx for table in tables if table.padding_idx is not None), None)
+        return None if value == NO_TOKEN else value
 
     def only_token(self) -> int:
         table = self.embedding()

@@ -10,6 +10,7 @@ from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Source
 from whyformer.inputs.language import ANSWER, says_tokens
+from whyformer.inputs.processing import processed
 from whyformer.inputs.units import pick
 from whyformer.types import Cost, Explanation, Target
 
@@ -26,7 +27,9 @@ def is_of_answers(source: Source, target: Any) -> bool:
         return False
     texts = [text for text in target if isinstance(text, str)]
     tokenizer = getattr(modality.processor, "tokenizer", modality.processor)
-    return len(texts) == 2 and any(len(tokenizer(t, add_special_tokens=False)["input_ids"]) > 1 for t in texts)
+    return len(texts) == 2 and any(
+        len(processed(tokenizer, t, add_special_tokens=False)["input_ids"]) > 1 for t in texts
+    )
 
 
 def contrast(explainer: Explainer, source: Source, target: tuple[str, str], method: Any, **how: Any) -> Any:

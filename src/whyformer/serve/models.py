@@ -15,6 +15,7 @@ from whyformer.advice import trouble_with
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.explainer import Explainer
 from whyformer.extras import SHIPPED, require
+from whyformer.inputs.config import class_names
 from whyformer.inputs.families import task_of
 from whyformer.inputs.table_schema import Table
 from whyformer.registry import Method, default_method, list_methods
@@ -68,8 +69,7 @@ class ServedModel:
             return dict(enumerate(processor.classes))
         if "Classification" not in task and task != "ViltForQuestionAnswering":
             return {}
-        named = getattr(getattr(self.explainer.model, "config", None), "id2label", None) or {}
-        return {int(index): str(named[index]) for index in sorted(named)[:MOST_CLASSES]}
+        return dict(sorted(class_names(self.explainer.model).items())[:MOST_CLASSES])
 
     def described(self) -> dict[str, Any]:
         """As the page shows it."""

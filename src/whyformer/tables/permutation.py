@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, unwrapped
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, UnknownName, reading
 from whyformer.extras import require
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.table import TableInput
@@ -275,7 +275,8 @@ def feature_permutation(
     >>> labels = [row["income"] for row in rows]
     >>> wf.feature_permutation(model, rows, labels, processor=table, repeats=1).show()
     """
-    truth = np.asarray(y)
+    with reading("y cannot be read", "Give one value per row."):
+        truth = np.asarray(y)
     predictor = predictor_of(model, X, processor, batch_size)
     if truth.ndim != 1 or len(truth) != predictor.rows:
         raise BadInput(f"y has shape {truth.shape} for {predictor.rows} rows: one value per row is needed.")
