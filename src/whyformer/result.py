@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+import warnings
 import zipfile
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -96,6 +98,7 @@ class Result(Pictured, Coded):
     later: ClassVar[tuple[str, ...]] = ()  # fields that came after the format: files have them where they are not None
     # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
     axes: ClassVar[Mapping[str, str]] = {}
+    finite: ClassVar[tuple[str, ...]] = ()  # fields that no verb leaves NaN or infinite: a file that does is not ours
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -175,6 +178,13 @@ class Result(Pictured, Coded):
             raise Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
         made: Kind = filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
         _check_axes(made, at)
+        for name in made.finite:
+            if not np.isfinite(getattr(made, name)).all():
+                warnings.warn(
+                    f"the loaded {made.what} has NaN or infinity in {below(at, name)}, which whyformer does not write "
+                    "there: the file was changed or made elsewhere. Do not rely on it; explain again and save that.",
+                    stacklevel=_levels_inside(),
+                )
         return made
 
 
@@ -189,6 +199,14 @@ def load(path: str | Path) -> Any:
     if is_folder(path_of(path)) and is_file(Path(path) / "manifest.json"):
         return import_module(DATASETS).ExplainedDataset(path)
     return Result.load(path)  # type: ignore[type-abstract]
+
+
+def _levels_inside() -> int:
+    """How many calls of this package are below the user's own, where a warning belongs."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("whyformer."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 # Files: .json is plain; .npz holds the same, with fields that are arrays (or lists or dicts of them) as arrays.

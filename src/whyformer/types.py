@@ -203,6 +203,7 @@ class Explanation(Result):
     what: ClassVar[str] = EXPLANATION
     axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U", "errors": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
+    finite: ClassVar[tuple[str, ...]] = ("scores", "value")
     later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions", "default_for")
 
     scores: Float32  # one per unit, in the order of the input, special tokens included

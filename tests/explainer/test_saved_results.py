@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,16 @@ def test_the_registry_reads_options_from_the_signature() -> None:
     assert entry.needs == {"attention"}
     with pytest.raises(BadInput, match="name such as"):
         registry.get_method(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("value", None), ("value", "inf"), ("scores", None), ("scores", "-inf")])
+def test_numbers_that_no_explanation_has_are_warned_of(tmp_path: Path, name: str, value: object) -> None:
+    explainer = wf.Explainer(folders.bert(), folders.tokenizer(tmp_path))
+    path = explainer.explain("i like it").save(tmp_path / "x.json")
+    plain = json.loads(path.read_text())
+    plain[name] = value if name == "value" else [value, *plain[name][1:]]
+    path.write_text(json.dumps(plain))
+    for load in (wf.load, wf.Explanation.load):
+        with pytest.warns(UserWarning, match=f"NaN or infinity in {name}.*Do not rely on it") as heard:
+            load(path)
+        assert [warning.filename for warning in heard] == [__file__]

@@ -95,6 +95,7 @@ class GlobalExplanation(Result):
         **dict.fromkeys(("mean", "low", "high", "mean_size", "size_low", "size_high"), "U"),
         "samples": "SU",
     }
+    finite: ClassVar[tuple[str, ...]] = ("mean", "mean_size")
 
     labels: tuple[str, ...]
     special: tuple[bool, ...]
