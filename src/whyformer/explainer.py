@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from whyformer.advice import advise
@@ -26,6 +25,7 @@ from whyformer.inputs.batch import Column, Decoding, Messages, Paired, Prompted,
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.segments import SIZES, token_sentences
 from whyformer.loan.spread import heads_elsewhere
+from whyformer.loan.turns import Draws
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
@@ -363,8 +363,8 @@ def refuse_unknown(function: Callable[..., Any], options: Iterable[str]) -> None
 
 def _numbers(run: Run) -> Tensor:
     """(B, …) whatever the model says about a batch, as one row per input: maps can be had without a class."""
-    torch.default_generator.manual_seed(0)  # as Output does
-    numbers = logits_of(run.modality.call(run.batch))
+    with Draws({}):  # as Output does: the user's generator stays where it is
+        numbers = logits_of(run.modality.call(run.batch))
     return numbers.reshape(len(numbers), -1)
 
 
