@@ -19,6 +19,8 @@ DRAWN = (".png", ".svg", ".pdf")  # by matplotlib
 DATA = (".json", ".npz")
 RECODE = "Convert it first, e.g.: iconv -f latin1 -t utf-8"
 REPORT = (*PICTURES, ".json")  # a result that is drawn, or kept as data
+# Of the digits that isdigit() knows, int() reads some, and none where there are thousands of them.
+NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def texts_from(arguments: list[str], file: Path | None) -> list[str]:
@@ -53,13 +55,13 @@ def _lines(text: str) -> list[str]:
 def target_from(target: str | None, versus: str | None) -> Any:
     """A class index or label; with ``versus``, the first rather than the second."""
     if versus is None:
-        return None if target is None else _index_or_label(target)
-    return (None if target is None else _index_or_label(target), _index_or_label(versus))
+        return None if target is None else number_or_word(target)
+    return (None if target is None else number_or_word(target), number_or_word(versus))
 
 
 def layer_from(layer: str) -> int | str:
     """An attention block by its number, or a module by its name."""
-    return _index_or_label(layer)
+    return number_or_word(layer)
 
 
 def units_from(units: str) -> str:
@@ -74,8 +76,8 @@ def object_from(target: str | None) -> Any:
     if target is None:
         return None
     query, _, name = target.partition(":")
-    if query.isdigit() and name:
-        return int(query), _index_or_label(name)
+    if NUMBER.fullmatch(query) and name:
+        return int(query), number_or_word(name)
     if re.fullmatch(r"0?\.\d+", target):
         return float(target)
     raise typer.BadParameter(
@@ -85,8 +87,9 @@ def object_from(target: str | None) -> Any:
     )
 
 
-def _index_or_label(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdigit() else text
+def number_or_word(text: str) -> int | str:
+    """A whole number where the text is one, else the text itself."""
+    return int(text) if NUMBER.fullmatch(text) else text
 
 
 def options_from(pairs: list[str]) -> dict[str, Any]:

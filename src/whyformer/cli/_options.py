@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-NUMBER = re.compile(r"[+-]?\d+")  # of a part that is held
 
 # What compare, recommend and check share: the model with its inputs, and options by their Python names.
 
@@ -34,11 +31,11 @@ def common(
     cache: Path | None,
 ) -> dict[str, Any]:
     """Options by the names they have in Python."""
-    from whyformer.cli._input import target_from
+    from whyformer.cli._input import number_or_word, target_from
 
-    token = int(replace) if replace is not None and replace.isdigit() else replace
+    token = None if replace is None else number_or_word(replace)
     aim = target_from(target, None)
-    held = [int(part) if NUMBER.fullmatch(part) else part for part in hold or []] or None
+    held = [number_or_word(part) for part in hold or []] or None
     how = {"target": aim, "replace": token, "units": units, "hold": held}
     return how | {"batch_size": batch_size, "seed": seed, "cache": cache}
 

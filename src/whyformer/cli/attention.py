@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._input import PICTURES, check_out, inputs_from
+from whyformer.cli._input import PICTURES, check_out, inputs_from, number_or_word
 from whyformer.cli._options import File, Inputs, Json, Trusted
 
 WHAT = ("map", "grid", "colours", "streams")
@@ -101,7 +101,7 @@ def attention(
 
 
 def _index_or_word(head: str | None) -> Any:
-    return "mean" if head is None else int(head) if head.lstrip("-").isdigit() else head
+    return "mean" if head is None else number_or_word(head)
 
 
 def _scale(text: str) -> Any:

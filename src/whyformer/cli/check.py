@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from whyformer.cli._input import REPORT, check_out, inputs_from, target_from, texts_from
+from whyformer.cli._input import REPORT, check_out, inputs_from, number_or_word, target_from, texts_from
 from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Seed, Target, Trusted, loaded
 from whyformer.cli._output import deliver_result
 from whyformer.errors import BadInput
@@ -114,5 +114,5 @@ def labelled(file: Path) -> tuple[list[str], list[str | int]]:
         if not tab or not text.strip() or not label.strip():
             raise BadInput(f"{file.name}, line {number}: one text, a tab and its label were expected.")
         texts.append(text)
-        labels.append(int(label) if label.strip().isdigit() else label.strip())
+        labels.append(number_or_word(label.strip()))
     return texts, labels
