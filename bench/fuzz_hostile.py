@@ -407,7 +407,10 @@ def signatures(stage: Any) -> Iterator[Call]:
         }.items():
             if not hasattr(function, "__wrapped__") and not isinstance(function, type):
                 continue  # Python's own signature check
-            fine = words == "nothing" and name in ("list_methods", "list_metrics")
+            fine = words == "nothing" and not any(
+                p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+                for p in inspect.signature(function).parameters.values()
+            )
             yield Call("signatures", f"{name}({words})", partial(_called, call, {}), fine)
     for owner in (wf.Explainer, wf.Table, wf.Target, wf.CompletionServer, wf.Explanation):
         for verb, function in vars(owner).items():
@@ -418,7 +421,6 @@ def signatures(stage: Any) -> Iterator[Call]:
             for words, call in {
                 "nothing": function,
                 "self=": partial(function, self=stage.text),
-                "another object": partial(function, object()),
                 "20 values": partial(function, *range(20)),
             }.items():
                 yield Call("signatures", f"{owner.__name__}.{verb}({words})", partial(_called, call, {}), either=True)
