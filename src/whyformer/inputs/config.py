@@ -9,11 +9,13 @@ from whyformer.errors import BadInput, shown
 
 
 def number_of(config: Any, name: str) -> int | None:
-    """A whole number; None where the config has none by this name."""
+    """Return a whole number, the first of several (``eos_token_id``); None where the config has none by this name."""
     try:
         value = getattr(config, name, None)
     except Exception:  # some are computed from others (num_labels from id2label), which may be of a wrong kind
         return None
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
