@@ -247,8 +247,9 @@ class TextInput(TokenInput):
     def has_vector(self, name: str) -> bool:
         """Whether the token of this name is known, and looked up as other numbers than zeros, which padding may be."""
         token_id, table = self._id_of(name), self.embedding()
-        unknown = table is None or table.weight.is_meta  # no table that says so, or one that is offloaded
-        return token_id is not None and (unknown or bool(table.weight[token_id].any()))
+        if token_id is None or table is None or table.weight.is_meta:  # no table that says so, or it is offloaded
+            return token_id is not None
+        return bool(table.weight[token_id].any())
 
     def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
         """Another token in place of every one that is neither padding nor kept."""
