@@ -437,7 +437,9 @@ def layouts(stage: Any) -> Iterator[Call]:
     for module in ("*", "*.attention.*", "encoder.layer.0", "*attention.self", "classifier", "*dropout*"):
         for layout in (*wrong, "b h q k"):
             call = partial(_recorded, stage, {f"*{module}" if module != "*" else "*": layout})
-            yield Call("layouts", f"record(attention_at={{{module!r}: {named(layout)}}})", call, layout in ("b h q k", "q k"))
+            yield Call(
+                "layouts", f"record(attention_at={{{module!r}: {named(layout)}}})", call, layout in ("b h q k", "q k")
+            )
     for kind, value in objects():
         yield Call("layouts", f"attention_at: {kind}", partial(_recorded, stage, value), either=True)
         yield Call("layouts", f"layout: {kind}", partial(_recorded, stage, {"*": value}), either=True)
