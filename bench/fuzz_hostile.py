@@ -505,7 +505,7 @@ def _replaced(plain: Any, place: tuple[Any, ...], value: Any) -> Any:
     if not place:
         return value
     changed = plain.copy()
-    changed[place[0]] = _replaced(plain[place[0]], place[1:], value)
+    changed[place[0]] = _replaced(plain[place[0]] if place[1:] else None, place[1:], value)
     return changed
 
 
@@ -555,7 +555,57 @@ def lines(stage: Any) -> Iterator[Call]:
             yield Call("lines", " ".join(map(named, line)), partial(run_command, line), either=True)
 
 
+def posts(stage: Any) -> Iterator[Call]:
+    """Questions to the server, as JSON: every field of a good one with every value that JSON can hold."""
+    from tests.serve.served import asked, client, served
+
+    whole = served("text", "language", "table")
+    stage.doors.callback(whole.jobs.close)
+    ask = client(whole, raise_server_exceptions=True)
+    text, row = asked("text"), {"model": "table", "input": {"row": {"age": 39, "workclass": "Private"}}, "wait": 60}
+    prompt = asked("language", generate=1)
+    whole_numbers = "1" + "0" * 400
+    values = (
+        "null", "true", "3", "-1", "1.5", "1e400", "NaN", "-Infinity", whole_numbers, '""', '" "', '"\\ud83d"',
+        '"\\u0000"', '"\\u202e"', '"²"', "[]", "[null]", "{}", '{"": 1}', '{"\\ud83d": "\\ude00"}', "[[[[1]]]]",
+        '"--5"', "[" * 500 + "]" * 500, '"' + "a" * 30_000 + '"',
+    )  # fmt: skip
+    for question in (text, row, prompt):
+        for place in _places(question):
+            for value in values:
+                body = json.dumps(_replaced(question, place, "\0")).replace(json.dumps("\0"), value)
+                words = f"POST /api/explain {'.'.join(map(str, place))}={value[:30]}"
+                yield Call("posts", words, partial(_posted, ask, "/api/explain", body.encode()), either=True)
+    for path in ("/api/explain", "/api/compare", "/api/predict", "/api/heads", "/api/trust"):
+        for body in (b"", b"{", b"\xff\xfe", b"\x00" * 9, *(value.encode() for value in values)):
+            yield Call("posts", f"POST {path} {body[:30]!r}", partial(_posted, ask, path, body), either=True)
+
+
+def _places(plain: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every field, and every field of a field; two that the question does not have yet."""
+    if isinstance(plain, dict):
+        extra = () if place else ("target", "options", "method", "units", "seed")
+        for key in (*plain, *extra):
+            yield (*place, key)
+            yield from _places(plain.get(key), (*place, key))
+
+
+def _posted(client: Any, path: str, body: bytes) -> Any:
+    from whyformer.errors import WhyformerError
+
+    reply = client.post(path, content=body, headers={"content-type": "application/json"})
+    if reply.status_code >= 500:
+        raise RuntimeError(f"{reply.status_code}: {reply.text}")
+    for entry in [reply.json()] if reply.status_code < 400 else []:
+        failed = json.dumps(entry)
+        if '"status": "failed"' in failed and "Error" in failed and "BadInput" not in failed:
+            raise RuntimeError(failed[:300])
+    if reply.status_code >= 400:
+        raise WhyformerError(reply.text)
+    return reply
+
+
 HOSTILE: dict[str, Callable[[Any], Iterator[Call]]] = {
     "texts": texts, "tensors": tensors, "outputs": outputs, "configs": configs, "pictures": pictures, "cells": cells,
-    "objects": any_object, "signatures": signatures, "layouts": layouts, "saved": saved, "lines": lines,
+    "objects": any_object, "signatures": signatures, "layouts": layouts, "saved": saved, "lines": lines, "posts": posts,
 }  # fmt: skip

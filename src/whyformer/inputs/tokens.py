@@ -85,7 +85,7 @@ class TokenInput(Modality):
         if self.processor is not None:
             limits.append(getattr(self._tokenizer(), "model_max_length", None))
         limits.append(self._positions())
-        finite = [n for n in limits if n is not None and n < 10**7]
+        finite = [int(n) for n in limits if isinstance(n, (int, float)) and n < 10**7]
         return min(finite) if finite else None
 
     def _positions(self) -> int | None:

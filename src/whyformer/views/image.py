@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, reading, shown
 from whyformer.files.image_file import open_image, resized
 from whyformer.types import Explanation, Units
 from whyformer.views.color import DIVERGING, HEAT, bytes_of, head_colour, ramp, rgb
@@ -63,11 +63,14 @@ def framed(pixels: Array, frames: tuple[Frame, ...]) -> Array:
 
 def to_pixels(image: Any) -> Array:
     """A PIL image, a path, or an array (H,W), (H,W,3|4) or (3,H,W) → uint8 (H, W, 3). Photos are turned upright."""
-    if isinstance(image, (str, Path)) or hasattr(image, "convert"):  # PIL
-        image = open_image(image)
-    elif hasattr(image, "detach"):  # torch
-        image = image.detach().float().cpu().numpy()
-    pixels = np.asarray(image)
+    with reading("image cannot be read as a picture", "Give a PIL image, a path or an array of pixels."):
+        if isinstance(image, (str, Path)) or hasattr(image, "convert"):  # PIL
+            image = open_image(image)
+        elif hasattr(image, "detach"):  # torch
+            image = image.detach().float().cpu().numpy()
+        pixels = np.asarray(image)
+    if pixels.dtype.kind not in "biuf" or not pixels.size:
+        raise BadInput(f"image is {shown(image)}, and not an array of pixels: give numbers, or a PIL image.")
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3, 4):
         pixels = np.moveaxis(pixels, 0, 2)
     if pixels.ndim == 2:
