@@ -261,12 +261,12 @@ def _sequence(each: Domain, strict: bool = False) -> Domain:
             strict and isinstance(value, (tuple, set, frozenset))
         ):  # a tuple means another thing
             return NOT_ALLOWED
-        if each is ANYTHING:  # by place: a set has no order, and the first entry of a DataFrame is no row
-            return NOT_ALLOWED if isinstance(value, Set) or hasattr(value, "iterrows") else value
         if not hasattr(value, "__len__"):
             value = list(islice(value, MOST_VALUES + 1))
         if len(value) > MOST_VALUES:  # an endless iterator, or a range of a size that would take days
             return NOT_ALLOWED
+        if each is ANYTHING:  # by place: a set has no order, and the first entry of a DataFrame is no row
+            return NOT_ALLOWED if isinstance(value, Set) or hasattr(value, "iterrows") else value
         taken = [each.take(part) for part in value]
         if any(part is NOT_ALLOWED for part in taken):
             return NOT_ALLOWED

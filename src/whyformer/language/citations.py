@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from whyformer.codec import Float64
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, reading
 from whyformer.explainer import Explainer
 from whyformer.inputs.batch import Decoding
 from whyformer.inputs.chat import PromptText, prompt_of
@@ -254,7 +254,8 @@ def _documents(documents: Any) -> tuple[list[str], list[str]]:
     if isinstance(documents, Mapping):
         names, texts = [str(name) for name in documents], list(documents.values())
     else:
-        texts = list(documents)
+        with reading("documents cannot be read", "Give a list of texts, or texts by name."):
+            texts = list(documents)
         names = [f"document {number}" for number in range(1, len(texts) + 1)]
     if not texts:
         raise BadInput("documents is empty: give at least one text, or use explain(model, question, generate=…).")
