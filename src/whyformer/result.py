@@ -152,7 +152,7 @@ class Result(Pictured, Coded):
             raise BadInput(f"{str(path)!r} is no saved {named}: those are {' and '.join(DATA)} files.")
         try:
             return cls._from_dict(_read(path))
-        except WhyformerError:
+        except (WhyformerError, Warning):  # a warning is raised where the user made errors of them
             raise
         except Exception as error:  # a file can hold anything
             raise BadInput(

@@ -84,3 +84,5 @@ def test_numbers_that_no_explanation_has_are_warned_of(tmp_path: Path, name: str
         with pytest.warns(UserWarning, match=f"NaN or infinity in {name}.*Do not rely on it") as heard:
             load(path)
         assert [warning.filename for warning in heard] == [__file__]
+        with pytest.raises(UserWarning, match="NaN or infinity"):  # warnings are errors in these tests
+            load(path)

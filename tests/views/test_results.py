@@ -165,7 +165,7 @@ def test_options_that_are_no_plain_data_are_put_into_words(tmp_path: Path) -> No
 
 def test_arrays_with_infinities_survive(tmp_path: Path) -> None:
     result = global_explanation()
-    odd = dataclasses.replace(result, mean=np.array([np.inf, -np.inf, np.nan]))
+    odd = dataclasses.replace(result, low=np.array([np.inf, -np.inf, np.nan]))
     for ending in ("json", "npz"):
         assert same(wf.load(odd.save(tmp_path / f"x.{ending}")), odd)
 
