@@ -79,7 +79,7 @@ def test_maps_between_columns(tmp_path: Path) -> None:
     last = views.table_map(wf.explain(shared("rtdl"), ROW, processor=table(), method="raw_attention"))
     one_row = last.panels[0].marks[0]
     assert isinstance(one_row, Matrix) and one_row.values.shape == (1, 6)
-    with pytest.raises(BadInput, match="has no map"):
+    with pytest.raises(BadInput, match="returned no map"):
         views.table_map(wf.explain(model, ROW, processor=table(), method="occlusion"))
     overall = wf.explain_global(model, rows(30), processor=table(), method="raw_attention", layers=0)
     kinds = [m for p in view_of(overall).panels for m in p.marks if isinstance(m, Matrix)]

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.borrow import known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
@@ -217,7 +218,7 @@ class TableInput(Modality):
     # Units
 
     def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
-        facts, key = facts_of(self), "row is one token"
+        facts, key = known_about(self.model), self._one_token
         if key not in facts and keys > 1 and len(self.table.columns) > 1 and not self.table.tokens:
             try:
                 facts[key] = any(len(names) == len(self.table.columns) for names in self.tokens(one, keys))
@@ -225,12 +226,17 @@ class TableInput(Modality):
                 facts[key] = False
         return bool(facts.get(key))
 
+    @property
+    def _one_token(self) -> tuple[Any, ...]:
+        """The key of a fact about the model and how it is called; names of columns do not matter."""
+        return "row is one token", self._widths, self.table.call
+
     def tokens(self, batch: Batch, length: int) -> Tokens:
         """Which column each attention position was made from, found by changing one column at a time.
 
         Where the row is one token, as the rows beside it are, its columns are units of their own.
         """
-        alone = facts_of(self).get("row is one token")
+        alone = known_about(self.model).get(self._one_token)
         if alone and length == len(self.table.columns):
             return tuple((name,) for name in self.table.columns)
         facts, key = facts_of(self), ("tokens", length)

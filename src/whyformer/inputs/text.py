@@ -249,7 +249,7 @@ class TextInput(TokenInput):
         token_id, table = self._id_of(name), self.embedding()
         if token_id is None or table is None or table.weight.is_meta:  # no table that says so, or it is offloaded
             return token_id is not None
-        return bool(table.weight[token_id].any())
+        return token_id < len(table.weight) and bool(table.weight[token_id].any())
 
     def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
         """Another token in place of every one that is neither padding nor kept."""

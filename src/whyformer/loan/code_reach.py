@@ -56,7 +56,7 @@ def is_library(module: str | None) -> bool:
 def variables_of_class(kind: type) -> tuple[Variable, ...]:
     """What the ``forward`` of a module reads outside the model, as its code is now; of other classes, any method."""
     if issubclass(kind, nn.Module):
-        methods = [kind.forward]
+        methods = [getattr(kind, "forward", None)]  # that of a scripted module has no code to read
     else:
         methods = [] if is_library(kind.__module__) else [m for b in kind.__mro__[:-1] for m in vars(b).values()]
     if is_library(kind.__module__) and all(is_library(_home(method)) for method in methods):
