@@ -599,7 +599,7 @@ def commands(stage: Stage) -> Iterator[Call]:
     model = ("--model", str(stage.folder / "bert"))
     text = "i like it"
     wrong: list[tuple[str, ...]] = [
-        ("explain",), ("explain", "text"), ("explain", "smell", "x"), ("nonsense",), ("--nonsense",),
+        ("explain",), ("explain", "text"), ("nonsense",), ("--nonsense",),
         ("explain", "image", "nowhere.png", *model), ("explain", "table", "nowhere.csv", *model),
         ("capture", "--model", "nowhere/"), ("methods", "nonsense"), ("metrics", "nonsense"),
         ("demo", "--out", "/dev/null/x.html"), ("heads", text, *model, "--what", "nonsense"),

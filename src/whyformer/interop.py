@@ -102,6 +102,8 @@ def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | No
     images = [e.units.grid is not None for e in rows]
     if any(images) != all(images):
         raise BadInput("to_captum takes explanations of one kind: images, or none of them.")
+    if inputs is not None and inputs.ndim == 0:
+        raise BadInput("inputs is a tensor without axes: give the tensor that was explained, one row per explanation.")
     if inputs is not None and len(inputs) != len(rows):
         raise BadInput(f"{len(rows)} explanations and {len(inputs)} inputs: give the tensor that was explained.")
     return _pixel_shares(rows, inputs) if all(images) else _position_shares(rows, inputs, mask)

@@ -22,7 +22,8 @@ def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor.untyped_storage()]
-    return [storage for name in flatten()[0] for storage in _storages(getattr(tensor, name))]
+    parts = (getattr(tensor, name) for name in flatten()[0])  # of a tensor over processes, also the mesh of devices
+    return [storage for part in parts if isinstance(part, Tensor) for storage in _storages(part)]
 
 
 class SavedBytes:

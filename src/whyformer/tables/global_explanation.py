@@ -160,6 +160,8 @@ def _result(first: Explanation, sums: _Sums, names: set[str], target: Any, secon
 
 
 def _check(size: int, target: Any) -> None:
+    if size == 0:
+        raise BadInput("inputs has no rows: give at least one.")
     if isinstance(target, list) and len(target) != size:
         raise BadInput(f"{len(target)} targets for {size} rows: give one target, or one per row.")
 

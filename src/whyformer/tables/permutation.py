@@ -139,9 +139,16 @@ def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Score, s
     """``score(output)`` and the metric's name. A function gets (y, what the model gave)."""
     if callable(metric):
         name = getattr(metric, "__name__", type(metric).__name__)
+
+        def score(output: Any) -> float:
+            with reading(
+                f"metric {name} cannot be computed", "Give a function of (truth, predictions) that returns a number."
+            ):
+                return float(metric(truth, output))
+
         if isinstance(predictor, AnyPredictor) and hasattr(predictor.model, "predict"):
-            return (lambda table: float(metric(truth, predictor.model.predict(table)))), name
-        return (lambda output: float(metric(truth, output))), name
+            return (lambda table: score(predictor.model.predict(table))), name
+        return score, name
     name = metric or ("r2" if truth.dtype.kind == "f" else "accuracy")
     scorer = _sklearn(name)
     if isinstance(predictor, AnyPredictor) and hasattr(predictor.model, "predict"):
