@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,3 +46,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         pytest.skip(ABSENT)
     with Browser(tmp_path_factory.mktemp("browser")) as browser:
         yield browser
+
+
+@pytest.fixture(scope="module", autouse=True)
+def handlers_are_put_back() -> Iterator[None]:
+    """Restore signal handlers and loggers: pages show how to log, and a notebook's kernel sets handlers of its own."""
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    loggers = [logging.getLogger(), logging.getLogger("whyformer")]
+    settings = [(list(log.handlers), log.level, log.propagate, log.disabled) for log in loggers]
+    yield
+    for number, handler in signals.items():
+        signal.signal(number, handler)
+    for log, (handlers, level, propagate, disabled) in zip(loggers, settings, strict=True):
+        log.handlers[:] = handlers
+        log.setLevel(level)
+        log.propagate, log.disabled = propagate, disabled
