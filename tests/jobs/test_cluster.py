@@ -129,7 +129,6 @@ def test_a_driver_that_is_killed_loses_nothing(cluster: Cluster, tmp_path: Path,
     assert_agree(out, undisturbed)
 
 
-@pytest.mark.filterwarnings("ignore:this job cannot be resumed")  # weights on the meta device have no contents
 def test_a_model_that_is_elsewhere_is_not_sent_to_workers(explainer: wf.Explainer, tmp_path: Path) -> None:
     model = folders.bert()
     model.classifier.to("meta")

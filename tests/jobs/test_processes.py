@@ -160,7 +160,6 @@ def test_what_kills_every_worker_stops_the_job(fatal: int | None, words: str) ->
     assert 3 not in done and staff.workers <= 2 + ATTEMPTS * staff.size
 
 
-@pytest.mark.filterwarnings("ignore:this job cannot be resumed")  # weights on the meta device have no contents
 def test_models_that_cannot_be_copied_are_refused(explainer: wf.Explainer, tmp_path: Path) -> None:
     model = folders.bert()
     model.register_forward_hook(lambda module, args, out: out)

@@ -17,7 +17,7 @@ from whyformer.explainer import Explainer
 from whyformer.extras import require
 from whyformer.jobs.folder import Written
 from whyformer.jobs.partition import Part
-from whyformer.jobs.pool import Gone, Pool, Staff, require_whole
+from whyformer.jobs.pool import Gone, Pool, Staff
 from whyformer.jobs.worker import Work, Worker
 
 
@@ -50,7 +50,6 @@ def run_on_ray(
     require("ray", why="engine='ray'")
     import ray
 
-    require_whole(explainer.model, "engine='ray'")
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address, workers)

@@ -21,6 +21,7 @@ from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.folder import MANIFEST, Store, Written, read_manifest
 from whyformer.jobs.local import run_here
 from whyformer.jobs.partition import Part, parts_of
+from whyformer.jobs.pool import require_whole
 from whyformer.jobs.processes import run_in_processes
 from whyformer.jobs.progress import Progress
 from whyformer.jobs.schema import WHY
@@ -117,6 +118,8 @@ def explain_dataset(
             "the model is spread over processes (tensor parallelism), and each of them would write this folder. Go "
             "through the rows with explain, in all processes alike, and write what one of them says."
         )
+    if engine == "ray" or (workers or 1) > 1:
+        require_whole(explainer.model, "engine='ray'" if engine == "ray" else f"workers={workers}")
     names = (method,) if isinstance(method, str) else tuple(method or ())
     rows = rows_of(source)
     columns = Columns(rows, column, key, explainer.processor, target_column)

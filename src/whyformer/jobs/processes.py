@@ -22,7 +22,7 @@ from whyformer.explainer import Explainer
 from whyformer.jobs.folder import Written
 from whyformer.jobs.local import run_here
 from whyformer.jobs.partition import Part
-from whyformer.jobs.pool import Gone, Pool, Staff, require_whole
+from whyformer.jobs.pool import Gone, Pool, Staff
 from whyformer.jobs.worker import Work, Worker
 
 CLOSED = (EOFError, ConnectionError, BrokenPipeError)  # the other end of a pipe is gone
@@ -99,7 +99,6 @@ class _Process:
 class _Processes(Staff):
     def __init__(self, explainer: Explainer, work: Work, workers: int) -> None:
         self.size = workers
-        require_whole(explainer.model, f"workers={workers}")
         self.bytes = _saved((explainer.model, explainer.processor, explainer.attention_at, work))
         device = next((p.device for p in explainer.model.parameters()), torch.device("cpu"))
         self.free = deque(devices_of(device, workers, torch.cuda.device_count()))
