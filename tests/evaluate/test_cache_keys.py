@@ -21,13 +21,27 @@ from tests.test_loan import CHANGES, IDS, Reader, reader
 from whyformer.codec import is_whole, read_piece, write_piece
 from whyformer.engines.perturbation.game import Store
 from whyformer.evaluate.games import games_of
-from whyformer.loan.digests import processor_digest, weights_digest
+from whyformer.loan.digests import circumstances, processor_digest, weights_digest
 
 
 def forwards(explainer: wf.Explainer, inputs: Any, folder: Path, **how: Any) -> int:
     with games_of(explainer, inputs, cache=folder, **how) as games:
         games.game(0).drops()
         return games.forwards
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_default_precision_of_products_gives_one_key_however_it_was_set(device: str) -> None:
+    """torch says "none" before ``set_float32_matmul_precision`` is called for the first time, and "ieee" after."""
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+    default = circumstances(device)
+    torch.set_float32_matmul_precision("highest")
+    assert circumstances(device) == default
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert circumstances(device) != default
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("change", CHANGES)

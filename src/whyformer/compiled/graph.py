@@ -215,5 +215,5 @@ def new_pool(device: torch.device) -> Any:
 def tolerance(dtype: torch.dtype, device: torch.device) -> float:
     """By how much two ways of computing the same may differ, of the largest number."""
     if dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device.type):
-        return 1e-2 if product_precision() in (True, "tf32") else 1e-3
+        return 1e-2 if product_precision("cuda") in (True, "tf32") else 1e-3
     return 1e-1

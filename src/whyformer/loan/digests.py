@@ -100,7 +100,7 @@ def circumstances(kind: str) -> tuple[Any, ...]:
     everywhere = torch.nn.modules.module
     return (
         torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
-        product_precision(),
+        product_precision(kind),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_default_dtype(),
         *(tuple(hooks.values()) for name, hooks in sorted(vars(everywhere).items()) if name.startswith("_global_")
@@ -108,10 +108,16 @@ def circumstances(kind: str) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def product_precision() -> Any:
-    """How float32 matrices are multiplied on a GPU, in the words of this version of torch."""
-    products = torch.backends.cuda.matmul
-    return products.fp32_precision if hasattr(products, "fp32_precision") else products.allow_tf32
+def product_precision(kind: str) -> Any:
+    """Return the precision of float32 matrix products on a kind of device, in the terms of this version of torch.
+
+    "none" means that nobody has set it. Products are then computed as for "ieee", which is what remains after
+    ``torch.set_float32_matmul_precision("highest")``: both have to give the same key.
+    """
+    products: Any = torch.backends.cuda.matmul if kind == "cuda" else getattr(torch.backends.mkldnn, "matmul", None)
+    if hasattr(products, "fp32_precision"):
+        return "ieee" if products.fp32_precision == "none" else products.fp32_precision
+    return products.allow_tf32 if kind == "cuda" else torch.get_float32_matmul_precision()
 
 
 def _add(name: Any, *parts: bytes) -> None:
