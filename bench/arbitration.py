@@ -6,7 +6,7 @@ import torch
 
 import whyformer as wf
 from bench.timing import machine, ratios
-from whyformer.engines.perturbation.ranking import leave_one_out
+from whyformer.engines.perturbation.players import leave_one_out
 from whyformer.evaluate.games import games_of
 
 TOKENS = 20

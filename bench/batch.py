@@ -27,7 +27,7 @@ from bench.timing import machine, rounds_of
 from whyformer.demo import model_folder
 from whyformer.jobs.folder import EXPLANATIONS
 from whyformer.jobs.job import PART_ROWS
-from whyformer.jobs.partition import batches_of
+from whyformer.jobs.source import batches_of
 from whyformer.jobs.worker import sizes_for
 
 TOKENS = 20  # of a row in the table of a million; options of methods as they are by default

@@ -36,7 +36,7 @@ def text() -> tuple[Any, dict[str, Tensor]]:
 def image() -> tuple[Any, dict[str, Tensor]]:
     """The shipped model of pets on a drawn cat."""
     from whyformer.demo import load_pets
-    from whyformer.demo.faces import face
+    from whyformer.demo.pictures import face
 
     model, processor = load_pets()
     return model, dict(processor(images=face("cat"), return_tensors="pt"))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from whyformer.memory import Peak, peak_bytes
+from whyformer.loan.memory import Peak, peak_bytes
 
 ROWS = ["bare", "generic", "rollout", "forward", "attn_lrp", "full", "recipe"]
 

@@ -37,7 +37,7 @@ from bench.known_truth.scoring import VARIANTS
 from bench.timing import machine
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.demo import load_pets, load_sentiment
-from whyformer.engines.perturbation.ranking import only_top, without_top
+from whyformer.engines.perturbation.players import only_top, without_top
 
 STEPS = 8
 BASE = "generic_attention"

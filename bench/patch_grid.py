@@ -4,7 +4,7 @@
 
 Without photos: four drawn faces. "values" is the energy of the map on the outermost ring of every patch ÷ that inside,
 "steps" that of differences between neighbouring pixels, across borders ÷ inside
-(whyformer.engines.gradient.patch_grid). Medians over the pictures;
+(whyformer.engines.gradient.feature_maps). Medians over the pictures;
 1 means that the grid cannot be seen. Methods with the option are shown smoothed, too.
 """
 
@@ -19,8 +19,8 @@ import torch
 
 import whyformer as wf
 from whyformer.demo import load_pets
-from whyformer.demo.faces import face
-from whyformer.engines.gradient.patch_grid import MEASURES, grid_artefact, smoothed
+from whyformer.demo.pictures import face
+from whyformer.engines.gradient.feature_maps import MEASURES, grid_artefact, smoothed
 from whyformer.errors import WhyformerError
 from whyformer.registry import Method
 

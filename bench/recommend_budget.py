@@ -39,15 +39,13 @@ from bench.timing import machine
 from whyformer.demo import load_adult, load_pets, load_sentiment, load_textures
 from whyformer.demo.census import adult_rows
 from whyformer.demo.pictures import SHAPES, TEXTURES, picture
-from whyformer.evaluate.budget import BACKWARD, Rates, budget_of, guided_shap, longest
+from whyformer.evaluate.agreement import RARE, chance_of_lead
+from whyformer.evaluate.budget import BACKWARD, AffordableMethods, Rates, budget_of, guided_shap, longest
 from whyformer.evaluate.candidates import SPACES
-from whyformer.evaluate.contender import Contender, filled, wanted
+from whyformer.evaluate.contender import Contender, Trial, filled, wanted
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.lead import RARE, chance_of_lead
 from whyformer.evaluate.metrics.faithfulness import aopc, insertion, top_away, top_kept
-from whyformer.evaluate.standing import Standing
-from whyformer.evaluate.trial import Trial
-from whyformer.intervals import spread
+from whyformer.evidence import spread
 
 Array = np.ndarray[Any, Any]
 KINDS = ("text", "image", "table")
@@ -119,7 +117,7 @@ HEAD = ("inputs", "budget", "choose and test", "fit", "chosen (times)", "best in
 HEAD += ("largest lead", "own limits above zero", "behind")
 
 
-def split_of(standing: Standing, choosing: Sequence[int], testing: Sequence[int], seed: int) -> Split:
+def split_of(standing: AffordableMethods, choosing: Sequence[int], testing: Sequence[int], seed: int) -> Split:
     """As ``recommend`` chooses and tests."""
     finalists = standing.finalists(standing.truth_M(choosing))
     names = [standing.field.candidates[m].name for m in finalists]
@@ -142,13 +140,13 @@ def halves_of(inputs: int, half: int, options: argparse.Namespace) -> Iterator[t
 
 def rows_of(
     options: argparse.Namespace, methods: Sequence[str], spaces: Sequence[str] = SPACES, guided: bool = True
-) -> Iterator[tuple[Row, Standing]]:
+) -> Iterator[tuple[Row, AffordableMethods]]:
     for kind in options.kinds:
         explainer, made = subject(kind, options)
         explainer.advises = False
         with games_of(explainer, made, seed=options.seed, progress=False) as games:
             for budget in options.budgets:
-                standing = Standing(games, wanted(methods), spaces, budget_of(budget), guided=guided)
+                standing = AffordableMethods(games, wanted(methods), spaces, budget_of(budget), guided=guided)
                 for half in options.halves:
                     if 2 * half > len(made):
                         continue
@@ -159,7 +157,7 @@ def rows_of(
                     yield Row(kind, budget, half, fit, splits, time.perf_counter() - started), standing
 
 
-def saved(standing: Standing, row: Row) -> dict[str, Any]:
+def saved(standing: AffordableMethods, row: Row) -> dict[str, Any]:
     """Every method but readings of attention, which differ from split to split: what judges said, per input."""
     numbers = range(standing.field.spaced, len(standing.field.candidates))
     inputs = range(standing.games.size)

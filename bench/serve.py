@@ -29,7 +29,7 @@ from bench.timing import machine
 SERVER = """
 import sys
 from whyformer import demo
-from whyformer.explainer import Explainer
+from whyformer.verbs import Explainer
 from whyformer.serve.app import Served
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel

@@ -21,7 +21,7 @@ import torch
 import whyformer as wf
 from bench.timing import machine, ratios
 from whyformer.demo import load_sentiment
-from whyformer.interop import shap_package
+from whyformer.results.interop import shap_package
 
 BATCH = 16
 SENTENCES = (

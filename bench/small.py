@@ -31,12 +31,12 @@ import whyformer as wf
 from bench.engine import MODELS, backward_to_activations, forward
 from bench.timing import fastest, machine, rounds_of
 from whyformer import explainer as explainer_module
-from whyformer import session as session_module
 from whyformer.capture.roles import Recorder
 from whyformer.capture.trail import Trail
-from whyformer.output import Output
+from whyformer.inputs.output import Output
 from whyformer.registry import get_method
 from whyformer.run import Run
+from whyformer.run import session as session_module
 
 Road = Callable[[], object]
 Inputs = dict[str, Tensor]

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from bench.timing import growth, machine
 from bench.value_zeroing import bert
-from whyformer.borrow import borrowed
 from whyformer.engines.attention.value_vectors import contributions
-from whyformer.explainer import Explainer
+from whyformer.loan.borrow import borrowed
 from whyformer.run import Run
 from whyformer.study import study_of
+from whyformer.verbs import Explainer
 
 LEVEL = "enc"
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from bench.timing import machine
-from whyformer.borrow import borrowed
 from whyformer.capture.blocks.remainder import Finish
-from whyformer.explainer import Explainer
+from whyformer.loan.borrow import borrowed
 from whyformer.methods.value_zeroing import cosine
 from whyformer.run import Run
 from whyformer.study import study_of
+from whyformer.verbs import Explainer
 
 ROADS = {
     "rerun": "each block once per token",

@@ -13,7 +13,7 @@ import torch
 import whyformer as wf
 from bench.timing import machine, ratios
 from whyformer.demo import load_pets
-from whyformer.demo.faces import face
+from whyformer.demo.pictures import face
 
 BATCH = 16
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import whyformer as wf
 from docs import reference
 from whyformer.registry import Method
-from whyformer.result import FORMAT
-from whyformer.schema import result_schema
+from whyformer.results.interop import result_schema
+from whyformer.results.result import FORMAT
 
 ROOT = Path(__file__).parent.parent
 HOME = (  # addresses of this folder

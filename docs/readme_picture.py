@@ -15,7 +15,7 @@ from PIL import Image
 
 import whyformer as wf
 from whyformer import demo
-from whyformer.demo.faces import face
+from whyformer.demo.pictures import face
 
 SENTENCE = "The plot is thin, but the actors are wonderful and I would watch it again."
 SIZE, SHOWN = (1000, 860), (8, 50, 992, 842)  # of the window; what is cut out of it

@@ -16,7 +16,7 @@ from pathlib import Path
 from transformers import AutoModel, AutoTokenizer
 
 import whyformer as wf
-from whyformer.views.streams import similarity_view
+from whyformer.views.several import similarity_view
 
 FIRST = "The kids played football in the park"
 OTHERS = ("Children were kicking a ball outside", "The central bank raised interest rates")

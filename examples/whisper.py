@@ -24,7 +24,7 @@ import torch
 from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 import whyformer as wf
-from whyformer.views.streams import steps_view
+from whyformer.views.several import steps_view
 
 START, NO_TIMES, END = 50257, 50362, 50256  # of the English models
 RENAMED = {

@@ -18,7 +18,7 @@ import whyformer as wf
 from tests.explainer.test_targets import Bare
 from tests.models import CASES
 from tests.models.kinds import KINDS
-from whyformer import advice as advice_of
+from whyformer import estimate as advice_of
 from whyformer.errors import CaptureError, NotOffered, WhyformerError
 
 METHODS = ("generic_attention", "attn_lrp", "value_norms", "decompx", "grad_cam", "input_x_gradient", "occlusion")
@@ -148,7 +148,7 @@ EXCUSED = {
     ("capture/decompose/", "decompx"): "the method that raised",
     ("cli/demo.py", "whyformer explain"): "a command to copy, which the demo has just run",
     ("cli/doctor.py", "shap package"): "a library",
-    ("cli/methods.py", "whyformer methods generic_attention"): "how the command is written",
+    ("cli/catalogues.py", "whyformer methods generic_attention"): "how the command is written",
     ("evaluate/contender.py", "names no method"): "how a method is written",
     ("registry.py", "pass a name such as"): "how a method is written",
     (

@@ -35,12 +35,11 @@ CORE = {"torch", "numpy", "scipy", "safetensors", "typer", "rich", "click"}  # t
 ELSEWHERE = {
     ("capture/kernels.py", "triton"): "asked for only where capture.kernels.available() says so",
     ("capture/triton_kernels.py", "triton"): "imported by capture/kernels.py alone",
-    ("engines/perturbation/prefix.py", "transformers"): "the model that is explained comes from it",
+    ("engines/perturbation/game.py", "transformers"): "the model that is explained comes from it",
     ("inputs/checkpoint.py", "huggingface_hub"): "part of transformers, which is asked for first",
     ("tables/permutation.py", "sklearn"): "scikit-learn itself asks for these tags",
     ("serve/app.py", "starlette"): "part of fastapi",
-    ("serve/uploads.py", "starlette"): "part of fastapi",
-    ("serve/question.py", "pydantic"): "part of fastapi",
+    ("serve/safety.py", "pydantic"): "part of fastapi",
 }
 
 
@@ -227,7 +226,7 @@ def saved_table(library: str, folder: Path) -> Any:
 
 
 def sentence_transformer(folder: Path) -> Any:
-    from whyformer.cli._model import load_encoder
+    from whyformer.cli._options import load_encoder
 
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}', encoding="utf-8")

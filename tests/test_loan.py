@@ -25,16 +25,15 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.tables.models import LAYOUTS, rows, table
 from tests.test_promises import assert_same, state
-from whyformer import borrow
-from whyformer.borrow import REMEMBERED, borrowed, known_about
 from whyformer.checks import randomisation as randomisation_module
 from whyformer.checks.exam import Exam
 from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
 from whyformer.errors import BadInput, CaptureError, NotOffered
-from whyformer.explainer import Explainer
-from whyformer.interop import shap_package
-from whyformer.loan import turns
+from whyformer.loan import borrow, turns
+from whyformer.loan.borrow import REMEMBERED, borrowed, known_about
+from whyformer.results.interop import shap_package
 from whyformer.run import Run
+from whyformer.verbs import Explainer
 
 # Ctrl-C
 
@@ -106,7 +105,7 @@ def test_an_interrupt_at_any_line_leaves_the_model_as_it_was(by_signal: bool) ->
         pass
     while True:
         at += 1
-        stopper = Stopper(at, ("whyformer/borrow.py", "loan/turns.py"), by_signal)
+        stopper = Stopper(at, ("whyformer/loan/borrow.py", "loan/turns.py"), by_signal)
         with suppress(KeyboardInterrupt), traced(stopper), borrowed(model):
             assert not model.training and model.config._attn_implementation == "sdpa"
         sys.settrace(None)

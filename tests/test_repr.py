@@ -15,10 +15,10 @@ from tests.models import CASES
 from tests.views import samples
 from tests.views.results import ALL
 from whyformer.brief import WIDEST
-from whyformer.checks.surrogate import MaskedSurrogate
-from whyformer.demo.census import load_adult
+from whyformer.checks.training import MaskedSurrogate
+from whyformer.demo import load_adult
 from whyformer.inputs.table_schema import Standardize
-from whyformer.types import ByMethod, Choice, Explanations, Target
+from whyformer.results.types import ByMethod, Choice, Explanations, Target
 
 LINES = 24
 LONG = tuple(f"a rather long label, number {i}" for i in range(400))

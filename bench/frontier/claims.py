@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.frontier.contenders import DEFAULT, FEW
 from bench.frontier.subject import BETTER, FALLS, Array, Row
-from whyformer.intervals import spread
+from whyformer.evidence import spread
 
 Holds = Callable[[Array, Array], Array]
 

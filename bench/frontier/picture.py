@@ -11,7 +11,7 @@ import numpy as np
 from bench.frontier.claims import from_saved
 from bench.frontier.contenders import DEFAULT, OURS
 from bench.frontier.subject import BETTER, FALLS, Array, Row
-from whyformer.intervals import spread
+from whyformer.evidence import spread
 
 OURS_COLOUR, DEFAULT_COLOUR, COLOUR, LINE = "#b2182b", "#1b7837", "#2166ac", "0.75"
 LEGEND = {

@@ -11,7 +11,7 @@ import numpy as np
 
 import whyformer as wf
 from bench.known_truth.scoring import mass, pointing
-from whyformer.engines.perturbation.ranking import only_top, without_top
+from whyformer.engines.perturbation.players import only_top, without_top
 
 Array = np.ndarray[Any, Any]
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.known_truth.scoring import COST_CLASSES, Found
-from whyformer.intervals import spread
+from whyformer.evidence import spread
 
 HEADS = {"auroc": "AUROC", "mass": "mass", "pointing": "pointing", "moves": "moves with the target"}
 NO_CHOICE = {"random"}  # the floor

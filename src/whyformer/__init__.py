@@ -29,21 +29,17 @@ if TYPE_CHECKING:
     from whyformer.checks.check import check as check
     from whyformer.checks.checkup import CheckUp as CheckUp
     from whyformer.checks.retrained import retrained_attention as retrained_attention
-    from whyformer.checks.surrogate import masked_surrogate as masked_surrogate
+    from whyformer.checks.training import masked_surrogate as masked_surrogate
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
-    from whyformer.concepts.tcav import tcav as tcav
+    from whyformer.concepts.concept_vectors import tcav as tcav
+    from whyformer.evaluate.compare import Comparison as Comparison
     from whyformer.evaluate.compare import compare as compare
-    from whyformer.evaluate.comparison import Comparison as Comparison
     from whyformer.evaluate.recommend import recommend as recommend
     from whyformer.evaluate.recommendation import Recommendation as Recommendation
-    from whyformer.explainer import Explainer as Explainer
     from whyformer.heads.importance import head_importance as head_importance
     from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
-    from whyformer.interop import to_captum as to_captum
-    from whyformer.interop import to_quantus as to_quantus
-    from whyformer.interop import to_shap as to_shap
     from whyformer.jobs.dataset import ExplainedDataset as ExplainedDataset
     from whyformer.jobs.job import explain_dataset as explain_dataset
     from whyformer.language.citations import Citations as Citations
@@ -52,37 +48,41 @@ if TYPE_CHECKING:
     from whyformer.registry import list_metrics as list_metrics
     from whyformer.reports.report import Report as Report
     from whyformer.reports.report import report as report
-    from whyformer.result import load as load
+    from whyformer.results.interop import to_captum as to_captum
+    from whyformer.results.interop import to_quantus as to_quantus
+    from whyformer.results.interop import to_shap as to_shap
+    from whyformer.results.result import load as load
+    from whyformer.results.types import ByMethod as ByMethod
+    from whyformer.results.types import Explanation as Explanation
+    from whyformer.results.types import Explanations as Explanations
+    from whyformer.results.types import Generation as Generation
+    from whyformer.results.types import Record as Record
+    from whyformer.results.types import Target as Target
+    from whyformer.results.types import Units as Units
     from whyformer.tables.global_explanation import explain_global as explain_global
     from whyformer.tables.permutation import feature_permutation as feature_permutation
-    from whyformer.types import ByMethod as ByMethod
-    from whyformer.types import Explanation as Explanation
-    from whyformer.types import Explanations as Explanations
-    from whyformer.types import Generation as Generation
-    from whyformer.types import Record as Record
-    from whyformer.types import Target as Target
-    from whyformer.types import Units as Units
+    from whyformer.verbs import Explainer as Explainer
     from whyformer.verbs import explain as explain
 
 # What needs torch is imported when it is first asked for, so that `whyformer --help` answers at once.
 _HOMES = {
-    "ByMethod": "whyformer.types",
+    "ByMethod": "whyformer.results.types",
     "CheckUp": "whyformer.checks.checkup",
     "Citations": "whyformer.language.citations",
-    "Comparison": "whyformer.evaluate.comparison",
+    "Comparison": "whyformer.evaluate.compare",
     "CompletionServer": "whyformer.inputs.completions",
     "ExplainedDataset": "whyformer.jobs.dataset",
-    "Explainer": "whyformer.explainer",
-    "Explanation": "whyformer.types",
-    "Explanations": "whyformer.types",
-    "Generation": "whyformer.types",
+    "Explainer": "whyformer.verbs",
+    "Explanation": "whyformer.results.types",
+    "Explanations": "whyformer.results.types",
+    "Generation": "whyformer.results.types",
     "Recommendation": "whyformer.evaluate.recommendation",
-    "Record": "whyformer.types",
+    "Record": "whyformer.results.types",
     "Report": "whyformer.reports.report",
     "Standardize": "whyformer.inputs.table_schema",
     "Table": "whyformer.inputs.table_schema",
-    "Target": "whyformer.types",
-    "Units": "whyformer.types",
+    "Target": "whyformer.results.types",
+    "Units": "whyformer.results.types",
     "activation_maximization": "whyformer.concepts.activation_maximization",
     "check": "whyformer.checks.check",
     "cite": "whyformer.language.citations",
@@ -94,16 +94,16 @@ _HOMES = {
     "head_importance": "whyformer.heads.importance",
     "list_methods": "whyformer.registry",
     "list_metrics": "whyformer.registry",
-    "load": "whyformer.result",
+    "load": "whyformer.results.result",
     "mark_attention": "whyformer.capture.intercept",
-    "masked_surrogate": "whyformer.checks.surrogate",
+    "masked_surrogate": "whyformer.checks.training",
     "recommend": "whyformer.evaluate.recommend",
     "report": "whyformer.reports.report",
     "retrained_attention": "whyformer.checks.retrained",
-    "tcav": "whyformer.concepts.tcav",
-    "to_captum": "whyformer.interop",
-    "to_quantus": "whyformer.interop",
-    "to_shap": "whyformer.interop",
+    "tcav": "whyformer.concepts.concept_vectors",
+    "to_captum": "whyformer.results.interop",
+    "to_quantus": "whyformer.results.interop",
+    "to_shap": "whyformer.results.interop",
 }
 
 _ROOMS = (

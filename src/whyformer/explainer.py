@@ -1,4 +1,4 @@
-"""Explainer: a model held on to, and the verbs that explain it."""
+"""CoreExplainer: a loaded model with explain, record, estimate, study and audit."""
 
 from __future__ import annotations
 
@@ -6,66 +6,47 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import Annotated, Any, Literal, overload
 
-import numpy as np
 from torch import Tensor
 
-from whyformer.advice import advise
-from whyformer.attributions import Settings, of_run, take_all_tokens
-from whyformer.borrow import Changed, argument_name, borrowed, called_with, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered
-from whyformer.estimate import Estimate, Memory, estimate, foldable
-from whyformer.explanations import explanations
+from whyformer.estimate import Estimate, Memory, advise, estimate, foldable
+from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, take_all_tokens
 from whyformer.inputs.base import Source
 from whyformer.inputs.batch import Column, Decoding, Messages, Paired, Prompted, Several, Single, Tensors
+from whyformer.inputs.chat import SIZES, token_sentences
 from whyformer.inputs.language import require_next_token
-from whyformer.inputs.segments import SIZES, token_sentences
+from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with, refuse_without_gradients
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
-from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
+from whyformer.parameters import BatchSize, Count, NotEmpty, OneOf, Seed, Words, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
+from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 from whyformer.run import Attribution, Run
-from whyformer.session import LoadedModel, Session
+from whyformer.run.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
 from whyformer.study.interference import require_same
 from whyformer.study.leak import Leak
 from whyformer.targets import Aims, Scalar, logits_of
-from whyformer.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
-
-if TYPE_CHECKING:
-    from whyformer.checks.checkup import CheckUp
-    from whyformer.evaluate.comparison import Comparison
-    from whyformer.evaluate.recommendation import Recommendation
-    from whyformer.reports.report import Report
 
 log = logging.getLogger("whyformer.explainer")
 
-Array = np.ndarray[Any, Any]
 Span = Literal[True] | tuple[int, int]  # the answer as a whole, or a range of its characters
 Tokens = int | Mapping[str, Any]  # that are written
 Names = Sequence[str]  # of methods
 CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
-Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], Filled()]
+Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], NotEmpty()]
 Generate = Count | Mapping[str, Any] | None  # tokens, or what model.generate is told
 
 
-class Explainer(LoadedModel):
-    """Hold a model and explain what it says. ``wf.explain`` is this class used once.
+class CoreExplainer(LoadedModel):
+    """Hold a model and explain its predictions. ``Explainer`` (verbs.py) adds what is built on top of explanations.
 
-    processor: tokenizer (by this name, too) or image processor, needed for raw inputs only.
-    attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
-    layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
-    compiled: on a GPU, record the explanation of a shape that comes again as a CUDA graph, and replay it
-    (docs/guide/compiled.md); ``forms`` says what is recorded.
-
-    >>> model, tokenizer = wf.demo.load_sentiment()
-    >>> explainer = wf.Explainer(model, tokenizer)  # or a folder: wf.Explainer("path/to/model")
-    >>> explainer.explain("I like the movie").show()
-    >>> explainer.explain(["A great film", "So boring"], method="occlusion")[1].ranked()
+    evaluate, checks and the other packages below verbs.py use this class, so that imports have one direction.
     """
 
     advises = True  # an error says which methods run instead; whoever tries them all has no use for it
@@ -111,37 +92,37 @@ class Explainer(LoadedModel):
     ) -> Explanation: ...
     @overload
     def explain(
-        self, inputs: Single | Prompted, *, method: str | None = None, span: Span, **how: Any
+        self, inputs: Single | Prompted, *, method: str | None = None, span: Span, **arguments: Any
     ) -> Explanation: ...
     @overload
     def explain(
-        self, inputs: Single | Prompted, *, method: str | None = None, generate: Tokens, **how: Any
+        self, inputs: Single | Prompted, *, method: str | None = None, generate: Tokens, **arguments: Any
     ) -> Generation: ...
     @overload
-    def explain(self, inputs: Prompted, *, method: str | None = None, **how: Any) -> Explanation | Generation: ...
+    def explain(self, inputs: Prompted, *, method: str | None = None, **arguments: Any) -> Explanation | Generation: ...
     @overload
-    def explain(self, inputs: Tensors, *, method: str | None = None, **how: Any) -> Explanations[Explanation]: ...
+    def explain(self, inputs: Tensors, *, method: str | None = None, **arguments: Any) -> Explanations[Explanation]: ...
     @overload
     def explain(
-        self, inputs: Messages, *, method: str | None = None, **how: Any
+        self, inputs: Messages, *, method: str | None = None, **arguments: Any
     ) -> Explanation | Explanations[Explanation]: ...
     @overload
     def explain(
-        self, inputs: Several, *, method: str | None = None, generate: Tokens, **how: Any
+        self, inputs: Several, *, method: str | None = None, generate: Tokens, **arguments: Any
     ) -> Explanations[Generation]: ...
     @overload
-    def explain(self, inputs: Several, *, method: str | None = None, **how: Any) -> Explanations[Explanation]: ...
+    def explain(self, inputs: Several, *, method: str | None = None, **arguments: Any) -> Explanations[Explanation]: ...
     @overload
-    def explain(self, inputs: Paired, *, method: str | None = None, **how: Any) -> Explanation: ...
+    def explain(self, inputs: Paired, *, method: str | None = None, **arguments: Any) -> Explanation: ...
     @overload
     def explain(
-        self, inputs: Tensors | Several, *, method: Names, **how: Any
+        self, inputs: Tensors | Several, *, method: Names, **arguments: Any
     ) -> ByMethod[Explanations[Explanation]]: ...
     @overload
-    def explain(self, inputs: Single | Paired, *, method: Names, **how: Any) -> ByMethod[Explanation]: ...
+    def explain(self, inputs: Single | Paired, *, method: Names, **arguments: Any) -> ByMethod[Explanation]: ...
     @overload
     def explain(
-        self, inputs: Column, *, method: str | None = None, **how: Any
+        self, inputs: Column, *, method: str | None = None, **arguments: Any
     ) -> Explanation | Explanations[Explanation]: ...
     @checked
     def explain(
@@ -157,7 +138,7 @@ class Explainer(LoadedModel):
         units: Segments = "token",
         generate: Generate = None,
         span: bool | CharacterRange = False,
-        choices: Annotated[Sequence[str], Filled()] | None = None,
+        choices: Annotated[Sequence[str], NotEmpty()] | None = None,
         one_pass: bool = False,
         first_token: bool = True,
         seed: Seed = 0,
@@ -173,21 +154,19 @@ class Explainer(LoadedModel):
         characters. ``memory``: whether attention maps are stored ("full"), never ("fold"), or as there is room.
         """
         if options:
-            refuse_unknown(Explainer.explain, options)
+            refuse_unknown(CoreExplainer.explain, options, f"{type(self).__name__}.explain")
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
-        if type(target) is tuple and self._is_contrast(source, target):
-            from whyformer.language.contrast import contrast
-
+        if type(target) is tuple and is_of_answers(source, target):
             wishes = {"units": units, "generate": generate, "span": span, "choices": choices}
             how_run = {"scalar": scalar, "seed": seed, "batch_size": batch_size, "progress": progress}
             how_run |= {"first_token": first_token, "memory": memory}
-            return contrast(self, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
+            return contrast(self.explain, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
-        how: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "batch_size": batch_size,
             "seed": seed,
             "progress": progress,
@@ -197,25 +176,25 @@ class Explainer(LoadedModel):
             "reads": "maps" if len(chosen) == 1 and chosen[0].needs == {"attention"} else "",
         }
         if any("attention_gradients" in m.needs for m in chosen) and not one_pass:
-            how["reads"] = "gradients"
+            arguments["reads"] = "gradients"
         if units != "token":
-            how["units"] = units
+            arguments["units"] = units
         source.modality.first_token = first_token
         if generate is not None or span or choices is not None or one_pass:
-            how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass, seed)
+            arguments["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass, seed)
         question: Question | None = None
-        if self.graphs is not None and len(chosen) == 1 and "decoding" not in how:
+        if self.graphs is not None and len(chosen) == 1 and "decoding" not in arguments:
             question = Question(chosen[0], settings[chosen[0].name], scalar, keep_layers, seed)
             answers = self.graphs.answers(source, question, target, batch_size, units)
             if answers is not None:
                 made = Explanations(e for answer in answers for e in _made(question, *answer))
                 one = made[0] if source.single else made
                 return one if method is None or isinstance(method, str) else ByMethod({chosen[0].name: one})
-        how |= {"target": target, "scalar": scalar}
+        arguments |= {"target": target, "scalar": scalar}
         try:
-            session, results = self._explained(source, chosen, settings, how, later=len(chosen) == 1)
+            session, results = self._explained(source, chosen, settings, arguments, later=len(chosen) == 1)
         except Changed:
-            session, results = self._explained(source, chosen, settings, how)
+            session, results = self._explained(source, chosen, settings, arguments)
         log.debug(
             "%s: %d inputs of %s, %g forwards and %g backwards",
             ", ".join(results),
@@ -239,17 +218,17 @@ class Explainer(LoadedModel):
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
     def _explained(
-        self, source: Source, chosen: list[Method], settings: Settings, how: dict[str, Any], later: bool = False
+        self, source: Source, chosen: list[Method], settings: Settings, arguments: dict[str, Any], later: bool = False
     ) -> tuple[Session, dict[str, list[Explanation]]]:
         """One explanation per input, by method. later: see ``borrowed``."""
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         with borrowed(self.model, self.marks, later):
             session: Session | None = None
             try:
-                session = Session(self, source, **how)
+                session = Session(self, source, **arguments)
                 if not source.modality.first_token:
                     require_next_token(session.modality, session.batch, "first_token=False is")
-                if session.batch.trunks and how["batch_size"] is None:
+                if session.batch.trunks and arguments["batch_size"] is None:
                     take_all_tokens(session, chosen, settings)
                 for m in chosen:
                     if m.needs & {"attention_gradients", "input_gradients"}:
@@ -270,11 +249,6 @@ class Explainer(LoadedModel):
                     advise(refusal, session, [m.name for m in chosen])
                 raise
         return session, results
-
-    def _is_contrast(self, source: Source, target: tuple[Any, ...]) -> bool:
-        from whyformer.language.contrast import is_of_answers
-
-        return is_of_answers(source, target)
 
     @checked
     def record(self, inputs: Any, grad: bool = False, *, target: Aims = None, scalar: Scalar = "logit") -> Record:
@@ -329,36 +303,13 @@ class Explainer(LoadedModel):
         """Does information pass between positions outside the captured attention? (study/leak.py)"""
         return self.study(inputs).leak
 
-    def compare(self, inputs: Any, **how: Any) -> Comparison:
-        """Which method explains this model best on these inputs? See ``whyformer.compare``."""
-        from whyformer.evaluate.compare import compare
 
-        return compare(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
-
-    def check(self, inputs: Any, **how: Any) -> CheckUp:
-        """Should these explanations be believed? See ``whyformer.check``."""
-        from whyformer.checks.check import check_with
-
-        return check_with(self, inputs, **how)
-
-    def report(self, inputs: Any, **how: Any) -> Report:
-        """Why did the model say that, and can it be trusted? One page. See ``whyformer.report``."""
-        from whyformer.reports.report import report
-
-        return report(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
-
-    def recommend(self, inputs: Any, **how: Any) -> Recommendation:
-        """How should this model be explained on inputs like these? See ``whyformer.recommend``."""
-        from whyformer.evaluate.recommend import recommend
-
-        return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
+PARAMETERS = set(inspect.signature(CoreExplainer.explain).parameters)
 
 
-PARAMETERS = set(inspect.signature(Explainer.explain).parameters)
-
-
-def refuse_unknown(function: Callable[..., Any], options: Iterable[str]) -> None:
-    refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
+def refuse_unknown(function: Callable[..., Any], options: Iterable[str], owner: str = "") -> None:
+    """Raise for an option that no method has and that resembles a parameter of ``function``."""
+    refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options), owner)
 
 
 def _numbers(run: Run) -> Tensor:

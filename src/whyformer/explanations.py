@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,20 +12,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import CaptureError, NotOffered, NotOverUnits
+from whyformer.engines.attention.folded import NotFoldable
+from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
+from whyformer.estimate import folding
+from whyformer.inputs.base import Modality, Source
+from whyformer.inputs.batch import Batch, Continuation, on_host
 from whyformer.inputs.families import ENCODER_STREAMS
-from whyformer.inputs.host import on_host
+from whyformer.inputs.language import ANSWER, says_tokens, shortened
+from whyformer.inputs.processing import processed
+from whyformer.inputs.units import pick
+from whyformer.loan.memory import LONG, Peak
 from whyformer.registry import Method, default_method
+from whyformer.results.types import Choice, Cost, Explanation, Target, Units
 from whyformer.run import Attribution, Run
-from whyformer.study.padding import HIDDEN
+from whyformer.run.session import Session
+from whyformer.shapes import Array
+from whyformer.study.entrance import HIDDEN
 from whyformer.study.streams import cropped
 from whyformer.targets import probabilities_note
-from whyformer.types import Choice, Cost, Explanation, Target, Units
 from whyformer.version import __version__
 
-Array = np.ndarray[Any, Any]
 FEW = 2**16  # logits: as many are ranked on the host sooner than a GPU is asked
 AT_ONCE = 2**23  # numbers of a result that are put together to be fetched
+DIFFERENCE = (
+    "scores are those of the first answer's {} less those of the second's, over the prompt, which both "
+    "follow; what stands in the answers themselves has none."
+)
 NEXT = 4  # classes that are told after the predicted one
 
 
@@ -240,3 +253,163 @@ def _doubts(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str
         f"the {stream} has no scores here: which of the model's positions are its own is not known, it was left alone."
         for stream in missing
     ]
+
+
+# One batch by several methods: one record for all that need it, and what each of them cost.
+
+Settings = dict[str, dict[str, Any]]  # options by method
+ONE_GRADIENT = (
+    "one_pass: the gradient is that of the whole answer's log-probability, and each token reads its row of the map."
+)
+
+
+def of_run(
+    session: Session, chosen: list[Method], settings: Settings, run: Run, rows: list[int]
+) -> dict[str, list[Explanation]]:
+    """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
+    started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
+    run.alone, run.settles_later = len(chosen) == 1, True
+    folded: frozenset[str] = frozenset()
+    if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
+        folded = folding(session, run, chosen, settings)
+    stored = [m for m in chosen if m.name not in folded] if folded else chosen
+    if any("attention_gradients" in m.needs for m in stored) and not run.modality.decoding.one_pass:
+        run.record(grad=True, multi_stream=True)  # one record serves every method that follows
+    elif len(stored) > 1 and any({"attention", "values"} <= m.needs for m in stored):
+        run.anatomy()  # likewise, for those that need the blocks around attention as well
+    shared = time.perf_counter() - started
+    results = {}
+    for m in chosen:
+        started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
+        run.asked, run.folds, readings = {}, m.name in folded, run.readings
+        several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
+        if run.batch.trunks and several and _reads_rows(run.modality, m, settings[m.name]):
+            attribution = _by_rows(session, run, m, settings[m.name])
+        else:
+            try:
+                attribution = m.run(run, **settings[m.name])
+            except NotFoldable:
+                if session.memory == "fold":
+                    raise
+                run.folds, run.forwards_B, run.backwards_B = False, before[0].copy(), before[1].copy()
+                attribution = m.run(run, **settings[m.name])
+        # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer
+        # of a device, which is still at work.
+        _ = run.units, run.value_B
+        while run.readings != readings:
+            readings = run.readings
+            attribution = m.run(run, **settings[m.name])
+            _ = run.value_B
+        seconds = time.perf_counter() - started
+        if m.needs & {"attention", "attention_gradients"}:
+            seconds += shared
+        highest, setup = peak.bytes, session.setup_forwards + run.setup_forwards
+        # As many as it takes alone: its own passes, and those of others that it needs as well.
+        forwards = run.forwards_B - before[0] + sum(owed for owed, _ in run.asked.values())
+        backwards = run.backwards_B - before[1] + sum(owed for _, owed in run.asked.values())
+        each = seconds / run.batch.size
+        costs = [Cost(f, b, each, highest, setup) for f, b in zip(forwards.tolist(), backwards.tolist(), strict=True)]
+        results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
+    return results
+
+
+def take_all_tokens(session: Session, chosen: list[Method], settings: Settings) -> None:
+    """Where one map serves all tokens of an answer, they are explained together, however many there are."""
+    if all(_reads_rows(session.modality, m, settings[m.name]) for m in chosen):
+        session.step = max(session.step, session.size)
+
+
+def _reads_rows(modality: Modality, m: Method, options: dict[str, Any]) -> bool:
+    """One map serves every token of an answer: it does not depend on what is explained, or one gradient is asked for"""
+    if m.rowwise is not None and m.rowwise(**options):
+        return True
+    return modality.decoding.one_pass and "attention_gradients" in m.needs
+
+
+def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> Attribution:
+    """Tokens of one answer explained by the rows of one map, in which they are said."""
+    keep_BN, shared = run.batch.keep_BN, bool(m.needs & {"attention_gradients"})
+    assert keep_BN is not None
+    rows = keep_BN.sum(1) - 1
+    whole = _whole_answer(session, run.batch.trunks[0]) if shared else run.together.shared
+    assert whole is not None
+    one = session.run_of(whole, "log_probability" if shared else None)
+    one.folds, one.rows_read = run.folds, rows if run.folds else None
+    attribution = m.run(one, **options)
+    run.forwards_B += one.forwards_B[0] / run.batch.size
+    run.backwards_B += one.backwards_B[0] / run.batch.size
+    run.setup_forwards += one.setup_forwards
+    matrix = attribution.matrix_BQK
+    if not isinstance(matrix, Tensor) or (matrix.shape[1] != matrix.shape[2] and not one.folds):
+        raise NotOffered(f"one_pass reads the rows of a map, and {m.name} has none here. Leave one_pass out.")
+    rows_BN = matrix[0] if one.folds else matrix[0, rows.to(matrix.device)]
+    scores_BN = rows_BN[:, : run.keep_BN.shape[1]] * run.keep_BN
+    doubts = [[ONE_GRADIENT]] * run.batch.size if shared else None
+    return Attribution(scores_BN, checks={}, warnings=doubts, signed=attribution.signed, used=attribution.used)
+
+
+def _whole_answer(session: Session, text: int) -> Batch:
+    """The longest row of one text with all that is said in it, also where a batch holds a part of its tokens."""
+    batch = session.batch
+    rows = [row for row, trunk in enumerate(batch.trunks) if trunk == text]
+    assert batch.keep_BN is not None
+    start = int(batch.keep_BN[rows[0]].sum()) - 1
+    answer = Continuation(tuple(session.target[row] for row in rows), start)
+    return replace(shortened(batch.select(rows[-1:])), answers=(answer,))
+
+
+def is_of_answers(source: Source, target: Any) -> bool:
+    """``target=(a, b)`` names texts of which one at least is no single token of a language model."""
+    modality = source.modality
+    if not source.raw or not says_tokens(modality.model) or modality.processor is None or modality.multi_input:
+        return False
+    texts = [text for text in target if isinstance(text, str)]
+    tokenizer = getattr(modality.processor, "tokenizer", modality.processor)
+    return len(texts) == 2 and any(
+        len(processed(tokenizer, t, add_special_tokens=False)["input_ids"]) > 1 for t in texts
+    )
+
+
+def contrast(explain: Callable[..., Any], source: Source, target: tuple[str, str], method: Any, **options: Any) -> Any:
+    """One Explanation per prompt (a dict of them by method for several): why the first answer, not the second."""
+    if any(not isinstance(prompt, str) for prompt in source.raw):
+        raise BadInput("target=(one answer, another) is asked of a prompt: give the prompt alone, without an answer.")
+    if target[0] == target[1]:
+        raise BadInput(f"target=({target[0]!r}, {target[1]!r}): both are the same answer. Name two that differ.")
+    if options.get("generate") is not None or options.get("choices") is not None:
+        raise BadInput("target=(one answer, another) names both answers: leave generate and choices out.")
+    if options.pop("span") not in (True, False):
+        raise BadInput("target=(one answer, another) is about whole answers: leave span out.")
+    options["span"] = True
+    said = [explain([(p, answer) for p in source.raw], method=method, **options) for answer in target]
+    if isinstance(said[0], dict):
+        both = {
+            name: [_difference(*pair) for pair in zip(said[0][name], said[1][name], strict=True)] for name in said[0]
+        }
+        return {name: each[0] for name, each in both.items()} if source.single else both
+    differences = [_difference(*pair) for pair in zip(*said, strict=True)]
+    return differences[0] if source.single else differences
+
+
+def _difference(one: Explanation, other: Explanation) -> Explanation:
+    roles = one.units.role or ()
+    prompt = [index for index, role in enumerate(roles) if role != ANSWER]
+    units = pick(one.units, prompt)
+    scores: Any = (one.scores[prompt] - other.scores[prompt]).astype(np.float32)
+    value = one.value - other.value
+    target = Target(0, one.target.label, 1, other.target.label, one.target.position)
+    likelier = one if value >= 0 else other
+    return one.replace(
+        scores=scores,
+        units=units,
+        target=target,
+        value=value,
+        prediction=Target(0 if likelier is one else 1, likelier.target.label, position=one.target.position),
+        cost=Cost.of_all([one.cost, other.cost]),
+        checks={one.scalar: one.value, f"{one.scalar}_versus": other.value},
+        warnings=(*dict.fromkeys((*one.warnings, *other.warnings)), DIFFERENCE.format(one.scalar.replace("_", "-"))),
+        matrix=None,
+        layers=None,
+        detail=None,
+        signed=True,
+    )

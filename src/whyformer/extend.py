@@ -57,6 +57,8 @@ from whyformer.engines.attention.maps import (
     discard_smallest,
     maps_of,
     over_heads,
+    over_one_layer,
+    over_windows,
     plus_identity,
     product,
     read_row,
@@ -74,16 +76,15 @@ from whyformer.engines.attention.streams import (
     start_sites,
     whole_keep,
 )
-from whyformer.engines.attention.windows import over_one_layer, over_windows
-from whyformer.evaluate.trial import Trial
+from whyformer.evaluate.contender import Trial
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.modalities import register_modality
 from whyformer.inputs.prompt import Says
 from whyformer.inputs.units import assemble
 from whyformer.registry import constant, method, metric
+from whyformer.results.types import Units
 from whyformer.run import Attribution, Run
-from whyformer.types import Units
 
 __all__ = [
     "Attribution",

@@ -61,7 +61,7 @@ class OneOf:
         self.choices = choices
 
 
-class Filled:
+class NotEmpty:
     """Of a text, list or dict: not empty."""
 
 
@@ -81,16 +81,16 @@ Weight = Annotated[float, Limits(0, 10**6)]  # of a term, a noise, a penalty: la
 Patches = Annotated[float, Limits(0, 100)]  # how wide a filter is
 # The number of a layer, head or row: how many there are, the model says.
 Place = Annotated[int, Limits(-(10**6), 10**6), Words("a whole number", "whole numbers")]
-Places = Annotated[Sequence[Place], Filled()]
+Places = Annotated[Sequence[Place], NotEmpty()]
 Pixels = Annotated[int, Limits(1, 10**5)]
 Size = Annotated[tuple[Pixels, Pixels], Words("(height, width), whole numbers of at least 1")]
 Rate = Annotated[float, Limits(0, open_low=True)]
 Megabytes = Annotated[float, Limits(0, 10**9, open_low=True)]
-Replacement = Annotated[str, Filled()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # of an absent part
+Replacement = Annotated[str, NotEmpty()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # of an absent part
 # Parts of an input that are always there: by number, by label, or as they stand in the text.
-Held = Annotated[str, Filled()] | Place
+Held = Annotated[str, NotEmpty()] | Place
 _OF_PARTS = Words("the text, label or number of a part, a list of such")
-Hold = Annotated[Held | Annotated[Sequence[Held], Filled()], _OF_PARTS] | None
+Hold = Annotated[Held | Annotated[Sequence[Held], NotEmpty()], _OF_PARTS] | None
 
 
 def _number(value: float) -> str:
@@ -223,7 +223,7 @@ def _marked(domain: Domain, mark: Any) -> Domain:
         return Domain(
             words, lambda value: value if isinstance(value, str) and value in choices else NOT_ALLOWED, choices
         )
-    if isinstance(mark, Filled):
+    if isinstance(mark, NotEmpty):
 
         def filled(value: Any) -> Any:
             taken = domain.take(value)
@@ -366,11 +366,13 @@ OF_PYTHON = frozenset({"self", "cls"})  # what it fills in itself
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """A function whose parameters are held to their annotations; of a misspelled one it names the right one."""
 
-    makes = function.__name__ == "__init__"  # of a class, whose name is what the user wrote
+    # An inherited method is named after the class that the user made.
+    bound = next(iter(inspect.signature(function).parameters), "") == "self"
+    method = "" if function.__name__ == "__init__" else f".{function.__name__}"
 
     @wraps(function)
     def entered(*args: P.args, **named: P.kwargs) -> R:
-        known = parameters_of(function, type(args[0]).__name__ if makes and args else "")
+        known = parameters_of(function, type(args[0]).__name__ + method if bound and args else "")
         values = dict(zip(known.positional, args, strict=False))
         if (len(args) > len(values) and not known.more) or not (values.keys() | OF_PYTHON).isdisjoint(named):
             raise _miscalled(known, args, named)
@@ -456,7 +458,9 @@ OF_THE_EXPLAINER = ("model", "processor", "attention_at")
 CLOSE = 0.75  # of difflib: a letter or two
 
 
-def refuse_misspelled(function: Callable[..., Any], options: Iterable[str], existing: Iterable[str]) -> None:
+def refuse_misspelled(
+    function: Callable[..., Any], options: Iterable[str], existing: Iterable[str], owner: str = ""
+) -> None:
     """Of a function that hands on options: refuse those that no method has and that look like a parameter of its own.
 
     existing: options of methods. What is like none of the parameters is left to the method, which knows its options.
@@ -468,7 +472,7 @@ def refuse_misspelled(function: Callable[..., Any], options: Iterable[str], exis
             continue
         hint = _hint(name, known)
         if hint or difflib.get_close_matches(name, known, n=1, cutoff=CLOSE):
-            raise _unknown(function, name, hint)
+            raise _unknown(function, name, hint, owner)
 
 
 def _unknown(function: Callable[..., Any], name: str, hint: str, owner: str = "") -> UnknownName:

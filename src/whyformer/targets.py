@@ -7,12 +7,48 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from whyformer.dense import require_dense
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName, not_allowed
 from whyformer.parameters import NOT_ALLOWED, OneOf, Share, Words, domain_of
-from whyformer.types import Target
+from whyformer.results.types import Target
+
+# Tensors that hold ordinary numbers, one per entry; all others are refused where they enter.
+
+
+def require_dense(name: str, tensor: Tensor, remedy: str) -> None:
+    """Refuse tensors without data, and layouts and types that few operations of torch support.
+
+    name: what the tensor is, as the subject of a sentence. remedy: how the user gets an ordinary one; ``{}`` is
+    replaced by the call that converts it.
+    """
+    with torch._C.DisableTorchFunction():  # whoever records the model's operations need not see these
+        kind, call = _kind(tensor)
+    if kind:
+        raise BadInput(f"{name} is {kind}: {remedy.format(call)}" if call else f"{name} is {kind}: give one with data.")
+
+
+def _kind(tensor: Tensor) -> tuple[str, str]:
+    """What the tensor is in place of an ordinary one, and what converts it."""
+    if tensor.is_meta or (type(tensor) not in (Tensor, nn.Parameter) and _is_fake(tensor)):
+        return "a tensor without data (on the meta device)", ""
+    if tensor.is_nested:
+        return "a nested tensor", ".to_padded_tensor(0)"
+    if tensor.layout is not torch.strided:
+        return f"a tensor of layout {str(tensor.layout).removeprefix('torch.').removeprefix('_')}", ".to_dense()"
+    if tensor.is_quantized:
+        return "a quantized tensor", ".dequantize()"
+    if tensor.is_complex():
+        return f"complex ({tensor.dtype})", ".abs() or .real"
+    return "", ""
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    try:
+        return tensor.untyped_storage().device.type == "meta"
+    except (RuntimeError, NotImplementedError):  # subclasses that are wrappers have no storage of their own
+        return False
+
 
 TOLERANCE = 1e-4  # of a sum of probabilities
 SUMMED = "every row is within [0, 1] and adds up to 1"

@@ -1,4 +1,4 @@
-"""The verb of an Explainer that is used once: ``explain`` with a model in its place.
+"""Explainer, the public class, and ``explain``, which makes one and uses it once.
 
 What comes back depends on what was given. Type checkers see it from the kinds of inputs (inputs/batch.py), ``method``
 and ``generate``; all parameters are written once, in Explainer.explain, and help() shows them here, too.
@@ -8,14 +8,61 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from whyformer.estimate import Memory
-from whyformer.explainer import PARAMETERS, CharacterRange, Explainer, Names, Segments, Span, Tokens, refuse_unknown
+from whyformer.explainer import PARAMETERS, CharacterRange, CoreExplainer, Names, Segments, Span, Tokens, refuse_unknown
 from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
 from whyformer.parameters import BatchSize, Seed, checked
+from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.targets import Aims, Scalar
-from whyformer.types import ByMethod, Explanation, Explanations, Generation
+
+if TYPE_CHECKING:
+    from whyformer.checks.checkup import CheckUp
+    from whyformer.evaluate.compare import Comparison
+    from whyformer.evaluate.recommendation import Recommendation
+    from whyformer.reports.report import Report
+
+
+class Explainer(CoreExplainer):
+    """Hold a model and explain what it says. ``wf.explain`` is this class used once.
+
+    processor: tokenizer (by this name, too) or image processor, needed for raw inputs only.
+    attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
+    layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
+    compiled: on a GPU, record the explanation of a shape that comes again as a CUDA graph, and replay it
+    (docs/guide/compiled.md); ``forms`` says what is recorded.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> explainer = wf.Explainer(model, tokenizer)  # or a folder: wf.Explainer("path/to/model")
+    >>> explainer.explain("I like the movie").show()
+    >>> explainer.explain(["A great film", "So boring"], method="occlusion")[1].ranked()
+    """
+
+    def compare(self, inputs: Any, **arguments: Any) -> Comparison:
+        """Which method explains this model best on these inputs? See ``whyformer.compare``."""
+        from whyformer.evaluate.compare import compare
+
+        return compare(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
+
+    def check(self, inputs: Any, **arguments: Any) -> CheckUp:
+        """Should these explanations be believed? See ``whyformer.check``."""
+        from whyformer.checks.check import check_with
+
+        return check_with(self, inputs, **arguments)
+
+    def report(self, inputs: Any, **arguments: Any) -> Report:
+        """Why did the model say that, and can it be trusted? One page. See ``whyformer.report``."""
+        from whyformer.reports.report import report
+
+        return report(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
+
+    def recommend(self, inputs: Any, **arguments: Any) -> Recommendation:
+        """How should this model be explained on inputs like these? See ``whyformer.recommend``."""
+        from whyformer.evaluate.recommend import recommend
+
+        return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
+
 
 EXPLAIN = inspect.unwrap(Explainer.explain)  # behind its door, since ``explain`` has one that is the same
 
@@ -46,7 +93,13 @@ def explain(
 ) -> Explanation: ...
 @overload
 def explain(
-    model: Any, inputs: Single | Prompted, processor: Any = None, *, method: str | None = None, span: Span, **how: Any
+    model: Any,
+    inputs: Single | Prompted,
+    processor: Any = None,
+    *,
+    method: str | None = None,
+    span: Span,
+    **settings: Any,
 ) -> Explanation: ...
 @overload
 def explain(
@@ -56,43 +109,43 @@ def explain(
     *,
     method: str | None = None,
     generate: Tokens,
-    **how: Any,
+    **settings: Any,
 ) -> Generation: ...
 @overload
 def explain(
-    model: Any, inputs: Prompted, processor: Any = None, *, method: str | None = None, **how: Any
+    model: Any, inputs: Prompted, processor: Any = None, *, method: str | None = None, **settings: Any
 ) -> Explanation | Generation: ...
 @overload
 def explain(
-    model: Any, inputs: Tensors, processor: Any = None, *, method: str | None = None, **how: Any
+    model: Any, inputs: Tensors, processor: Any = None, *, method: str | None = None, **settings: Any
 ) -> Explanations[Explanation]: ...
 @overload
 def explain(
-    model: Any, inputs: Messages, processor: Any = None, *, method: str | None = None, **how: Any
+    model: Any, inputs: Messages, processor: Any = None, *, method: str | None = None, **settings: Any
 ) -> Explanation | Explanations[Explanation]: ...
 @overload
 def explain(
-    model: Any, inputs: Several, processor: Any = None, *, method: str | None = None, generate: Tokens, **how: Any
+    model: Any, inputs: Several, processor: Any = None, *, method: str | None = None, generate: Tokens, **settings: Any
 ) -> Explanations[Generation]: ...
 @overload
 def explain(
-    model: Any, inputs: Several, processor: Any = None, *, method: str | None = None, **how: Any
+    model: Any, inputs: Several, processor: Any = None, *, method: str | None = None, **settings: Any
 ) -> Explanations[Explanation]: ...
 @overload
 def explain(
-    model: Any, inputs: Paired, processor: Any = None, *, method: str | None = None, **how: Any
+    model: Any, inputs: Paired, processor: Any = None, *, method: str | None = None, **settings: Any
 ) -> Explanation: ...
 @overload
 def explain(
-    model: Any, inputs: Tensors | Several, processor: Any = None, *, method: Names, **how: Any
+    model: Any, inputs: Tensors | Several, processor: Any = None, *, method: Names, **settings: Any
 ) -> ByMethod[Explanations[Explanation]]: ...
 @overload
 def explain(
-    model: Any, inputs: Single | Paired, processor: Any = None, *, method: Names, **how: Any
+    model: Any, inputs: Single | Paired, processor: Any = None, *, method: Names, **settings: Any
 ) -> ByMethod[Explanation]: ...
 @overload
 def explain(
-    model: Any, inputs: Column, processor: Any = None, *, method: str | None = None, **how: Any
+    model: Any, inputs: Column, processor: Any = None, *, method: str | None = None, **settings: Any
 ) -> Explanation | Explanations[Explanation]: ...
 @checked
 def explain(
@@ -102,7 +155,7 @@ def explain(
     *,
     tokenizer: Any = None,
     attention_at: Mapping[str, str] | None = None,
-    **how: Any,
+    **settings: Any,
 ) -> Any:
     """Why did the model say that? One Explanation for one raw input, a list for several, a dict for several methods.
 
@@ -115,13 +168,13 @@ def explain(
     >>> wf.explain(model, "I like the movie", tokenizer).show()
     >>> wf.explain(model, "I like the movie", tokenizer, target=("positive", "negative"), method="shap").words()
     """
-    if unknown := how.keys() - PARAMETERS:
+    if unknown := settings.keys() - PARAMETERS:
         refuse_unknown(explain, unknown)
-    return EXPLAIN(Explainer(model, processor, attention_at=attention_at), inputs, **how)
+    return EXPLAIN(Explainer(model, processor, attention_at=attention_at), inputs, **settings)
 
 
 def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) -> inspect.Signature:
-    """What ``function`` takes, with the parameters of ``verb`` in the place of ``**how``."""
+    """What ``function`` takes, with the parameters of ``verb`` in the place of ``**settings``."""
     *parameters, _ = inspect.signature(function).parameters.values()
     others = [
         p

@@ -11,8 +11,8 @@ import whyformer as wf
 from bench import smollm2
 from bench.needle import FACTS, Case, case_of, caused, explained, judged, needs_maps
 from bench.needle_report import limits, merged, report
-from whyformer.inputs.segments import sentences
-from whyformer.types import Cost, Explanation, Target, Units
+from whyformer.inputs.chat import sentences
+from whyformer.results.types import Cost, Explanation, Target, Units
 
 
 class Words:

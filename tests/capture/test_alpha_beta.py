@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
-from whyformer.capture.lrp.positive_linear import Desk, positive_linear
-from whyformer.capture.lrp.redistribution import positive_part, product_of_two, proportional
+from whyformer.capture.lrp.redistribution import Desk, positive_linear, positive_part, product_of_two, proportional
 
 
 def drawn(*shape: int, seed: int) -> Tensor:

@@ -22,7 +22,7 @@ from tests.support.language import model as language_model
 from tests.support.language import tokenizer
 from whyformer.capture import fold
 from whyformer.errors import NotOffered, NotOverUnits, WhyformerError
-from whyformer.memory import peak_bytes
+from whyformer.loan.memory import peak_bytes
 
 WAYS: dict[str, list[dict[str, Any]]] = {
     "generic_attention": [{}, {"heads": "max"}, {"heads": [0, -1], "start_layer": 1}],
@@ -302,7 +302,7 @@ def test_a_model_that_cannot_be_folded_is_refused_or_stored(
     full = wf.explain(model, IDS, method=method, target=1, memory="full")
     with pytest.raises(NotOffered, match="whole map only"):
         wf.explain(model, IDS, method=method, target=1, memory="fold")
-    monkeypatch.setattr("whyformer.attributions.LONG", 1)
+    monkeypatch.setattr("whyformer.explanations.LONG", 1)
     monkeypatch.setattr("whyformer.estimate.free_bytes", lambda device: 1)
     for one, other in zip(wf.explain(model, IDS, method=method, target=1), full, strict=True):
         assert np.abs(one.scores - other.scores).max() <= 1e-5 * np.abs(other.scores).max()

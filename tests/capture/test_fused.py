@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from whyformer.capture import fused
-from whyformer.capture.fused import FusedCall, all_gradients, all_weights
+from whyformer.capture import functions
+from whyformer.capture.functions import FusedCall, all_gradients, all_weights
 
 
 def calls(key_heads: int, layers: int = 3) -> list[FusedCall]:
@@ -26,7 +26,7 @@ def test_layers_together_are_layers_one_by_one(key_heads: int, monkeypatch: pyte
     several = calls(key_heads)
     results = [call.query * 0.5 for call in several]
     together = all_weights(several), all_gradients(several, results)
-    monkeypatch.setitem(fused.TOGETHER, "cpu", 1)
+    monkeypatch.setitem(functions.TOGETHER, "cpu", 1)
     alone = all_weights(several), all_gradients(several, results)
     for batched, single in zip(together, alone, strict=True):
         assert len(batched) == len(single) == len(several)

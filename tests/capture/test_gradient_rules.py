@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from tests.models import CASES, Inputs, run
 from tests.models.case import randn
-from whyformer.borrow import borrowed
 from whyformer.capture.leaves import LookupLeaves, as_leaf
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.lrp.changed_gradients import GradientRules
+from whyformer.loan.borrow import borrowed
 
 Function = Callable[[Tensor], Tensor]
 

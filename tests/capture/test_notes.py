@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from whyformer.capture.notes import Notes
+from whyformer.capture.trail import Notes
 
 
 class Told:

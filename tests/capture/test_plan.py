@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
-from whyformer.capture.plan import GIVEN_UP
+from whyformer.capture.site import GIVEN_UP
 from whyformer.capture.trail import Trail
 
 

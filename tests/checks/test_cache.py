@@ -15,9 +15,9 @@ from tests.checks.quick import EVERYTHING, QUICK, TEXTS
 from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.support import folders
-from whyformer.codec import to_plain
 from whyformer.errors import BadInput
 from whyformer.inputs.base import Modality
+from whyformer.results.codec import to_plain
 
 
 class Counted:

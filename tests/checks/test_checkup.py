@@ -17,8 +17,8 @@ from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from tests.support import folders
 from whyformer.checks.check import CHECKS, RESULTS
 from whyformer.checks.checkup import Finding
-from whyformer.codec import from_plain, to_plain
 from whyformer.errors import BadInput, UnknownName
+from whyformer.results.codec import from_plain, to_plain
 
 
 def test_every_check_has_its_result_and_says_something(found: wf.CheckUp) -> None:

@@ -15,15 +15,13 @@ from tests.methods.properties import model_of, on_the_left, padded
 from tests.models import CASES
 from tests.models.case import seeded
 from tests.references.checks import attention_debate as twin
-from whyformer.checks.attention_rows import outputs_with, rows_of
+from whyformer.checks.attention_debate import ORDERS, importance, serrano_smith, wiegreffe_pinter
+from whyformer.checks.attention_rows import gradient_x_input, leave_one_out, outputs_with, rows_of
 from whyformer.checks.distances import jsd, kendall, probabilities, rank_agreement, tvd
 from whyformer.checks.exam import Exam
-from whyformer.checks.importances import gradient_x_input, leave_one_out
 from whyformer.checks.jain_wallace import adversarial_attention, jain_wallace, permuted
-from whyformer.checks.serrano_smith import ORDERS, importance, serrano_smith
-from whyformer.checks.wiegreffe_pinter import wiegreffe_pinter
 from whyformer.errors import BadInput
-from whyformer.explainer import Explainer
+from whyformer.verbs import Explainer
 
 FILLER = 0
 QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 12}

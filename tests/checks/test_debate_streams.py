@@ -15,17 +15,14 @@ from tests.methods.properties import model_of
 from tests.models import CASES, run
 from tests.references.checks import attention_debate as twin
 from tests.references.windows import window_tokens
-from whyformer.checks.attention_rows import LayerRows, outputs_with, rows_of
+from whyformer.checks.attention_debate import importance, serrano_smith, wiegreffe_pinter, without
+from whyformer.checks.attention_rows import IN_SHARES, LayerRows, gradient_x_input, leave_one_out, outputs_with, rows_of
 from whyformer.checks.distances import jsd
 from whyformer.checks.exam import Exam
-from whyformer.checks.importances import gradient_x_input, leave_one_out
 from whyformer.checks.jain_wallace import jain_wallace, permuted
-from whyformer.checks.serrano_smith import importance, serrano_smith, without
-from whyformer.checks.watched import IN_SHARES
-from whyformer.checks.wiegreffe_pinter import wiegreffe_pinter
 from whyformer.errors import NotOffered
-from whyformer.explainer import Explainer
-from whyformer.views.checks import checkup_page
+from whyformer.verbs import Explainer
+from whyformer.views.report_view import checkup_page
 
 QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 4}
 SHARED = {"jain_wallace": QUICK, "serrano_smith": {"points": 6}, "wiegreffe_pinter": {}}

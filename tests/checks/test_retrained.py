@@ -18,10 +18,10 @@ from tests.models import CASES
 from tests.support import folders
 from tests.support.threads import beside_another_thread
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention
-from whyformer.checks.training import Examples, Reader, Said, adversarial, copy_of, guided, ready
+from whyformer.checks.training import ExampleRunner, Examples, Said, adversarial, copy_of, guided, ready
 from whyformer.cli.main import app
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.session import LoadedModel
+from whyformer.run.session import LoadedModel
 
 LENGTH, WIDTH = 9, 4
 
@@ -140,7 +140,7 @@ def test_frozen_attention_is_uniform(finder: Finder) -> None:
     x, labels = marked(12, seed=4)
     twin = copy_of(LoadedModel(finder))
     with ready(twin, 0, "model"):
-        frozen = Reader(twin, examples(x, labels), uniform=True)
+        frozen = ExampleRunner(twin, examples(x, labels), uniform=True)
         run = frozen.run(range(12))
         logits, shown = frozen.answers(run)
         torch.testing.assert_close(logits, finder.uniform(x))
@@ -156,7 +156,7 @@ def test_what_is_shown_is_the_row_that_is_read(finder: Finder) -> None:
     rows = finder.attention(x)[:, 0].detach()
     loaded = LoadedModel(finder)
     with loaded.borrowed():
-        said = Reader(loaded, examples(x, labels)).said(range(10), values=True)
+        said = ExampleRunner(loaded, examples(x, labels)).said(range(10), values=True)
     torch.testing.assert_close(torch.stack([said.attention[i] for i in range(10)]), rows)
     torch.testing.assert_close(torch.stack([said.values[i] for i in range(10)]), finder.value(x).detach())
     torch.testing.assert_close(torch.stack([said.probability[i] for i in range(10)]), finder(x).softmax(-1).detach())
@@ -168,7 +168,7 @@ def test_the_loss_of_an_adversary(finder: Finder) -> None:
     theirs.attention = {i: torch.full((LENGTH,), 1 / LENGTH) for i in range(2)}
     loaded = LoadedModel(finder)
     with loaded.borrowed():
-        run = Reader(loaded, examples(x, labels)).run([0, 1])
+        run = ExampleRunner(loaded, examples(x, labels)).run([0, 1])
         shown = torch.zeros(2, LENGTH)
         shown[0, 3], shown[1] = 1, 1 / LENGTH
         value = adversarial(theirs, 0.5)(run, torch.zeros(2, 2), shown, [0, 1])
@@ -222,7 +222,7 @@ def test_texts_and_every_door(texts: RetrainedAttention, tmp_path: Path, capsys:
 def test_special_tokens_get_nothing(tokenizer: Any) -> None:
     loaded = LoadedModel(folders.bert(), tokenizer)
     with loaded.borrowed():
-        reader = Reader(loaded, Examples((TEXTS,), 12, [], list(range(12)), [], 3), uniform=True)
+        reader = ExampleRunner(loaded, Examples((TEXTS,), 12, [], list(range(12)), [], 3), uniform=True)
         said = reader.said([0, 2])
     for row in (0, 2):
         words = said.ordinary[row]

@@ -16,18 +16,15 @@ from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from tests.support import folders
 from whyformer import registry
-from whyformer.borrow import known_about
-from whyformer.checks.capture_audit import capture_audit
-from whyformer.checks.class_dependence import class_dependence
 from whyformer.checks.exam import Exam
-from whyformer.checks.invariance import _amount, _shifted, invariance
+from whyformer.checks.invariance import _amount, _shifted, invariance, stability
 from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
-from whyformer.checks.sinks import sinks
-from whyformer.checks.stability import stability
+from whyformer.checks.sanity import capture_audit, class_dependence, sinks
 from whyformer.errors import BadInput
-from whyformer.explainer import Explainer
+from whyformer.loan.borrow import known_about
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
+from whyformer.verbs import Explainer
 
 
 def exam_of(name: str = "bert", inputs: Any = None, **how: Any) -> Exam:

@@ -16,7 +16,7 @@ import whyformer as wf
 from tests.support.snapshots import compare
 from whyformer import cli
 from whyformer.cli.demo import METHODS, SENTENCES
-from whyformer.cli.main import app
+from whyformer.cli.main import COMMANDS, app
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 HELP = [
@@ -44,8 +44,8 @@ def test_help_as_stored(command: tuple[str, ...]) -> None:
 def test_every_file_is_a_command_with_a_line_that_fits() -> None:
     shown = run("--help").stdout
     listed = dict(re.findall(r"^  (\w+)  +(.+)$", shown.split("Commands:")[1], flags=re.MULTILINE))
-    files = {p.stem for p in Path(cli.__file__).parent.glob("[!_]*.py")} - {"main"}
-    assert set(listed) == files
+    assert {p.stem for p in Path(cli.__file__).parent.glob("[!_]*.py")} - {"main"} == set(COMMANDS)
+    assert set(listed) == {name for names in COMMANDS.values() for name in names}
     assert list(listed)[:2] == ["demo", "explain"]
     assert not any(line.endswith("...") for line in listed.values())
 
@@ -86,10 +86,12 @@ def test_demo(tmp_path: Path) -> None:
 def test_what_the_demo_tells_people_to_type_exists(
     monkeypatch: pytest.MonkeyPatch, photo: Path, tmp_path: Path
 ) -> None:
-    from whyformer.cli import tcav
+    from whyformer.cli import concept_commands
     from whyformer.cli.demo import _next
 
-    monkeypatch.setattr(tcav, "shipped_concepts", partial(tcav.shipped_concepts, sets=4))  # the demo has all of them
+    monkeypatch.setattr(
+        concept_commands, "shipped_concepts", partial(concept_commands.shipped_concepts, sets=4)
+    )  # the demo has all of them
     monkeypatch.chdir(tmp_path)
     Image.open(photo).convert("RGB").save("photo.jpg")
     terms = _next(Path("x.html"))[1]
@@ -198,7 +200,7 @@ def test_the_picture_is_what_the_model_saw(vit_folder: Path, photo: Path) -> Non
     from PIL import Image
 
     from whyformer.cli._explaining import seen_by
-    from whyformer.cli._model import load_image
+    from whyformer.cli._options import load_image
 
     explainer = wf.Explainer(*load_image(str(vit_folder)))
     with Image.open(photo) as image:

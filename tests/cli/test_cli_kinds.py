@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 from whyformer import __main__ as start
-from whyformer.cli._kind import kind_of
+from whyformer.cli._input import kind_of
 from whyformer.cli.main import app
 from whyformer.demo.census import rows_file
 from whyformer.errors import BadInput

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.concepts.textures import FOLDER
 from whyformer.cli.main import app
-from whyformer.concepts.tcav import tcav
+from whyformer.concepts.concept_vectors import tcav
 from whyformer.demo import load_sentiment, model_folder
 from whyformer.demo import pictures as drawn
 

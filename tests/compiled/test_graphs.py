@@ -19,12 +19,12 @@ import whyformer as wf
 from tests.models import CASES
 from tests.support.eager_graph import EagerGraph, recorded_on_cpu
 from tests.support.processors import pair_tokenizer
-from whyformer import borrow
 from whyformer.compiled import graphs as module
 from whyformer.compiled.forms import METHODS, apart, bucket
 from whyformer.compiled.graphs import MOST
 from whyformer.errors import BadInput, NonFinite, UnknownName
-from whyformer.explainer import Explainer
+from whyformer.loan import borrow
+from whyformer.verbs import Explainer
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import whyformer as wf
 from tests.concepts import textures
 from tests.references import tcav as twin
 from whyformer.concepts import TCAVResult
-from whyformer.concepts.tcav import CAV, _parts, _random_magnitude, _rows, fit_cav, holm, score, welch
+from whyformer.concepts.concept_vectors import CAV, _parts, _random_magnitude, _rows, fit_cav, holm, score, welch
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from whyformer.demo import load_pets, load_textures
-from whyformer.demo.faces import face
-from whyformer.demo.pictures import CLASSES, picture
+from whyformer.demo.pictures import CLASSES, face, picture
 
 
 def test_the_model_of_pets_knows_the_drawn_faces() -> None:

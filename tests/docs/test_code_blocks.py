@@ -17,7 +17,7 @@ import torch
 from docs.code_blocks import blocks_of, run
 from tests.support.demo_models import shared_models
 from whyformer.checks.jain_wallace import jain_wallace
-from whyformer.heads.gates import gate_curve
+from whyformer.heads.pruning import gate_curve
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

@@ -15,7 +15,7 @@ import whyformer as wf
 from tests.models.case import randint, seeded
 from tests.support.language import VOCABULARY
 from whyformer.errors import NotOffered
-from whyformer.inputs.columns import axes_along, with_deleted
+from whyformer.inputs.batch import axes_along, with_deleted
 
 TEXT = "rome is in paris. where is london?"
 METHODS = ("occlusion", "two_ended", "shap")

@@ -8,7 +8,7 @@ import torch
 
 import whyformer as wf
 from tests.methods.properties import close, explained
-from whyformer.engines.gradient.patch_grid import grid_artefact, smoothed
+from whyformer.engines.gradient.feature_maps import grid_artefact, smoothed
 from whyformer.errors import BadInput, NotOffered, UnknownName
 
 PIXEL_METHODS = {

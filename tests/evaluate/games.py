@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import Game, Store
+from whyformer.engines.perturbation.game import Game, VariantStore
 
 Array = np.ndarray[Any, Any]
 
@@ -20,7 +20,7 @@ def linear(weights_P: Array, bias: float = 0.2) -> Game:
     return Game(len(weights_P), lambda present_MP: said(present_MP @ weights_P + bias))
 
 
-def together(parts: int, seed: int, store: Store | None = None, batch: int = 7) -> Game:
+def together(parts: int, seed: int, store: VariantStore | None = None, batch: int = 7) -> Game:
     """Parts that back each other up and cancel each other."""
     generator = np.random.default_rng(seed)
     pairs, single = generator.normal(size=(parts, parts)) * 0.4, generator.normal(size=parts)

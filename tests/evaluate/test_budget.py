@@ -16,9 +16,10 @@ import whyformer as wf
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.budget import BACKWARD, Budget, Rates, affordable, budget_of, fitted, guided_shap, price_of
-from whyformer.evaluate.budgeted import Budgeted, Contestant
 from whyformer.evaluate.contender import Contender, wanted
-from whyformer.intervals import spread
+from whyformer.evaluate.recommendation import Budgeted, Contestant
+from whyformer.evidence import spread
+from whyformer.explainer import CoreExplainer
 
 TEXTS = [
     "a witty, seductive movie",
@@ -164,7 +165,7 @@ def test_the_guide_is_the_first_that_fits_and_runs(
             raise NotOffered("not here.")
         return explain(self, *inputs, **how)
 
-    monkeypatch.setattr(wf.Explainer, "explain", explained)
+    monkeypatch.setattr(CoreExplainer, "explain", explained)
     how: dict[str, Any] = {"methods": ["shap"], "spaces": [], "report": False}
     budgeted = explainer().recommend(TEXTS[:4], budget=budget, **how).budgeted
     assert budgeted is not None

@@ -18,10 +18,10 @@ from tests.evaluate.games import together
 from tests.support import folders
 from tests.tables.models import LAYOUTS, rows, table
 from tests.test_loan import CHANGES, IDS, Reader, reader
-from whyformer.codec import is_whole, read_piece, write_piece
-from whyformer.engines.perturbation.game import Store
+from whyformer.engines.perturbation.game import VariantStore
 from whyformer.evaluate.games import games_of
 from whyformer.loan.digests import circumstances, processor_digest, weights_digest
+from whyformer.results.codec import is_whole, read_piece, write_piece
 
 
 def forwards(explainer: wf.Explainer, inputs: Any, folder: Path, **how: Any) -> int:
@@ -98,16 +98,16 @@ def test_tokenizers_and_reference_rows_are_told_apart(tmp_path: Path) -> None:
 def test_flipped_bytes_are_asked_anew(tmp_path: Path) -> None:
     path = tmp_path / "x.variants"
     present = np.eye(10, dtype=bool)
-    whole = together(10, 0, Store(path, 10)).ask(present)
+    whole = together(10, 0, VariantStore(path, 10)).ask(present)
     data = bytearray(path.read_bytes())
     size = len(data) // len(present)
     data[3 * size + 7] ^= 0x40
     path.write_bytes(bytes(data[: 5 * size] + b"half" + data[5 * size :]))
-    again = together(10, 0, Store(path, 10))
+    again = together(10, 0, VariantStore(path, 10))
     assert again.forwards == 0
     assert np.array_equal(again.ask(present), whole)
     assert again.forwards == 1
-    third = together(10, 0, Store(path, 10))
+    third = together(10, 0, VariantStore(path, 10))
     assert np.array_equal(third.ask(present), whole) and third.forwards == 0
     piece = tmp_path / "x.check.json"
     write_piece((1.0, 2.0), piece)

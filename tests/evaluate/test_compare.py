@@ -20,11 +20,11 @@ from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.agreement import kendall, spearman, top_overlap
 from whyformer.evaluate.games import games_of
-from whyformer.evaluate.judge import Marks, OneInput
-from whyformer.evaluate.metrics.bounded import drawn_away
+from whyformer.evaluate.judge import Annotations, OneInput
+from whyformer.evaluate.metrics.soft import drawn_away
+from whyformer.evidence import spread
 from whyformer.inputs.base import Modality
-from whyformer.intervals import spread
-from whyformer.memory import peak_bytes
+from whyformer.loan.memory import peak_bytes
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "I like it", "no movement, not much of anything"]
 METHODS = ["raw_attention", "generic_attention", "input_x_gradient"]
@@ -188,7 +188,8 @@ def test_other_kinds_of_models(name: str) -> None:
 def test_rows_of_a_table(replace: str) -> None:
     import pandas as pd
 
-    from whyformer.demo.census import adult_rows, load_adult
+    from whyformer.demo import load_adult
+    from whyformer.demo.census import adult_rows
 
     model, table = load_adult()
     rows, methods = adult_rows()[:2], ["generic_attention", "occlusion"]
@@ -204,7 +205,7 @@ def test_draws_are_shared_by_methods_and_not_by_inputs() -> None:
     """Sets that all inputs of a size had in common would be an error that no number of inputs averages out."""
     texts = ["a dull film", "a good film"]
     with games_of(explainer(), texts) as games:
-        first, again, other = (OneInput(games, number, Marks(None, None), "logit") for number in (0, 0, 1))
+        first, again, other = (OneInput(games, number, Annotations(None, None), "logit") for number in (0, 0, 1))
         scores = np.arange(len(first.parts), dtype=float)
         drawn = [
             drawn_away(one.trial(scores, False), inside=True, alpha=1.0, beta=0.4) for one in (first, again, other)

@@ -17,11 +17,10 @@ from tests.models import CASES
 from tests.support import processors
 from whyformer.engines.perturbation.variants import variants_of
 from whyformer.errors import BadInput, UnknownName
-from whyformer.evaluate.detectors import overlap
-from whyformer.evaluate.field import halves
-from whyformer.evaluate.games import games_of
-from whyformer.explainer import Explainer
-from whyformer.intervals import spread
+from whyformer.evaluate.candidates import halves
+from whyformer.evaluate.games import games_of, overlap
+from whyformer.evidence import spread
+from whyformer.verbs import Explainer
 
 METHODS = ["generic_attention", "raw_attention"]
 METRICS = ["aopc", "ranked_truthfulness"]

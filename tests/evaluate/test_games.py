@@ -16,7 +16,7 @@ from tests.evaluate.games import together
 from tests.models import CASES
 from tests.support import folders
 from whyformer.demo import load_sentiment
-from whyformer.engines.perturbation.game import Store
+from whyformer.engines.perturbation.game import VariantStore
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import greedy
@@ -175,7 +175,7 @@ def test_a_stopped_job_goes_on_where_it_was(tmp_path: Path) -> None:
     class Stopped(KeyboardInterrupt):
         pass
 
-    game = together(10, 0, Store(path, 10), batch=7)
+    game = together(10, 0, VariantStore(path, 10), batch=7)
     say, done = game._say, []
 
     def stop_after_three(part: Any) -> Any:
@@ -189,10 +189,10 @@ def test_a_stopped_job_goes_on_where_it_was(tmp_path: Path) -> None:
         game.ask(present)
     with path.open("ab") as file:
         file.write(b"half a rec")  # killed while writing
-    again = together(10, 0, Store(path, 10), batch=7)
+    again = together(10, 0, VariantStore(path, 10), batch=7)
     assert np.array_equal(again.ask(present), whole)
     assert again.forwards == len(present) - 21
-    third = together(10, 0, Store(path, 10))
+    third = together(10, 0, VariantStore(path, 10))
     assert np.array_equal(third.ask(present), whole)
     assert third.forwards == 0
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_held_is_refused_at_once(
     def nothing(*args: Any, **how: Any) -> Any:
         raise AssertionError("nothing is to be explained")
 
-    monkeypatch.setattr("whyformer.explainer.Explainer.explain", nothing)
+    monkeypatch.setattr("whyformer.explainer.CoreExplainer.explain", nothing)
     explainer = wf.Explainer(*wf.demo.load_sentiment())
     texts = ["a film , a good film", "a very bad old book"] * 3
     for judge in (explainer.compare, explainer.recommend, explainer.report):

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from whyformer.evaluate.lead import RARE, chance_of_lead
-from whyformer.intervals import interval, spread
+from whyformer.evaluate.agreement import RARE, chance_of_lead
+from whyformer.evidence import interval, spread
 
 
 def test_chance_by_hand() -> None:

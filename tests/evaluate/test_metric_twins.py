@@ -12,13 +12,12 @@ import pytest
 from tests.evaluate.games import predict, together
 from tests.references import metrics as references
 from tests.references.metrics.twin import Facts, MetricTwin
-from whyformer.engines.perturbation.ranking import random_sets
-from whyformer.evaluate.contender import Scored
-from whyformer.evaluate.metrics.bounded import random_numbers
+from whyformer.engines.perturbation.players import random_sets
+from whyformer.evaluate.contender import Scored, Trial
+from whyformer.evaluate.metrics.soft import random_numbers
 from whyformer.evaluate.soft_game import SoftGame
-from whyformer.evaluate.trial import Trial
 from whyformer.registry import list_metrics
-from whyformer.types import Units
+from whyformer.results.types import Units
 
 METRICS = list_metrics()
 GRIDS = [(1, 1), (1, 2), (5, 1), (1, 13), (3, 4), (5, 8)]  # of the parts

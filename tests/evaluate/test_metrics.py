@@ -10,13 +10,13 @@ import pytest
 
 import whyformer as wf
 from tests.evaluate.games import linear, together
-from whyformer.engines.perturbation.ranking import random_sets, without_bottom, without_top
+from whyformer.engines.perturbation.players import random_sets, without_bottom, without_top
 from whyformer.errors import UnknownName
+from whyformer.evaluate.contender import Trial
 from whyformer.evaluate.metrics.faithfulness import ranked
 from whyformer.evaluate.metrics.forecast import squared_error
 from whyformer.evaluate.metrics.soft import retained
 from whyformer.evaluate.soft_game import SoftGame
-from whyformer.evaluate.trial import Trial
 from whyformer.registry import get_metric
 
 METRICS = wf.list_metrics()

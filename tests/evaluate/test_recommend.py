@@ -17,9 +17,8 @@ from tests.references.metrics import optimus
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.budget import within_effort
-from whyformer.evaluate.candidates import CLASSES, SPACES, Candidate, candidates_of, scores_of_each
+from whyformer.evaluate.candidates import CLASSES, SPACES, Candidate, alone, candidates_of, scores_of_each
 from whyformer.evaluate.contender import wanted
-from whyformer.evaluate.field import alone
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.recommend import EFFORT
 from whyformer.evaluate.recommendation import ANY

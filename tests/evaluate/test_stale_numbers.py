@@ -30,7 +30,7 @@ from whyformer.inputs.batch import SHOWN, Batch
 from whyformer.jobs.job import RESOLVED as OF_JOBS
 from whyformer.jobs.job import explain_dataset
 from whyformer.loan.digests import Undescribed, digest, processor_digest, weights_digest
-from whyformer.types import Target
+from whyformer.results.types import Target
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
 ROW = 0  # which row a head reads: a setting in the file of a model

@@ -15,8 +15,8 @@ from scipy.stats import spearmanr
 import whyformer as wf
 from whyformer.demo import load_sentiment
 from whyformer.evaluate.agreement import ranking_agreement
-from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, chance_of
-from whyformer.intervals import spread
+from whyformer.evaluate.compare import ComparedMethod, Comparison, Leader, chance_of
+from whyformer.evidence import spread
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "I like it", "no movement, not much of anything"]
 METHODS = ["raw_attention", "generic_attention", "attn_lrp", "two_ended"]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whyformer as wf
-from whyformer.borrow import _loan
+from whyformer.loan.borrow import _loan
 
 IDS = {"input_ids": torch.tensor([[3, 4, 5, 6, 7]])}
 

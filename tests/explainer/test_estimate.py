@@ -13,7 +13,7 @@ from tests.models import CASES
 from tests.models.case import randint
 from whyformer import estimate
 from whyformer.errors import BadInput, NotOffered
-from whyformer.memory import peak_bytes
+from whyformer.loan.memory import peak_bytes
 
 LONG = {"input_ids": randint(5, 90, 1, 700)}
 
@@ -34,7 +34,7 @@ def test_an_estimate_is_close_to_what_it_takes() -> None:
 def test_room_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     explainer = wf.Explainer(long_model("bert"))
     monkeypatch.setattr(estimate, "LONG", 100)
-    monkeypatch.setattr("whyformer.attributions.LONG", 100)
+    monkeypatch.setattr("whyformer.explanations.LONG", 100)
     assert explainer.estimate(LONG, method="generic_attention").route == "full"
     assert explainer.explain(LONG, method="generic_attention")[0].matrix is not None
     monkeypatch.setattr(estimate, "free_bytes", lambda device: 40 * 2**20)

@@ -15,7 +15,7 @@ import whyformer as wf
 from tests.models import CASES
 from tests.support.live_bytes import LiveBytes
 from whyformer.capture.intercept import module_names
-from whyformer.capture.trail import Source
+from whyformer.capture.trail import ProjectionSource
 from whyformer.study import Study, study_of
 from whyformer.study.dataflow import trace
 from whyformer.study.leak import Marks, Probe, _Isolate, _marks
@@ -231,9 +231,9 @@ def test_marks_come_back_as_they_were_added() -> None:
 def test_a_source_is_not_taken_for_another_at_its_old_address() -> None:
     memory = bytearray(256)
     tensor = torch.frombuffer(memory, dtype=torch.float32)
-    address, source = tensor.data_ptr(), Source.of(tensor)
-    assert Source.of(tensor[8:]).storage == source.storage
+    address, source = tensor.data_ptr(), ProjectionSource.of(tensor)
+    assert ProjectionSource.of(tensor[8:]).storage == source.storage
     del tensor
     other = torch.frombuffer(memory, dtype=torch.float32)
     assert other.data_ptr() == address
-    assert Source.of(other).storage != source.storage
+    assert ProjectionSource.of(other).storage != source.storage

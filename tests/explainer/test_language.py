@@ -367,7 +367,7 @@ def test_variants_go_on_from_a_shared_beginning(
     family: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is remembered of it changes no score, and the saving is said."""
-    from whyformer.engines.perturbation import prefix
+    from whyformer.engines.perturbation import game
 
     prompt = "The cat sat on the mat . The big red dog ran home . He said yes . " + PROMPT.capitalize()
     inputs: Any = (prompt, ANSWER) if "span" in how else prompt
@@ -380,7 +380,7 @@ def test_variants_go_on_from_a_shared_beginning(
     read.clear()
     quick = wf.explain(lm, inputs, processor=tokenizer(), method="occlusion", batch_size=4, **how)
     tokens, _ = sum(read), read.clear()
-    monkeypatch.setattr(prefix, "SHORTEST", 10**6)
+    monkeypatch.setattr(game, "SHORTEST", 10**6)
     whole = wf.explain(lm, inputs, processor=tokenizer(), method="occlusion", batch_size=4, target=None, **how)
     np.testing.assert_allclose(quick.scores, whole.scores, atol=1e-4 * max(1, np.abs(whole.scores).max()))
     assert quick.checks["prefix_reused"] > (0.05 if "units" in how else 0.3) and "prefix_reused" not in whole.checks

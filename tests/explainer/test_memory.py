@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.methods.properties import explained
-from whyformer import memory as module
-from whyformer.memory import CLEAR, Peak
+from whyformer.loan import memory as module
+from whyformer.loan.memory import CLEAR, Peak
 
 LARGE = 64 << 20
 

@@ -15,14 +15,14 @@ import whyformer as wf
 from tests.cli.test_cli import run
 from tests.support import folders
 from tests.views import samples
-from whyformer.concepts.tcav import TCAVResult
+from whyformer.concepts.concept_vectors import TCAVResult
 from whyformer.demo import load_adult, model_folder
 from whyformer.engines.perturbation.game import cache_of
 from whyformer.errors import BadInput
 from whyformer.files.image_file import open_image
 from whyformer.heads.syntactic import read_conllu
 from whyformer.inputs.audio import clip_of
-from whyformer.tables.csv_rows import CsvRows
+from whyformer.tables.global_explanation import CsvRows
 from whyformer.tables.saved import load_model, save_model
 
 

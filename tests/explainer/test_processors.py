@@ -14,7 +14,7 @@ import whyformer as wf
 from tests.support import folders
 from whyformer.errors import BadInput, UnknownName
 from whyformer.parameters import checked
-from whyformer.session import loaded_as
+from whyformer.run.session import loaded_as
 
 TEXT = "i like it"
 

@@ -7,8 +7,8 @@ import pytest
 
 import whyformer as wf
 from whyformer.errors import BadInput
-from whyformer.interop import shap_package
-from whyformer.types import Explanation, Target, Units
+from whyformer.results.interop import shap_package
+from whyformer.results.types import Explanation, Target, Units
 
 SENTENCES = [
     "I like the movie",

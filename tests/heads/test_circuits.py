@@ -11,7 +11,7 @@ from tests.models import CASES
 from tests.models.case import HEADS, WIDTH
 from whyformer.errors import NotOffered
 from whyformer.heads import circuits
-from whyformer.heads.circuits import positive_share
+from whyformer.heads.head_circuits import positive_share
 
 D = WIDTH // HEADS
 

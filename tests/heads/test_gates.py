@@ -15,7 +15,7 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput
 from whyformer.heads import gate_curve, learn_gates, pruning_curve
-from whyformer.heads.gates import final_gates, open_probability, sampled_gates
+from whyformer.heads.pruning import final_gates, open_probability, sampled_gates
 
 
 def test_gates_are_those_of_the_paper() -> None:

@@ -13,9 +13,9 @@ from tests.models import CASES
 from tests.models.case import HEADS, LAYERS
 from tests.references.head_importance import masked
 from whyformer.errors import BadInput, UnknownName
+from whyformer.evidence import interval
 from whyformer.heads import head_importance, pruning_curve
 from whyformer.heads.pruning import removal_order
-from whyformer.intervals import interval
 
 LABELS = [2, 0]
 ALL = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]

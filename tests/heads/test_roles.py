@@ -11,8 +11,7 @@ from tests.methods.properties import FAMILY, close, model_of, padded
 from tests.models import CASES
 from whyformer.errors import NotOffered
 from whyformer.heads import induction, roles
-from whyformer.heads.head_roles import is_punctuation
-from whyformer.heads.induction import duplicate_token, induction_score, previous_token
+from whyformer.heads.head_roles import duplicate_token, induction_score, is_punctuation, previous_token
 
 
 def sentences() -> dict[str, torch.Tensor]:

@@ -20,8 +20,8 @@ from training import translation
 from whyformer.cli.main import app
 from whyformer.errors import BadInput
 from whyformer.heads import head_importance, layer_profile, roles
-from whyformer.heads.placement import stream_relevance
-from whyformer.session import passing_through
+from whyformer.heads.importance_kinds import stream_relevance
+from whyformer.run.session import passing_through
 
 NAMES = ("t5", "bart", "marian")
 PARTS = ("encoder", "encoder", "decoder", "cross", "decoder", "cross")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.case import randn, seeded
-from whyformer.views.image import frames_of
+from whyformer.views.image_marks import frames_of
 
 CLASSES = 3
 
@@ -116,7 +116,7 @@ def test_every_detection_token_is_read_at_its_own_row() -> None:
 def test_gradients_at_the_pixels(make: Any) -> None:
     model, inputs = make(), SMALL if make is yolos else LARGE
     result = wf.explain(model, inputs, method="input_x_gradient", target=(2, 1))[0]
-    # Two of the same: what torch says of a single one behind batch norm is wrong on the CPU (capture/batch_norm.py).
+    # Two of the same: what torch says of a single one behind batch norm is wrong on the CPU (capture/functions.py).
     pixels = inputs["pixel_values"].repeat(2, 1, 1, 1).requires_grad_()
     (slope,) = torch.autograd.grad(model(pixel_values=pixels).logits[0, 2, 1], pixels)
     rows, columns = result.units.grid

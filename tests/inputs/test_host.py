@@ -14,8 +14,8 @@ import whyformer as wf
 from tests.models import CASES
 from whyformer import explanations
 from whyformer.explanations import _fetched
-from whyformer.inputs import host
-from whyformer.inputs.host import all_real, on_host
+from whyformer.inputs import batch
+from whyformer.inputs.batch import all_real, on_host
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def fetches() -> Iterator[list[Tensor]]:
         asked.append(tensor)
         return tensor.clone()
 
-    with patch.object(host, "AT_HAND", set()), patch.object(Tensor, "cpu", cpu):
+    with patch.object(batch, "AT_HAND", set()), patch.object(Tensor, "cpu", cpu):
         yield asked
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from whyformer import Explainer
-from whyformer.borrow import borrowed
 from whyformer.inputs.language import ENOUGH, is_causal
+from whyformer.loan.borrow import borrowed
 
 CONFIG = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=40, n_positions=128)
 

@@ -13,7 +13,7 @@ from tests.models.case import seeded
 from tests.support import folders
 from whyformer.errors import BadInput
 from whyformer.inputs.text import characters_of
-from whyformer.views.text import scale_for, token_run
+from whyformer.views.text_marks import scale_for, token_run
 
 
 def unigram(*pieces: str) -> Any:

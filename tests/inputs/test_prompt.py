@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import whyformer as wf
-from whyformer import session
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NothingCaptured, NotOffered
+from whyformer.inputs.chat import sentences, words
 from whyformer.inputs.prompt import changed
-from whyformer.inputs.segments import sentences, words
+from whyformer.run import session
 
 WEIGHTS = {"France": 1.5, "capital": 0.5, "Berlin": -0.75, "…": 0.125}
 PAIR = ("The capital of France. Berlin is elsewhere! Rivers flow.", " Paris")

@@ -14,7 +14,7 @@ from tests.models.case import seeded
 from tests.models.hf import ENCODER
 from tests.support.processors import PLACES, pair_tokenizer
 from whyformer.errors import BadInput
-from whyformer.inputs.rust_tokenizer import as_processor
+from whyformer.inputs.processing import as_processor
 
 TEXT = "anna lives in paris and works . bob lives in rome ."
 CORPUS = ["the cat sat on the mat.", "the dog sat on the log.", "cats and dogs are animals, and so on."]

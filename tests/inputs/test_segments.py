@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whyformer.errors import BadInput
-from whyformer.inputs.segments import members, sentences, spans_of, token_sentences, words
+from whyformer.inputs.chat import members, sentences, spans_of, token_sentences, words
 
 
 def texts(text: str, spans: list[tuple[int, int]]) -> list[str]:

@@ -19,7 +19,7 @@ from tests.models.hf import ENCODER
 from tests.support.processors import PLACES, pair_tokenizer
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.inputs.answers import LONGEST
-from whyformer.views.facts import answer_words, predicted
+from whyformer.views.header import answer_words, predicted
 
 ENTITIES = ("O", "B-PER", "I-PER", "B-LOC")
 QUESTION = ("where is anna", "anna lives in paris and bob works in rome .")

@@ -20,8 +20,8 @@ import whyformer as wf
 from tests.jobs.sentences import numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, MissingExtra, NotAllowed, UnknownName
-from whyformer.jobs.partition import batches_of
 from whyformer.jobs.schema import _part, _struct, arrow_type
+from whyformer.jobs.source import batches_of
 from whyformer.jobs.tally import Tallies
 
 METHODS = ["generic_attention", "grad_sam"]

@@ -18,9 +18,8 @@ from tests.jobs.sentences import census, census_explainer, numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, JobStopped, UnknownName
 from whyformer.jobs.folder import Written
-from whyformer.jobs.partition import Part, Row
-from whyformer.jobs.pool import ATTEMPTS, Gone, Pool, Staff
-from whyformer.jobs.processes import _sent, _serve, devices_of, threads_of
+from whyformer.jobs.processes import ATTEMPTS, Gone, Pool, Staff, _sent, _serve, devices_of, threads_of
+from whyformer.jobs.source import Part, Row
 from whyformer.jobs.worker import Work
 
 TEXTS = sentences(32)

@@ -16,7 +16,7 @@ import whyformer as wf
 from tests import models
 from tests.models import CASES
 from tests.references import twin
-from whyformer.types import Explanation
+from whyformer.results.types import Explanation
 
 FAMILY, TARGET = twin.FAMILY, twin.TARGET
 

@@ -10,10 +10,10 @@ from torch import nn
 
 from tests.methods.properties import TARGET, model_of
 from tests.models import CASES
-from whyformer.borrow import borrowed
-from whyformer.explainer import Explainer
+from whyformer.loan.borrow import borrowed
 from whyformer.run import Run
 from whyformer.study import hidden_padding, study_of
+from whyformer.verbs import Explainer
 
 
 @contextmanager

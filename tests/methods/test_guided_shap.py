@@ -17,7 +17,7 @@ from tests.support import language
 from whyformer.errors import BadInput, UnknownName
 from whyformer.methods.integrated_gradients import alone
 from whyformer.methods.shap import CEILING, GUIDES, ROUND
-from whyformer.session import Session
+from whyformer.run.session import Session
 
 METHOD = {"method": "shap"}
 TEXT = "The cat sat on the mat . The big red dog ran home . He said yes . It is not far . All are here ."

@@ -28,7 +28,7 @@ from tests.references.differentiable import numbers
 from tests.references.integrated_gradients import integrated_gradients
 from whyformer.engines.gradient import InputSpace
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.memory import SavedBytes
+from whyformer.loan.memory import SavedBytes
 
 METHOD = {"method": "integrated_gradients", "steps": 8}
 MASK = 7  # any id will do on a random model

@@ -30,8 +30,8 @@ from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.players import Players, players_of
 from whyformer.engines.perturbation.variants import Replaced
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.interop import shap_package
 from whyformer.methods.shap import QUEUE, _Masker
+from whyformer.results.interop import shap_package
 
 METHOD = {"method": "shap"}
 

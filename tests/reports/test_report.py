@@ -16,8 +16,7 @@ from tests.models import CASES
 from whyformer.demo import load_sentiment
 from whyformer.errors import UnknownName
 from whyformer.evidence import Standing, ordinal
-from whyformer.reports.deletion import DRAWS, counts_of, deletion_of
-from whyformer.reports.report import METHODS, misleading, usual_methods
+from whyformer.reports.report import DRAWS, METHODS, counts_of, deletion_of, misleading, usual_methods
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "no movement, not much of anything"]
 FEW = ["generic_attention", {"method": "raw_attention", "layers": "mean"}]

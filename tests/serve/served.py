@@ -15,11 +15,11 @@ from tests.models import CASES, UNUSUAL
 from tests.models.case import seeded
 from tests.support import language, processors
 from tests.support.processors import SIDE, pair_tokenizer, picture
-from whyformer.explainer import Explainer
 from whyformer.serve.app import Served, application
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
 from whyformer.serve.store import Store
+from whyformer.verbs import Explainer
 
 TEXT = "anna lives in paris and bob works in rome"
 CLIP = (np.sin(np.arange(1600) / 9) * np.hanning(1600) * 0.6).astype(np.float32)  # a tenth of a second

@@ -13,10 +13,10 @@ from starlette.testclient import TestClient
 
 from tests.serve.served import TEXT, asked, client, explainer, png, served
 from tests.support.processors import picture
-from whyformer.codec import from_plain
 from whyformer.errors import BadInput
 from whyformer.registry import list_methods
-from whyformer.result import Result
+from whyformer.results.codec import from_plain
+from whyformer.results.result import Result
 from whyformer.serve.store import Store
 from whyformer.views.html.live import live_html
 

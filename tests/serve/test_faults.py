@@ -19,11 +19,11 @@ from tests.models.case import seeded
 from tests.serve.served import SMALL, TEXT, asked, client, explainer, png, served
 from tests.serve.test_jobs import ROOT, Gate, over
 from tests.support.processors import pair_tokenizer
-from whyformer.explainer import Explainer
 from whyformer.serve.app import Served
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
 from whyformer.serve.store import Entry, Store
+from whyformer.verbs import Explainer
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_too_many_are_refused_in_words(jobs: Jobs) -> None:
 
 
 def test_a_running_job_is_left_at_the_next_step_of_any_loop(jobs: Jobs) -> None:
-    from whyformer.session import tracker
+    from whyformer.run.session import tracker
 
     begun, steps = threading.Event(), []
 
@@ -176,7 +176,7 @@ def test_ctrl_c_ends_the_server_while_it_listens_and_works(tmp_path: Path) -> No
         "from whyformer.serve.models import Models, ServedModel; from whyformer.serve.store import Store\n"
         "model = ServedModel('table', 'table', wf.Explainer(*load_adult()))\n"  # whose libraries are imported soon
         f"whole = Served(Models([model]), Store(None), Jobs(), token='{TOKEN}')\n"
-        "def forever():\n    from whyformer.session import tracker\n"
+        "def forever():\n    from whyformer.run.session import tracker\n"
         "    for _ in tracker(None)(range(10**6), 'forever'): time.sleep(0.01)\n"
         "job = whole.jobs.add('table', 'forever', forever)\n"
         "run(whole, 0, lambda at: print(at, job.id, flush=True))"

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from tests.serve.served import explainer
 from whyformer.cli.main import app
-from whyformer.cli.serve import served_model
+from whyformer.cli.service_commands import served_model
 from whyformer.demo import load_adult
 from whyformer.errors import BadInput, UnknownName
-from whyformer.explainer import Explainer
 from whyformer.serve.models import Models, ServedModel
-from whyformer.serve.question import Input
+from whyformer.serve.safety import Input
 from whyformer.serve.server import address, bound
 from whyformer.serve.store import Store
+from whyformer.verbs import Explainer
 
 
 @pytest.mark.parametrize("kind", ["text", "language", "image"])

@@ -14,12 +14,12 @@ from tests.serve.served import explainer, model_of, served
 from tests.support.browser import Browser
 from tests.support.processors import picture
 from tests.views.test_accessible import BROKEN, axe
-from whyformer.explainer import Explainer
 from whyformer.serve.app import Served
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
 from whyformer.serve.safety import written_sound
 from whyformer.serve.store import Store
+from whyformer.verbs import Explainer
 
 KINDS = ("pair", "similarity", "sound", "detector", "translation")
 NASTY = "<img src=x onerror=document.title='hit'>"

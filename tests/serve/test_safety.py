@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from tests.serve.served import TEXT, asked, client, png, served
-from whyformer.cli.serve import hub_model
+from whyformer.cli.service_commands import hub_model
 from whyformer.errors import BadInput
 from whyformer.serve import safety
-from whyformer.serve.safety import Guard, is_loopback, opened_picture, token_for
+from whyformer.serve.safety import RequestGuard, is_loopback, opened_picture, token_for
 
 NASTY = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"
 
@@ -345,6 +345,6 @@ def test_no_bytes_are_a_500(ask: TestClient, body: bytes, path: str) -> None:
 def test_only_http_is_served() -> None:
     import asyncio
 
-    guard = Guard(lambda *_: pytest.fail("it came through"), "127.0.0.1", None)  # type: ignore[arg-type]
+    guard = RequestGuard(lambda *_: pytest.fail("it came through"), "127.0.0.1", None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="only http"):
         asyncio.run(guard({"type": "websocket"}, None, None))  # type: ignore[arg-type]

@@ -17,11 +17,10 @@ from tests.serve.served import CLIP, asked, client, explainer, png, served
 from tests.serve.test_safety import OTHERS_DRAW
 from tests.support.processors import picture
 from whyformer.errors import BadInput
-from whyformer.explainer import Explainer
-from whyformer.serve.heads import labels_of
-from whyformer.serve.models import ServedModel
+from whyformer.serve.explaining import labels_of
+from whyformer.serve.models import ServedModel, kind_of, sample_of, second_of
 from whyformer.serve.safety import opened_sound, written_sound
-from whyformer.serve.samples import kind_of, sample_of, second_of
+from whyformer.verbs import Explainer
 
 
 @pytest.fixture(scope="module")

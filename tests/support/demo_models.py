@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from whyformer import demo
-from whyformer.demo import census
 
 LOADERS = {
     "sentiment": (demo, "load_sentiment", demo.load_sentiment),
     "pets": (demo, "load_pets", demo.load_pets),
     "textures": (demo, "load_textures", demo.load_textures),
-    "adult": (census, "load_adult", census.load_adult),
+    "adult": (demo, "load_adult", demo.load_adult),
 }
 
 

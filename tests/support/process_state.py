@@ -21,11 +21,11 @@ OF_LIBRARIES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE
 def process_state() -> dict[str, object]:
     """Settings of the process, of torch and of whyformer that a test could leave changed."""
     from whyformer import registry
-    from whyformer.borrow import _OUT
     from whyformer.checks.check import CHECKS
     from whyformer.compiled.graph import RECORDERS
-    from whyformer.explainer import Explainer
     from whyformer.inputs.modalities import KINDS
+    from whyformer.loan.borrow import _OUT
+    from whyformer.verbs import Explainer
 
     registry.list_methods(), registry.list_metrics()  # registered when first listed
     loggers = [logging.getLogger(), logging.getLogger("whyformer")]

@@ -13,7 +13,7 @@ from tests.models import CASES
 from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, rows, saint, shared, table
 from whyformer.errors import BadInput
 from whyformer.tables import GlobalExplanation
-from whyformer.tables.column_result import Remarks
+from whyformer.tables.table_results import Remarks
 
 SOME = rows(23)
 

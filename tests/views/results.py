@@ -14,7 +14,7 @@ from whyformer.checks.jain_wallace import AttentionTest, JainWallace
 from whyformer.checks.randomisation import Randomisation, Stage
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel
 from whyformer.concepts import ConceptScore, Maximized, TCAVResult
-from whyformer.evaluate.comparison import ComparedMethod, Comparison, MetricScore
+from whyformer.evaluate.compare import ComparedMethod, Comparison, MetricScore
 from whyformer.evaluate.recommendation import ChosenMethod, Outcome, Recommendation
 from whyformer.evidence import Deletion
 from whyformer.heads import (
@@ -28,13 +28,13 @@ from whyformer.heads import (
     PruningCurve,
     SyntacticHeads,
 )
-from whyformer.jobs.summary import Case, DatasetSummary, Importance
+from whyformer.jobs.dataset import Case, DatasetSummary, Importance
 from whyformer.language.citations import Citations, SourceSentence
 from whyformer.reports.report import Report
-from whyformer.result import Result
+from whyformer.results.result import Result
+from whyformer.results.types import Choice as Said
+from whyformer.results.types import Cost, Explanation, Generation, Target
 from whyformer.tables import ContextExplanation, CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
-from whyformer.types import Choice as Said
-from whyformer.types import Cost, Explanation, Generation, Target
 
 NAN = float("nan")
 COST = Cost(forwards=1, backwards=1, seconds=0.0123)

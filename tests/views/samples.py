@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from whyformer.types import Cost, Explanation, Generation, Record, Site, Target, Units
+from whyformer.results.types import Cost, Explanation, Generation, Record, Site, Target, Units
 
 TEXT = "I did not like it, but unbelievable!"
 TOKENS = ("[CLS]", "i", "did", "not", "like", "it", ",", "but", "un", "##believable", "!", "[SEP]")

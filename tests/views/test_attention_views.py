@@ -11,11 +11,11 @@ import torch
 
 from tests.views import samples
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.types import Record, Site
+from whyformer.results.types import Record, Site
 from whyformer.views import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
-from whyformer.views.facts import short
+from whyformer.views.header import short
 from whyformer.views.marks import HeadColours, Matrix
-from whyformer.views.terminal.page import text
+from whyformer.views.terminal.terminal_page import text
 from whyformer.views.view import Page, View
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from tests.views import samples
-from whyformer.views.axes import Axis, axes_of, limits, styles, ticks
-from whyformer.views.color import MISSING, colours
 from whyformer.views.html.charts import MOST_TIPS
-from whyformer.views.marks import Bar, Bars, Line, Lines, Matrix, Points, Scale, Scatter, Table
-from whyformer.views.terminal.page import text
+from whyformer.views.marks import Bar, Bars, Line, Lines, Matrix, Points, Scale, Scatter, TableMark
+from whyformer.views.scales import MISSING, Axis, axes_of, colours, limits, styles, ticks
+from whyformer.views.terminal.terminal_page import text
 from whyformer.views.view import Page, Panel, View
 
-TABLE = Table(
+TABLE = TableMark(
     ("method", "aopc ↑", "cost"),
     (("raw <b>", "0.12", "1"), ("greedy", "0.99", "")),
     shades=((None, 0.4, None), (None, None, None)),
@@ -48,7 +47,7 @@ def test_terminal_shows_numbers_and_shapes() -> None:
 
 def test_wide_tables_go_on_below() -> None:
     columns = ("method", *(f"a long heading {i}" for i in range(8)))
-    wide = Table(columns, (("x", *(str(i) for i in range(8))),))
+    wide = TableMark(columns, (("x", *(str(i) for i in range(8))),))
     shown = text(Page("", (View("wide", (Panel((wide,)),)),)), width=60)
     assert all(len(line) <= 60 for line in shown.splitlines())
     assert shown.count("method") > 1

@@ -14,11 +14,22 @@ from rich.console import Console
 from tests.views import samples
 from whyformer.errors import BadInput, UnknownName
 from whyformer.views import side_by_side, view_of
-from whyformer.views.color import DIVERGING, HEADS, HEAT, SEQUENTIAL, colour, colours, ink_on, ramp, rgb
-from whyformer.views.facts import decimals
+from whyformer.views.header import decimals
 from whyformer.views.marks import Heat, Ranking, Scale, TokenRun
-from whyformer.views.scales import scale_of, share
-from whyformer.views.terminal.page import PageOnTerminal
+from whyformer.views.scales import (
+    DIVERGING,
+    HEADS,
+    HEAT,
+    SEQUENTIAL,
+    colour,
+    colours,
+    ink_on,
+    ramp,
+    rgb,
+    scale_of,
+    share,
+)
+from whyformer.views.terminal.terminal_page import PageOnTerminal
 
 # Machado, Oliveira & Fernandes 2009, severity 1: what a deuteranope and a protanope see of linear RGB.
 DEUTAN = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]

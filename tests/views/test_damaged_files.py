@@ -19,8 +19,8 @@ import whyformer as wf
 from tests.views import samples
 from tests.views.results import ALL
 from whyformer.errors import BadInput, WhyformerError
-from whyformer.files.archives import DEEPEST
-from whyformer.result import Result
+from whyformer.files.paths import DEEPEST
+from whyformer.results.result import Result
 
 KINDS = sorted(ALL, key=lambda kind: kind.__name__)
 ODD: list[Any] = [None, True, 3, -1, 1.5, 10**30, "x", [], {}, [None], ["a"], [[1], [2, 3]], {"a": 1}, [[[[1]]]]]
@@ -236,7 +236,7 @@ def test_a_small_file_does_not_take_all_memory(tmp_path: Path) -> None:
 
 def test_what_is_packed_tightly_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros that are ours are written so that they are not taken for a trap."""
-    monkeypatch.setattr("whyformer.files.archives.ARRAY_BYTES", 1000)
+    monkeypatch.setattr("whyformer.files.paths.ARRAY_BYTES", 1000)
     zeros = np.zeros((400, 400), np.float32)
     path = samples.text(matrix=zeros).save(tmp_path / "x.npz")
     np.testing.assert_array_equal(wf.load(path).matrix, zeros)

@@ -15,10 +15,10 @@ import torch
 import whyformer as wf
 from tests.models import CASES
 from tests.support import processors
-from whyformer.types import Target
+from whyformer.results.types import Target
 from whyformer.views.explained import side_by_side, view_of
-from whyformer.views.facts import facts
-from whyformer.views.image import framed, frames_of, gradient_space
+from whyformer.views.header import facts
+from whyformer.views.image_marks import framed, frames_of, gradient_space
 from whyformer.views.marks import Frame, Heat, Picture
 
 SIZE = {"shortest_edge": 32, "longest_edge": 64}

@@ -9,7 +9,7 @@ import pytest
 import whyformer as wf
 from tests.views import samples
 from whyformer.errors import UnknownName
-from whyformer.views.facts import cost, explained, options
+from whyformer.views.header import cost, explained, options
 
 
 @pytest.mark.parametrize("ending", ["html", "png", "svg", "pdf", "json", "npz"])

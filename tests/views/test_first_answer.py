@@ -10,14 +10,13 @@ import pytest
 
 from tests.views import samples
 from whyformer.registry import list_methods
-from whyformer.types import Choice, Explanation, Generation, Target, Units
+from whyformer.results.types import Choice, Explanation, Generation, Target, Units
 from whyformer.views import view_of
 from whyformer.views.explained import side_by_side
-from whyformer.views.facts import answer, decimals, details, doubts, ends, fixed
-from whyformer.views.folding import folded_units, folded_words
+from whyformer.views.header import MEANINGS, answer, check_words, decimals, details, doubts, ends, fixed, method_words
 from whyformer.views.marks import Scale
-from whyformer.views.plain_words import MEANINGS, check_words, method_words
-from whyformer.views.terminal.page import text
+from whyformer.views.terminal.terminal_page import text
+from whyformer.views.text_marks import folded_units, folded_words
 from whyformer.views.view import Page
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))

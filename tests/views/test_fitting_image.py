@@ -14,9 +14,9 @@ import whyformer as wf
 from tests.support import folders
 from tests.views import samples
 from whyformer.errors import BadInput
-from whyformer.types import Record, Site
+from whyformer.results.types import Record, Site
 from whyformer.views import heads_over_image, side_by_side, view_of
-from whyformer.views.image import to_pixels
+from whyformer.views.image_marks import to_pixels
 
 ORIENTATION = 0x0112  # of EXIF
 

@@ -13,7 +13,7 @@ from tests.support.snapshots import compare
 from tests.views import samples
 from tests.views.test_html import Balanced
 from tests.views.test_terminal import SNAPSHOTS, drawn
-from whyformer.types import Explanation, Generation, Target, Units
+from whyformer.results.types import Explanation, Generation, Target, Units
 from whyformer.views import generation_view, side_by_side, view_of
 from whyformer.views.generation import texts_of
 from whyformer.views.marks import Dialogue, Matrix, Ranking, Reading, TokenRun

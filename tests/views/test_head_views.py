@@ -17,7 +17,7 @@ from tests.views.results import head_roles
 from tests.views.results import pruning_curve as pruning
 from whyformer.cli.main import app
 from whyformer.heads import circuits, direct_logit, head_importance, induction, layer_profile, pruning_curve, roles
-from whyformer.views.heads import head_map, head_scale
+from whyformer.views.head_views import head_map, head_scale
 
 
 def test_every_result_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.views import samples
 from whyformer.errors import BadInput, UnknownName
-from whyformer.views.image import heat, painted, painted_heads, png, resized, shrunk, to_pixels, unnormalized
+from whyformer.views.image_marks import heat, painted, painted_heads, png, resized, shrunk, to_pixels, unnormalized
 from whyformer.views.marks import HeadColours
 
 

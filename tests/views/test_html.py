@@ -15,10 +15,10 @@ from tests.support.snapshots import compare
 from tests.views import samples
 from tests.views.test_terminal import SNAPSHOTS, VIEWS
 from whyformer.views import heads_over_image, page, relevance_map, side_by_side, view_of
-from whyformer.views.facts import doubts
+from whyformer.views.header import doubts
+from whyformer.views.html.charts import matrix_svg
 from whyformer.views.html.live import script
 from whyformer.views.html.style import STYLE
-from whyformer.views.html.svg import matrix_svg
 from whyformer.views.marks import Matrix, Scale
 from whyformer.views.view import Fact, Page, Terms, View
 
@@ -195,7 +195,7 @@ def test_maps_of_heads_and_of_relevance(tmp_path: Path) -> None:
 
 
 def test_the_prediction_comes_first_with_its_probability_and_the_next_class() -> None:
-    from whyformer.types import Choice, Target
+    from whyformer.results.types import Choice, Target
 
     said = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
     explanation = samples.text(prediction=said)

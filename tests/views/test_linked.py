@@ -14,7 +14,7 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.test_several import rows
-from whyformer.types import Explanation, Record, Site, Units
+from whyformer.results.types import Explanation, Record, Site, Units
 from whyformer.views import heads_grid
 
 SAID_UNIT = "document.querySelector('.wf-said-unit').textContent"

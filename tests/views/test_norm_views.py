@@ -12,8 +12,8 @@ from tests.models import CASES
 from tests.references.blocks import blocks_of
 from whyformer.errors import BadInput
 from whyformer.methods.value_norms import weighed
-from whyformer.types import Units
-from whyformer.views.norms import level_maps, norms_scatter, token_types, weights_by_type
+from whyformer.results.types import Units
+from whyformer.views.head_views import level_maps, norms_scatter, token_types, weights_by_type
 
 LEVELS = ("attn", "attn_res", "attn_res_ln")
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.views import samples
 from tests.views.results import ALL
-from whyformer.result import Result
+from whyformer.results.result import Result
 from whyformer.views.marks import Line, Lines, Points, Scale, Scatter
 from whyformer.views.scales import scale_of
-from whyformer.views.terminal.page import text
+from whyformer.views.terminal.terminal_page import text
 from whyformer.views.view import Page, Panel, View
 
 DRAWN = ("scores", "matrix", "copying", "previous_token", "positional", "mean", "shares", "weights_LHR", "gates")

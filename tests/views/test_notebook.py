@@ -16,7 +16,7 @@ from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import ALL
 from whyformer.errors import BadInput, NotOffered
-from whyformer.types import ByMethod, Choice, Explanation, Explanations, Target
+from whyformer.results.types import ByMethod, Choice, Explanation, Explanations, Target
 from whyformer.views import notebook, side_by_side
 from whyformer.views.html.live import as_json
 from whyformer.views.notebook import answer, widget_of

@@ -18,12 +18,12 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import ALL, report
-from whyformer.types import ByMethod, Choice, Explanation, Explanations, Target, Units
+from whyformer.results.types import ByMethod, Choice, Explanation, Explanations, Target, Units
 from whyformer.views import side_by_side, view_of
-from whyformer.views.folding import folded_words
 from whyformer.views.html.live import script
-from whyformer.views.marks import Table
-from whyformer.views.terminal.page import text
+from whyformer.views.marks import TableMark
+from whyformer.views.terminal.terminal_page import text
+from whyformer.views.text_marks import folded_words
 from whyformer.views.view import Panel, View
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
@@ -346,7 +346,7 @@ def test_every_control_has_a_name(browser: Browser, tmp_path: Path) -> None:
 
 def test_tables_are_sorted_by_their_headings(browser: Browser, tmp_path: Path) -> None:
     rows = (("b", "0.2 (0.1–0.3)"), ("a", "10.5"), ("c", "–"), ("d", "-3"))
-    view = View("Methods", (Panel((Table(("method", "score"), rows),)),))
+    view = View("Methods", (Panel((TableMark(("method", "score"), rows),)),))
     opened(browser, view, tmp_path)
     names = "[...document.querySelectorAll('tr')].slice(1).map(r => r.cells[0].textContent).join('')"
     browser.point("th:nth-child(2)", click=True)

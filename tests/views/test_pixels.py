@@ -9,11 +9,11 @@ import pytest
 
 from tests.views import samples
 from whyformer.errors import NotOffered
-from whyformer.types import Explanation
+from whyformer.results.types import Explanation
 from whyformer.views import page, side_by_side, view_of
-from whyformer.views.image import canvas_size, painted, pixel_map
+from whyformer.views.image_marks import canvas_size, painted, pixel_map
 from whyformer.views.marks import Bar, Bars, Heat, Scale
-from whyformer.views.terminal.page import text
+from whyformer.views.terminal.terminal_page import text
 from whyformer.views.view import Page, Panel, View
 
 SIZE = (48, 64)  # what samples.image() was made of, in patches of 16 × 16

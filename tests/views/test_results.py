@@ -20,9 +20,9 @@ import whyformer as wf
 from tests.views import samples
 from tests.views.results import ALL, circuits, direct_shares, global_explanation, head_importance, pruning_curve
 from whyformer.errors import BadInput, UnknownName
-from whyformer.result import DATA, PICTURES, RESULTS, Result
-from whyformer.types import Cost
-from whyformer.views.facts import decimals, fixed
+from whyformer.results.result import DATA, PICTURES, RESULTS, Result
+from whyformer.results.types import Cost
+from whyformer.views.header import decimals, fixed
 from whyformer.views.view import Page, View
 
 DOORS = ("show", "plot", "save", "to_html", "_repr_html_", "to_frame", "to_dict", "load", "view")

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 import whyformer as wf
 from tests.views.results import ALL
 from whyformer.errors import BadInput
-from whyformer.result import FORMAT, Result
-from whyformer.schema import result_schema, schema_of
+from whyformer.results.interop import result_schema, schema_of
+from whyformer.results.result import FORMAT, Result
 
 KINDS = sorted(ALL, key=lambda kind: kind.__name__)
 OLD = sorted((Path(__file__).parent / "old_results").glob("*.json"))
@@ -64,7 +64,7 @@ def test_the_schema_refuses_what_load_refuses(damage: str, validator: Draft20201
 
 @pytest.mark.parametrize("ending", ["json", "npz"])
 def test_a_file_of_a_newer_version_says_so(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whyformer.result.FORMAT", FORMAT + 1)
+    monkeypatch.setattr("whyformer.results.result.FORMAT", FORMAT + 1)
     path = ALL[wf.Explanation]().save(tmp_path / f"x.{ending}")
     monkeypatch.undo()
     with pytest.raises(BadInput, match=rf"in format {FORMAT + 1}, .* reads format {FORMAT}: pip install --upgrade why"):
@@ -81,6 +81,6 @@ def test_definitions_are_called_as_their_classes(monkeypatch: pytest.MonkeyPatch
     names = result_schema()["$defs"]
     assert {"Explanation", "Units", "Target", "Choice", "ChosenMethod", "numbers"} <= set(names)
     assert not [name for name in names if "." in name]
-    monkeypatch.setattr("whyformer.schema._name", lambda kind: "Target")
+    monkeypatch.setattr("whyformer.results.interop._name", lambda kind: "Target")
     with pytest.raises(TypeError, match="rename one"):
         result_schema()

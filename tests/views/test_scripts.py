@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.views import samples
-from whyformer.types import Units
-from whyformer.views.figure.scripts import direction, spelled, visual_order
+from whyformer.results.types import Units
+from whyformer.views.figure.sheet import direction, spelled, visual_order
 
 SHALOM, OLAM, MARHABA = "\u05e9\u05dc\u05d5\u05dd", "\u05e2\u05d5\u05dc\u05dd", "\u0645\u0631\u062d\u0628\u0627"
 

@@ -13,10 +13,10 @@ import whyformer as wf
 from tests.support.browser import ABSENT, Browser, browser_path
 from tests.views import samples
 from whyformer.errors import UnknownName
-from whyformer.types import ByMethod, Explanation, Explanations
+from whyformer.results.types import ByMethod, Explanation, Explanations
 from whyformer.views import Page, View, view_of
 from whyformer.views.several import MOST
-from whyformer.views.view import Rows
+from whyformer.views.view import TableRows
 
 
 def rows(count: int = 30) -> Explanations:
@@ -75,12 +75,12 @@ def test_pictures_are_saved_and_data_refused(tmp_path: Path) -> None:
 
 def test_rows_of_a_table_begin_with_all_of_them_together() -> None:
     page = view_of(rows())
-    assert isinstance(page.views[0].explained, Rows) and page.views[0].title == "30 rows together"
+    assert isinstance(page.views[0].explained, TableRows) and page.views[0].title == "30 rows together"
     sizes = np.abs([e.scores for e in rows()]).mean(0)
     bars = page.views[0].panels[0].marks[0].bars
     assert [b.score for b in bars] == pytest.approx(sorted(sizes, reverse=True))
     other = Explanations([*rows(2), samples.text()])
-    assert not any(isinstance(view.explained, Rows) for view in view_of(other).views)
+    assert not any(isinstance(view.explained, TableRows) for view in view_of(other).views)
 
 
 def test_dots_of_rows_are_pointed_at(tmp_path: Path) -> None:

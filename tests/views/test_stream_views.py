@@ -11,13 +11,13 @@ import whyformer as wf
 from tests.inputs.test_raw_streams import tokenizer
 from tests.models import CASES
 from whyformer.errors import BadInput
-from whyformer.types import Explanation, Target, Units
+from whyformer.results.types import Explanation, Target, Units
 from whyformer.views import side_by_side, view_of
-from whyformer.views.checks import _drawn
 from whyformer.views.marks import Picture
 from whyformer.views.pair import boxes_drawn, boxes_view
+from whyformer.views.report_view import _drawn
 from whyformer.views.scales import scale_of
-from whyformer.views.streams import steps_view
+from whyformer.views.several import steps_view
 
 
 def test_boxes_are_coloured_by_their_score_and_the_strongest_is_on_top() -> None:

@@ -18,11 +18,11 @@ import whyformer as wf
 from tests.views import samples
 from tests.views.results import ALL
 from tests.views.test_charts import page as charts
-from whyformer.result import Result
-from whyformer.session import tracker
-from whyformer.symbols import as_symbols, escaped_json
+from whyformer.brief import as_symbols, escaped_json
+from whyformer.results.result import Result
+from whyformer.run.session import tracker
 from whyformer.views import side_by_side
-from whyformer.views.terminal import page as terminal
+from whyformer.views.terminal import terminal_page as terminal
 from whyformer.views.view import Page, View
 
 CODES = (*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))

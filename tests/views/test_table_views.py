@@ -15,7 +15,7 @@ from whyformer import views
 from whyformer.errors import BadInput
 from whyformer.views import view_of
 from whyformer.views.marks import Bars, Matrix
-from whyformer.views.terminal.page import text
+from whyformer.views.terminal.terminal_page import text
 
 ROW = rows(1)[0]
 

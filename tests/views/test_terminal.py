@@ -14,11 +14,11 @@ from rich.console import Console
 
 from tests.support.snapshots import compare
 from tests.views import samples
-from whyformer.types import Choice, Target, Units
+from whyformer.results.types import Choice, Target, Units
 from whyformer.views import attention_map, attention_streams, heads_grid, page, side_by_side, view_of
 from whyformer.views.marks import Line, Lines, Piece, Scale, TokenRun
-from whyformer.views.terminal.page import PageOnTerminal, text
-from whyformer.views.text import characters_of, wrapped
+from whyformer.views.terminal.terminal_page import PageOnTerminal, text
+from whyformer.views.text_marks import characters_of, wrapped
 from whyformer.views.view import Page, Panel, View
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"

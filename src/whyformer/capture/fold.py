@@ -17,18 +17,15 @@ from torch import Tensor
 
 from whyformer.capture.functions import (
     Function,
-    attention_weights,
     open_body,
     padding_share,
-    repeat_heads,
     sdpa_operands,
 )
-from whyformer.capture.kernels import Flash, flash, pulled, pushed
-from whyformer.capture.plan import OffPlan
+from whyformer.capture.kernels import Flash, Operands, flash, pulled, pushed
 from whyformer.capture.roles import Outline, shape_of
-from whyformer.capture.site import Layout, OpenSite
+from whyformer.capture.site import Layout, OffPlan, OpenSite
+from whyformer.results.types import Site
 from whyformer.shapes import BHQK
-from whyformer.types import Site
 
 TILE_BYTES = {"cpu": 8 * 2**20, "cuda": 128 * 2**20}  # of a (B, H, q, K) block in float32; a few are there at a time
 FEWEST_ROWS = 16  # of a tile
@@ -49,46 +46,6 @@ class HeadFusion:
     fused: Callable[[Tensor, Tensor | None], Tensor]  # (B, H, q, K) map and gradient → (B, q, K)
     gradient: bool
     weights: Callable[[int], list[float]] | None = None  # by number of heads
-
-
-@dataclass(frozen=True)
-class Operands:
-    """What an attention call was given. Keys and values may have fewer heads than queries."""
-
-    query_BHQD: Tensor
-    key_BGKD: Tensor
-    value_BGKD: Tensor
-    mask: Tensor | None
-    is_causal: bool
-    scale: float | None
-    lse_BHQ: Tensor | None = None  # log-sum-exp of the scores, where the kernel told
-    version: int = 0  # how often its tensors had been written to
-
-    def versions(self) -> int:
-        tensors = (self.query_BHQD, self.key_BGKD, self.value_BGKD, self.mask)
-        return sum(t._version for t in tensors if t is not None)
-
-    def keys_of(self, rows: slice) -> slice:
-        """Those that these queries may look at, as far as it can be told without the mask."""
-        return slice(0, min(rows.stop, self.key_BGKD.shape[2]) if self.is_causal else self.key_BGKD.shape[2])
-
-    def attention(self, rows: slice) -> Tensor:
-        """(B, H, q, K) in float32, over ``keys_of(rows)``."""
-        keys, mask = self.keys_of(rows), self.mask
-        query = self.query_BHQD[:, :, rows]
-        if self.is_causal:
-            places = torch.arange(keys.stop, device=query.device)
-            mask = places <= torch.arange(rows.start, rows.stop, device=query.device)[:, None]
-        elif mask is not None:
-            mask = mask if mask.shape[-2] == 1 else mask[..., rows, :]
-        key = repeat_heads(query, self.key_BGKD[:, :, keys])
-        return attention_weights(query, key, mask, False, self.scale).float()
-
-    def gradient(self, rows: slice, out_gradient_BHQD: Tensor) -> Tensor:
-        """(B, H, q, K) ∂s/∂A = ∂s/∂O · Vᵀ in float32, over ``keys_of(rows)``."""
-        part = out_gradient_BHQD[:, :, rows]
-        value = repeat_heads(part, self.value_BGKD[:, :, self.keys_of(rows)])
-        return torch.matmul(part, value.transpose(-2, -1)).float()
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,15 +6,94 @@ selection puts it together from these.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import groupby
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+# Gradients behind batch norm: torch's kernel misreads them for a single picture, unless they lie plainly in memory.
+#
+# For an input of shape (1, C, H, W) in evaluation, torch's backward pass of batch norm on the CPU takes a gradient that
+# was permuted (as it comes from pixels laid out as tokens) for one that was not, and its numbers go to the wrong
+# places.
+
+
+class PlainGradients(TorchFunctionMode):
+    """What batch norm made is given gradients that are contiguous."""
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.__name__ == "batch_norm" and isinstance(out, Tensor) and out.requires_grad:
+            out.register_hook(Tensor.contiguous)
+        return out
+
+
+def plain_gradients(model: nn.Module, facts: dict[Any, Any]) -> contextlib.AbstractContextManager[Any]:
+    """Around a pass that is differentiated. facts: what is known about the model."""
+    if "batch norm" not in facts:
+        facts["batch norm"] = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+    return PlainGradients() if facts["batch norm"] and torch.is_grad_enabled() else contextlib.nullcontext()
+
+
+# The explained scalar: a log-probability is computed from the logits by this library, and is no part of the model.
+#
+# Changed gradients (AttnLRP, CP-LRP) hold inside the model. They start at the logits z with the plain gradient of the
+# scalar s, so that the relevance that is propagated is Σ_j z_j ∂s/∂z_j. Of a logit that is the logit itself.
+
+
+class ModelAnswer:
+    """What the model answered in one pass, (B, …), and whether the scalar is being computed from it now."""
+
+    def __init__(self) -> None:
+        self.tensor: Tensor | None = None  # None: the logits as they are
+        self.ended = False
+
+
+_ANSWER: ContextVar[ModelAnswer | None] = ContextVar("answer", default=None)
+
+
+@contextmanager
+def answered() -> Iterator[ModelAnswer]:
+    """Keep the answer from which code inside computes the scalar."""
+    answer = ModelAnswer()
+    token = _ANSWER.set(answer)
+    try:
+        yield answer
+    finally:
+        _ANSWER.reset(token)
+
+
+@contextmanager
+def scalar_from(tensor_B: Tensor) -> Iterator[None]:
+    """Around the code that computes the scalar from a model's answer: its functions need no relevance rule."""
+    answer = _ANSWER.get()
+    if answer is None:
+        yield
+        return
+    answer.tensor, answer.ended = tensor_B, True
+    try:
+        yield
+    finally:
+        answer.ended = False
+
+
+def in_model() -> bool:
+    """Whether a function that is called now may be one of the model's."""
+    answer = _ANSWER.get()
+    return answer is None or not answer.ended
+
 
 Function = Callable[..., Any]
 
@@ -225,3 +304,91 @@ def repeat_heads(query: Tensor, shared: Tensor) -> Tensor:
     """Grouped-query attention: each key/value head serves several query heads."""
     groups = query.shape[-3] // shared.shape[-3]
     return shared if groups == 1 else shared.repeat_interleave(groups, dim=-3)
+
+
+# Torch's own attention kernel: its map, and the gradient of that, from what the kernel was given and got back.
+#
+# The kernel stays in the graph, so that a pass with gradients costs what the model's own costs. Its map A is the
+# softmax of its queries and keys, and ∂s/∂A = ∂s/∂out · Vᵀ. Layers of one shape are computed in one go: to ask a GPU
+# for a small one takes as long as to compute it. Keys and values are stacked transposed, as they are read then: a CPU's
+# library of small products may take ten times as long where it has to turn each of them around.
+
+# Numbers of maps that are computed at a time. Larger ones would be in memory twice, and are worth a call of their own.
+TOGETHER = {"cpu": 2**20}
+TOGETHER_ON_DEVICE = 2**25
+
+
+class FusedCall:
+    """What scaled_dot_product_attention was given; ``shape`` is that of the map."""
+
+    __slots__ = ("causal", "form", "key", "mask", "query", "scale", "shape", "value", "version")
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        scale: float | None = None,
+    ) -> None:
+        self.query, self.key, self.value, self.mask, self.causal, self.scale = query, key, value, mask, causal, scale
+        self.shape = (*query.shape[:-1], key.shape[-2])
+        # How often its tensors were written to: another number later on means that they hold something else.
+        self.version = query._version + key._version + value._version + (0 if mask is None else mask._version)
+        # Calls of the same form can be computed together.
+        self.form = (query.shape, key.shape, value.shape, query.dtype, query.device, id(mask), causal, scale)
+
+    @property
+    def written(self) -> bool:
+        """Its tensors hold something else by now."""
+        tensors = (self.query, self.key, self.value, *(() if self.mask is None else (self.mask,)))
+        return sum(tensor._version for tensor in tensors) != self.version
+
+
+def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
+    """Calls that are computed together: those that follow each other and are alike, as far as memory goes."""
+    result = []
+    for _, alike in groupby(calls, lambda call: call.form):
+        members = list(alike)
+        first = members[0]
+        numbers = max(1, torch.Size(first.shape).numel())
+        step = max(1, TOGETHER.get(first.query.device.type, TOGETHER_ON_DEVICE) // numbers)
+        result += [members[i : i + step] for i in range(0, len(members), step)]
+    return result
+
+
+@torch.no_grad()
+def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
+    """The map of each call."""
+    maps: list[Tensor] = []
+    for group in groups(calls):
+        first, alone = group[0], len(group) == 1
+        query = first.query if alone else torch.stack([call.query for call in group])
+        key = first.key if alone else torch.stack([call.key.mT for call in group]).mT
+        key = key if key.shape[:-2] == query.shape[:-2] else repeat_heads(query, key)
+        weights = attention_weights(query, key, first.mask, first.causal, first.scale)
+        maps += [weights] if alone else weights.unbind()
+    return maps
+
+
+@torch.no_grad()
+def all_gradients(calls: Sequence[FusedCall], results: Sequence[Tensor | None]) -> list[Tensor]:
+    """The gradient of each map, of those of the results; zeros where there is none."""
+    gradients: list[Tensor] = []
+    for group in groups(calls):
+        known = [r for r in results[len(gradients) : len(gradients) + len(group)] if r is not None]
+        if len(known) == len(group) > 1:
+            value = torch.stack([call.value.mT for call in group]).mT
+            value = value if value.shape[1:-2] == group[0].shape[:-2] else repeat_heads(group[0].query, value)
+            gradients += torch.matmul(torch.stack(known), value.transpose(-2, -1)).unbind()
+            continue
+        for call in group:
+            result = results[len(gradients)]
+            if result is None:
+                gradients.append(call.query.new_zeros(call.shape))
+                continue
+            gradient = torch.matmul(result, repeat_heads(call.query, call.value).transpose(-2, -1))
+            # Queries that several values share collect what all of them say.
+            gradients.append(gradient if gradient.shape == call.shape else gradient.sum_to_size(call.shape))
+    return gradients

@@ -23,17 +23,28 @@ from whyformer.capture.functions import (
     ATTRIBUTES,
     SDPA,
     Function,
+    FusedCall,
+    all_weights,
     attention_weights,
     open_body,
     repeat_heads,
     sdpa_operands,
     tensors_in,
 )
-from whyformer.capture.fused import FusedCall, all_weights
-from whyformer.capture.notes import Notes
-from whyformer.capture.plan import FOLLOWED, OffPlan, Plan, PlannedSite, Step
-from whyformer.capture.site import Contraction, Layout, OpenSite, einsum_contraction, layout_of, matmul_contraction
-from whyformer.capture.trail import Atom, Axes, Axis, Note, Source, Trail, fresh
+from whyformer.capture.site import (
+    FOLLOWED,
+    Contraction,
+    Layout,
+    OffPlan,
+    OpenSite,
+    Plan,
+    PlannedCall,
+    PlannedSite,
+    einsum_contraction,
+    layout_of,
+    matmul_contraction,
+)
+from whyformer.capture.trail import Atom, Axes, Axis, Note, Notes, ProjectionSource, Trail, fresh
 from whyformer.errors import BadInput, shown
 
 
@@ -138,7 +149,7 @@ class Intercept(TorchFunctionMode):
         self.softmaxes: list[SoftmaxCall] = []
         self.sites: list[OpenSite] = []
         self.between_rows: list[tuple[str, Tensor]] = []  # path, and (…, batch, batch) map
-        self.steps: list[Step] = []  # the calls that a plan is made of
+        self.steps: list[PlannedCall] = []  # the calls that a plan is made of
         self._first = True  # of the last product with values: the map was its first operand
         self._softmax_of_map: int | None = None  # and made by this softmax
         self._made: list[tuple[int, int]] = []  # by softmax: where its result lies, and how its axis is laid out
@@ -182,9 +193,9 @@ class Intercept(TorchFunctionMode):
         if handler is not None and handler != "_see_through":
             equation = args[0] if name == "einsum" and isinstance(args[0], str) else ""
             if len(self.sites) > before:
-                self.steps.append(Step(name, before, self._first, self._softmax_of_map, equation))
+                self.steps.append(PlannedCall(name, before, self._first, self._softmax_of_map, equation))
             else:
-                self.steps.append(Step(name, equation=equation))
+                self.steps.append(PlannedCall(name, equation=equation))
         for result in (out,) if isinstance(out, Tensor) else out if isinstance(out, (tuple, list)) else ():
             if not isinstance(result, Tensor):
                 continue
@@ -391,14 +402,16 @@ class Intercept(TorchFunctionMode):
             lambda a, b, key: einsum_contraction(equation, a, b, key),
         )
 
-    def _product(self, product: Callable[[Tensor, Tensor], Any], left: Tensor, right: Tensor, how: Any) -> Any:
+    def _product(
+        self, product: Callable[[Tensor, Tensor], Any], left: Tensor, right: Tensor, contraction_of: Any
+    ) -> Any:
         """A product of two tensors: attention with values, or queries with keys."""
         for first in (True, False):
             weights, value = (left, right) if first else (right, left)
             note = self._trail.get(weights)
             if note is None or note.softmax is None or note.key_axis not in note.axes:
                 continue
-            contraction = how(weights.ndim, value.ndim, (note.axes.index(note.key_axis), first))
+            contraction = contraction_of(weights.ndim, value.ndim, (note.axes.index(note.key_axis), first))
             if contraction is None:
                 self.softmaxes[note.softmax].contracted_elsewhere = True
                 continue
@@ -409,7 +422,7 @@ class Intercept(TorchFunctionMode):
             pair = (a.source, b.source) if a.source or b.source else None
             axes = (*a.axes[:-1], b.axes[-1]) if out.ndim == left.ndim == right.ndim else fresh(out.shape)
             sizes_fit = all(math.prod(atom.size for atom in axis) == n for axis, n in zip(axes, out.shape, strict=True))
-            source = Source.of(left) if right.ndim == 2 else None  # x @ weight: a projection
+            source = ProjectionSource.of(left) if right.ndim == 2 else None  # x @ weight: a projection
             self._trail.put(out, Note(axes if sizes_fit else fresh(out.shape), source=source, query_key=pair))
         return out
 
@@ -453,7 +466,7 @@ class Intercept(TorchFunctionMode):
         value: Tensor,
         contraction: Contraction,
         axes: Axes,
-        sources: tuple[Source | None, Source | None],
+        sources: tuple[ProjectionSource | None, ProjectionSource | None],
         layout: Layout | None = None,
         batch_axis: int | None = None,
     ) -> OpenSite:

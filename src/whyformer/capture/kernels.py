@@ -10,16 +10,55 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-if TYPE_CHECKING:
-    from whyformer.capture.fold import Operands
+from whyformer.capture.functions import attention_weights, repeat_heads
 
 WIDEST = 256  # of a head
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What an attention call was given. Keys and values may have fewer heads than queries."""
+
+    query_BHQD: Tensor
+    key_BGKD: Tensor
+    value_BGKD: Tensor
+    mask: Tensor | None
+    is_causal: bool
+    scale: float | None
+    lse_BHQ: Tensor | None = None  # log-sum-exp of the scores, where the kernel told
+    version: int = 0  # how often its tensors had been written to
+
+    def versions(self) -> int:
+        tensors = (self.query_BHQD, self.key_BGKD, self.value_BGKD, self.mask)
+        return sum(t._version for t in tensors if t is not None)
+
+    def keys_of(self, rows: slice) -> slice:
+        """Those that these queries may look at, as far as it can be told without the mask."""
+        return slice(0, min(rows.stop, self.key_BGKD.shape[2]) if self.is_causal else self.key_BGKD.shape[2])
+
+    def attention(self, rows: slice) -> Tensor:
+        """(B, H, q, K) in float32, over ``keys_of(rows)``."""
+        keys, mask = self.keys_of(rows), self.mask
+        query = self.query_BHQD[:, :, rows]
+        if self.is_causal:
+            places = torch.arange(keys.stop, device=query.device)
+            mask = places <= torch.arange(rows.start, rows.stop, device=query.device)[:, None]
+        elif mask is not None:
+            mask = mask if mask.shape[-2] == 1 else mask[..., rows, :]
+        key = repeat_heads(query, self.key_BGKD[:, :, keys])
+        return attention_weights(query, key, mask, False, self.scale).float()
+
+    def gradient(self, rows: slice, out_gradient_BHQD: Tensor) -> Tensor:
+        """(B, H, q, K) ∂s/∂A = ∂s/∂O · Vᵀ in float32, over ``keys_of(rows)``."""
+        part = out_gradient_BHQD[:, :, rows]
+        value = repeat_heads(part, self.value_BGKD[:, :, self.keys_of(rows)])
+        return torch.matmul(part, value.transpose(-2, -1)).float()
 
 
 def flash(call: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
@@ -31,15 +70,15 @@ def flash(call: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
     if not available() or call["dropout_p"] or query.shape[-1] > WIDEST or query.shape[-1] != value.shape[-1]:
         return None, None
     aten, scale = torch.ops.aten, call["scale"]
-    how = {"scale": scale, "enable_gqa": call["enable_gqa"]}
-    choice = torch._fused_sdp_choice(query, key, value, mask, 0.0, call["is_causal"], **how)
+    options = {"scale": scale, "enable_gqa": call["enable_gqa"]}
+    choice = torch._fused_sdp_choice(query, key, value, mask, 0.0, call["is_causal"], **options)
     wide = query.shape[-1] % 8 == 0  # others are padded by torch
     if choice == SDPBackend.FLASH_ATTENTION.value and mask is None and wide:
         out, lse, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, call["is_causal"], scale=scale)
     elif choice == SDPBackend.EFFICIENT_ATTENTION.value and query.shape[1] == key.shape[1] and mask is None:
-        how = {"scale": scale}
+        options = {"scale": scale}
         out, lse, *_ = aten._scaled_dot_product_efficient_attention(
-            query, key, value, None, True, 0.0, call["is_causal"], **how
+            query, key, value, None, True, 0.0, call["is_causal"], **options
         )
     elif choice == SDPBackend.CUDNN_ATTENTION.value and mask is None and wide:
         out, lse, *_ = aten._scaled_dot_product_cudnn_attention(

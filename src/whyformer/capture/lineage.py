@@ -18,10 +18,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from whyformer.capture.fused import FusedCall
+from whyformer.capture.functions import FusedCall
 from whyformer.capture.leaves import nodes_behind
-from whyformer.capture.plan import Graph, OffPlan, Plan, Route
 from whyformer.capture.roles import Recorder
+from whyformer.capture.site import Graph, OffPlan, Plan, Route
 
 # Torch's kernels, by their node in the graph: where it holds the mask, if it can have one.
 KERNELS = {

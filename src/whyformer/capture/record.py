@@ -13,10 +13,10 @@ from whyformer.capture.fold import At, Fold, NotFolded
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
 from whyformer.capture.lineage import Lineage, readable, rooted
-from whyformer.capture.plan import OffPlan
 from whyformer.capture.roles import Observe, Recorder
+from whyformer.capture.site import OffPlan
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
-from whyformer.types import Record, Site
+from whyformer.results.types import Record, Site
 
 Forward = Callable[[], Tensor]
 

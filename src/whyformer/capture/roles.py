@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from whyformer.capture.functions import Function, open_body, sdpa_operands
-from whyformer.capture.fused import all_gradients
+from whyformer.capture.functions import Function, all_gradients, open_body, sdpa_operands
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.plan import Graph, Route
-from whyformer.capture.site import OpenSite
+from whyformer.capture.site import Graph, OpenSite, Route
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whyformer.loan.turns import Watch
-from whyformer.types import Site
+from whyformer.results.types import Site
 
 KERNELS = frozenset(
     f"aten::_scaled_dot_product_{kind}"

@@ -11,13 +11,64 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from whyformer.capture.functions import LAYOUTS, PERMUTATIONS, PROJECTIONS, UNCHANGED
-from whyformer.capture.notes import Notes
+
+# Notes beside tensors, for as long as these live.
+
+T = TypeVar("T")
+
+
+class _Beside(weakref.ref[Tensor]):
+    """A weak reference that knows where its note lies: one function forgets for all of them."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class Notes(Generic[T]):
+    """What is known about tensors, by identity: a note dies with its tensor, and no other tensor is taken for it.
+
+    Small things that outlive large ones keep the system from getting memory back: if notes stayed, a rollout of
+    BERT-base would take half as much memory again.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[_Beside, T]] = {}
+        notes = weakref.ref(self)  # weak: in a cycle, notes would stay until the collector comes
+
+        def forget(gone: _Beside) -> None:
+            still = notes()
+            if still is not None and gone.key in still._entries and still._entries[gone.key][0] is gone:
+                del still._entries[gone.key]
+
+        self._forget = forget
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, tensor: object) -> T | None:
+        entry = self._entries.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def put(self, tensor: Tensor, note: T) -> None:
+        beside = _Beside(tensor, self._forget)
+        beside.key = id(tensor)
+        self._entries[beside.key] = (beside, note)
+
+    def copy(self, tensor: object, to: Tensor) -> None:
+        """What is known about one tensor is known about another, too."""
+        note = self.get(tensor)
+        if note is not None:
+            self.put(to, note)
+
+    def drop(self, tensor: object) -> None:
+        self._entries.pop(id(tensor), None)
+
 
 # An attention map stays one through these: dropout and casts change nothing, masks zero what was hidden.
 KEEPS_ATTENTION = UNCHANGED | frozenset(
@@ -65,7 +116,7 @@ def reshaped(axes: Axes, shape: Sequence[int]) -> Axes:
     return tuple(result)
 
 
-class Source(NamedTuple):
+class ProjectionSource(NamedTuple):
     """The tensor a projection read, by its place in memory.
 
     It may be gone by the time we ask, and another one stand at the same address. The weak reference holds no data, but
@@ -78,7 +129,7 @@ class Source(NamedTuple):
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Source:
+    def of(cls, tensor: Tensor) -> ProjectionSource:
         storage = StorageWeakRef(tensor.untyped_storage())
         return cls(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
 
@@ -87,8 +138,8 @@ class Note(NamedTuple):
     """What is known about one tensor."""
 
     axes: Axes
-    source: Source | None = None
-    query_key: tuple[Source | None, Source | None] | None = None
+    source: ProjectionSource | None = None
+    query_key: tuple[ProjectionSource | None, ProjectionSource | None] | None = None
     softmax: int | None = None  # index into the interceptor's list of softmax calls
     key_axis: Axis | None = None  # for an attention map: the axis that was normalised
 
@@ -96,7 +147,7 @@ class Note(NamedTuple):
 class Trail(Notes[Note]):
     """What is known about the tensors of a running model."""
 
-    _read: tuple[weakref.ref[Tensor], Source] | None = None  # by the last projection
+    _read: tuple[weakref.ref[Tensor], ProjectionSource] | None = None  # by the last projection
 
     def at(self, tensor: Tensor) -> Note:
         return self.get(tensor) or Note(fresh(tensor.shape))
@@ -113,7 +164,7 @@ class Trail(Notes[Note]):
             assert isinstance(operand, Tensor)
             # Queries, keys and values are projected one after the other from the same tensor: it is looked at once.
             if self._read is None or self._read[0]() is not operand:
-                self._read = weakref.ref(operand), Source.of(operand)
+                self._read = weakref.ref(operand), ProjectionSource.of(operand)
             lead = self.at(operand).axes[: out.ndim - 1] if out.ndim == operand.ndim else fresh(out.shape[:-1])
             self.put(out, Note((*lead, (Atom(out.shape[-1]),)), source=self._read[1]))
         elif name in LAYOUTS:

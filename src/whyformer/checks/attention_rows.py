@@ -9,20 +9,82 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Impose
-from whyformer.checks.watched import said_of
+from whyformer.checks.distances import probabilities, tvd
 from whyformer.engines.attention.maps import chosen_layers
+from whyformer.engines.perturbation.game import game_of_scores
+from whyformer.engines.perturbation.variants import Filled, Replaced, default_replacement
 from whyformer.errors import AmbiguousLayout, NotOffered, one_of
+from whyformer.evaluate.games import asks_each
+from whyformer.inputs.image import ImageInput, patch_index
+from whyformer.methods.value_norms import mixing_ratio
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.run import Run
+from whyformer.shapes import Array
+from whyformer.study.schedule import Windows
 from whyformer.study.streams import slices
-from whyformer.study.windows import Windows
+
+# What the checks of attention watch: the probabilities of the answer; of a similarity, how much of it is left.
+
+NOTHING = 1e-6  # a change of similarity that is none
+
+IN_SHARES = (
+    "The model compares two inputs: |Δp| is the change of their similarity as a share of what their units add to it."
+)
+
+
+def said_of(run: Run) -> Callable[[Tensor], Tensor]:
+    """(V, C) logits → (V, C) probabilities.
+
+    A similarity (CLIP, two texts) is no probability: scaled by a hundred, its sigmoid is 1 whatever happens. What is
+    left of it counts instead, (s - s∅) / (s(x) - s∅), with s∅ that of both inputs with every unit replaced: 1 as it is,
+    0 where nothing of the inputs is left. It is handed on as two columns, 1 - share and share. So is the probability
+    of the class where a detector asks for each class by itself.
+    """
+    if asks_each(run.modality, run.logits.shape[1]):
+        return partial(_of_class, run.targets[0].index)
+    if not run.modality.compares:
+        return probabilities
+    units = [i for i, special in enumerate(run.units[0].special) if not special]
+    whole = float(run.value_B[0])
+    everything_away = Replaced(run, 0, [units], run.modality.replacements[0])
+    empty = float(game_of_scores(run, 0, everything_away, 1).scores(np.array([[False]]))[0])
+    if abs(whole - empty) < NOTHING:
+        raise NotOffered("the similarity is the same without any unit: there is nothing that attention could change.")
+
+    def shares(logits_VC: Tensor) -> Tensor:
+        share = (logits_VC.float() - empty) / (whole - empty)
+        return torch.cat([1 - share, share], 1)
+
+    return shares
+
+
+def _of_class(index: int, logits_VC: Tensor) -> Tensor:
+    yes = logits_VC.float()[:, [index]].sigmoid()
+    return torch.cat([1 - yes, yes], 1)
+
+
+def column_of(run: Run) -> int:
+    """Where the explained class stands in what is said."""
+    alone = run.logits.shape[1] == 1 or run.modality.compares or asks_each(run.modality, run.logits.shape[1])
+    return 1 if alone else run.targets[0].index
+
+
+def require_decision(run: Run) -> None:
+    if run.modality.compares:
+        raise NotOffered(
+            "the model compares two inputs: a similarity is no decision, so none can flip. jain_wallace and "
+            "wiegreffe_pinter measure how far it moves."
+        )
+
 
 ROWS = ("readout", "all")
 Rows = Annotated[str, OneOf(*ROWS)]
@@ -233,3 +295,85 @@ def outputs_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) 
     parts = [range(i, min(i + run.batch_size, size)) for i in range(0, size, run.batch_size)]
     said = places[0].said
     return torch.cat([said(logits_with(run, places, [m[p.start : p.stop] for m in maps])) for p in parts])
+
+
+# What attention is compared with: gradients, leave-one-out, and how much passes through it at all.
+
+
+def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
+    """(U,) |Σ_d x_d · ∂s/∂x_d| with attention held constant, as the authors have it; NaN where there is no gradient.
+
+    patches_PN: of tokens that were merged of patches, instead of units.
+    """
+    constant = Impose(1, module_names(run.modality.model), run.study.batch_axes, rewrite=lambda _, __, a: a.detach())
+    try:
+        run.require_one_input()
+        trace = run.traced(constant)
+        whole = len(trace.leaves) == 1 and _has_units(run, trace.leaves[0])
+        inputs = trace.leaves[0] if whole else trace.tokens()
+        (grad,) = run.differentiated(trace, [inputs])
+        run.require_input_slopes()
+    except NotOffered:
+        return np.full(int(run.keep_BN[0].sum()) if patches_PN is None else len(patches_PN), np.nan)
+    detail = (inputs.detach() * grad).float()
+    scores = run.per_unit(detail) if whole else trace.batch_first(detail).sum(2)
+    if patches_PN is not None:
+        scores = scores @ (patches_PN > 0).to(scores).T
+    sizes_U: Array = (scores[0] if patches_PN is not None else scores[0, run.keep_BN[0]]).abs().cpu().numpy()
+    return sizes_U
+
+
+def _has_units(run: Run, leaf: Tensor) -> bool:
+    """Can the numbers of the input be shared out to units? Those of raw audio cannot."""
+    return run.modality.pixels or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
+
+
+def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
+    """(U,) |Δp| when a unit is replaced; NaN where units cannot be taken away.
+
+    patches_PN: of tokens that were merged of patches, instead of units.
+    """
+    replacements, count = run.modality.replacements, len(run.units[0] if patches_PN is None else patches_PN)
+    span = run.input_span(0) if patches_PN is None else slice(0, count)
+    try:
+        if not replacements:
+            return np.full(count, np.nan)
+        if patches_PN is None:
+            every = run.modality.without_unit(run.batch, 0, run.units[0], default_replacement(run.modality))
+        else:
+            tokens = _without_tokens(run, patches_PN, replacements[0])
+    except NotOffered:
+        return np.full(count, np.nan)
+    said, after = said_of(run), []
+    for start in range(0, span.stop - span.start, run.batch_size):
+        rows = range(start, min(start + run.batch_size, span.stop - span.start))
+        variants = every.select(rows) if patches_PN is None else tokens.batch(~np.eye(count, dtype=bool)[rows], 0)
+        after.append(said(run.forward(variants, [0] * len(rows))))
+    changes: Array = np.zeros(count, dtype=np.float32)  # what the model puts around a text stays
+    changes[span] = tvd(torch.cat(after), said(run.logits)).cpu().numpy()
+    return changes
+
+
+def _without_tokens(run: Run, patches_PN: Tensor, replacement: str) -> Filled:
+    """One image without some of the tokens that its patches were merged into."""
+    assert isinstance(run.modality, ImageInput)
+    name, units = run.modality.main, run.units[0]
+    assert units.grid is not None
+    pixels = run.batch.tensors[name]
+    token_of_patch = patches_PN.argmax(0).to(pixels.device)
+    owner = token_of_patch[patch_index(units.grid, *pixels.shape[-2:]).to(pixels.device)]
+    filling = run.modality.background(pixels, replacement)
+    return Filled(run.batch, {name: owner.expand(pixels.shape[1:])}, [{name: filling}])
+
+
+def mixing(run: Run, place: LayerRows) -> float:
+    """Kobayashi et al. 2021's mixing ratio of the rows in this layer; NaN where blocks cannot be taken apart."""
+    if run.multi_stream or run.windowed:
+        return float("nan")
+    try:
+        ratio = mixing_ratio(run, level="attn_res_ln")[0, place.layer]
+    except NotOffered:
+        return float("nan")
+    first = run.record().sites[place.layer].first_query
+    rows = torch.tensor(place.rows, device=ratio.device) + first
+    return float((ratio[rows] * place.read_R.to(ratio)).sum())

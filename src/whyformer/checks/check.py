@@ -9,20 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from whyformer.checks.capture_audit import CaptureAudit, capture_audit
+from whyformer.checks.attention_debate import SerranoSmith, WiegreffePinter, serrano_smith, wiegreffe_pinter
+from whyformer.checks.attention_rows import IN_SHARES
 from whyformer.checks.checkup import LEVELS, CheckUp, Finding
-from whyformer.checks.class_dependence import ClassDependence, class_dependence
 from whyformer.checks.exam import Exam
-from whyformer.checks.invariance import Invariance, invariance
+from whyformer.checks.invariance import Invariance, Stability, invariance, stability
 from whyformer.checks.jain_wallace import JainWallace, jain_wallace
 from whyformer.checks.randomisation import Randomisation, randomisation
-from whyformer.checks.serrano_smith import SerranoSmith, serrano_smith
-from whyformer.checks.sinks import Sinks, sinks
-from whyformer.checks.stability import Stability, stability
-from whyformer.checks.watched import IN_SHARES
-from whyformer.checks.wiegreffe_pinter import WiegreffePinter, wiegreffe_pinter
+from whyformer.checks.sanity import CaptureAudit, ClassDependence, Sinks, capture_audit, class_dependence, sinks
 from whyformer.errors import BadInput, UnknownName, WhyformerError
-from whyformer.explainer import Explainer
+from whyformer.explainer import CoreExplainer
 from whyformer.parameters import BatchSize, Seed, checked, checked_options
 from whyformer.registry import get_method
 from whyformer.targets import Aims
@@ -75,14 +71,14 @@ def check(
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.check(model, "I like the movie", tokenizer, checks=["class_dependence", "stability"]).show()
     """
-    explainer = Explainer(model, processor, attention_at=attention_at)
-    how: dict[str, Any] = {"checks": checks, "method": method, "target": target, "seed": seed, "cache": cache}
-    return check_with(explainer, inputs, batch_size=batch_size, progress=progress, **how, **options)
+    explainer = CoreExplainer(model, processor, attention_at=attention_at)
+    arguments: dict[str, Any] = {"checks": checks, "method": method, "target": target, "seed": seed, "cache": cache}
+    return check_with(explainer, inputs, batch_size=batch_size, progress=progress, **arguments, **options)
 
 
 @checked
 def check_with(
-    explainer: Explainer,
+    explainer: CoreExplainer,
     inputs: Any,
     *,
     checks: Wanted = None,
@@ -105,8 +101,8 @@ def check_with(
     if method is not None:
         get_method(method).checked(options)
     started = time.perf_counter()
-    how: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "progress": progress, "cache": cache}
-    exam = Exam(explainer, inputs, method=method, options=options, target=target, **how)
+    arguments: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "progress": progress, "cache": cache}
+    exam = Exam(explainer, inputs, method=method, options=options, target=target, **arguments)
     if options and method is None:
         exam.method.checked(options)
     if target is not None:

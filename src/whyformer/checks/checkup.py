@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from whyformer.codec import Keyed
-from whyformer.interop import dataframe
 from whyformer.parameters import OneOf, checked
-from whyformer.result import Result
-from whyformer.types import Explanation
-from whyformer.views.checks import checkup_page
+from whyformer.results.codec import Keyed
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Explanation
+from whyformer.views.report_view import checkup_page
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ class Finding:
 
 
 def _kinds() -> Mapping[str, Any]:
-    from whyformer.checks.check import RESULTS  # a check makes findings, so its module stands above this one
-
-    return RESULTS
+    # By name: every check imports this module for its findings.
+    results: Mapping[str, Any] = import_module("whyformer.checks.check").RESULTS
+    return results
 
 
 @dataclass(frozen=True, eq=False)

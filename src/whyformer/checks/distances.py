@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Array = np.ndarray[Any, Any]
+from whyformer.shapes import Array
 
 TINY = 1e-12
 FEWEST = 3  # units below which a rank correlation says nothing

@@ -11,19 +11,45 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.checks.cache import Cache
-from whyformer.engines.perturbation.game import cache_of
+from whyformer.engines.perturbation.game import cache_of, cached_file
 from whyformer.errors import NotOffered
-from whyformer.explainer import Explainer
+from whyformer.explainer import CoreExplainer
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
 from whyformer.registry import Method, get_method
+from whyformer.results.codec import is_whole, read_piece, write_piece
+from whyformer.results.types import Explanation, Target
 from whyformer.run import Run
-from whyformer.session import Session
+from whyformer.run.session import Session
+from whyformer.shapes import Array
 from whyformer.study import Study
-from whyformer.types import Explanation, Target
 
-Array = np.ndarray[Any, Any]
+# Finished pieces of a check-up on disk, so that one that was stopped goes on where it was.
+
+
+class Cache:
+    """One file per piece: a whole check, one input of it, one set of random weights.
+
+    about: a name for all that the pieces depend on, besides their own keys.
+    """
+
+    def __init__(self, folder: Path | None, about: str) -> None:
+        self.folder, self._about = folder, about
+
+    def __call__(self, kind: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What is on disk under ``key``, as ``kind`` (a dataclass, a tuple of numbers, …); else made, and written."""
+        if self.folder is None:
+            return make()
+        path = cached_file(self.folder, "check.json", about=self._about, key=key)
+        if path is None:
+            return make()
+        if is_whole(path):
+            return read_piece(kind, path)
+        made = make()
+        write_piece(made, path)
+        return made
+
+
 # Parameters that are in the names of files by what they came to (the batch, the description of the model), and those
 # that change no number. Every other one is in all of the names.
 RESOLVED = {"self", "explainer", "inputs", "batch_size", "progress", "cache"}
@@ -34,7 +60,7 @@ class Exam:
 
     def __init__(
         self,
-        explainer: Explainer,
+        explainer: CoreExplainer,
         inputs: Any,
         *,
         method: str | None = None,
@@ -46,11 +72,11 @@ class Exam:
         cache: str | Path | None = None,
     ) -> None:
         asked = {name: value for name, value in locals().items() if name not in RESOLVED}
-        how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
+        settings: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
         self.explainer, self.seed, self.options, self.wanted = copy(explainer), seed, options or {}, method
         self.explainer.advises = False
         with self.borrowing():
-            self.session = session = Session(explainer, inputs, target=target, seed=seed, **how)
+            self.session = session = Session(explainer, inputs, target=target, seed=seed, **settings)
             self.modality, self.step, self.batch = session.modality, session.step, session.batch
             # As the user gave them; None: tensors, or rows of a table, which are read once in whatever form they came.
             self.raw: list[Any] | None = list(session.source.raw) if session.source.whole is None else None
@@ -111,14 +137,16 @@ class Exam:
     # Explanations by the method under examination
 
     def explain(
-        self, inputs: Any = None, *, explainer: Explainer | None = None, target: Any = None, **how: Any
+        self, inputs: Any = None, *, explainer: CoreExplainer | None = None, target: Any = None, **settings: Any
     ) -> list[Explanation]:
         """One explanation per input, by the method under examination unless ``method`` says otherwise."""
         asked: dict[str, Any] = {"method": self.wanted, "seed": self.seed, "batch_size": self.step, "progress": False}
         asked |= {"target": self.target if target is None else target}
-        if "method" not in how:
+        if "method" not in settings:
             asked |= self.options
-        explanations = (explainer or self.explainer).explain(self.inputs if inputs is None else inputs, **(asked | how))
+        explanations = (explainer or self.explainer).explain(
+            self.inputs if inputs is None else inputs, **(asked | settings)
+        )
         if any(not isinstance(e, Explanation) for e in explanations):
             raise NotOffered("other inputs give several explanations each (detections, generated tokens) here.")
         return list(explanations)

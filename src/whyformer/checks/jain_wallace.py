@@ -12,16 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.checks.attention_rows import Choice, LayerRows, Rows, logits_with, outputs_with, rows_of
+from whyformer.checks.attention_rows import (
+    Choice,
+    LayerRows,
+    Rows,
+    column_of,
+    gradient_x_input,
+    leave_one_out,
+    logits_with,
+    mixing,
+    outputs_with,
+    rows_of,
+)
 from whyformer.checks.checkup import Finding, how_far_apart
-from whyformer.checks.distances import Array, decisions, jsd, kendall, mean_known, tvd
+from whyformer.checks.distances import decisions, jsd, kendall, mean_known, tvd
 from whyformer.checks.exam import Exam, title_of
-from whyformer.checks.importances import gradient_x_input, leave_one_out, mixing
-from whyformer.checks.watched import column_of
 from whyformer.errors import BadInput
 from whyformer.parameters import Count, Limits
+from whyformer.results.types import Explanation
 from whyformer.run import Run
-from whyformer.types import Explanation
+from whyformer.shapes import Array
 
 # Adversarial attention: the most different map with the same output (Jain & Wallace 2019, section 4.2.2).
 

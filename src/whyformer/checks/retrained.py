@@ -12,19 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import refuse_without_gradients
 from whyformer.checks.checkup import Finding, how_far_apart
 from whyformer.checks.distances import jsd, tvd
-from whyformer.checks.training import Examples, Reader, Said, adversarial, copy_of, guided, ready, supervised, train
+from whyformer.checks.training import (
+    ExampleRunner,
+    Examples,
+    Said,
+    adversarial,
+    copy_of,
+    guided,
+    ready,
+    supervised,
+    train,
+)
 from whyformer.errors import BadInput, NotOffered
+from whyformer.evidence import interval
 from whyformer.heads.importance_kinds import checked_labels, label_indices
-from whyformer.interop import dataframe
-from whyformer.intervals import interval
-from whyformer.parameters import BatchSize, Count, Filled, Limits, OneOf, Rate, Seed, Weight, checked
-from whyformer.result import Result
-from whyformer.session import LoadedModel, loaded_as, tracker
-from whyformer.types import Cost
-from whyformer.views.checks import retrained_page
+from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.parameters import BatchSize, Count, Limits, NotEmpty, OneOf, Rate, Seed, Weight, checked
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Cost
+from whyformer.run.session import LoadedModel, loaded_as, tracker
+from whyformer.views.report_view import retrained_page
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
@@ -177,7 +187,7 @@ def retrained_attention(
     start: Annotated[str, OneOf(*STARTS)] = "model",
     epochs: Count = 3,
     lr: Rate | None = None,
-    lambdas: Annotated[Sequence[Weight], Filled()] = (0.0, 0.01, 0.1, 1.0),
+    lambdas: Annotated[Sequence[Weight], NotEmpty()] = (0.0, 0.01, 0.1, 1.0),
     guide_epochs: Count = 20,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
@@ -209,13 +219,13 @@ def retrained_attention(
     with loaded.borrowed():
         examples = _examples(loaded, inputs, labels, validation, batch_size, seed)
         refuse_without_gradients(loaded.model, "retrained_attention")
-        reader = Reader(loaded, examples)
+        reader = ExampleRunner(loaded, examples)
         classes_of, notes = _classes(reader)
         rows = [*examples.train, *examples.validation]
         base = reader.said(rows, values=True)
     rate = (1e-3 if start == "fresh" else 1e-4) if lr is None else lr
-    how = {"epochs": epochs, "lr": rate, "seed": seed, "track": tracker(progress)}
-    trial = _Trial(loaded, examples, base, classes_of, how, start)
+    settings = {"epochs": epochs, "lr": rate, "seed": seed, "track": tracker(progress)}
+    trial = _Trial(loaded, examples, base, classes_of, settings, start)
     models = [trial.measured(MODEL, base)]
     models.append(trial.measured(CONTROL, trial.twin(supervised(examples.labels), CONTROL)))
     models.append(trial.measured(UNIFORM, trial.twin(supervised(examples.labels), UNIFORM, uniform=True)))
@@ -252,20 +262,20 @@ class _Trial:
         examples: Examples,
         base: Said,
         classes_of: dict[int, int],
-        how: dict[str, Any],
+        settings: dict[str, Any],
         start: str,
     ) -> None:
         self.loaded, self.examples, self.base, self.classes_of = loaded, examples, base, classes_of
-        self.how, self.start = how, start
+        self.settings, self.start = settings, start
         self.passes = self.backwards = 0
 
     def twin(self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False) -> Said:
         """What a twin says of all examples, after it was trained."""
         twin = copy_of(self.loaded)
-        seed = self.how["seed"] + int(moved)  # an adversary starts elsewhere
+        seed = self.settings["seed"] + int(moved)  # an adversary starts elsewhere
         with ready(twin, seed, self.start, moved) as parameters:
-            reader = Reader(twin, self.examples, uniform)
-            train(reader, parameters, loss, label=label, **self.how)
+            reader = ExampleRunner(twin, self.examples, uniform)
+            train(reader, parameters, loss, label=label, **self.settings)
             self.backwards += reader.passes
             said = reader.said([*self.examples.train, *self.examples.validation])
             self.passes += reader.passes
@@ -273,8 +283,8 @@ class _Trial:
 
     def guided(self, name: str, guide: dict[int, Tensor] | None, epochs: int) -> TrainedModel:
         device = next(self.loaded.model.parameters()).device
-        how = {"epochs": epochs, "seed": self.how["seed"], "device": device, "track": self.how["track"]}
-        probability = guided(self.base, guide, self.classes_of, self.examples, label=name, **how)
+        settings = {"epochs": epochs, "seed": self.settings["seed"], "device": device, "track": self.settings["track"]}
+        probability = guided(self.base, guide, self.classes_of, self.examples, label=name, **settings)
         return self.measured(name, Said(probability))
 
     def measured(self, name: str, said: Said, weight: float = NAN) -> TrainedModel:
@@ -282,7 +292,7 @@ class _Trial:
         truth = np.array([self.classes_of[row] for row in rows])
         guess = np.array([int(said.probability[row].argmax()) for row in rows])
         hits = (guess == truth).astype(float)
-        low, high = interval(hits[:, None], self.how["seed"])
+        low, high = interval(hits[:, None], self.settings["seed"])
         apart = [float(tvd(said.probability[row], self.base.probability[row])) for row in rows]
         looks = [float(jsd(said.attention[row], self.base.attention[row])) for row in rows if said.attention]
         far = float(np.mean(looks)) if looks else NAN
@@ -334,7 +344,7 @@ def _examples(
     return Examples((inputs,), source.size, known, sorted(order[held:]), sorted(order[:held]), batch_size)
 
 
-def _classes(reader: Reader) -> tuple[dict[int, int], tuple[str, ...]]:
+def _classes(reader: ExampleRunner) -> tuple[dict[int, int], tuple[str, ...]]:
     """The class of every example as a number, and notes; models that cannot be trained so are refused."""
     examples = reader.examples
     run = reader.run(examples.train[:1])

@@ -7,6 +7,132 @@ from typing import Annotated, Any
 
 import typer
 
+from whyformer.errors import BadInput
+from whyformer.files.paths import quiet
+from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
+
+# Models that commands name: loaded (inputs/checkpoint.py), and refused where the command is for another kind.
+
+
+def load_text(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
+    """Model and tokenizer; the shipped sentiment model where no name is given."""
+    if name is None:
+        from whyformer.demo import load_sentiment
+
+        return load_sentiment()
+    with quiet():
+        model = _model(name, trusted)
+        if is_image_model(model):
+            raise BadInput(f"{name!r} is a model of images: use 'whyformer explain image'.")
+        return model, _processor(name, trusted, "AutoTokenizer", "tokenizer")
+
+
+def load_language(name: str, trusted: bool = False) -> tuple[Any, Any]:
+    """A model that writes, and its tokenizer."""
+    from whyformer.inputs.families import task_of
+
+    with quiet():
+        model = _model(name, trusted)
+        if not task_of(model).endswith(("ForCausalLM", "LMHeadModel")):
+            raise BadInput(
+                f"{name!r} is a {type(model).__name__}, no language model that writes: use 'whyformer explain text', "
+                "or the command for what it takes."
+            )
+        return model, _processor(name, trusted, "AutoTokenizer", "tokenizer")
+
+
+def load_image(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
+    """Model and image processor; the shipped model of cats and dogs where no name is given."""
+    if name is None:
+        from whyformer.demo import load_pets
+
+        return load_pets()
+    with quiet():
+        model = _model(name, trusted)
+        if not is_image_model(model):
+            raise BadInput(f"{name!r} is no model of images: use 'whyformer explain text'.")
+        return model, _processor(name, trusted, "AutoImageProcessor", "image processor")
+
+
+def load_textures() -> tuple[Any, Any]:
+    """The shipped model of shapes and textures, and its image processor."""
+    from whyformer import demo
+
+    return demo.load_textures()
+
+
+def load_pair(name: str, trusted: bool = False) -> tuple[Any, Any]:
+    """A model of images with texts, and its processor."""
+    with quiet():
+        model = _model(name, trusted, headless=True)
+        if kind_of(model) == "regions":
+            raise BadInput(
+                f"{name!r} reads vectors of image regions, which a detector makes. In Python: "
+                "whyformer.explain(model, ({'visual_feats': …, 'visual_pos': …}, text), processor=tokenizer)."
+            )
+        if kind_of(model) != "pair":
+            raise BadInput(f"{name!r} is no model of images with texts: use 'whyformer explain text' or 'image'.")
+        return model, _processor(name, trusted, "AutoProcessor", "processor")
+
+
+def load_encoder(name: str, trusted: bool = False) -> tuple[Any, Any]:
+    """A text encoder whose token vectors are averaged, or the SentenceTransformer that the folder holds."""
+    from whyformer.inputs.similarity import compares_texts
+
+    checkpoint = _checkpoint(name, trusted)
+    with quiet():
+        if checkpoint.pools_its_own_way:
+            return checkpoint.sentence_transformer(), None
+        model = _model(name, trusted, headless=True)
+        if not compares_texts(model, ("", "")):
+            raise BadInput(
+                f"{name!r} is a {type(model).__name__}: it has a head, and would be asked about both texts together, "
+                "not how alike they are. Give an encoder without a head (a SentenceTransformer, or what "
+                "AutoModel.from_pretrained(…).save_pretrained(…) writes); what a classifier of pairs says is explained "
+                "in Python, whyformer.explain(model, (first, second), processor=tokenizer)."
+            )
+        return model, _processor(name, trusted, "AutoTokenizer", "tokenizer")
+
+
+def load_sound(name: str, trusted: bool = False) -> tuple[Any, Any]:
+    """A model of sound, and its processor or feature extractor."""
+    with quiet():
+        model = _model(name, trusted)
+        if kind_of(model) != "sound":
+            raise BadInput(f"{name!r} is no model of sound: use 'whyformer explain text' or 'image'.")
+        return model, _checkpoint(name, trusted).sound_processor()
+
+
+def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[Any, Any, str]:
+    """Model, processor, and what it takes: "text", "image", "pair", "regions" or "sound".
+
+    ``pickles=False``: weights are read from safetensors files, and from nothing else.
+    """
+    with quiet():
+        model = _model(name, trusted, headless=True, pickles=pickles)
+        kind = kind_of(model)
+        if not kind:
+            raise BadInput(
+                f"{name!r} takes {model.main_input_name}: the command line knows text, image and sound models. In "
+                "Python, pass the model's own tensors: whyformer.Explainer(model).study(tensors)."
+            )
+        if kind == "sound":
+            return model, _checkpoint(name, trusted).sound_processor(), kind
+        return model, _processor(name, trusted, PROCESSORS[kind], "processor"), kind
+
+
+def _checkpoint(name: str, trusted: bool) -> Checkpoint:
+    return Checkpoint(name, trusted, to_trust="add --trust-remote-code", called="--model")
+
+
+def _model(name: str, trusted: bool, headless: bool = False, pickles: bool = True) -> Any:
+    return _checkpoint(name, trusted).model(headless=headless, pickles=pickles)
+
+
+def _processor(name: str, trusted: bool, auto: str, what: str) -> Any:
+    return _checkpoint(name, trusted).processor(auto, what)
+
+
 # What compare, recommend and check share: the model with its inputs, and options by their Python names.
 
 
@@ -15,7 +141,6 @@ def loaded(
 ) -> tuple[Any, Any, list[Any]]:
     """Model, processor, inputs; ``demo``: without texts, the sentences of the demo."""
     from whyformer.cli._input import inputs_from
-    from whyformer.cli._model import load_any, load_text
 
     transformer, processor, modality = (*load_text(None), "text") if model is None else load_any(model, trusted)
     return transformer, processor, inputs_from(arguments, file, modality, command, demo)
@@ -36,8 +161,8 @@ def common(
     token = None if replace is None else number_or_word(replace)
     aim = target_from(target, None)
     held = [number_or_word(part) for part in hold or []] or None
-    how = {"target": aim, "replace": token, "units": units, "hold": held}
-    return how | {"batch_size": batch_size, "seed": seed, "cache": cache}
+    options = {"target": aim, "replace": token, "units": units, "hold": held}
+    return options | {"batch_size": batch_size, "seed": seed, "cache": cache}
 
 
 # Options that several commands have, each written once.

@@ -37,7 +37,7 @@ def _waves(rows: int, columns: int, step: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SelfTestResult:
     """What came out on one device; ``trouble`` is empty where all is well."""
 
     device: str
@@ -45,14 +45,14 @@ class Outcome:
     trouble: str = ""
 
 
-def self_test(device: str) -> Outcome:
+def self_test(device: str) -> SelfTestResult:
     """Two methods by a second route, and a model that is handed back as it came."""
     start = time.perf_counter()
     try:
         trouble = _trouble(device)
     except Exception as error:  # whatever it is: this is where it is told
         trouble = f"{type(error).__name__}: {error}"
-    return Outcome(device, time.perf_counter() - start, trouble)
+    return SelfTestResult(device, time.perf_counter() - start, trouble)
 
 
 def _trouble(device: str) -> str:

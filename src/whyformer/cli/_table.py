@@ -57,14 +57,14 @@ def _module(name: str) -> Any:
 def rows_of(path: Path | None, table: Any, size: int) -> Any:
     """The rows of the file, or those that are shipped."""
     from whyformer.demo.census import rows_file
-    from whyformer.tables.csv_rows import CsvRows
+    from whyformer.tables.global_explanation import CsvRows
 
     return CsvRows(path or rows_file(), table, size)
 
 
 def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tuple[Any, list[Any], list[str]]:
     """An Explainer, the rows, and what they are called."""
-    from whyformer.explainer import Explainer
+    from whyformer.verbs import Explainer
 
     loaded, table = load_table(model)
     rows = rows_of(path, table, 1024)
@@ -93,11 +93,11 @@ def in_context_pictures(
     methods: list[str],
     out: Path | None,
     json: bool,
-    how: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     """Rows beside training rows, of a model that learns in context; what it is told is in the table's target column."""
-    from whyformer.cli._output import print_json, say_written
-    from whyformer.tables.csv_rows import CsvRows
+    from whyformer.cli._explaining import print_json, say_written
+    from whyformer.tables.global_explanation import CsvRows
     from whyformer.tables.in_context import explain_in_context
 
     if len(methods) > 1:
@@ -113,10 +113,10 @@ def in_context_pictures(
     if table.target not in columns:
         raise BadInput(f"{str(context)!r} has no column {table.target!r}, the answers that the model is told.")
     answers = [str(v) if str(v) in table.classes else _number(table.target, v) for v in columns.pop(table.target)]
-    how = {k: v for k, v in how.items() if k not in {"batch_size", "seed"}}
+    options = {k: v for k, v in options.items() if k not in {"batch_size", "seed"}}
     chosen: dict[str, Any] = {"method": methods[0]} if methods else {}
     results = explain_in_context(
-        explainer.model, raw, context=columns, answers=answers, processor=table, **chosen, **how
+        explainer.model, raw, context=columns, answers=answers, processor=table, **chosen, **options
     )
     assert isinstance(results, list)
     if json:
@@ -140,16 +140,16 @@ def _number(column: str, value: Any) -> float | int:
 
 
 def overall_picture(
-    path: Path | None, model: str | None, methods: list[str], out: Path | None, json: bool, how: dict[str, Any]
+    path: Path | None, model: str | None, methods: list[str], out: Path | None, json: bool, options: dict[str, Any]
 ) -> None:
-    from whyformer.cli._output import print_json, say_written
+    from whyformer.cli._explaining import print_json, say_written
     from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
 
     if len(methods) > 1:
         raise typer.BadParameter("--overall takes one method at a time", param_hint="--method")
     loaded, table = load_table(model)
-    rows = rows_of(path, table, how["batch_size"] or BATCH_SIZE)
-    result = explain_global(loaded, rows, processor=table, method=methods[0] if methods else None, **how)
+    rows = rows_of(path, table, options["batch_size"] or BATCH_SIZE)
+    result = explain_global(loaded, rows, processor=table, method=methods[0] if methods else None, **options)
     if json:
         print_json(result.to_dict(), indent=None)
     else:

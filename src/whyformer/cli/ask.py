@@ -55,7 +55,7 @@ def ask(
       whyformer ask "Who signed?" --model my-llm/ --docs contracts/ \\
           --out cited.html
     """
-    how = asked(out, option, [method] if method else [], seed=seed)
+    options = asked(out, option, [method] if method else [], seed=seed)
     if generate is not None and answer is not None:
         raise typer.BadParameter(
             "--generate is for what the model writes, and --answer gives it", param_hint="--answer"
@@ -67,21 +67,21 @@ def ask(
             "--system and --units are for questions without --docs: documents are cited by the sentence",
             param_hint="--docs",
         )
-    from whyformer.cli._model import load_language
-    from whyformer.cli._output import deliver_result
+    from whyformer.cli._explaining import deliver_result
+    from whyformer.cli._options import load_language
 
     lm, tokenizer = load_language(model, trust_remote_code)
-    how |= {"method": method, "processor": tokenizer}
+    options |= {"method": method, "processor": tokenizer}
     if documents is not None:
         from whyformer.language.citations import cite
 
-        cited = cite(lm, question, documents, answer=answer, generate=generate or LENGTH, **how)
+        cited = cite(lm, question, documents, answer=answer, generate=generate or LENGTH, **options)
         deliver_result(cited, out, json)
         return
     from whyformer.verbs import explain
 
-    how |= {"units": units} if answer is not None else {"units": units, "generate": generate or LENGTH}
-    deliver_result(explain(lm, _prompt(tokenizer, question, system, answer), **how), out, json)
+    options |= {"units": units} if answer is not None else {"units": units, "generate": generate or LENGTH}
+    deliver_result(explain(lm, _prompt(tokenizer, question, system, answer), **options), out, json)
 
 
 def _question(question: str) -> str:

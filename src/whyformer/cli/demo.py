@@ -31,8 +31,7 @@ STRIPES = (
 
 def picture_views() -> list[Any]:
     """A cat, a dog, a striped horse, and whether stripes make the zebra."""
-    from whyformer.demo.faces import face
-    from whyformer.demo.pictures import picture
+    from whyformer.demo.pictures import face, picture
 
     views = []
     pets = _explained("pets", [face("cat"), face("dog")], FACE_METHODS)
@@ -49,8 +48,8 @@ def _explained(name: str, images: list[Any], methods: tuple[str, ...]) -> list[t
     from PIL import Image
 
     from whyformer import demo
-    from whyformer.explainer import Explainer
-    from whyformer.files.loading import quiet
+    from whyformer.files.paths import quiet
+    from whyformer.verbs import Explainer
 
     with quiet():
         model, processor = demo.load_pets() if name == "pets" else demo.load_textures()
@@ -72,9 +71,9 @@ def _beside(title: str, image: Any, explanations: list[Any], note: str) -> Any:
 
 
 def _stripes() -> Any:
-    from whyformer.cli.tcav import shipped_concepts
-    from whyformer.concepts.tcav import tcav
-    from whyformer.files.loading import quiet
+    from whyformer.cli.concept_commands import shipped_concepts
+    from whyformer.concepts.concept_vectors import tcav
+    from whyformer.files.paths import quiet
     from whyformer.views.concepts import scores_view
 
     with quiet():
@@ -98,10 +97,10 @@ ROW = 1
 def table_views(row: int = ROW) -> list[Any]:
     """One row by several methods, and the columns over all rows that are shipped."""
     from whyformer.demo.census import adult_rows
-    from whyformer.explainer import Explainer
     from whyformer.tables.global_explanation import explain_global
+    from whyformer.verbs import Explainer
     from whyformer.views import side_by_side
-    from whyformer.views.table import global_view
+    from whyformer.views.table_marks import global_view
 
     model, table = _loaded("adult")
     rows = adult_rows()
@@ -126,7 +125,7 @@ SENTENCE = SENTENCES[3]
 def screens() -> Iterator[tuple[str, Any]]:
     """What is shown, and its picture: a text, an image, a row of a table."""
     from whyformer.demo.census import adult_rows
-    from whyformer.demo.faces import face
+    from whyformer.demo.pictures import face
     from whyformer.views import view_of
 
     yield "A text, and a model of moods", _screen(view_of(_one(*_loaded("sentiment"), SENTENCE), most=FEW))
@@ -139,14 +138,14 @@ def screens() -> Iterator[tuple[str, Any]]:
 
 
 def _one(model: Any, processor: Any, raw: Any) -> Any:
-    from whyformer.explainer import Explainer
+    from whyformer.verbs import Explainer
 
     return Explainer(model, processor).explain(raw, progress=False)
 
 
 def _loaded(name: str) -> tuple[Any, Any]:
     from whyformer import demo as shipped
-    from whyformer.files.loading import quiet
+    from whyformer.files.paths import quiet
 
     load = {"sentiment": shipped.load_sentiment, "pets": shipped.load_pets, "adult": shipped.load_adult}[name]
     with quiet():
@@ -217,7 +216,7 @@ def _closing(out: Path, report_out: Path, verdict: str) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from whyformer.views.terminal.page import put
+    from whyformer.views.terminal.terminal_page import put
 
     lines = [
         Text(f"The page    {out}: five sentences, three pictures and a table, by several methods"),
@@ -233,9 +232,9 @@ def _closing(out: Path, report_out: Path, verdict: str) -> None:
 
 
 def demo_page(out: Path) -> Any:
-    from whyformer.explainer import Explainer
+    from whyformer.verbs import Explainer
     from whyformer.views import page, side_by_side
-    from whyformer.views.plain_words import MEANINGS
+    from whyformer.views.header import MEANINGS
     from whyformer.views.view import Fact, Terms
 
     explained = Explainer(*_loaded("sentiment")).explain(list(SENTENCES), method=list(METHODS), progress=False)

@@ -49,7 +49,7 @@ def doctor(
     """
     state = diagnosis(test)
     if json:
-        from whyformer.cli._output import print_json
+        from whyformer.cli._explaining import print_json
 
         print_json(state)
     else:
@@ -139,7 +139,7 @@ def _print(state: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from whyformer.views.terminal.page import put
+    from whyformer.views.terminal.terminal_page import put
 
     def listed(rows: list[tuple[str, Text]]) -> Table:
         table = Table.grid(padding=(0, 2))

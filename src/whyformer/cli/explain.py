@@ -23,19 +23,26 @@ from whyformer.cli._explaining import (
     asked,
     deliver,
     deliver_report,
+    deliver_results,
     next_classes,
     per_input,
     repeated,
     seen_by,
     written,
 )
-from whyformer.cli._input import object_from, target_from, text_of_stdin, texts_from, units_from
-from whyformer.cli._kind import Explaining, refuse_address
+from whyformer.cli._input import (
+    Explaining,
+    object_from,
+    refuse_address,
+    target_from,
+    text_of_stdin,
+    texts_from,
+    units_from,
+)
 from whyformer.cli._options import LanguageModel, TextUnits, Trusted
-from whyformer.cli._output import deliver_results
 
 if TYPE_CHECKING:
-    from whyformer.types import Explanation
+    from whyformer.results.types import Explanation
 
 
 # whyformer explain pair|similar|sound: an image with a text, two texts, a clip.
@@ -72,15 +79,17 @@ def pair(
       whyformer explain pair cat.jpg "a cat" "a dog" --model my-clip/ \\
           --scalar cosine
     """
-    how = asked(out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed)
-    from whyformer.cli._model import load_pair
-    from whyformer.explainer import Explainer
+    options = asked(
+        out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed
+    )
+    from whyformer.cli._options import load_pair
     from whyformer.files.image_file import open_image
+    from whyformer.verbs import Explainer
 
     opened = open_image(image)
     explainer = Explainer(*load_pair(model, trust_remote_code))
     raw = [(opened, text) if answer is None else ((opened, text), answer) for text in texts]
-    explained = explainer.explain(raw, method=method or None, **how)
+    explained = explainer.explain(raw, method=method or None, **options)
     results = per_input(explained)
     titles = [
         f"{image.name}: {text} → {row[0].target.label}" if row[0].target.label else f"{image.name}: {text}"
@@ -113,13 +122,13 @@ def similar(
       whyformer explain similar "A cat sleeps" "A kitten naps" "Rain" \\
           --model my-encoder/ --out similar.html
     """
-    how = asked(out, option, method, batch_size=batch_size, seed=seed)
-    from whyformer.cli._model import load_encoder
-    from whyformer.explainer import Explainer
-    from whyformer.views.streams import similarity_view
+    options = asked(out, option, method, batch_size=batch_size, seed=seed)
+    from whyformer.cli._options import load_encoder
+    from whyformer.verbs import Explainer
+    from whyformer.views.several import similarity_view
 
     explained = Explainer(*load_encoder(model, trust_remote_code)).explain(
-        [(first, other) for other in others], method=method or None, **how
+        [(first, other) for other in others], method=method or None, **options
     )
     results = per_input(explained)
     views = [similarity_view(e) for row in results for e in row]
@@ -146,11 +155,13 @@ def sound(
       whyformer explain sound hello.wav --model my-whisper/ --out words.html
       whyformer explain sound dog.wav --model my-wav2vec2/ -t bark
     """
-    how = asked(out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed)
-    from whyformer.cli._model import load_sound
-    from whyformer.explainer import Explainer
+    options = asked(
+        out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed
+    )
+    from whyformer.cli._options import load_sound
+    from whyformer.verbs import Explainer
 
-    explained = Explainer(*load_sound(model, trust_remote_code)).explain(list(clips), method=method or None, **how)
+    explained = Explainer(*load_sound(model, trust_remote_code)).explain(list(clips), method=method or None, **options)
     titles = repeated(explained, [path.name for path in clips])
     deliver(per_input(explained), out, json, titles=titles, views=written(explained))
 
@@ -212,22 +223,22 @@ def prompt(
           --choices yes,no
     """
     wanted = {"target": target_from(target, versus), "units": units_from(units), "memory": memory}
-    how = asked(out, option, method, seed=seed, **wanted)
+    options = asked(out, option, method, seed=seed, **wanted)
     if generate is not None and answer is not None:
         raise typer.BadParameter(
             "--generate is for what the model writes, and --answer gives it", param_hint="--answer"
         )
     if span and generate is None and answer is None:
         raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
-    how |= {"generate": generate, "span": span}
-    how |= {"choices": [choice.strip() for choice in choices.split(",")]} if choices is not None else {}
+    options |= {"generate": generate, "span": span}
+    options |= {"choices": [choice.strip() for choice in choices.split(",")]} if choices is not None else {}
     text = text_of_stdin().rstrip("\n") if text == "-" else text
-    from whyformer.cli._model import load_language
+    from whyformer.cli._options import load_language
     from whyformer.verbs import explain
 
     lm, tokenizer = load_language(model, trust_remote_code)
     raw = text if answer is None else (text, answer)
-    explained = explain(lm, raw, processor=tokenizer, method=method or None, **how)
+    explained = explain(lm, raw, processor=tokenizer, method=method or None, **options)
     results = list(explained.values()) if isinstance(explained, dict) else [explained]
     deliver_results(results, out, json)
 
@@ -274,18 +285,18 @@ def text(
       whyformer explain text --file reviews.txt --model my-bert/
     """
     runs = {"scalar": scalar, "batch_size": batch_size, "memory": memory, "seed": seed}
-    how = asked(out, option, method, report, target=target_from(target, versus), **runs)
+    options = asked(out, option, method, report, target=target_from(target, versus), **runs)
     if by not in ("token", "word"):
         raise typer.BadParameter(f"{by!r} is neither token nor word", param_hint="--by")
     raw = texts_from(texts or [], file)
-    from whyformer.cli._model import load_text
-    from whyformer.explainer import Explainer
+    from whyformer.cli._options import load_text
+    from whyformer.verbs import Explainer
 
     explainer = Explainer(*load_text(model, trust_remote_code))
-    explained = explainer.explain(raw, method=method or None, **how)
-    others = next_classes(explainer, raw, explained, out, how)
+    explained = explainer.explain(raw, method=method or None, **options)
+    others = next_classes(explainer, raw, explained, out, options)
     deliver(per_input(explained), out, json, by=by, shared=not own_scale, views=written(explained), others=others)
-    deliver_report(explainer, raw, report, method, option, how)
+    deliver_report(explainer, raw, report, method, option, options)
 
 
 def image(
@@ -331,11 +342,11 @@ def image(
       whyformer explain image cat.jpg --model my-detr/ --target 7:cat
     """
     runs = {"scalar": scalar, "batch_size": batch_size, "seed": seed}
-    how = asked(out, option, method, report, target=target_from(target, versus), **runs)
+    options = asked(out, option, method, report, target=target_from(target, versus), **runs)
     from whyformer.cli._input import drawn_faces
-    from whyformer.cli._model import load_image
-    from whyformer.explainer import Explainer
+    from whyformer.cli._options import load_image
     from whyformer.files.image_file import open_image
+    from whyformer.verbs import Explainer
 
     if model is not None and not images:
         raise typer.BadParameter("give image files; only the shipped model has pictures of its own", param_hint="IMAGE")
@@ -345,14 +356,14 @@ def image(
     opened = [*faces.values()] if faces else [open_image(path) for path in images or []]
     explainer = Explainer(*load_image(model, trust_remote_code))
     if explainer.prepare(opened[:1])[0].objects and versus is None:
-        how["target"] = object_from(target)
-    explained = explainer.explain(opened, method=method or None, **how)
+        options["target"] = object_from(target)
+    explained = explainer.explain(opened, method=method or None, **options)
     names = [*faces] if faces else [path.name for path in images or []]
     results, seen = per_input(explained), repeated(explained, seen_by(explainer, opened))
     titles = [_titled(name, row) for name, row in zip(repeated(explained, names), results, strict=True)]
     drawn: dict[str, Any] = {"images": seen, "titles": titles, "shared": not own_scale, "detail": detail}
-    deliver(results, out, json, others=next_classes(explainer, opened, explained, out, how), **drawn)
-    deliver_report(explainer, opened, report, method, option, how)
+    deliver(results, out, json, others=next_classes(explainer, opened, explained, out, options), **drawn)
+    deliver_report(explainer, opened, report, method, option, options)
 
 
 def table(
@@ -406,24 +417,24 @@ def table(
           --context training.csv --row 3
     """
     runs = {"scalar": scalar, "batch_size": batch_size, "seed": seed}
-    how = asked(out, option, method, report, target=target_from(target, versus), **runs)
+    options = asked(out, option, method, report, target=target_from(target, versus), **runs)
     from whyformer.cli._table import chosen_rows, in_context_pictures, overall_picture
 
     if context is not None:
         if overall or report is not None:
             raise typer.BadParameter("explains single rows: leave out --overall and --report", param_hint="--context")
-        in_context_pictures(rows, model, context, row or [], method or [], out, json, how)
+        in_context_pictures(rows, model, context, row or [], method or [], out, json, options)
         return
     if overall:
         if report is not None:
             raise typer.BadParameter("a report is of single rows: leave out --overall", param_hint="--report")
-        overall_picture(rows, model, method or [], out, json, how)
+        overall_picture(rows, model, method or [], out, json, options)
         return
     explainer, raw, titles = chosen_rows(rows, model, row or [])
-    explained = explainer.explain(raw, method=method or None, **how)
-    others = next_classes(explainer, raw, explained, out, how)
+    explained = explainer.explain(raw, method=method or None, **options)
+    others = next_classes(explainer, raw, explained, out, options)
     deliver(per_input(explained), out, json, titles=titles, shared=not own_scale, others=others)
-    deliver_report(explainer, raw, report, method, option, how)
+    deliver_report(explainer, raw, report, method, option, options)
 
 
 def _titled(name: str, row: list[Explanation]) -> str:

@@ -1,7 +1,7 @@
-"""Finds the commands in this folder and turns errors into exit codes.
+"""Build the command line from the files of this folder and turn errors into exit codes.
 
-A command is a file here: its function of the same name, or ``app`` (a Typer) where it has sub-commands. Files that
-start with an underscore are no commands. Heavy libraries are imported inside functions, so that ``--help`` is quick.
+COMMANDS lists the commands of each file: functions of that name, or ``app`` (a Typer) where a command has sub-commands.
+Heavy libraries are imported inside functions, so that ``--help`` is quick.
 
 Exit codes: 0 done, 1 whyformer could not do it (the reason is on stderr), 2 wrong usage, 130 stopped by Ctrl-C.
 """
@@ -15,18 +15,29 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from whyformer.brief import as_symbols
 from whyformer.errors import WhyformerError
-from whyformer.symbols import as_symbols
 from whyformer.version import __version__
 
 INTERRUPTED = 130  # as shells say of Ctrl-C
 FIRST = ("demo", "explain")  # of the list of commands; the others follow by name
+COMMANDS = {
+    "ask": ("ask",),
+    "attention_commands": ("attention", "capture"),
+    "catalogues": ("methods", "metrics"),
+    "concept_commands": ("tcav", "maximize"),
+    "demo": ("demo",),
+    "doctor": ("doctor",),
+    "evaluation": ("check", "compare", "recommend"),
+    "explain": ("explain",),
+    "head_commands": ("heads",),
+    "service_commands": ("batch", "serve"),
+}
 WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports click or brings its own, by version
 
 
@@ -102,15 +113,13 @@ def whyformer(
 
 
 def _add_commands() -> None:
-    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
-        name = path.stem
-        if name == "main":
-            continue
-        module = import_module(f"whyformer.cli.{name}")
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=name)
-        else:
-            app.command(name=name)(getattr(module, name))
+    for file, names in COMMANDS.items():
+        module = import_module(f"whyformer.cli.{file}")
+        for name in names:
+            if hasattr(module, "app"):
+                app.add_typer(module.app, name=name)
+            else:
+                app.command(name=name)(getattr(module, name))
 
 
 _add_commands()

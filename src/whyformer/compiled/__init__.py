@@ -5,6 +5,6 @@ gradient and formula from static inputs to one tensor · ``forms.py`` what shape
 never recorded · ``graphs.py`` the graphs of an Explainer, and whether the model is still the one they were recorded of.
 """
 
-from whyformer.compiled.computation import Question as Question
 from whyformer.compiled.forms import Compiled as Compiled
+from whyformer.compiled.forms import Question as Question
 from whyformer.compiled.graphs import Graphs as Graphs

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowed, in_turn, is_as_borrowed, known_about
-from whyformer.compiled.computation import Computation, Question
 from whyformer.compiled.forms import (
     Compiled,
-    Fit,
+    Computation,
     Form,
+    PaddedShape,
+    Question,
     Recording,
     aimed,
     apart,
@@ -45,11 +45,12 @@ from whyformer.errors import BadInput
 from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import PLAIN, Batch
 from whyformer.inputs.text import TextInput
+from whyformer.loan.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowed, in_turn, is_as_borrowed, known_about
 from whyformer.loan.digests import circumstances
+from whyformer.results.types import Cost, Explanation, Record
 from whyformer.run import Attribution, Run
-from whyformer.session import Session
-from whyformer.study.padding import padding_index
-from whyformer.types import Cost, Explanation, Record
+from whyformer.run.session import Session
+from whyformer.study.entrance import padding_index
 
 MOST = 8  # graphs at a time; the one that was not asked for longest goes
 REMEMBERED = 64  # forms of which it is known how often they came, or why they are not recorded
@@ -57,7 +58,7 @@ CPU = torch.device("cpu")
 Make = Callable[[Run, Attribution, list[Cost]], list[Explanation]]
 
 
-class Answer(NamedTuple):
+class GraphAnswer(NamedTuple):
     """What a graph said about some inputs."""
 
     run: Run
@@ -117,7 +118,7 @@ class Graphs:
 
     def answers(
         self, source: Source, question: Question, target: Any, batch_size: int | None, units: Any
-    ) -> list[Answer] | None:
+    ) -> list[GraphAnswer] | None:
         """What graphs say about the inputs; None: they are to be explained in the plain way."""
         device = self.require_device()
         before = self._borrowed
@@ -168,12 +169,12 @@ class Graphs:
         self,
         modality: Modality,
         part: Batch,
-        fit: Fit,
+        fit: PaddedShape,
         form: Form,
         aims: tuple[list[int], list[int]],
         question: Question,
         target: Any,
-    ) -> Answer | None:
+    ) -> GraphAnswer | None:
         recording, started = form.recording, time.perf_counter()
         if recording is None or self._borrowed is None or self._pointers() != self._places:
             self.clear()  # weights are elsewhere: what the graph reads may be gone
@@ -191,8 +192,8 @@ class Graphs:
         self.forms.move_to_end(fit.key)
         # The device is at work from here on.
         study = recording.computation.study
-        how = {"scalar": question.scalar, "seed": question.seed, "keep_layers": question.keep_layers}
-        run = Run(modality, host, study, target=target, **how)  # type: ignore[arg-type]
+        options = {"scalar": question.scalar, "seed": question.seed, "keep_layers": question.keep_layers}
+        run = Run(modality, host, study, target=target, **options)  # type: ignore[arg-type]
         run.output.ends_in_sigmoid = recording.ends_in_sigmoid  # who asks the model for it has to borrow it
         _ = run.units, run.keep_BN, run.output.labels
         intact = self._layout() == self._layouts and is_as_borrowed(self.model, self._borrowed)
@@ -207,11 +208,13 @@ class Graphs:
         run.scalars(parts["logits"])
         seconds = (time.perf_counter() - started) / part.size
         cost = Cost(1.0, float(question.grad), seconds, recording.graph.bytes)
-        return Answer(run, recording.computation.attribution(parts), [cost] * part.size)
+        return GraphAnswer(run, recording.computation.attribution(parts), [cost] * part.size)
 
     # Which graph fits
 
-    def _fit(self, modality: Modality, part: Batch, question: Question, contrast: bool, device: torch.device) -> Fit:
+    def _fit(
+        self, modality: Modality, part: Batch, question: Question, contrast: bool, device: torch.device
+    ) -> PaddedShape:
         length = modality.length(part) if modality.lengths_vary else 0
         wide = length
         if length and not self._exact and can_be_padded(modality, part):
@@ -227,7 +230,7 @@ class Graphs:
             for name, tensor in part.tensors.items()
         )
         about = type(modality).__name__, modality.main, question.key, contrast, is_tensors_alone(part)
-        return Fit(size, wide, (*about, shapes, (device, *circumstances(device.type))))
+        return PaddedShape(size, wide, (*about, shapes, (device, *circumstances(device.type))))
 
     # Is the model the one that was recorded?
 
@@ -293,7 +296,7 @@ class Graphs:
                 break
         return form
 
-    def _met_form(self, fit: Fit, question: Question, why_not: str) -> Form | None:
+    def _met_form(self, fit: PaddedShape, question: Question, why_not: str) -> Form | None:
         """The form of these inputs; None where it is too rare for a graph while others take all the room."""
         form = self.forms.get(fit.key)
         if form is None:
@@ -317,7 +320,9 @@ class Graphs:
             del self.forms[key]
             self._met.pop(key, None)
 
-    def _record(self, form: Form, fit: Fit, part: Batch, question: Question, session: Session, contrast: bool) -> None:
+    def _record(
+        self, form: Form, fit: PaddedShape, part: Batch, question: Question, session: Session, contrast: bool
+    ) -> None:
         self._recorded[fit.key] += 1
         if self._recorded[fit.key] > 2:
             self._refuse(form, "the model was another one at each of the last calls")
@@ -356,7 +361,7 @@ class Graphs:
         self,
         plain: list[Explanation],
         form: Form,
-        fit: Fit,
+        fit: PaddedShape,
         part: Batch,
         question: Question,
         session: Session,

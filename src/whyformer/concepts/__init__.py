@@ -6,8 +6,8 @@
 
 from whyformer.concepts.activation_maximization import Maximized as Maximized
 from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
-from whyformer.concepts.tcav import ConceptScore as ConceptScore
-from whyformer.concepts.tcav import TCAVResult as TCAVResult
-from whyformer.concepts.tcav import tcav as tcav
+from whyformer.concepts.concept_vectors import ConceptScore as ConceptScore
+from whyformer.concepts.concept_vectors import TCAVResult as TCAVResult
+from whyformer.concepts.concept_vectors import tcav as tcav
 
 __all__ = ["ConceptScore", "Maximized", "TCAVResult", "activation_maximization", "tcav"]

@@ -6,25 +6,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.embeddings import SwapEmbedding
-from whyformer.codec import UInt8
 from whyformer.concepts.reader import Tap, layer_name
-from whyformer.engines.gradient.patch_grid import grid_artefact
+from whyformer.engines.gradient.feature_maps import grid_artefact
 from whyformer.errors import BadInput, NotOffered
-from whyformer.explainer import Explainer
+from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
-from whyformer.interop import dataframe
-from whyformer.output import Output
+from whyformer.inputs.output import Output
+from whyformer.loan.borrow import borrowed, refuse_without_gradients
 from whyformer.parameters import Count, Limits, OneOf, Place, Rate, Seed, Size, Weight, checked
-from whyformer.result import Result
-from whyformer.session import tracker
+from whyformer.results.codec import UInt8
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.run.session import tracker
 from whyformer.study import study_of
 from whyformer.targets import resolve_targets
 from whyformer.views.concepts import maximized_view
@@ -100,9 +99,6 @@ def checkerboard(image: Tensor, grid: tuple[int, int]) -> float:
 
 
 # Maximized: the input that a unit likes best, and how it was reached.
-
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +188,7 @@ class Unit:
 
 
 def maximized_text(
-    explainer: Explainer, unit: Any, settings: dict[str, Any], draw: Any, track: Any, stepper: Any
+    explainer: CoreExplainer, unit: Any, settings: dict[str, Any], draw: Any, track: Any, stepper: Any
 ) -> Maximized:
     """``length`` embeddings between the tokens that every text has."""
     ids_1N, free_N = _frame(explainer, settings["length"])
@@ -246,7 +242,7 @@ def maximized_text(
     )
 
 
-def _frame(explainer: Explainer, length: int) -> tuple[Tensor, Tensor]:
+def _frame(explainer: CoreExplainer, length: int) -> tuple[Tensor, Tensor]:
     """Ids with room for ``length`` tokens between those that the tokenizer adds, and where the room is."""
     tokenizer = getattr(explainer.processor, "tokenizer", explainer.processor)
 
@@ -308,7 +304,7 @@ def activation_maximization(
     >>> model, image_processor = wf.demo.load_pets()
     >>> wf.activation_maximization(model, "cat", processor=image_processor, steps=4).save("cat.png")
     """
-    explainer = Explainer(model, processor)
+    explainer = CoreExplainer(model, processor)
     track = tracker(progress)
     draw = torch.Generator().manual_seed(seed)
     with borrowed(explainer.model), torch.enable_grad():
@@ -363,7 +359,7 @@ def stepper(parameters: Tensor, optimizer: str, lr: float) -> Any:
     return step
 
 
-def _blank(explainer: Explainer, size: tuple[int, int] | None) -> tuple[Modality, Batch, tuple[int, int]]:
+def _blank(explainer: CoreExplainer, size: tuple[int, int] | None) -> tuple[Modality, Batch, tuple[int, int]]:
     """A grey image of the model's size, and its grid of patches."""
     config = getattr(explainer.model, "config", None)
     if size is None:
@@ -382,7 +378,7 @@ def _with(modality: Modality, batch: Batch, image: Tensor) -> Batch:
     return batch.with_tensors(**{modality.main: image})
 
 
-def _colours(explainer: Explainer, channels: int) -> tuple[Any, Any]:
+def _colours(explainer: CoreExplainer, channels: int) -> tuple[Any, Any]:
     """Mean and deviation by which the processor normalises; without one, the usual ±1."""
     processor = getattr(explainer.processor, "image_processor", explainer.processor)
     if processor is not None and not getattr(processor, "do_normalize", True):
@@ -391,8 +387,8 @@ def _colours(explainer: Explainer, channels: int) -> tuple[Any, Any]:
     return mean or [0.5] * channels, std or [0.5] * channels
 
 
-def _bytes(explainer: Explainer, image: Tensor, bounded: bool) -> Any:
-    from whyformer.views.image import to_pixels
+def _bytes(explainer: CoreExplainer, image: Tensor, bounded: bool) -> Any:
+    from whyformer.views.image_marks import to_pixels
 
     values = image.float().cpu()
     if bounded:

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.explainer import Explainer
+from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
-from whyformer.output import Output
-from whyformer.session import Session
+from whyformer.inputs.output import Output
+from whyformer.results.types import Target
+from whyformer.run.session import Session
+from whyformer.shapes import Array
 from whyformer.study import Study
 from whyformer.targets import require_finite, resolve_targets, scalar_of
-from whyformer.types import Target
 
 # A layer by number or name, and what comes out of it.
 
@@ -138,14 +139,11 @@ def _require_no_padding(keep_BN: Tensor | None) -> None:
 # What a layer makes of inputs, and how a target's logit depends on it.
 
 
-Array = np.ndarray[Any, Any]
-
-
 class Reader:
     """Reads activations and gradients of one layer; used inside ``borrowed``."""
 
     def __init__(
-        self, explainer: Explainer, layer: int | str, example: Any, pooling: str, batch_size: int | None
+        self, explainer: CoreExplainer, layer: int | str, example: Any, pooling: str, batch_size: int | None
     ) -> None:
         self.explainer, self.model, self.pooling = explainer, explainer.model, pooling
         self.batch_size = batch_size

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.extras import require
-from whyformer.files.loading import quiet
+from whyformer.files.paths import quiet
 
 SENTENCES = (  # to try it on
     "I like the movie",
@@ -42,7 +42,7 @@ def load_sentiment() -> tuple[Any, Any]:
 
 
 def load_pets() -> tuple[Any, Any]:
-    """The shipped ViT (cat, dog) and its image processor; MODEL_CARD.md in its folder, faces: demo/faces.py."""
+    """The shipped ViT (cat, dog) and its image processor; MODEL_CARD.md in its folder, faces: demo/pictures.py."""
     return _load_image("pets")
 
 
@@ -62,7 +62,8 @@ def _load_image(name: str) -> tuple[Any, Any]:
 
 
 def load_adult() -> tuple[Any, Any]:
-    """The shipped FT-Transformer (income <=50K, >50K) and its Table; demo/census.py has rows to try it on."""
-    from whyformer.demo.census import load_adult
+    """Load the shipped FT-Transformer (income <=50K, >50K) and its Table; demo/census.py has rows to try it on."""
+    require("whyformer_models", "rtdl_revisiting_models", why="the shipped model of a table")
+    from whyformer.tables.saved import load_model
 
-    return load_adult()
+    return load_model(model_folder("adult"))

@@ -1,4 +1,4 @@
-"""The shipped FT-Transformer on census data, its table, and a few rows to try it on."""
+"""Rows of census data for the shipped FT-Transformer (``demo.load_adult``)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.demo import model_folder
-from whyformer.extras import require
-
-NAME = "adult"
 
 
 def rows_file() -> Path:
     """The shipped rows, as CSV."""
-    return model_folder(NAME) / "rows.csv"
-
-
-def load_adult() -> tuple[Any, Any]:
-    """The shipped income classifier (<=50K, >50K) and its Table; MODEL_CARD.md in its folder."""
-    require("whyformer_models", "rtdl_revisiting_models", why="the shipped model of a table")
-    from whyformer.tables.saved import load_model
-
-    return load_model(model_folder(NAME))
+    return model_folder("adult") / "rows.csv"
 
 
 def adult_rows() -> list[dict[str, Any]]:

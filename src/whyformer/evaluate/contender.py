@@ -3,22 +3,74 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from whyformer.codec import Float32, is_whole, read_piece, write_piece
 from whyformer.engines.perturbation.game import cached_file
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.code_reach import is_library
-from whyformer.memory import peak_bytes
+from whyformer.loan.memory import peak_bytes
 from whyformer.registry import get_method, list_methods
+from whyformer.results.codec import Float32, is_whole, read_piece, write_piece
+from whyformer.run import Run
+from whyformer.shapes import Array
+
+if TYPE_CHECKING:
+    from whyformer.engines.perturbation.game import Game
+    from whyformer.evaluate.soft_game import SoftGame
+    from whyformer.results.types import Units
+
+
+# A trial: the scores that a method gave to the parts of one input, and all that a metric may ask to judge them.
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One explanation of one input. Parts are the units that can be taken away; special tokens are none."""
+
+    scores_P: Array
+    game: Game
+    signed: bool = False
+    seed: int = 0  # of what metrics draw: the same for all methods, another for every input
+    units: Units | None = None
+    parts: Array | None = None  # which units the parts are
+    scored: Scored | None = None  # all that the method said, special tokens included
+    rationale_P: Array | None = None  # what people marked
+    region: Array | None = None  # (height, width) where the object is
+    again: Callable[[int, float], Array] | None = None  # (draw, radius) → scores of the input with a little noise
+    surrogate: Game | None = None  # the same input, asked of a copy that was fine-tuned on masked inputs
+    soft: SoftGame | None = None  # the input with numbers of its parts erased one by one
+
+    def heat(self) -> Array:
+        """(height, width) scores laid over the image, interpolated; not below zero."""
+        from whyformer.files.image_file import resized
+
+        units = self.units
+        assert units is not None and units.grid is not None
+        scores = np.asarray(self.scores_P, dtype=float)
+        if self.parts is not None:  # patches among tokens of a text, and those that are held, which have no score
+            scores_U = np.zeros(len(units))
+            scores_U[self.parts] = scores
+            several = len(set(units.stream)) > 1
+            scores = scores_U[
+                [
+                    not special and (stream == "image" or not several)
+                    for special, stream in zip(units.special, units.stream, strict=True)
+                ]
+            ]
+        heat: Array = resized(scores.reshape(units.grid), units.image_size)
+        return np.clip(heat, 0, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +127,10 @@ def named(method: str, options: Mapping[str, Any]) -> str:
 
 def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> Contender:
     """The entry with its scores; a method that does not fit this model is kept with its reason."""
-    how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed}
-    how |= games.asked | games.options_of(entry.method, entry.options)
-    path = _path(how, games)
-    explain: Any = partial(games.explainer.explain, **how, progress=False)
+    settings: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed}
+    settings |= games.asked | games.options_of(entry.method, entry.options)
+    path = _path(settings, games)
+    explain: Any = partial(games.explainer.explain, **settings, progress=False)
     if path is not None and is_whole(path):
         known = dataclasses.replace(read_piece(Contender, path), name=entry.name, options=entry.options)
         if memory and known.peak_bytes is None:
@@ -123,11 +175,11 @@ def other_games(games: Games, entries: Sequence[Contender]) -> list[str]:
 def explains_one(entry: Contender, games: Games) -> bool:
     """Whether a method runs here, tried on the shortest input."""
     number = int(np.argmin([len(u) for u in games.units]))
-    how: dict[str, Any] = {"scalar": games.scalar, "seed": games.seed, "progress": False, **games.asked}
-    how["target"] = None if games.wanted_targets is None else [games.targets[number]]
+    settings: dict[str, Any] = {"scalar": games.scalar, "seed": games.seed, "progress": False, **games.asked}
+    settings["target"] = None if games.wanted_targets is None else [games.targets[number]]
     options = games.options_of(entry.method, entry.options)
     try:
-        games.explainer.explain(one_input(games.inputs, number), method=entry.method, **how, **options)
+        games.explainer.explain(one_input(games.inputs, number), method=entry.method, **settings, **options)
     except Exception:  # whoever fails in a way of its own does not run either
         return False
     return True
@@ -162,11 +214,60 @@ def _row(value: Any, number: int) -> Any:
 # On disk, so that a stopped comparison does not begin again
 
 
-def _path(how: Mapping[str, Any], games: Games) -> Path | None:
+def _path(settings: Mapping[str, Any], games: Games) -> Path | None:
     """The file of a method's scores; how: all that ``explain`` is given besides the inputs and their targets."""
     if games.folder is None:
         return None
-    formula = get_method(how["method"]).run  # of a method of the user's own, the code may change
+    formula = get_method(settings["method"]).run  # of a method of the user's own, the code may change
     code = None if is_library(formula.__module__) else formula
-    contents = {"question": games.question, "how": how, "code": code, "targets": games.targets}
+    contents = {"question": games.question, "how": settings, "code": code, "targets": games.targets}
     return cached_file(games.folder, "scores.json", **contents, inputs=games.batch.contents())
+
+
+# Explain an input with a little noise on it: pixels, columns, or word embeddings.
+
+
+class NoisyEmbedding(TorchFunctionMode):
+    """Adds noise to whatever is looked up in one embedding table; the same noise at a position each time."""
+
+    def __init__(self, weight: Tensor, noise_ND: Tensor) -> None:
+        super().__init__()
+        self.weight, self.noise_ND = weight, noise_ND
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.__name__ != "embedding" or all(a is not self.weight for a in (*args, *(kwargs or {}).values())):
+            return out
+        return out + self.noise_ND[: out.shape[-2]]
+
+
+def scores_with_noise(games: Games, entry: Contender, scalar: str, number: int, draw: int, radius: float) -> Array:
+    """(P,) scores of one input with uniform noise of ± radius × the spread of its numbers; NaN where it has none."""
+    modality, batch = games.modality, games.batch.select([number])
+    generator = torch.Generator().manual_seed(hash((games.seed, number, draw)) % 2**31)
+
+    def noise(shape: Any, like: Tensor, spread: Tensor) -> Tensor:
+        uniform = torch.rand(shape, generator=generator).to(device=like.device, dtype=like.dtype) * 2 - 1
+        return uniform * radius * spread
+
+    mode: Any = nullcontext()
+    table = modality.embedding()
+    if table is not None:
+        length = batch.tensors[modality.main].shape[1]
+        mode = NoisyEmbedding(table.weight, noise((length, table.embedding_dim), table.weight, table.weight.std()))
+    else:
+        floats = {k: v for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
+        if not floats or modality.embeds:
+            return np.full(len(games.parts[number]), np.nan)
+        batch = batch.with_tensors(**{k: v + noise(v.shape, v, v.float().std().to(v.dtype)) for k, v in floats.items()})
+    method = get_method(entry.method)
+    study = games.run_of(number)[0].study
+    run = Run(
+        modality, batch, study, target=games.wanted_targets and [games.targets[number]], scalar=scalar, seed=games.seed
+    )
+    with mode:
+        attribution = method.run(run, **method.checked(games.options_of(entry.method, entry.options)))
+    scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
+    return games.per_part(number, scores)

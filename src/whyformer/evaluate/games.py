@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.perturbation.game import COLUMNS, Game, Store, cache_of, cached_file
+from whyformer.engines.perturbation.game import COLUMNS, Game, Prefix, VariantStore, cache_of, cached_file
 from whyformer.engines.perturbation.players import held_text, held_units
-from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.variants import (
     Variants,
     checked_replacement,
@@ -23,20 +22,84 @@ from whyformer.engines.perturbation.variants import (
     variants_of,
 )
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.detectors import Queries
 from whyformer.evaluate.soft_game import SoftGame, soft_game_of
-from whyformer.explainer import Explainer
-from whyformer.inputs.base import Source
+from whyformer.explainer import CoreExplainer
+from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import Batch, Decoding
 from whyformer.inputs.language import says_tokens
 from whyformer.parameters import Hold
 from whyformer.registry import get_method
+from whyformer.results.types import Target, Units
 from whyformer.run import Run
-from whyformer.session import Session
+from whyformer.run.session import Session
+from whyformer.shapes import Array
 from whyformer.targets import scalar_of
-from whyformer.types import Target, Units
 
-Array = np.ndarray[Any, Any]
+# A detector's queries under perturbation: does another one take the object over that the explained one gives up?
+#
+# The value that is measured is that of the explained query, by its number. Where a second query names the same object
+# in its place, the value falls although the detector still sees the object; that is counted here, and said.
+
+SAME = 0.5  # overlap (intersection over union) from which two boxes are of one object
+
+
+def asks_each(modality: Modality, classes: int) -> bool:
+    """Is each class asked for by itself (a sigmoid), as DETR's successors do? DETR has one class more: no object."""
+    return modality.objects and classes == getattr(modality.model.config, "num_labels", None)
+
+
+class Queries:
+    """The queries of one image beside the one that is explained."""
+
+    def __init__(self, run: Run, row: int) -> None:
+        self.run, self.row = run, row
+        one = run.batch.select([row])
+        self.query, self.index = one.positions[0], run.targets[row].index
+        output = self._call(one)
+        self.box_4 = output.pred_boxes[0, self.query].float()
+        self.had_Q = self._others(output)[0]
+
+    @torch.no_grad()
+    def _call(self, batch: Batch) -> Any:
+        np.add.at(self.run.forwards_B, [self.row] * batch.size, 1)
+        return self.run.modality.call(batch, **self.run.output.extra)
+
+    def say(self, batch: Batch) -> list[Tensor]:
+        """(M,) each: probability and logit of the class at the explained query, whether the query still names it, and
+        whether another one does instead that did not before."""
+        output = self._call(batch)
+        logits_MC = output.logits[:, self.query].float()
+        each = asks_each(self.run.modality, logits_MC.shape[1])
+        probability = (logits_MC.sigmoid() if each else logits_MC.softmax(1))[:, self.index]
+        stays = self._named(logits_MC) == self.index
+        taken = (self._others(output) & ~self.had_Q).any(1) & ~stays
+        return [probability, logits_MC[:, self.index], stays, taken]
+
+    def _named(self, logits_XC: Tensor) -> Tensor:
+        """(X,) the class that a query names: the most probable one; -1 where even that has less than one half."""
+        best = logits_XC.argmax(-1)
+        if not asks_each(self.run.modality, logits_XC.shape[-1]):
+            return best
+        return torch.where(logits_XC.amax(-1) > 0, best, -1)
+
+    def _others(self, output: Any) -> Tensor:
+        """(M, Q) other queries that name the same class at the same place."""
+        naming = self._named(output.logits.float()) == self.index
+        naming &= overlap(output.pred_boxes.float(), self.box_4) >= SAME
+        naming[:, self.query] = False
+        return naming
+
+
+def overlap(boxes: Tensor, other: Tensor) -> Tensor:
+    """Intersection over union of boxes (…, 4) given by centre, width and height."""
+    low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
+    other_low, other_high = other[:2] - other[2:] / 2, other[:2] + other[2:] / 2
+    sides = (torch.minimum(high, other_high) - torch.maximum(low, other_low)).clamp(min=0)
+    inside = sides.prod(-1)
+    union = boxes[..., 2:].prod(-1) + other[2:].prod() - inside
+    return inside / union.clamp(min=1e-12)
+
+
 # Parameters that are in the names of files by what they came to (targets, players, variants, the description of the
 # model), and those that change no number. Every other one is in all of the names.
 RESOLVED = {
@@ -50,7 +113,7 @@ class Games:
 
     def __init__(
         self,
-        explainer: Explainer,
+        explainer: CoreExplainer,
         inputs: Any,
         *,
         target: Any = None,
@@ -66,13 +129,13 @@ class Games:
         hold: Hold = None,
     ) -> None:
         asked = {name: value for name, value in locals().items() if name not in RESOLVED}
-        how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
+        settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
         source = explainer.source(inputs)
         if gives_answers(source):  # an answer is judged as a whole: by its log-probability
-            how["decoding"] = Decoding(span=True)
-        self.session = session = Session(explainer, source, target=target, scalar=scalar, **how)
+            settings["decoding"] = Decoding(span=True)
+        self.session = session = Session(explainer, source, target=target, scalar=scalar, **settings)
         # What explanations are asked for besides the method, so that they are of the same.
-        self.asked = {"units": units, "span": "decoding" in how}
+        self.asked = {"units": units, "span": "decoding" in settings}
         self.explainer, self.seed, self.batch_size, self.track = explainer, seed, session.step, session.track
         self.modality, self.scalar, self.batch = session.modality, session.scalar, session.batch
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
@@ -260,14 +323,14 @@ class Games:
             columns=columns,
         )
 
-    def _store(self, variants: Variants, parts: int, number: int, columns: int) -> Store | None:
+    def _store(self, variants: Variants, parts: int, number: int, columns: int) -> VariantStore | None:
         if self.folder is None:
             return None
         # The players: of "a b a", without what is left of it when everything is away, a held "a" may be either.
         about = (self.targets[number], self.scalar, self.replacement, self._players(number), columns)
         contents = {"question": self.question, "about": about, "inputs": variants.contents(parts)}
         path = cached_file(self.folder, "variants", **contents)
-        return None if path is None else Store(path, parts, columns)
+        return None if path is None else VariantStore(path, parts, columns)
 
 
 def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
@@ -330,7 +393,7 @@ def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:
 
 
 @contextmanager
-def games_of(explainer: Explainer, inputs: Any, **how: Any) -> Iterator[Games]:
+def games_of(explainer: CoreExplainer, inputs: Any, **settings: Any) -> Iterator[Games]:
     """The games of these inputs; the model is borrowed for as long as they are played."""
     with explainer.borrowed():
-        yield Games(explainer, inputs, **how)
+        yield Games(explainer, inputs, **settings)

@@ -11,18 +11,79 @@ from typing import Any
 import numpy as np
 
 from whyformer.engines.perturbation.game import Game
-from whyformer.engines.perturbation.ranking import count_of, only_top, without_top
-from whyformer.evaluate.annotations import rationale_of, region_of
-from whyformer.evaluate.contender import Contender
+from whyformer.engines.perturbation.players import count_of, only_top, without_top
+from whyformer.errors import BadInput, reading
+from whyformer.evaluate.contender import Contender, Trial, scores_with_noise
 from whyformer.evaluate.games import Games
-from whyformer.evaluate.noise import scores_with_noise
-from whyformer.evaluate.trial import Trial
 from whyformer.registry import Metric
+from whyformer.results.types import Units
+from whyformer.shapes import Array
+
+# What people marked: words of a text (rationales), or where the object is in an image (masks, boxes).
+
+
+def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
+    """(P,) the marked parts, from one number or boolean per part, unit or word, or from character ranges."""
+    with reading("a rationale cannot be read", "Give one number per token or word, or ranges [(start, end), …]."):
+        values = list(marked)
+        if values and isinstance(values[0], (tuple, list)):
+            return _from_spans(values, units, parts)
+        flags = np.asarray(values, dtype=float) > 0.5
+    if len(flags) == len(parts):
+        return flags
+    if len(flags) == len(units):
+        return flags[parts]
+    words = 0 if units.word is None else max(units.word, default=-1) + 1
+    if len(flags) == words:
+        assert units.word is not None
+        return np.array([units.word[p] >= 0 and bool(flags[units.word[p]]) for p in parts], dtype=bool)
+    raise BadInput(
+        f"a rationale of {len(flags)} entries for an input of {len(parts)} tokens ({words} words, {len(units)} with "
+        "special tokens): give one entry per token or per word, or character ranges [(start, end), …]."
+    )
+
+
+def _from_spans(spans: Sequence[tuple[int, int]], units: Units, parts: Array) -> Array:
+    if units.spans is None:
+        raise BadInput("character ranges need a text and a fast tokenizer: give one entry per token instead.")
+    where = [units.spans[p] for p in parts]
+    return np.array([any(a < end and start < b for start, end in spans) for a, b in where], dtype=bool)
+
+
+def region_of(marked: Any, units: Units) -> Array:
+    """(height, width) of the model's own view of the image, from a mask of any size or from boxes.
+
+    Boxes are (left, top, right, bottom), in pixels of the model's view or as shares of it (all at most 1).
+    """
+    if units.image_size is None:
+        raise BadInput("masks and boxes are for images: this input has no patches.")
+    with reading("a mask cannot be read", "Give an array, height × width, or boxes (left, top, right, bottom)."):
+        return _region(marked, *units.image_size)
+
+
+def _region(marked: Any, height: int, width: int) -> Array:
+    from whyformer.files.image_file import resized
+
+    if _are_boxes(marked):
+        region = np.zeros((height, width), dtype=bool)
+        for left, top, right, bottom in np.asarray(marked, dtype=float):
+            share = max(left, top, right, bottom) <= 1
+            scale = np.array([width, height, width, height]) if share else np.ones(4)
+            a, b, c, d = np.round(np.array([left, top, right, bottom]) * scale).astype(int)
+            region[b:d, a:c] = True
+        return region
+    mask = np.asarray(marked)
+    if mask.ndim != 2:
+        raise BadInput(f"a mask has shape {mask.shape}: expected height × width, or a list of boxes.")
+    return resized(mask.astype(float), (height, width), "nearest") > 0
+
+
+def _are_boxes(marked: Any) -> bool:
+    return isinstance(marked, (list, tuple)) and all(isinstance(b, (list, tuple)) and len(b) == 4 for b in marked)
+
 
 # What every method is held against: random scores as the floor, greedy search as the ceiling.
 
-
-Array = np.ndarray[Any, Any]
 
 RANDOM_SEEDS = 5
 STEPS = 20  # of greedy search: more parts than that go several at a time
@@ -78,7 +139,7 @@ CURVES = {"remove": without_top, "keep": only_top}
 
 
 @dataclass(frozen=True)
-class Marks:
+class Annotations:
     """What people marked, per input."""
 
     rationales: Sequence[Any] | None
@@ -99,7 +160,7 @@ NOTHING = Needs()
 class OneInput:
     """One input on which all methods are tried."""
 
-    def __init__(self, games: Games, number: int, marks: Marks, scalar: str, needs: Needs = NOTHING) -> None:
+    def __init__(self, games: Games, number: int, marks: Annotations, scalar: str, needs: Needs = NOTHING) -> None:
         self.games, self.number, self.scalar = games, number, scalar
         # Other draws for every input, the same for all methods: sets that all rows of a table had in common would be
         # an error that more rows do not average out, and that limits over rows do not show.

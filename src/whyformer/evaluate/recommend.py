@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -11,20 +12,212 @@ import numpy as np
 
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.budget import budget_of, within_effort
-from whyformer.evaluate.candidates import SPACES, Candidate, Field
-from whyformer.evaluate.choose_within import chosen_within
-from whyformer.evaluate.contender import other_games, wanted
-from whyformer.evaluate.field import field_of, halves, truthfulness_of
+from whyformer.evaluate.agreement import chance_of_lead
+from whyformer.evaluate.budget import AffordableMethods, Budget, Rates, budget_of, nothing_fits, price_of, within_effort
+from whyformer.evaluate.candidates import SPACES, Candidate, Field, field_of, halves, truthfulness_of
+from whyformer.evaluate.contender import Contender, Trial, other_games, wanted
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.outcomes import outcomes_of
-from whyformer.evaluate.recommendation import ANY, SCOPES, ChosenMethod, Recommendation
-from whyformer.explainer import Explainer, Segments
-from whyformer.parameters import BatchSize, Count, Filled, Hold, OneOf, Replacement, Seed, checked
+from whyformer.evaluate.judge import greedy, random_scores
+from whyformer.evaluate.metrics.faithfulness import aopc, top_away
+from whyformer.evaluate.recommendation import ANY, SCOPES, Budgeted, ChosenMethod, Contestant, Outcome, Recommendation
+from whyformer.evidence import spread
+from whyformer.explainer import CoreExplainer, Segments
+from whyformer.parameters import BatchSize, Count, Hold, NotEmpty, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
+from whyformer.shapes import Array
 from whyformer.targets import Aims, Scalar
 
-Array = np.ndarray[Any, Any]
+# How choices do on inputs that did not choose them: AOPC, against random scores, last-layer attention and a search.
+
+FLOOR, CEILING = "random", "greedy"
+LAST, MEAN = "last-layer attention", "mean attention"
+
+
+def outcomes_of(
+    games: Games,
+    field: Field,
+    chosen: Mapping[tuple[str, str], ChosenMethod],
+    group_of: Mapping[int, str],
+    fallback: Mapping[str, int],
+    search: bool = True,
+) -> tuple[Outcome, ...]:
+    """One outcome per class of cost, then the usual readings, what could not be chosen, floor and (search) ceiling."""
+    number_of = {c.name: m for m, c in enumerate(field.candidates)}
+    usual = _usual(field)
+    values: dict[str, list[float]] = {}
+    for i in games.track(list(group_of), "testing"):
+        game, scores_MP = games.game(i), field.scores[i]
+        contenders: dict[str, Array] = {}
+        for cost_class, other in fallback.items():
+            choice = chosen.get((group_of[i], cost_class))
+            contenders[cost_class] = scores_MP[other if choice is None else number_of[choice.name]]
+        contenders |= {name: scores_MP[m] for name, m in usual.items()}
+        contenders |= {name: scores[i] for name, scores in field.aside.items()}
+        trials = {name: Trial(scores, game) for name, scores in contenders.items()}
+        floor = [Trial(scores, game) for scores in random_scores(game.parts, i, games.seed)]
+        game.ask(np.concatenate([top_away(t) for t in (*trials.values(), *floor)]))
+        for name, trial in trials.items():
+            values.setdefault(name, []).append(aopc(trial))
+        values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))
+        if search:
+            values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
+    return _summed(values, fallback, chosen, games.seed, [games.of[i] for i in group_of])
+
+
+def _usual(field: Field) -> dict[str, int]:
+    """What people look at by habit, where it is among the candidates."""
+    numbers = {}
+    last = max(
+        (c.options["layers"] for c in field.candidates if isinstance(c.options.get("layers"), int)), default=None
+    )
+    for m, candidate in enumerate(field.candidates):
+        options = candidate.options
+        if candidate.method != "raw_attention" or options.get("heads", "mean") != "mean":
+            continue
+        if options.get("read", "row") == "row" and options.get("layers", last) in {last, "mean"}:
+            numbers[MEAN if options.get("layers", last) == "mean" else LAST] = m
+    return {name: numbers[name] for name in (LAST, MEAN) if name in numbers}
+
+
+def _summed(
+    values: dict[str, list[float]],
+    classes: Mapping[str, int],
+    chosen: Mapping[tuple[str, str], ChosenMethod],
+    seed: int,
+    of: Sequence[int],
+) -> tuple[Outcome, ...]:
+    table_IX = np.array(list(values.values())).T
+    names = list(values)
+    means = np.stack(spread(table_IX, seed, of), 1)
+    over_random = np.stack(spread(table_IX - table_IX[:, [names.index(FLOOR)]], seed, of), 1)
+    over_last = np.full_like(over_random, np.nan)
+    if LAST in names:
+        over_last = np.stack(spread(table_IX - table_IX[:, [names.index(LAST)]], seed, of), 1)
+    outcomes = []
+    for x, name in enumerate(names):
+        picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
+        shown = name if name not in classes else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
+        outcomes.append(Outcome(name, shown, *_three(means[x]), _three(over_random[x]), _three(over_last[x])))
+    return tuple(outcomes)
+
+
+def _three(row: Array) -> tuple[float, float, float]:
+    return float(row[0]), float(row[1]), float(row[2])
+
+
+# recommend within a budget: the best method of those that fit, chosen by AOPC on one half, tested on the other.
+
+EVERYONE = "all inputs"
+
+
+def chosen_within(
+    games: Games,
+    contenders: Sequence[Contender],
+    spaces: Sequence[str],
+    known: list[int],
+    budget: Budget,
+    value: str,
+    report: bool,
+    guided: bool,
+) -> Recommendation:
+    """The whole recommendation. guided: shap with a guide stands with as many evaluations as fit."""
+    standing = AffordableMethods(games, contenders, spaces, budget, value, guided)
+    field, over = standing.field, standing.over
+    choosing, testing = halves(games, known) if report else (known, [])
+    mean_M = standing.truth_M(choosing)
+    finalists = standing.finalists(mean_M)
+    measured = {m: standing.measured(m) for m in finalists}
+    finalists, dear = _within(field, measured, budget)
+    over |= dear
+    if not finalists:
+        raise nothing_fits(budget, over, measured=True)
+    chosen_IM = standing.judged(finalists, choosing, "choosing")
+    column = int(np.argmax(chosen_IM.mean(0)))
+    best = finalists[column]
+    tested_IM = standing.judged(finalists, testing, "testing")
+    chance = chance_of_lead(tested_IM, column, games.seed, [games.of[i] for i in testing])
+    rates, units = standing.rates, standing.units
+    contestants = _contestants(games, field, finalists, measured, chosen_IM, tested_IM, best, testing, rates, units)
+    candidate = field.candidates[best]
+    options = games.options_of(candidate.method, candidate.options)
+    choice = ChosenMethod(EVERYONE, ANY, candidate.name, candidate.method, options, float(mean_M[best]), len(choosing))
+    group_of = dict.fromkeys(testing, EVERYONE)
+    chosen = {(EVERYONE, ANY): choice}  # a search for the ceiling would cost more than all the rest
+    outcomes = outcomes_of(games, field, chosen, group_of, {ANY: best}, search=False) if testing else ()
+    few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
+    return Recommendation(
+        scope="dataset",
+        choices=(choice,),
+        outcomes=outcomes,
+        leaders=tuple((field.candidates[m].name, float(mean_M[m])) for m in np.argsort(-mean_M, kind="stable")[:10]),
+        grid=(),
+        grid_reading="",
+        candidates=len(field.candidates),
+        excluded=field.excluded,
+        replacement=str(games.replacement),
+        chosen_on=len(choosing),
+        reported_on=len(testing),
+        variants=games.forwards,
+        seed=games.seed,
+        warnings=(*games.doubts(), *(few if len(choosing) < 20 else ())),
+        model=type(games.explainer.model).__name__,
+        options={"value": value, "budget": str(budget)},
+        held=games.held,
+        budgeted=Budgeted(str(budget), rates.backward, units, contestants, over, chance),
+    )
+
+
+def _within(field: Field, measured: dict[int, Contender], budget: Budget) -> tuple[list[int], dict[str, str]]:
+    """Candidates that also fit as measured, and what the others took; the cheapest of these first."""
+    if not budget.seconds:
+        return list(measured), {}
+    slow = {m: done for m, done in measured.items() if not done.seconds <= budget.most}
+    ordered = sorted(slow.items(), key=lambda pair: pair[1].seconds)
+    over = {field.candidates[m].name: f"{done.seconds:.3g} s as measured" for m, done in ordered}
+    return [m for m in measured if m not in slow], over
+
+
+def _contestants(
+    games: Games,
+    field: Field,
+    finalists: Sequence[int],
+    measured: dict[int, Contender],
+    chosen_IM: Array,
+    tested_IM: Array,
+    best: int,
+    testing: Sequence[int],
+    rates: Rates,
+    units: int,
+) -> tuple[Contestant, ...]:
+    """The choice first, the others by how they did where they were chosen."""
+    unknown = np.full((3, len(finalists)), math.nan)
+    means, ahead = unknown, unknown
+    if len(testing):
+        of = [games.of[i] for i in testing]
+        means = np.stack(spread(tested_IM, games.seed, of))
+        ahead = np.stack(spread(tested_IM - tested_IM[:, [list(finalists).index(best)]], games.seed, of))
+    rows = []
+    for column, m in enumerate(finalists):
+        candidate, done = field.candidates[m], measured[m]
+        rows.append(
+            Contestant(
+                candidate.name,
+                candidate.method,
+                games.options_of(candidate.method, candidate.options),
+                price_of(candidate.method, candidate.options, units, rates),
+                done.forwards,
+                done.backwards,
+                done.seconds,
+                float(chosen_IM[:, column].mean()),
+                float(means[0, column]),
+                float(means[1, column]),
+                float(means[2, column]),
+                (float(ahead[0, column]), float(ahead[1, column]), float(ahead[2, column])),
+            )
+        )
+    order = sorted(range(len(rows)), key=lambda n: (finalists[n] != best, -rows[n].chosen_by))
+    return tuple(rows[n] for n in order)
+
 
 LEADERS = 10
 EFFORT = 1500
@@ -40,7 +233,7 @@ def recommend(
     scope: Annotated[str, OneOf(*SCOPES)] = "dataset",
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     spaces: Sequence[Annotated[str, OneOf(*SPACES)]] = SPACES,
-    budget: Count | Annotated[str, Filled()] | None = None,
+    budget: Count | Annotated[str, NotEmpty()] | None = None,
     effort: Count | None = EFFORT,
     report: bool = True,
     value: Annotated[str, OneOf(*VALUES)] = "logit",
@@ -87,11 +280,17 @@ def recommend(
     if limit is not None and scope != "dataset":
         raise BadInput(f"budget={budget!r} chooses one method for all inputs: leave scope={scope!r} out.")
     contenders = wanted(methods)
-    explainer = Explainer(model, processor, attention_at=attention_at)
+    explainer = CoreExplainer(model, processor, attention_at=attention_at)
     explainer.advises = False
-    how = {"target": target, "scalar": scalar, "replace": replace, "reference": reference, "batch_size": batch_size}
-    how |= {"units": units, "hold": hold}
-    with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as games:
+    settings = {
+        "target": target,
+        "scalar": scalar,
+        "replace": replace,
+        "reference": reference,
+        "batch_size": batch_size,
+    }
+    settings |= {"units": units, "hold": hold}
+    with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **settings) as games:
         known = [i for i in range(games.size) if len(games.parts[i])]
         inputs_left = len({games.of[i] for i in known})
         if scope != "instance" and inputs_left < 4:

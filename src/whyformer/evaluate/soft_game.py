@@ -13,8 +13,8 @@ from whyformer.engines.perturbation.variants import Filled, Variants
 from whyformer.errors import NotOffered
 from whyformer.inputs.batch import Batch
 from whyformer.run import Run
+from whyformer.shapes import Array
 
-Array = np.ndarray[Any, Any]
 Say = Callable[[Batch], Array]  # (M, columns) what the model says of a batch
 
 

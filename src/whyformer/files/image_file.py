@@ -12,8 +12,8 @@ import numpy as np
 from whyformer.errors import BadInput, UnknownName, reading
 from whyformer.extras import require
 from whyformer.files.paths import is_file, is_folder, path_of
+from whyformer.shapes import Array
 
-Array = np.ndarray[Any, Any]
 INTERPOLATIONS = ("bilinear", "nearest")
 JPEG = "data:image/jpeg;base64,"
 LONGEST = 448  # pixels of the longer side, as text

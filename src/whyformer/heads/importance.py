@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import refuse_without_gradients
-from whyformer.codec import Float32
 from whyformer.errors import BadInput, NotOffered, one_of
+from whyformer.evidence import interval
 from whyformer.heads.importance_kinds import (
     SCALARS,
     ablation,
@@ -20,22 +19,28 @@ from whyformer.heads.importance_kinds import (
     confidence,
     lrp_relevance,
     mask_gradient,
+    of_part,
     open_gates,
+    parts_of,
+    place_of,
     recorded,
+    refuse_labels,
     relevance_share,
+    through,
     token_counts,
     token_sums,
 )
-from whyformer.heads.placement import of_part, parts_of, place_of, refuse_labels, through
-from whyformer.interop import dataframe
-from whyformer.intervals import interval
+from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.parameters import BatchSize, OneOf, Seed, checked
-from whyformer.result import Result
+from whyformer.results.codec import Float32
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Cost
 from whyformer.run import Run
-from whyformer.session import Session
+from whyformer.run.session import Session
+from whyformer.shapes import Array
 from whyformer.targets import Aims
-from whyformer.types import Cost
-from whyformer.views.heads import importance_view
+from whyformer.views.head_views import importance_view
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
@@ -45,23 +50,21 @@ if TYPE_CHECKING:
 # Put head scores on a common scale.
 
 
-Array = np.ndarray[Any, Any]
-
 NORMALIZATIONS = ("l2", "minmax", "l2_minmax", "share")
 
 
-def normalized(scores_LH: Array, how: str | None) -> Array:
+def normalized(scores_LH: Array, settings: str | None) -> Array:
     """``"l2"``: each layer to length 1 (Michel's code); ``"minmax"``: all heads to 0…1; ``"l2_minmax"``: both, in
     that order (Hugging Face's bertology script); ``"share"``: all heads to absolute sum 1. Missing heads stay NaN.
     """
-    one_of("normalize", how, (None, *NORMALIZATIONS))
-    if how in {"l2", "l2_minmax"}:
+    one_of("normalize", settings, (None, *NORMALIZATIONS))
+    if settings in {"l2", "l2_minmax"}:
         length = np.sqrt(np.nansum(scores_LH**2, axis=1, keepdims=True))
         scores_LH = scores_LH / np.where(length == 0, 1, length)
-    if how in {"minmax", "l2_minmax"}:
+    if settings in {"minmax", "l2_minmax"}:
         low, high = np.nanmin(scores_LH), np.nanmax(scores_LH)
         scores_LH = (scores_LH - low) / (high - low if high > low else 1)
-    if how == "share":
+    if settings == "share":
         total = np.nansum(np.abs(scores_LH))
         scores_LH = scores_LH / (total if total else 1)
     return scores_LH
@@ -149,7 +152,7 @@ RULES = ("lrp", "generic")
 
 
 @dataclass(frozen=True)
-class _How:
+class _Settings:
     """The checked options of one call."""
 
     kind: str
@@ -223,9 +226,9 @@ def head_importance(
         loss = scalar == "loss"
         if known is not None and not loss:
             session.target = known
-        how = _How(kind, per, scalar, normalize, ablate, rule, session.target, known if loss else None)
-        samples, direction = _samples(session, how)
-        return _result(session, how, samples, direction, seed)
+        settings = _Settings(kind, per, scalar, normalize, ablate, rule, session.target, known if loss else None)
+        samples, direction = _samples(session, settings)
+        return _result(session, settings, samples, direction, seed)
 
 
 def _check(kind: str, per: str, ablate: str, rule: str) -> None:
@@ -237,32 +240,32 @@ def _check(kind: str, per: str, ablate: str, rule: str) -> None:
         raise BadInput(f'rule="{rule}" belongs to kind="relevance".')
 
 
-def _samples(session: Session, how: _How) -> tuple[Array, Array | None]:
+def _samples(session: Session, settings: _Settings) -> tuple[Array, Array | None]:
     """(S, L, H) one table per input (or batch), and the mean signed gradient where there is one."""
-    if how.kind == "gradient":
-        return _gradient_samples(session, how)
-    if how.kind == "confidence":
+    if settings.kind == "gradient":
+        return _gradient_samples(session, settings)
+    if settings.kind == "confidence":
         return session.gather(lambda run, rows: confidence(run), label="confidence"), None
-    if how.kind == "relevance":
-        measure = lrp_relevance if how.rule == "lrp" else relevance_share
+    if settings.kind == "relevance":
+        measure = lrp_relevance if settings.rule == "lrp" else relevance_share
         return session.gather(lambda run, rows: measure(run), label="relevance"), None
     gates = open_gates(session)
-    keep_one = how.ablate == "all_but_one"
+    keep_one = settings.ablate == "all_but_one"
     return (
         session.gather(
-            lambda run, rows: ablation(run, gates, session.heads, _labels_of(how, rows), keep_one),
+            lambda run, rows: ablation(run, gates, session.heads, _labels_of(settings, rows), keep_one),
             label="ablation",
         ),
         None,
     )
 
 
-def _labels_of(how: _How, rows: list[int]) -> list[Any] | None:
-    return None if how.labels is None else [how.labels[row] for row in rows]
+def _labels_of(settings: _Settings, rows: list[int]) -> list[Any] | None:
+    return None if settings.labels is None else [settings.labels[row] for row in rows]
 
 
-def _gradient_samples(session: Session, how: _How) -> tuple[Array, Array]:
-    if how.per == "token" and not (session.study.one_stream or session.study.multi_stream):
+def _gradient_samples(session: Session, settings: _Settings) -> tuple[Array, Array]:
+    if settings.per == "token" and not (session.study.one_stream or session.study.multi_stream):
         raise NotOffered(
             'per="token" needs to know whose tokens each layer is about, and which stream asks which could not be told '
             'for this model. Use per="example".'
@@ -270,44 +273,46 @@ def _gradient_samples(session: Session, how: _How) -> tuple[Array, Array]:
 
     def measure(run: Run, rows: list[int]) -> Tensor:
         """(b, 3, L, H): signed gradient, sums of absolute values over tokens, and their number."""
-        maps = recorded(run, _labels_of(how, rows))
+        maps = recorded(run, _labels_of(settings, rows))
         signed = mask_gradient(maps)
-        if how.per != "token":
+        if settings.per != "token":
             return signed[:, None]
         counts = token_counts(run, len(maps.sites))[:, :, None].expand_as(signed)
         return torch.stack([signed, token_sums(maps), counts], 1)
 
-    if how.per == "batch":
+    if settings.per == "batch":
         # NOTE[DIFF] the script sums |gradient of the batch's mean loss| over batches and divides by the number of
         # tokens; the mean over batches is the same up to one factor for all heads.
         parts = session.each(measure, label="gradients", sort=False)
         signed = np.stack([part[:, 0].mean(0).detach().cpu().double().numpy() for _, part in parts])
         return np.abs(signed), signed.mean(0)
     samples = session.gather(measure, label="gradients")
-    if how.per == "token":
+    if settings.per == "token":
         # Σ over all tokens of the data set / their number, written as a mean over inputs.
         return samples[:, 1] / samples[:, 2].mean(0), samples[:, 0].mean(0)
     return np.abs(samples[:, 0]), samples[:, 0].mean(0)
 
 
-def _result(session: Session, how: _How, samples: Array, direction: Array | None, seed: int) -> HeadImportance:
-    low, high = interval(samples, seed, lambda mean: normalized(mean, how.normalize))
-    options = {"per": how.per, "scalar": how.scalar, "normalize": how.normalize, "seed": seed}
-    if how.kind == "ablation":
-        options["ablate"] = how.ablate
-    if how.kind == "relevance":
-        options["rule"] = how.rule
+def _result(
+    session: Session, settings: _Settings, samples: Array, direction: Array | None, seed: int
+) -> HeadImportance:
+    low, high = interval(samples, seed, lambda mean: normalized(mean, settings.normalize))
+    options = {"per": settings.per, "scalar": settings.scalar, "normalize": settings.normalize, "seed": seed}
+    if settings.kind == "ablation":
+        options["ablate"] = settings.ablate
+    if settings.kind == "relevance":
+        options["rule"] = settings.rule
     return HeadImportance(
-        scores=normalized(samples.mean(0), how.normalize).astype(np.float32),
+        scores=normalized(samples.mean(0), settings.normalize).astype(np.float32),
         low=low.astype(np.float32),
         high=high.astype(np.float32),
         samples=samples.astype(np.float32),
         direction=None if direction is None else direction.astype(np.float32),
         paths=session.paths,
-        kind=how.kind,
+        kind=settings.kind,
         options=options,
         inputs=session.size,
-        signed=how.kind == "ablation",
+        signed=settings.kind == "ablation",
         cost=session.cost(),
         warnings=session.warnings,
         model=type(session.model).__name__,

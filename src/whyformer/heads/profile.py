@@ -10,21 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import refuse_without_gradients
-from whyformer.codec import Float32
 from whyformer.errors import NotOffered
+from whyformer.evidence import interval
 from whyformer.heads.head_roles import distances, places
-from whyformer.heads.importance_kinds import relevance_rows
-from whyformer.heads.placement import Call, calls, parts_of, place_of, through
-from whyformer.interop import dataframe
-from whyformer.intervals import interval
+from whyformer.heads.importance_kinds import Call, calls, parts_of, place_of, relevance_rows, through
+from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.methods.value_norms import mixing_ratio
 from whyformer.parameters import BatchSize, checked
-from whyformer.result import Result
+from whyformer.results.codec import Float32
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Cost
 from whyformer.run import Run
+from whyformer.shapes import Array
 from whyformer.targets import Aims
-from whyformer.types import Cost
-from whyformer.views.heads import profile_view
+from whyformer.views.head_views import profile_view
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ def mixing_BL(run: Run) -> Tensor:
 
 # What lower and higher layers do: four curves over the layers.
 
-
-Array = np.ndarray[Any, Any]
 
 CURVES = ("relevance added", "entropy", "distance", "mixing ratio")
 UNITS = ("share of all layers", "nats", "tokens or patches", "share from other positions")
@@ -140,8 +138,8 @@ def layer_profile(
     Misleads when: the layers are compared across models of different depth, or inputs of different length: entropy and
     distance grow with length.
     """
-    how: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
-    with through(model, inputs, target=target, progress=progress, **how) as session:
+    options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    with through(model, inputs, target=target, progress=progress, **options) as session:
         refuse_without_gradients(session.model, "layer_profile")
         samples = session.gather(lambda run, rows: _curves(run), label="layers")
         return LayerProfile(

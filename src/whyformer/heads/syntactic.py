@@ -16,17 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.codec import Float32
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files.paths import is_file, path_of
 from whyformer.inputs.processing import processed
 from whyformer.inputs.text import TextInput
-from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, OneOf, checked
-from whyformer.result import Result
+from whyformer.results.codec import Float32
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
 from whyformer.run import Run
-from whyformer.session import LoadedModel, loaded_as, passing_through
-from whyformer.views.heads import syntactic_view
+from whyformer.run.session import LoadedModel, loaded_as, passing_through
+from whyformer.shapes import Array
+from whyformer.views.head_views import syntactic_view
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
@@ -98,8 +99,6 @@ def _sentence(rows: list[list[str]], number: int) -> Sentence:
 
 # Syntactic heads: how often does a head's strongest word hit a given dependency arc?
 
-
-Array = np.ndarray[Any, Any]
 
 DIRECTIONS = ("to head", "to dependent")
 PIECES = ("max", "first", "sum")

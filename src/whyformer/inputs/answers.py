@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.scalar import scalar_from
+from whyformer.capture.functions import scalar_from
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.arguments import named_tensors
-from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.batch import Batch, Raw, named_tensors
 from whyformer.inputs.language import position_of, ranked
 from whyformer.inputs.processing import processed
 from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes
+from whyformer.results.types import Choice, Target
 from whyformer.targets import logits_of
-from whyformer.types import Choice, Target
 
 NEXT_SPANS = 8  # answers among which one is looked for that reads otherwise than the best
 LONGEST = 15  # tokens of an answer that the model gives by itself, as transformers' pipeline had it

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import wave
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, shown
@@ -23,9 +22,90 @@ from whyformer.files.paths import readable_file
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.processing import processed
-from whyformer.inputs.spectrogram import Grid, Layout, layout_of, likely_time
 from whyformer.inputs.stream_inputs import StreamInput
-from whyformer.types import Units
+from whyformer.loan.borrow import borrowed, known_about
+from whyformer.results.types import Units
+
+# Where time and frequency lie in a tensor of sound: found by changing slices of it, and by which positions move.
+
+Grid = tuple[int, int]
+
+MOVED = 0.1  # of the largest change: a position that moves less does not hold the slice
+ALL_OF_THEM = 0.75  # a slice that moves so many positions is no step: a band of mel reaches every frame
+
+
+@dataclass(frozen=True)
+class SoundLayout:
+    """Axes are those of one input, without the batch axis. ``positions``: that the first attention runs over.
+
+    bands: the axis of frequencies, where patches cut it, too (AST). grid: rows of bands by columns of steps in time,
+    in the order of positions. added: positions that the model brings itself, whatever is heard ([CLS], [DIST]).
+    """
+
+    time: int
+    positions: int
+    bands: int | None = None
+    grid: Grid | None = None
+    added: frozenset[int] = frozenset()
+
+    @property
+    def unplaced(self) -> bool:
+        """Positions hold time and frequency, and which of them hold which is not known."""
+        return self.bands is not None and self.grid is None
+
+
+def likely_time(shape: torch.Size, bands: int | None) -> int:
+    """The axis that is not as long as there are bands; else the longest."""
+    others = [axis for axis, size in enumerate(shape) if size != bands] if bands in shape else []
+    return max(others or range(len(shape)), key=lambda axis: (shape[axis], axis))
+
+
+def layout_of(
+    sound: Tensor, values_at: Callable[[Tensor], Tensor], grid: Grid | None, bands: int | None
+) -> SoundLayout:
+    """Of one input's tensor (without the batch axis), by 4 passes.
+
+    values_at: (positions, numbers) what the first attention reads with another tensor. grid: of the model's patch
+    embedding, if it has one. bands: how many frequencies there are, where it is said.
+    """
+    before = values_at(sound)
+    length, other = len(before), _other(sound)
+    heard = _moved(before, values_at(other), 0.0)
+    added = frozenset((~heard).nonzero()[:, 0].tolist())
+    axes = [axis for axis, size in enumerate(sound.shape) if size > 1]
+    reached: dict[int, list[int]] = {}
+    for axis in axes:
+        changed = sound.clone()
+        middle = sound.shape[axis] // 2
+        changed.select(axis, middle).copy_(other.select(axis, middle))
+        reached[axis] = _moved(before, values_at(changed), MOVED).nonzero()[:, 0].tolist()
+    share = {axis: len(moved) / max(1, length - len(added)) for axis, moved in reached.items()}
+    split = [axis for axis in axes if share[axis] <= ALL_OF_THEM]
+    likely = likely_time(sound.shape, bands)
+    if len(split) < 2 or len(axes) > 2:
+        alone = min(axes, key=lambda axis: (share[axis], axis != likely), default=likely)
+        return SoundLayout(alone if split else likely, length, added=added)
+    bands_axis = next(axis for axis in split if axis != likely)
+    # Steps of time along the rows of a grid: those that one step moves stand in the same columns.
+    if grid is None or grid[0] * grid[1] != length - len(added):
+        return SoundLayout(likely, length, bands_axis, None, added)
+    order = {position: i for i, position in enumerate(p for p in range(length) if p not in added)}
+    columns = {order[p] % grid[1] for p in reached[likely]}
+    rows = {order[p] // grid[1] for p in reached[likely]}
+    along_rows = len(columns) / grid[1] < len(rows) / grid[0]
+    return SoundLayout(likely, length, bands_axis, grid if along_rows else None, added)
+
+
+def _other(sound: Tensor) -> Tensor:
+    """As far away from every number, up or down at random: a constant is taken away where models normalise."""
+    up = torch.rand(sound.shape, generator=torch.Generator().manual_seed(0)).to(sound.device) > 0.5
+    return sound + torch.where(up, 1.0, -1.0).to(sound) * sound.std(correction=0).clamp_min(1e-3)
+
+
+def _moved(before_KD: Tensor, after_KD: Tensor, least: float) -> Tensor:
+    change_K = (after_KD - before_KD).float().norm(dim=-1)
+    return change_K > least * change_K.max()
+
 
 WAVE = 240  # steps of a waveform that is drawn
 
@@ -57,8 +137,8 @@ class AudioInput(Modality):
         clips = [clip_of(r, rate) for r in raw]
         padding = inspect.signature(self._extractor.__call__).parameters.get("padding")
         pads = self.main == "input_values" or (padding is not None and padding.default is False)
-        how = {"padding": True} if pads else {}
-        encoded = processed(self._extractor, clips, sampling_rate=rate, return_tensors="pt", **how)
+        options = {"padding": True} if pads else {}
+        encoded = processed(self._extractor, clips, sampling_rate=rate, return_tensors="pt", **options)
         tensors = {k: self.move(v) for k, v in encoded.items() if k in self.parameters}
         waves = tensors[self.main].ndim == 2  # spectrograms of one length (AST, Whisper) hold silence in any case
         if "attention_mask" not in tensors and len({len(c) for c in clips}) > 1 and waves:
@@ -105,13 +185,13 @@ class AudioInput(Modality):
     def _key(self, batch: Batch) -> tuple[Any, ...]:
         return ("where time lies", self.main, tuple(batch.tensors[self.main].shape[1:]))
 
-    def layout(self, batch: Batch, length: int | None = None) -> Layout:
+    def layout(self, batch: Batch, length: int | None = None) -> SoundLayout:
         """Where time lies in the tensor. Of a model whose attention is not seen, what its shape makes likely."""
-        layout: Layout | None = known_about(self.model).get(self._key(batch))
+        layout: SoundLayout | None = known_about(self.model).get(self._key(batch))
         if layout is not None and length in (None, layout.positions):
             return layout
         shape = batch.tensors[self.main].shape[1:]
-        return Layout(likely_time(shape, self._bands()), shape.numel() if length is None else length)
+        return SoundLayout(likely_time(shape, self._bands()), shape.numel() if length is None else length)
 
     def length(self, batch: Batch) -> int:
         return batch.tensors[self.main].shape[1 + self.layout(batch).time]
@@ -154,7 +234,7 @@ class AudioInput(Modality):
             return {"seconds": total}
         return {"seconds": total, "wave": loudness(batch.raw[row], round(total * rate))}
 
-    def _labels(self, batch: Batch, row: int, layout: Layout, count: int) -> list[str]:
+    def _labels(self, batch: Batch, row: int, layout: SoundLayout, count: int) -> list[str]:
         if layout.unplaced:
             return [f"position {i}" for i in range(count)]
         seconds = self._seconds(batch)

@@ -18,20 +18,27 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.arguments import (
+from whyformer.inputs.batch import (
     NOT_THE_MODELS,
+    PLAIN,
+    Batch,
+    Decoding,
+    Placed,
+    Raw,
+    all_real,
+    are_tensors,
+    encoded,
+    is_single,
     model_failed,
     named_tensors,
     others_note,
     require_numbers,
     signature_of,
 )
-from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
-from whyformer.inputs.host import all_real
 from whyformer.inputs.stream_inputs import StreamInput
-from whyformer.loan.offload import execution_device
-from whyformer.types import Units
+from whyformer.loan.spread import execution_device
+from whyformer.results.types import Units
 
 NO_WEIGHT = torch.empty(0)  # of a model without any
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import traceback
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Number
@@ -11,16 +14,123 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
-from whyformer.errors import BadInput, MissingProcessor
-from whyformer.types import Target, Units
+from whyformer.capture.site import OffPlan
+from whyformer.errors import BadInput, MissingProcessor, ModelFailed, WhyformerError, listed
+from whyformer.inputs.families import INPUT_STREAMS
+from whyformer.results.types import Target, Units
+from whyformer.targets import require_dense
+
+# Numbers of small tensors that Python asks about: token ids, and which positions are real.
+#
+# A GPU stops for every question, and what it was told stands in a row before it: asked in the middle of an explanation,
+# the answer comes when all of that is done. So each tensor is fetched once, as long as nobody writes to it.
+
+AT_HAND = {"cpu"}  # devices that answer at once
+_COPIES = WeakIdKeyDictionary()  # by tensor: how often it had been written to, and its numbers
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """The same numbers on the CPU."""
+    if tensor.device.type in AT_HAND or tensor.is_inference():  # writes to the latter are not counted
+        return tensor.cpu()
+    known = _COPIES.get(tensor)
+    if known is None or known[0] != tensor._version:
+        known = _COPIES[tensor] = tensor._version, tensor.cpu()
+    copy: Tensor = known[1]
+    return copy
+
+
+def all_real(*shape: int, device: torch.device) -> Tensor:
+    """A mask without padding, of which the CPU knows that."""
+    mask = torch.ones(*shape, dtype=torch.bool, device=device)
+    if mask.device.type not in AT_HAND and not mask.is_inference():
+        _COPIES[mask] = mask._version, torch.ones(*shape, dtype=torch.bool)
+    return mask
+
+
+# Arguments beside the ids of a text: which axes run along its tokens, and which numbers may be positions in it.
+
+LABELS = ("label", "start_positions", "end_positions")  # read for a loss, not for the logits
+
+
+def axes_along(name: str, tensor: Tensor, width: int) -> tuple[int, ...]:
+    """The axes of an argument that have one entry per token.
+
+    A mask or bias may have two of them, (B, N, N) or (B, 1, N, N). Other arguments have the tokens on their second
+    axis; of four axes and more that one holds the channels of a picture.
+    """
+    if name.startswith("decoder_") or INPUT_STREAMS.get(name) in {"image", "audio"}:
+        return ()  # of another length, though it may be the same by chance
+    if _hides(name):
+        return tuple(axis for axis in range(max(1, tensor.ndim - 2), tensor.ndim) if tensor.shape[axis] == width)
+    return (1,) if tensor.ndim in {2, 3} and tensor.shape[1] == width else ()
+
+
+def _hides(name: str) -> bool:
+    return ("mask" in name or "bias" in name) and "pixel" not in name
+
+
+def with_columns(tensors: Mapping[str, Tensor], width: int, columns_MK: Tensor) -> dict[str, Tensor]:
+    """The arguments of one text of ``width`` tokens, once per row of columns: with these tokens alone."""
+    chosen = {}
+    for name, tensor in tensors.items():
+        columns, axes = columns_MK.to(tensor.device), axes_along(name, tensor, width)
+        if axes == (1,):
+            chosen[name] = tensor[0][columns]
+        elif axes:
+            chosen[name] = torch.stack([_selected(tensor[0], axes, row) for row in columns])
+        else:
+            chosen[name] = tensor[[0] * len(columns)]
+    return chosen
+
+
+def _selected(tensor: Tensor, axes: tuple[int, ...], columns: Tensor) -> Tensor:
+    for axis in axes:
+        tensor = tensor.index_select(axis - 1, columns)
+    return tensor
+
+
+def with_deleted(tensors: Mapping[str, Tensor], width: int, columns_MK: Tensor) -> dict[str, Tensor]:
+    """:func:`with_columns`, where the other tokens were deleted: the rest moves up, and so do its position_ids."""
+    chosen = with_columns(tensors, width, columns_MK)
+    numbers = tensors.get("position_ids")
+    if numbers is None or numbers.ndim != 2 or numbers.shape[1] != width:
+        return chosen
+    columns = columns_MK.to(numbers.device)
+    there = torch.zeros(len(columns), width, dtype=torch.long, device=numbers.device).scatter_(1, columns, 1)
+    before = (1 - there).cumsum(1)  # deleted up to each token
+    starts = torch.ones_like(numbers[0], dtype=torch.bool)
+    starts[1:] = numbers[0, 1:] != numbers[0, :-1] + 1  # where a count begins anew, of a second text or after padding
+    first = torch.where(starts, torch.arange(width, device=numbers.device), 0).cummax(0).values
+    up_to_start = torch.nn.functional.pad(before, (1, 0))[:, :-1][:, first]
+    moved = numbers - (before - up_to_start)
+    return chosen | {"position_ids": moved.gather(1, columns).to(numbers.dtype)}
+
+
+def pointers(tensors: Mapping[str, Tensor], main: str) -> tuple[str, ...]:
+    """Arguments of whole numbers up to the length, with another number of entries than there are tokens.
+
+    They may be positions in the text, such as the first and last token of a word, or its length.
+    """
+    width = tensors[main].shape[1]
+    return tuple(
+        name
+        for name, tensor in tensors.items()
+        if name != main and not tensor.is_floating_point() and tensor.dtype is not torch.bool
+        if tensor.ndim <= 3 and not axes_along(name, tensor, width) and not _hides(name)
+        if not any(label in name for label in LABELS)
+        if 0 <= int(on_host(tensor).max()) <= width
+    )
+
 
 Raw = Any
 SHOWN = {"warnings", "groups"}  # of a batch: what a user reads beside the numbers, and in which order
 
 
-class Picture(Protocol):
+class ImageLike(Protocol):
     """A PIL image, to type checkers: Pillow is an extra."""
 
     @property
@@ -30,7 +140,7 @@ class Picture(Protocol):
     def getbbox(self) -> Any: ...
 
 
-class Frame(Protocol):
+class FrameLike(Protocol):
     """Rows of a table (a DataFrame), to type checkers: pandas is an extra."""
 
     def iterrows(self) -> Any: ...
@@ -44,11 +154,11 @@ class Column(Protocol):
 
 # What is given, to type checkers, which see neither the model nor how many axes an array has: an array is one picture
 # or one sound, and what a detector finds in a picture is not known to be several.
-Single = str | Path | Picture | np.ndarray[Any, Any]
+Single = str | Path | ImageLike | np.ndarray[Any, Any]
 Paired = tuple[Any, str] | Mapping[str, object]  # a picture with a text; one row of a table
 Prompted = tuple[str, str]  # two texts that are compared or classified, or a prompt with its answer
 Messages = list[dict[str, str]]  # a chat, or rows of words
-Several = list[Any] | Frame
+Several = list[Any] | FrameLike
 Tensors = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
 
@@ -203,7 +313,7 @@ def is_single(inputs: Any) -> bool:
     return not isinstance(inputs, (list, Mapping))
 
 
-def listed(inputs: Any) -> Any:
+def as_list(inputs: Any) -> Any:
     """A column of texts (a pandas Series, an array of strings) is a list of them, and so is an array of pictures.
 
     An array of numbers along one axis is one sound, along two or three one picture.
@@ -255,3 +365,107 @@ def _to_blame(modality: Encoder, raw: list[Raw], message: str) -> int | None:
         if fine and first is not None:
             return first
     return None
+
+
+# The arguments of a model: their names, the tensors that a user gives for them, and what it raises when called.
+
+# What passes through the model's forward without being its doing.
+NOT_THE_MODELS = (WhyformerError, torch.OutOfMemoryError, OffPlan)
+_SIGNATURES: weakref.WeakKeyDictionary[Any, dict[str, inspect.Parameter]] = weakref.WeakKeyDictionary()
+
+
+def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:
+    """The arguments of a model, by name."""
+    forward = model.forward
+    function = getattr(forward, "__func__", None)  # of the class: the same for all its models
+    parameters = None if function is None else _SIGNATURES.get(function)
+    if parameters is None:
+        signature = inspect.signature(forward).parameters
+        parameters = {n: p for n, p in signature.items() if p.kind is not p.VAR_POSITIONAL}
+        if function is not None:
+            _SIGNATURES[function] = parameters
+    return dict(parameters)
+
+
+def named_tensors(
+    tensors: Mapping[str, Any] | Sequence[Any] | Tensor, parameters: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """The user's own tensors by the names of the model's arguments."""
+    if isinstance(tensors, Mapping):
+        return dict(tensors)
+    if isinstance(tensors, Tensor):
+        tensors = (tensors,)
+    if len(tensors) > len(parameters):
+        raise BadInput(f"{len(tensors)} tensors for a model that takes {len(parameters)}: {', '.join(parameters)}.")
+    return dict(zip(parameters, tensors, strict=False))
+
+
+def require_dense_inputs(inputs: Mapping[Any, Any] | Sequence[Any] | Tensor) -> None:
+    """Refuse tensors that hold no ordinary numbers before anything reads them."""
+    if isinstance(inputs, Tensor):
+        parts: dict[str, Any] = {"the input": inputs}
+    elif isinstance(inputs, Mapping):
+        parts = {str(name): part for name, part in inputs.items()}
+    else:
+        parts = {f"inputs[{place}]": part for place, part in enumerate(inputs)}
+    for name, part in parts.items():
+        if isinstance(part, Tensor):
+            require_dense(name, part, f"give {'the tensor' if part is inputs else name}{{}}.")
+
+
+def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
+    """Nothing empty, NaN or infinite among the inputs, and no truth values but in masks."""
+    for name, tensor in tensors.items():
+        hides = "mask" in name or "padding" in name or "bias" in name
+        if not tensor.numel():
+            raise BadInput(f"{name} has shape {tuple(tensor.shape)}: it holds nothing to explain.")
+        if tensor.dtype is torch.bool and not hides and (name == main or len(tensors) == 1):
+            raise BadInput(
+                f"{name} holds True and False, and numbers are expected: convert it, {name}.long() or .float()."
+            )
+        numbers = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # torch computes little in 8 bits
+        if tensor.is_floating_point() and not bool(torch.isfinite(numbers).all()):
+            if not hides or bool(numbers.isnan().any()):  # a mask that is added to scores hides by minus infinity
+                row = int((~torch.isfinite(numbers)).flatten(1).any(1).int().argmax()) if tensor.ndim > 1 else 0
+                raise BadInput(
+                    f"{name} holds NaN or infinity in input {row}: fill those places, or leave the input out."
+                )
+
+
+def require_shown(name: str, keep_BN: Tensor) -> None:
+    """A mask of the model's own name that hides a whole input says the opposite of what it is taken for."""
+    hidden = (~keep_BN.any(1)).nonzero()[:, 0].tolist()
+    if hidden and name == "attention_mask":
+        raise BadInput(f"attention_mask hides every position of input {hidden[0]}: there is nothing to explain in it.")
+    if hidden:
+        raise BadInput(
+            f"{name} hides every position of input {hidden[0]}, where True is taken for a real position. If True means "
+            "hidden in your model, give the argument a name with 'padding' in it, or wrap the model and pass ~mask on."
+        )
+
+
+def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFailed:
+    """Whose code raised, on which input, and what to try."""
+    trace = traceback.extract_tb(error.__traceback__)
+    last = trace[-1]
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in batch.tensors.items())
+    name = type(model).__name__
+    message = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {message[:300]}{'…' if len(message) > 300 else ''}"
+    return ModelFailed(
+        f"{name} raised {said} (in {Path(last.filename).name}, line {last.lineno}, {last.name}), when it was run on "
+        f"{shapes}. Call it by yourself on the same tensors, model(**tensors): where that fails too, the model and "
+        "these inputs do not fit each other (their processor, length, dtype or device)."
+    )
+
+
+OTHERS = (
+    "the model also reads {others}, which {are} no unit{s} here: what is taken away or put back is {main} alone, and "
+    "scores of attention, or of gradients where the first block begins, are of all that was put together at a position."
+)
+
+
+def others_note(main: str, others: Sequence[str]) -> str:
+    """What every explanation has to say where numbers of the input are no units."""
+    many = len(others) > 1
+    return OTHERS.format(others=listed(others, "and"), are="are" if many else "is", s="s" * many, main=main)

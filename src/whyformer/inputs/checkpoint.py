@@ -20,9 +20,7 @@ from urllib.request import getproxies
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files.loading import quiet
-from whyformer.files.paths import is_file, is_folder, path_of
-from whyformer.inputs.arguments import signature_of
+from whyformer.files.paths import is_file, is_folder, path_of, quiet
 from whyformer.inputs.families import BOX_FEATURES
 
 HUB = " Give a folder written by save_pretrained(), or a name on the model hub."
@@ -188,6 +186,8 @@ def hub_is_away() -> bool:
 
 def kind_of(model: Any) -> str:
     """What a model takes, from the names of its arguments; "" if it is neither text, image nor sound."""
+    from whyformer.inputs.batch import signature_of  # imports torch, which ``--help`` does without
+
     names = set(signature_of(model))
     if "input_ids" in names and names & set(BOX_FEATURES):
         return "regions"

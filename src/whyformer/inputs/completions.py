@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from whyformer.errors import BadInput, ModelFailed, NotOffered, WhyformerError, shown
-from whyformer.parameters import Count, Filled, Limits, checked
+from whyformer.parameters import Count, Limits, NotEmpty, checked
 
 PAUSE = 0.5  # seconds before the second try, then twice as long each time
 LONGEST_PAUSE = 30.0
@@ -46,14 +46,14 @@ class CompletionServer:
     @checked
     def __init__(
         self,
-        url: Annotated[str, Filled()],
+        url: Annotated[str, NotEmpty()],
         model: str | None = None,
         *,
         key: str | None = None,
         timeout: Annotated[float, Limits(0, open_low=True)] = 60.0,
         parallel: Annotated[int, Limits(1, 1024)] = 8,
         retries: Annotated[int, Limits(0, 100)] = 4,
-        start: Annotated[str, Filled()] = "\n",
+        start: Annotated[str, NotEmpty()] = "\n",
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/completions").removesuffix("/v1").rstrip("/")
         host = _host(self.url)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, known_about
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
 from whyformer.inputs.base import LearnedPositions, Modality, shifted
 from whyformer.inputs.batch import Batch
-from whyformer.inputs.config import class_names
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.streams import without_each
-from whyformer.types import Target, Units
+from whyformer.inputs.processing import class_names
+from whyformer.inputs.similarity import without_each
+from whyformer.loan.borrow import borrowed, known_about
+from whyformer.results.types import Target, Units
 
 THRESHOLD = 0.5
 TIE = 1e-6  # of two queries that say the same, the one that is explained

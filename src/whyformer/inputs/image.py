@@ -14,13 +14,11 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits, UnknownName
 from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import Modality, shifted
-from whyformer.inputs.batch import Batch, Placed, Raw
-from whyformer.inputs.fillings import resampled
-from whyformer.inputs.host import all_real
+from whyformer.inputs.batch import Batch, Placed, Raw, all_real
 from whyformer.inputs.processing import processed
 from whyformer.inputs.stream_inputs import StreamInput, at_units
-from whyformer.inputs.units import assemble
-from whyformer.types import Units
+from whyformer.inputs.units import assemble, resampled
+from whyformer.results.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
 OTHER_SHAPES = (

@@ -36,13 +36,13 @@ from whyformer.inputs.image_tokens import (
 )
 from whyformer.inputs.processing import processed
 from whyformer.inputs.seq2seq import Answer
+from whyformer.inputs.similarity import VectorInput, fitting, require_known, without_each
 from whyformer.inputs.stream_inputs import StreamInput
-from whyformer.inputs.streams import VectorInput, fitting, require_known, without_each
 from whyformer.inputs.text import TextInput
-from whyformer.inputs.text_padding import bare
+from whyformer.inputs.tokens import bare
 from whyformer.inputs.units import joined
+from whyformer.results.types import Units
 from whyformer.targets import logits_of
-from whyformer.types import Units
 
 Pairs = list[tuple[Any, str]]
 

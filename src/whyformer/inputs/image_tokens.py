@@ -12,7 +12,7 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.batch import Batch, Placed
 from whyformer.inputs.image import ImageInput, patch_index, pooled
 from whyformer.inputs.stream_inputs import StreamInput, at_units
-from whyformer.types import Units
+from whyformer.results.types import Units
 
 EVERY = slice(None)
 # Images packed end to end (Qwen2-VL and its kin):

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whyformer.borrow import known_about
 from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, WhyformerError, not_allowed, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation, Decoding
+from whyformer.inputs.chat import spans_of
 from whyformer.inputs.families import task_of
 from whyformer.inputs.processing import processed
-from whyformer.inputs.segments import spans_of
+from whyformer.loan.borrow import known_about
 from whyformer.loan.turns import Draws
 from whyformer.parameters import NOT_ALLOWED, Count, domain_of
+from whyformer.results.types import Target
 from whyformer.targets import logits_of
-from whyformer.types import Target
 
 # How far earlier logits may move with a later token before it counts as seen: masked weights are exact zeros.
 UNSEEN = {torch.float32: 1e-5, torch.float64: 1e-9}

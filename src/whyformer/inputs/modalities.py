@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.inputs.answers import ChoiceInput, SpanInput
-from whyformer.inputs.arguments import named_tensors, signature_of
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import are_tensors, encoded, is_single, listed
+from whyformer.inputs.batch import are_tensors, as_list, encoded, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, task_of
@@ -32,7 +31,7 @@ from whyformer.inputs.tensors import TensorInput
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
 
-__all__ = ["are_tensors", "choose_modality", "encoded", "is_single", "listed", "register_modality", "unpacked"]
+__all__ = ["are_tensors", "as_list", "choose_modality", "encoded", "is_single", "register_modality", "unpacked"]
 
 
 Recognises = Callable[[nn.Module, Any, Any], bool]  # (model, processor, inputs)

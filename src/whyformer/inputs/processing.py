@@ -2,23 +2,172 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from whyformer.errors import BadInput, reading
+from torch import nn
+
+from whyformer.errors import BadInput, reading, shown
+from whyformer.extras import require
+from whyformer.inputs.batch import signature_of
+
+# Entries of a model's config, which is a file that anybody may have edited: read with their types checked.
 
 
-def processed(processor: Any, *inputs: Any, **how: Any) -> Any:
+def number_of(config: Any, name: str) -> int | None:
+    """Return a whole number, the first of several (``eos_token_id``); None where the config has none by this name."""
+    try:
+        value = getattr(config, name, None)
+    except Exception:  # some are computed from others (num_labels from id2label), which may be of a wrong kind
+        return None
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def class_names(model: Any) -> dict[int, str]:
+    """The names of the classes by number, ``config.id2label``; files have the numbers as texts."""
+    names = getattr(getattr(model, "config", None), "id2label", None)
+    if names is None:
+        return {}
+    advice = "Set model.config.id2label = {0: 'first name', 1: …}, or None for classes without names."
+    if not isinstance(names, Mapping):
+        raise BadInput(f"config.id2label of the model is {shown(names)}, not a dict of names by class number. {advice}")
+    classes = {}
+    for key, name in names.items():
+        try:
+            classes[int(key)] = str(name)
+        except (TypeError, ValueError, OverflowError):
+            raise BadInput(
+                f"config.id2label of the model has the key {shown(key)}, which is no class number. {advice}"
+            ) from None
+    return classes
+
+
+# A Tokenizer of the tokenizers library as processor: wrapped in the class of transformers that the library reads.
+
+# How special tokens are spelled between brackets and bars. The library itself does not record their roles.
+SPELLINGS = {
+    "pad": ("pad",),
+    "mask": ("mask",),
+    "unk": ("unk",),
+    "cls": ("cls",),
+    "sep": ("sep",),
+    "bos": ("bos", "s", "begin_of_text", "startoftext", "start_of_text"),
+    "eos": ("eos", "/s", "endoftext", "end_of_text"),
+}
+
+
+def as_processor(processor: Any, model: nn.Module) -> Any:
+    """The processor itself; a ``tokenizers.Tokenizer`` as a tokenizer of transformers, on a copy of it."""
+    if type(processor).__module__.partition(".")[0] != "tokenizers":
+        return processor
+    rust = getattr(processor, "_tokenizer", processor)  # tokenizers.implementations hold one
+    if not hasattr(rust, "post_processor"):
+        raise BadInput(
+            f"processor is a {type(processor).__name__} of the tokenizers library, a part of a tokenizer. Pass the "
+            "whole tokenizers.Tokenizer."
+        )
+    require("transformers", why="a tokenizers.Tokenizer as processor")
+    from transformers import PreTrainedTokenizerFast
+
+    rust = copy.deepcopy(rust)
+    roles, truncation, padding = _roles(rust), rust.truncation, rust.padding
+    options: dict[str, Any] = {f"{role}_token": token for role, token in roles.items()}
+    if truncation is not None:
+        options |= {"model_max_length": truncation["max_length"], "truncation_side": truncation["direction"]}
+    if padding is not None:
+        options |= {"padding_side": padding["direction"], "pad_token_type_id": padding["pad_type_id"]}
+    rust.no_padding()  # lengths of texts are read before they are padded
+    rust.no_truncation()
+    typed = _distinguishes_types(rust) and _reads_types(model)
+    names = ["input_ids", *["token_type_ids"] * typed, "attention_mask"]
+    if others := [token for token in _declared(rust) if token not in roles.values()]:
+        options["additional_special_tokens"] = others
+    return PreTrainedTokenizerFast(tokenizer_object=rust, model_input_names=names, **options)
+
+
+def _roles(rust: Any) -> dict[str, str]:
+    """Special tokens by role: where settings and templates place them first, then by their spelling."""
+    roles: dict[str, str] = {}
+    for processor in _processors(rust):
+        if "cls" in processor and "sep" in processor:  # BertProcessing, RobertaProcessing
+            roles |= {"cls": processor["cls"][0], "sep": processor["sep"][0]}
+        first, last = _ends(processor)
+        if first is not None:
+            roles.setdefault("cls" if _spelled(first) == "cls" else "bos", first)
+        if last is not None:
+            roles.setdefault("sep" if _spelled(last) == "sep" else "eos", last)
+    if rust.padding is not None:
+        roles["pad"] = rust.padding["pad_token"]
+    unknown = getattr(rust.model, "unk_token", None)
+    if unknown is not None:
+        roles["unk"] = unknown
+    for token in _declared(rust):
+        if (role := _spelled(token)) is not None:
+            roles.setdefault(role, token)
+    # Padding may be switched on with a token that the vocabulary does not have: a new id would be none of the model's.
+    return {role: token for role, token in roles.items() if rust.token_to_id(token) is not None}
+
+
+def _declared(rust: Any) -> list[str]:
+    return [token.content for token in rust.get_added_tokens_decoder().values() if token.special]
+
+
+def _spelled(token: str) -> str | None:
+    bare = token.strip("[]<>|").lower()
+    return next((role for role, spellings in SPELLINGS.items() if bare in spellings and bare != token), None)
+
+
+def _processors(rust: Any) -> Iterator[Mapping[str, Any]]:
+    """What is put around texts, as plain data."""
+    state = None if rust.post_processor is None else json.loads(rust.post_processor.__getstate__())
+    yield from () if state is None else state.get("processors", [state])
+
+
+def _ends(processor: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The first and the last token of a template, where they are not the text's."""
+    pieces = processor.get("single", ())
+    if len(pieces) < 2:
+        return None, None
+    contents = processor["special_tokens"]
+    first, last = (
+        contents[piece["SpecialToken"]["id"]]["tokens"][0] if "SpecialToken" in piece else None
+        for piece in (pieces[0], pieces[-1])
+    )
+    return first, last
+
+
+def _distinguishes_types(rust: Any) -> bool:
+    """Whether a template of the user's own gives the second text another type: the default one always does."""
+    for processor in _processors(rust):
+        pieces = [piece for each in processor.get("pair", ()) for piece in each.items()]
+        written = any(kind == "SpecialToken" for kind, _ in pieces)
+        if processor["type"] == "BertProcessing" or (written and any(piece["type_id"] for _, piece in pieces)):
+            return True
+    return False
+
+
+def _reads_types(model: nn.Module) -> bool:
+    """Whether the model has a table of types. GPT-2 looks types up among its words: zeros are not the same as none."""
+    config = getattr(model, "config", None)
+    types = getattr(config, "type_vocab_size", 2 if config is None else 0)
+    return "token_type_ids" in signature_of(model) and types > 1
+
+
+def processed(processor: Any, *inputs: Any, **options: Any) -> Any:
     """Call a tokenizer, image processor or feature extractor.
 
     Tokenizers reject text that is no Unicode with a TypeError about something else, and a processor of the user's own
     may raise anything: both become a BadInput.
     """
-    for text in (*inputs, how.get("text"), how.get("text_target")):
+    for text in (*inputs, options.get("text"), options.get("text_target")):
         _require_characters(text)
     advice = "Call it on the same input by yourself: if that fails too, change the input or the processor."
     with reading(f"{type(processor).__name__} could not encode the input", advice):
-        return processor(*inputs, **how)
+        return processor(*inputs, **options)
 
 
 def _require_characters(text: str | Sequence[Any] | None) -> None:

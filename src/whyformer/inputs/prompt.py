@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding, Raw
+from whyformer.inputs.chat import Span, spans_of
 from whyformer.inputs.language import require_one_wish
-from whyformer.inputs.segments import Span, spans_of
-from whyformer.types import Target, Units
+from whyformer.results.types import Target, Units
 
 GONE, THERE = 0, 1  # what stands at a unit; higher numbers are texts in its place
 CERTAIN = -1e-16  # of log-probabilities: nothing is more certain, so that log-odds stay finite

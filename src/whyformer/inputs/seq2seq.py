@@ -10,19 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
-from whyformer.inputs.arguments import others_note, signature_of
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import LearnedPositions, Modality
-from whyformer.inputs.batch import Batch, Decoding, Raw
+from whyformer.inputs.batch import Batch, Decoding, Raw, others_note, signature_of
 from whyformer.inputs.families import task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.language import wanted_steps
 from whyformer.inputs.processing import processed
-from whyformer.inputs.streams import without_each
+from whyformer.inputs.similarity import without_each
 from whyformer.inputs.text import TextInput
-from whyformer.inputs.text_padding import bare
+from whyformer.inputs.tokens import bare
+from whyformer.results.types import Units
 from whyformer.targets import logits_of
-from whyformer.types import Units
 
 STEPS = 32  # generated tokens that are explained, unless the target is given
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.borrow import known_about
 from whyformer.capture.functions import ATTENTION, PRODUCTS, tensors_in
-from whyformer.capture.notes import Notes
+from whyformer.capture.trail import Notes
 from whyformer.errors import WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
+from whyformer.loan.borrow import known_about
 from whyformer.targets import logits_of
 
 DESCRIBE = frozenset(("token_type_ids", "position_ids"))  # of the tokens beside them, in every model
@@ -28,7 +28,7 @@ NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class StreamOrigin:
     """The arguments whose positions a tensor holds, all that it was made of, and whether attention was among that."""
 
     positions: frozenset[str]
@@ -44,9 +44,9 @@ class Flow(TorchFunctionMode):
         self.entered: set[str] = set()  # their positions ask or are asked in some attention
         self.joined: set[str] = set()  # put together with another one before any attention
         self.asked: list[tuple[frozenset[str], frozenset[str]]] = []  # (queries, keys) of different arguments
-        self._origins = Notes[Origin]()
+        self._origins = Notes[StreamOrigin]()
         for name, tensor in arguments.items():
-            self._origins.put(tensor, Origin(frozenset((name,)), frozenset((name,))))
+            self._origins.put(tensor, StreamOrigin(frozenset((name,)), frozenset((name,))))
 
     def behind(self, tensor: Tensor) -> frozenset[str]:
         """The arguments that a tensor was made of."""
@@ -67,7 +67,7 @@ class Flow(TorchFunctionMode):
             self._origins.put(tensor, origin)
         return out
 
-    def _made(self, name: str, known: list[tuple[Tensor, Origin]]) -> Origin:
+    def _made(self, name: str, known: list[tuple[Tensor, StreamOrigin]]) -> StreamOrigin:
         origins = [origin for _, origin in known]
         behind = NOBODY.union(*(origin.behind for origin in origins))
         attended = any(origin.attended for origin in origins)
@@ -77,13 +77,13 @@ class Flow(TorchFunctionMode):
             self.entered |= query | key
             if not query & key:
                 self.asked.append((query, key))
-            return Origin(query, behind, True)
+            return StreamOrigin(query, behind, True)
         positions = NOBODY.union(*(origin.positions for origin in origins))
         # After attention, what was read of one sequence may be added to what was read of another.
         ids = name in {"cat", "concat", "concatenate"} and all(tensor.ndim == 2 for tensor, _ in known)
         if len(positions) > 1 and not attended and (ids or len(vectors) > 1):
             self.joined |= positions
-        return Origin(positions if not attended else origins[0].positions, behind, attended)
+        return StreamOrigin(positions if not attended else origins[0].positions, behind, attended)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.batch import Batch, Placed
 from whyformer.inputs.units import pick
-from whyformer.types import Units
+from whyformer.results.types import Units
 
 Baseline = str | int | float | Tensor | np.ndarray[Any, Any] | None
 
@@ -94,7 +94,7 @@ class Vocabulary(Protocol):
     def replacements(self) -> tuple[str, ...]: ...
 
 
-class Words(StreamInput):
+class WordEmbeddings(StreamInput):
     """Word embeddings, looked up by the model itself. Positions and types stay what they are.
 
     view: a batch as the stream sees it. places: (B, N) where the model puts image tokens over what it looked up.

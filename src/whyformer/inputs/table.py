@@ -11,15 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.arguments import NOT_THE_MODELS, model_failed, require_numbers
 from whyformer.inputs.base import Modality, Source, over_features
-from whyformer.inputs.batch import Batch, Placed, Raw
-from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
+from whyformer.inputs.batch import NOT_THE_MODELS, Batch, Placed, Raw, model_failed, require_numbers
 from whyformer.inputs.table_model import (
     Tokens,
     arrangement,
@@ -30,8 +27,10 @@ from whyformer.inputs.table_model import (
     require_classes,
 )
 from whyformer.inputs.table_schema import Table
+from whyformer.inputs.units import averaged, owners_of_columns, resampled
+from whyformer.loan.borrow import known_about
+from whyformer.results.types import Record, Units
 from whyformer.targets import logits_of
-from whyformer.types import Record, Units
 
 KINDS = ("numerical", "categorical")
 UNSEEN = (
@@ -40,7 +39,7 @@ UNSEEN = (
 )
 COMPANY = (
     "rows of this model look at each other: explained beside {count} {name}. Row attention is kept apart "
-    "(whyformer.tables.row_attention), and columns also mix where rows do, which readings through several layers "
+    "(whyformer.tables.in_context), and columns also mix where rows do, which readings through several layers "
     "do not see."
 )
 

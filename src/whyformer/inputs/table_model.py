@@ -10,14 +10,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, known_about
 from whyformer.errors import BadInput, ModelFailed, NotOffered
-from whyformer.inputs.arguments import signature_of
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.batch import Batch, signature_of
 from whyformer.inputs.table_schema import Table
+from whyformer.loan.borrow import borrowed, known_about
 from whyformer.loan.fingerprint import told_of
+from whyformer.results.types import Record
 from whyformer.targets import logits_of
-from whyformer.types import Record
 
 FAILURES = (RuntimeError, IndexError, ValueError, TypeError, AssertionError)
 NAME_THEM = "Name the column of each token: Table(…, tokens=[…]), None for the model's own."

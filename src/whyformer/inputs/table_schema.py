@@ -17,8 +17,8 @@ import numpy as np
 from whyformer.brief import brief, called
 from whyformer.errors import BadInput, UnknownName, not_allowed, reading, shown
 from whyformer.parameters import Limits, checked
+from whyformer.shapes import Array
 
-Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]  # column name -> its values, one per row
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 # What numpy would turn into a float, or refuse in words of its own.

@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
-from whyformer.inputs.arguments import require_shown
 from whyformer.inputs.base import Modality, Source, shifted
-from whyformer.inputs.batch import Batch, Raw, are_tensors
-from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
-from whyformer.inputs.units import assemble, pick
-from whyformer.types import Units
+from whyformer.inputs.batch import Batch, Raw, are_tensors, require_shown
+from whyformer.inputs.units import assemble, averaged, owners_of_columns, pick, resampled
+from whyformer.results.types import Units
 
 
 class TensorInput(Modality):

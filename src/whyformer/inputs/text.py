@@ -10,16 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import names_no_padding
 from whyformer.errors import BadInput, NotOffered, TooLong, UnknownName, shown
-from whyformer.inputs.arguments import require_shown
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
+from whyformer.inputs.batch import (
+    PLAIN,
+    Batch,
+    Decoding,
+    Placed,
+    Raw,
+    all_real,
+    on_host,
+    pointers,
+    require_shown,
+    with_deleted,
+)
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
-from whyformer.inputs.columns import pointers, with_deleted
-from whyformer.inputs.config import number_of
-from whyformer.inputs.fillings import drawn_inputs
-from whyformer.inputs.host import all_real, on_host
 from whyformer.inputs.language import (
     ANSWER,
     Chars,
@@ -31,12 +36,12 @@ from whyformer.inputs.language import (
     spans_without,
     without_tokens,
 )
-from whyformer.inputs.processing import processed
-from whyformer.inputs.stream_inputs import StreamInput, Words
-from whyformer.inputs.text_padding import bare, minds_padding, padded, without_effect
-from whyformer.inputs.tokens import TokenInput
-from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, segmented, words_of
-from whyformer.types import Units
+from whyformer.inputs.processing import number_of, processed
+from whyformer.inputs.stream_inputs import StreamInput, WordEmbeddings
+from whyformer.inputs.tokens import TokenInput, bare, minds_padding, padded, without_effect
+from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, drawn_inputs, segmented, words_of
+from whyformer.loan.borrow import names_no_padding
+from whyformer.results.types import Units
 
 WRITERS = ("ForCausalLM", "LMHeadModel")  # how classes of language models are called
 
@@ -277,7 +282,7 @@ class TextInput(TokenInput):
         self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
     ) -> list[StreamInput]:
         view, places = partial(_view, whole, stream), partial(_places, whole, self.main)
-        return [Words(placed, stream, layout[stream], self, view, places)]
+        return [WordEmbeddings(placed, stream, layout[stream], self, view, places)]
 
     # Taking units away
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.batch import Batch, Raw
-from whyformer.inputs.config import class_names
 from whyformer.inputs.language import position_of
+from whyformer.inputs.processing import class_names
 from whyformer.inputs.text import TextInput
+from whyformer.results.types import Target
 from whyformer.targets import logits_of
-from whyformer.types import Target
 
 TOGETHER = 16  # texts that are read at a time to find out what the model says
 

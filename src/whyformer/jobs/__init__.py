@@ -5,8 +5,8 @@
 >>> wf.load("jobs").show()
 """
 
+from whyformer.jobs.dataset import DatasetSummary as DatasetSummary
 from whyformer.jobs.dataset import ExplainedDataset as ExplainedDataset
 from whyformer.jobs.job import explain_dataset as explain_dataset
-from whyformer.jobs.summary import DatasetSummary as DatasetSummary
 
 __all__ = ["DatasetSummary", "ExplainedDataset", "explain_dataset"]

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from whyformer.errors import BadInput
-from whyformer.explainer import Explainer
+from whyformer.explainer import CoreExplainer
 from whyformer.extras import require
 from whyformer.jobs.folder import Written
-from whyformer.jobs.partition import Part
-from whyformer.jobs.pool import Gone, Pool, Staff
+from whyformer.jobs.processes import Gone, Pool, Staff
+from whyformer.jobs.source import Part
 from whyformer.jobs.worker import Work, Worker
 
 
@@ -27,7 +27,7 @@ class RemoteWorker:
     def __init__(self, model: Any, processor: Any, attention_at: dict[str, str], work: Work) -> None:
         if torch.cuda.is_available() and os.environ.get("CUDA_VISIBLE_DEVICES"):
             model = model.to("cuda")
-        self.worker = Worker(Explainer(model, processor, attention_at=attention_at), work)
+        self.worker = Worker(CoreExplainer(model, processor, attention_at=attention_at), work)
 
     def ready(self) -> bool:
         return True
@@ -37,7 +37,7 @@ class RemoteWorker:
 
 
 def run_on_ray(
-    explainer: Explainer,
+    explainer: CoreExplainer,
     work: Work,
     parts: Iterator[Part],
     commit: Callable[[Written], object],
@@ -61,12 +61,12 @@ def run_on_ray(
 
 
 def _connect(ray: Any, address: str | None, workers: int | None) -> None:
-    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     try:
         if address is None:
-            ray.init(num_cpus=workers or os.cpu_count(), include_dashboard=False, **how)
+            ray.init(num_cpus=workers or os.cpu_count(), include_dashboard=False, **options)
         else:
-            ray.init(address=address, **how)
+            ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or ["it does not answer"])[0]
         raise BadInput(f"no Ray cluster could be reached at address={address!r} ({reason}).") from error
@@ -75,7 +75,7 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
 class _Actors(Staff):
     """Actors of Ray, each with a CPU, and with a GPU where the cluster has some."""
 
-    def __init__(self, ray: Any, explainer: Explainer, work: Work, workers: int | None) -> None:
+    def __init__(self, ray: Any, explainer: CoreExplainer, work: Work, workers: int | None) -> None:
         self.ray = ray
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))

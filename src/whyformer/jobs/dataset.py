@@ -2,22 +2,276 @@
 
 from __future__ import annotations
 
+import heapq
 import platform
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.files.paths import is_file, readable_folder
 from whyformer.jobs.folder import ERRORS, EXPLANATIONS, Commit, read_commits, read_manifest
 from whyformer.jobs.schema import SEVERAL, explanations_in, failure_schema, schema
 from whyformer.jobs.source import arrow
-from whyformer.jobs.summary import DatasetSummary, summary_of
+from whyformer.jobs.tally import RARE_SHARE, Tallies
 from whyformer.parameters import checked
-from whyformer.types import Explanation
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Explanation
+from whyformer.views import Page, View, side_by_side, view_of
+from whyformer.views.header import number
+from whyformer.views.marks import Bar, Bars, TableMark
+from whyformer.views.scales import scale_of
+from whyformer.views.view import Fact, Panel
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# A dataset in one page: what matters overall and per class, outliers, and the rows where methods disagree most.
+
+MOST_UNITS = 1000  # per method and class, in the summary; the page shows fewer
+MOST_BARS = 15
+MOST_SHOWN = 24  # characters of a row in a table
+FEWEST = 3  # units that ranks can be compared on
+READ = ("row_id", "place", "name", "step", "method", "target", "units", "scores", "value")
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What a word, column or region of the picture is worth on average, for one class."""
+
+    method: str
+    target: str
+    unit: str
+    rows: int  # occurrences
+    mean: float
+    mean_size: float  # of absolute scores
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A row that stands out: by what, and its explanations."""
+
+    row_id: str
+    place: int
+    name: str
+    reason: str
+    number: float
+    explanations: tuple[Explanation, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetSummary(Result):
+    """What the explanations of a dataset say together.
+
+    ``importance``: per method and class, from the largest mean size to the smallest. ``outliers``: rows whose scores
+    add up to far more or far less than is usual for their method and class (distance from the median, in robust
+    standard deviations). ``disagreements``: rows where the methods' rankings agree least (mean of Spearman's
+    correlation over pairs of methods).
+    """
+
+    what: ClassVar[str] = "dataset summary"
+    last: ClassVar[tuple[str, ...]] = ("outliers", "disagreements")
+
+    source: str
+    model: str
+    methods: tuple[str, ...]
+    rows: int
+    explained: int  # explanations
+    errors: int
+    error_kinds: dict[str, int] = field(default_factory=dict)
+    importance: tuple[Importance, ...] = ()
+    outliers: tuple[Case, ...] = ()
+    disagreements: tuple[Case, ...] = ()
+    agreement: float | None = None  # the mean over rows, of several methods
+    unit: str = "unit"  # what importance is of: word, column, region
+    left_out: int = 0  # units that occur too rarely, or matter too little, to be listed
+
+    def ranked(self, method: str | None = None, target: str | None = None) -> list[tuple[str, float]]:
+        """Units from the largest mean size to the smallest, of one method and class where they are named."""
+        chosen = [i for i in self.importance if method in (None, i.method) and target in (None, i.target)]
+        return [(i.unit, i.mean_size) for i in sorted(chosen, key=lambda i: -i.mean_size)]
+
+    def overview(self) -> View:
+        """The first picture of the page: without the rows that stand out one by one."""
+        return _overview(self)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per method, class and unit."""
+        names = ["method", "target", "unit", "rows", "mean", "mean_size"]
+        return dataframe([tuple(getattr(i, name) for name in names) for i in self.importance], names)
+
+
+def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
+    """Go through a folder once, a part at a time; only sums, two numbers per row, and ``top`` rows stay in memory."""
+    tallies, agreements = Tallies(), _Agreements(top)
+    strengths: dict[tuple[str, str], list[tuple[float, int, int]]] = {}  # by method and class: sum, part, line
+    for commit in dataset.parts:
+        lines = dataset.table(commit.part, READ).to_pylist()
+        for line, entry in enumerate(lines):
+            scores = np.asarray(entry["scores"], np.float64)
+            plain = ~np.asarray(entry["units"]["special"], bool)
+            entry["plain_scores"] = scores[plain] if plain.any() else scores
+            strength = float(np.abs(entry["plain_scores"]).sum())
+            strengths.setdefault((entry["method"], _target(entry)), []).append((strength, commit.part, line))
+            tallies.add(entry["method"], _target(entry), entry["units"], scores)
+        if len(dataset.methods) > 1:
+            agreements.add(commit.part, lines)
+    importance, left_out = tallies.importances(MOST_UNITS)
+    return DatasetSummary(
+        source=dataset.source,
+        model=dataset.asked["model"],
+        methods=dataset.methods,
+        rows=dataset.rows,
+        explained=len(dataset),
+        errors=dataset.errors,
+        error_kinds=dict(Counter(failure["kind"] for failure in dataset.failures())),
+        importance=tuple(Importance(*entry) for entry in importance),
+        outliers=tuple(_outliers(dataset, strengths, top)),
+        disagreements=tuple(agreements.cases(dataset)),
+        agreement=agreements.mean,
+        unit=tallies.unit,
+        left_out=left_out,
+    )
+
+
+def _target(entry: dict[str, Any]) -> str:
+    label = entry["target"]["label"] or str(entry["target"]["index"])
+    versus = entry["target"]["versus"]
+    return label if versus is None else f"{label} rather than {entry['target']['versus_label'] or versus}"
+
+
+def _outliers(dataset: ExplainedDataset, strengths: dict[Any, Any], top: int) -> Iterator[Case]:
+    """Rows far from the median of their method and class: in units of 1.4826 times the median distance."""
+    far: list[tuple[float, int, int, str]] = []
+    for (method, target), entries in sorted(strengths.items()):
+        values = np.array([strength for strength, _, _ in entries])
+        away = values - np.median(values)
+        usual = 1.4826 * float(np.median(np.abs(away)))
+        if usual == 0:
+            continue
+        for i in np.argsort(-np.abs(away), kind="stable")[:top]:
+            what = "more" if away[i] > 0 else "less"
+            reason = f"{method} adds up to {what} than usual for {target}"
+            far.append((float(away[i]) / usual, entries[i][1], entries[i][2], reason))
+    far.sort(key=lambda entry: -abs(entry[0]))
+    for distance, part, line, reason in far[:top]:
+        yield _case(dataset, part, [line], reason, distance)
+
+
+class _Agreements:
+    """The rows where methods agree least, and the mean over all."""
+
+    def __init__(self, top: int) -> None:
+        self.top, self.sum, self.count = top, 0.0, 0
+        self.least: list[tuple[float, int, int, list[int]]] = []  # a heap, the largest agreement first to go
+
+    @property
+    def mean(self) -> float | None:
+        return self.sum / self.count if self.count else None
+
+    def add(self, part: int, lines: Sequence[dict[str, Any]]) -> None:
+        """The lines of one part; those of a row stand together."""
+        from whyformer.evaluate.agreement import spearman  # brings scipy.stats, a second that no worker needs
+
+        rows: dict[tuple[int, int], list[int]] = {}
+        for line, entry in enumerate(lines):
+            rows.setdefault((entry["place"], entry["step"]), []).append(line)
+        for (place, _), members in rows.items():
+            several = [lines[i]["plain_scores"] for i in members]
+            if len(several) < 2 or len({len(s) for s in several}) > 1 or len(several[0]) < FEWEST:
+                continue
+            matrix = spearman(np.stack(several))
+            pairs = matrix[np.triu_indices(len(several), 1)]
+            if np.isnan(pairs).all():
+                continue
+            agreement = float(np.nanmean(pairs))
+            self.sum, self.count = self.sum + agreement, self.count + 1
+            if self.top:
+                heapq.heappush(self.least, (-agreement, -place, part, members))
+                if len(self.least) > self.top:
+                    heapq.heappop(self.least)
+
+    def cases(self, dataset: ExplainedDataset) -> Iterator[Case]:
+        for negative, _, part, members in sorted(self.least, reverse=True):
+            yield _case(dataset, part, members, "methods rank its parts differently", -negative)
+
+
+def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, value: float) -> Case:
+    chosen = [*dataset.entries_of(part, lines)]
+    place = chosen[0][0]
+    explanations = tuple(explanation for _, explanation in chosen)
+    return Case(place["row_id"], place["place"], place["name"], reason, value, explanations)
+
+
+# The page
+
+
+@checked
+def summary_page(summary: DatasetSummary) -> Page:
+    """What matters first, then the rows that stand out, with their explanations."""
+    cases = [*summary.disagreements, *summary.outliers]
+    return Page(f"{summary.source}, explained", (_overview(summary), *map(_case_view, cases)))
+
+
+def _overview(summary: DatasetSummary) -> View:
+    panels = []
+    for method in summary.methods:
+        for target in sorted({i.target for i in summary.importance if i.method == method}):
+            chosen = [i for i in summary.importance if (i.method, i.target) == (method, target)][:MOST_BARS]
+            scale = scale_of([np.array([i.mean for i in chosen])], meaning="mean score")
+            bars = tuple(Bar(i.unit, i.mean, note=f"{i.rows} ×") for i in chosen)
+            panels.append(Panel((Bars(bars, scale),), f"{target}: {method}"))
+    if summary.disagreements:
+        rows = tuple((_called(case), number(case.number)) for case in summary.disagreements)
+        panels.append(Panel((TableMark(("row", "agreement"), rows),), "rows where methods disagree most", wide=True))
+    if summary.outliers:
+        far = tuple((_called(case), *_outlying(case), number(case.number)) for case in summary.outliers)
+        panels.append(Panel((TableMark(("row", "method", "class", "distance"), far),), "outliers", wide=True))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.error_kinds.items()))
+    facts = [
+        Fact("rows", f"{summary.rows:,}"),
+        Fact("explanations", f"{summary.explained:,}"),
+        Fact("errors", f"{summary.errors:,}" + (f" ({kinds})" if kinds else "")),
+        Fact("methods", ", ".join(summary.methods)),
+        Fact("model", summary.model),
+    ]
+    if summary.agreement is not None:
+        facts.append(Fact("agreement", f"{number(summary.agreement)} (Spearman, mean over rows)"))
+    rare = f", without those in fewer than {RARE_SHARE:.1%} of a class's rows" if summary.left_out else ""
+    caption = (
+        f"Mean scores of each {summary.unit}, those of the largest mean size{rare}; × says how often it occurs. An "
+        "outlier's scores add up to more than is usual for its class, or (−) to less: by so many robust standard "
+        "deviations from the median."
+    )
+    return View("What matters in this dataset", tuple(panels), tuple(facts), (), caption, columns=2)
+
+
+def _called(case: Case) -> str:
+    """The row in few words: its number, what it is called, and how it begins."""
+    text = " ".join((case.explanations[0].units.text or "").split())
+    beginning = text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+    return " · ".join(filter(None, (str(case.place), case.name, beginning)))
+
+
+def _outlying(case: Case) -> tuple[str, str]:
+    first = case.explanations[0]
+    return first.method, str(first.target)
+
+
+def _case_view(case: Case) -> View:
+    called = f" ({case.name})" if case.name else ""
+    title = f"row {case.place}{called}: {case.reason} ({number(case.number)})"
+    same = len({(e.units.labels, e.units.text) for e in case.explanations}) == 1
+    return side_by_side(case.explanations if same else case.explanations[:1], title=title)
+
+
+view_of.register(DatasetSummary, summary_page)
 
 SUMMARY = "summary.json"
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from whyformer.errors import BadInput, JobStopped
 from whyformer.files.paths import is_file, made_folder
-from whyformer.jobs.partition import Part
+from whyformer.jobs.source import Part
 
 MANIFEST, COMMITS, LOCK = "manifest.json", "commits.jsonl", "lock"
 EXPLANATIONS, ERRORS = "explanations", "errors"
@@ -54,7 +54,7 @@ class Written:
     seconds: float
 
 
-class Store:
+class JobFolder:
     """One folder; the only writer is the process that holds its lock."""
 
     def __init__(self, folder: Path) -> None:

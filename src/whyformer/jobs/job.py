@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -11,29 +13,24 @@ from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
-from whyformer.codec import to_plain
 from whyformer.errors import BadInput, JobStopped, NotOffered
-from whyformer.explainer import PARAMETERS, Explainer
+from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
 from whyformer.files.paths import path_of
 from whyformer.jobs.cluster import run_on_ray
 from whyformer.jobs.dataset import ExplainedDataset
-from whyformer.jobs.folder import MANIFEST, Store, Written, read_manifest
-from whyformer.jobs.local import run_here
-from whyformer.jobs.partition import Part, parts_of
-from whyformer.jobs.pool import require_whole
-from whyformer.jobs.processes import run_in_processes
-from whyformer.jobs.progress import Progress
+from whyformer.jobs.folder import MANIFEST, JobFolder, Written, read_manifest
+from whyformer.jobs.processes import require_whole, run_here, run_in_processes
 from whyformer.jobs.schema import WHY
-from whyformer.jobs.source import Columns, Unreadable, arrow, rows_of
+from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, rows_of
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
 from whyformer.parameters import (
     BatchSize,
     Count,
-    Filled,
     Limits,
+    NotEmpty,
     OneOf,
     Seed,
     checked,
@@ -41,8 +38,69 @@ from whyformer.parameters import (
     refuse_misspelled,
 )
 from whyformer.registry import default_method, get_method, list_methods
-from whyformer.session import loaded_as
+from whyformer.results.codec import to_plain
+from whyformer.run.session import loaded_as
 from whyformer.targets import Aims, Scalar
+
+# How far a job is: rows per second, what is left, errors so far. One line on a terminal, or JSON for logs.
+
+EVERY = {"line": 0.1, "json": 1.0}  # seconds between two words
+
+
+class Progress:
+    """Told of every part that is done; says so at most every so often, and at the end."""
+
+    def __init__(self, shown: bool | str | None, size: int | None, done: int = 0, errors: int = 0) -> None:
+        self.kind = "json" if shown == "json" else "line" if _wanted(shown) else ""
+        self.size, self.before, self.rows, self.errors = size, done, done, errors
+        self.started, self.last = time.monotonic(), -1e9
+
+    def add(self, rows: int, errors: int) -> None:
+        """A part is done."""
+        self.rows, self.errors = self.rows + rows, self.errors + errors
+        if self.kind and time.monotonic() - self.last >= EVERY[self.kind]:
+            self.say("part")
+
+    def facts(self) -> dict[str, Any]:
+        """rows, of how many, rows per second since this run began, seconds that are left, errors."""
+        seconds = time.monotonic() - self.started
+        rate = (self.rows - self.before) / seconds if seconds > 0 else 0.0
+        left = None if self.size is None or not rate else max(0.0, (self.size - self.rows) / rate)
+        return {
+            "rows": self.rows,
+            "of": self.size,
+            "rows_per_second": round(rate, 2),
+            "seconds_left": None if left is None else round(left, 1),
+            "errors": self.errors,
+        }
+
+    def say(self, event: str) -> None:
+        self.last = time.monotonic()
+        facts = self.facts()
+        if self.kind == "json":
+            sys.stderr.write(json.dumps({"event": event, **facts}) + "\n")
+        elif self.kind == "line":
+            sys.stderr.write(f"\r\033[K{_line(facts)}" + ("\n" if event == "done" else ""))
+        sys.stderr.flush()
+
+
+def _wanted(shown: bool | str | None) -> bool:
+    return sys.stderr.isatty() if shown is None else bool(shown)
+
+
+def _line(facts: dict[str, Any]) -> str:
+    of = f" of {facts['of']:,}" if facts["of"] is not None else ""
+    words = [f"{facts['rows']:,}{of} rows", f"{facts['rows_per_second']:,.1f} rows/s"]
+    if facts["seconds_left"] is not None:
+        words.append(f"{_clock(facts['seconds_left'])} left")
+    words.append(f"{facts['errors']:,} errors" if facts["errors"] != 1 else "1 error")
+    return " · ".join(words)
+
+
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
 
 log = logging.getLogger("whyformer.jobs")
 
@@ -64,9 +122,9 @@ def explain_dataset(
     out: str | Path,
     processor: Any = None,
     tokenizer: Any = None,
-    method: str | Annotated[Sequence[str], Filled()] | None = None,
+    method: str | Annotated[Sequence[str], NotEmpty()] | None = None,
     engine: Annotated[str, OneOf(*ENGINES)] = "local",
-    column: str | Annotated[Sequence[str], Filled()] | None = None,
+    column: str | Annotated[Sequence[str], NotEmpty()] | None = None,
     key: str | None = None,
     target: Aims = None,
     target_column: str | None = None,
@@ -103,7 +161,7 @@ def explain_dataset(
     arrow(WHY)
     if engine == "ray":
         require("ray", why="engine='ray'")
-    explainer = loaded_as(Explainer, model, processor, attention_at)
+    explainer = loaded_as(CoreExplainer, model, processor, attention_at)
     if isinstance(target, list):
         raise BadInput(
             "target: one class for all rows of a dataset, or None for the prediction of each. Where rows have targets "
@@ -130,9 +188,9 @@ def explain_dataset(
     if first is None:
         raise BadInput("there is nothing to explain: source is empty.")
     names = names or (_default(explainer, first),)
-    how = _admitted(names, {"target": target, "scalar": scalar, "seed": seed, **options})
-    work = Work(names, how, tokens, most, too_long == "cut", target_column is not None)
-    store = Store(folder)
+    settings = _admitted(names, {"target": target, "scalar": scalar, "seed": seed, **options})
+    work = Work(names, settings, tokens, most, too_long == "cut", target_column is not None)
+    store = JobFolder(folder)
     with store.held():
         store.begin(rows.name, _asked(given, explainer, columns, work, part_rows))
         done = store.commits.values()
@@ -171,7 +229,7 @@ def _summarize(dataset: ExplainedDataset, top: int) -> None:
         ) from error
 
 
-def _left(parts: Iterator[Part], store: Store) -> Iterator[Part]:
+def _left(parts: Iterator[Part], store: JobFolder) -> Iterator[Part]:
     """Parts that are not yet done; at the end of the input, what is committed is held to it."""
     number = -1
     for part in parts:
@@ -181,7 +239,7 @@ def _left(parts: Iterator[Part], store: Store) -> Iterator[Part]:
     store.refuse_fewer(number + 1)
 
 
-def _default(explainer: Explainer, part: Part) -> str:
+def _default(explainer: CoreExplainer, part: Part) -> str:
     """The method of the kind of input that the first readable row is."""
     for row in part.rows:
         if not isinstance(row.content, Unreadable):
@@ -196,7 +254,7 @@ def _admitted(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
     refuse_misspelled(explain_dataset, options.keys() - PARAMETERS, existing)
     for name in options.keys() & NOT_HERE:
         raise BadInput(f"{name}=… is not for datasets: leave it out.")
-    parameters_of(Explainer.explain).admit({k: v for k, v in options.items() if k in PARAMETERS and v is not None})
+    parameters_of(CoreExplainer.explain).admit({k: v for k, v in options.items() if k in PARAMETERS and v is not None})
     for name in options.keys() - PARAMETERS:
         owners = [m for m in methods if name in m.options] or methods[:1]
         for m in owners:
@@ -205,7 +263,7 @@ def _admitted(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
 
 
 def _sizes(
-    folder: Path, explainer: Explainer, part_rows: int | None, tokens: int | None, most: int | None
+    folder: Path, explainer: CoreExplainer, part_rows: int | None, tokens: int | None, most: int | None
 ) -> tuple[int, int, int]:
     """Of parts and batches: as asked, as the job in the folder has them, or as suits the device."""
     before = read_manifest(folder)["asked"] if (folder / MANIFEST).is_file() else {}
@@ -218,7 +276,7 @@ def _sizes(
 
 
 def _asked(
-    given: Mapping[str, Any], explainer: Explainer, columns: Columns, work: Work, part_rows: int
+    given: Mapping[str, Any], explainer: CoreExplainer, columns: Columns, work: Work, part_rows: int
 ) -> dict[str, Any]:
     """What the numbers depend on, by names that a user knows; a job goes on only where all of it is as it was.
 

@@ -12,10 +12,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from whyformer.codec import from_plain, to_plain
-from whyformer.jobs.partition import Row
-from whyformer.jobs.source import arrow
-from whyformer.types import Cost, Explanation, Target, Units
+from whyformer.jobs.source import Row, arrow
+from whyformer.results.codec import from_plain, to_plain
+from whyformer.results.types import Cost, Explanation, Target, Units
 
 WHY = "explaining a dataset"
 SEVERAL = "step"  # which of several explanations of one row

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+from whyformer.shapes import Array
 
-Array = np.ndarray[Any, Any]
 ACROSS, DOWN = ("left", "middle", "right"), ("top", "middle", "bottom")
 MOST_KEPT = 100_000  # units of one method and class: of more, those that hardly occur are dropped
 # Of texts with many words, one that occurs less often is no general one: at all, or as a share of the class's rows.

@@ -19,13 +19,12 @@ from whyformer.errors import (
     UnknownName,
     WhyformerError,
 )
-from whyformer.explainer import Explainer
+from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Source
 from whyformer.inputs.text import TextInput
 from whyformer.jobs.folder import Written
-from whyformer.jobs.partition import Part, Row, batches_of
 from whyformer.jobs.schema import Entry, Failure, failures_table, parquet_bytes, table_of
-from whyformer.jobs.source import Unreadable
+from whyformer.jobs.source import Part, Row, Unreadable, batches_of
 
 TELLING = 8  # rows that fail together, before any was explained: then it is not the rows
 # What is wrong with the call, not with a row; as long as no row was explained.
@@ -38,7 +37,7 @@ class Work:
     """What is asked of every row, the same for all workers."""
 
     methods: tuple[str, ...]
-    how: dict[str, Any] = field(default_factory=dict)  # for explain
+    options: dict[str, Any] = field(default_factory=dict)  # for explain
     tokens: int = 1024
     most: int = 32
     cut: bool = False  # texts that are too long, instead of refusing them
@@ -57,7 +56,7 @@ class Prepared:
 class Worker:
     """A model that explains parts. ``proven``: rows were explained before, so what fails now is the rows' own."""
 
-    def __init__(self, explainer: Explainer, work: Work, proven: bool = False) -> None:
+    def __init__(self, explainer: CoreExplainer, work: Work, proven: bool = False) -> None:
         self.explainer, self.work, self.proven = explainer, work, proven
 
     def prepared(self, part: Part) -> Prepared:
@@ -157,14 +156,14 @@ class Worker:
         )
 
     def _entries(self, rows: list[Row], source: Source, failures: list[Failure]) -> list[Entry]:
-        how = dict(self.work.how)
-        if not how.keys() & {"generate", "span"}:  # tokens of an answer are run as one, however many there are
-            how["batch_size"] = len(rows)
+        options = dict(self.work.options)
+        if not options.keys() & {"generate", "span"}:  # tokens of an answer are run as one, however many there are
+            options["batch_size"] = len(rows)
         if self.work.targets_vary:
-            how["target"] = [row.target for row in rows]
+            options["target"] = [row.target for row in rows]
         try:
             prepared: Any = source  # its kind is found already
-            by_method = self.explainer.explain(prepared, method=list(self.work.methods), progress=False, **how)
+            by_method = self.explainer.explain(prepared, method=list(self.work.methods), progress=False, **options)
         except Exception as error:
             self._refuse_for_all(error)
             if len(rows) == 1:
@@ -205,7 +204,7 @@ def _shown(content: Any) -> str:
     return type(content).__name__
 
 
-def sizes_for(explainer: Explainer) -> tuple[int, int]:
+def sizes_for(explainer: CoreExplainer) -> tuple[int, int]:
     """Positions and rows of a batch that suit the device: a CPU is quickest while a batch is in its cache."""
     on_device = any(p.device.type not in ("cpu", "meta") for p in explainer.model.parameters())
     return (16384, 256) if on_device and torch.cuda.is_available() else (1024, 32)

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from whyformer.codec import Float64
 from whyformer.errors import BadInput, NotOffered, reading
-from whyformer.explainer import Explainer
+from whyformer.explainer import CoreExplainer
 from whyformer.inputs.batch import Decoding
-from whyformer.inputs.chat import PromptText, prompt_of
+from whyformer.inputs.chat import PromptText, Span, prompt_of, sentences
 from whyformer.inputs.language import is_causal, written_answer
-from whyformer.inputs.segments import Span, sentences
-from whyformer.interop import dataframe
-from whyformer.parameters import BatchSize, Count, Filled, Seed, checked
+from whyformer.parameters import BatchSize, Count, NotEmpty, Seed, checked
 from whyformer.registry import get_method
-from whyformer.result import Result
-from whyformer.session import loaded_as, tracker
-from whyformer.types import Cost
-from whyformer.views.citations import citations_page
+from whyformer.results.codec import Float64
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Cost
+from whyformer.run.session import loaded_as, tracker
+from whyformer.views.generation import citations_page
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ class Citations(Result):
 @checked
 def cite(
     model: Any,
-    question: Annotated[str, Filled()],
+    question: Annotated[str, NotEmpty()],
     documents: Mapping[str, str] | Sequence[Any],
     *,
     processor: Any = None,
@@ -194,7 +193,7 @@ def cite(
     names, texts = _documents(documents)
     method = METHOD if method is None else method
     get_method(method).checked(options)
-    explainer = loaded_as(Explainer, model, processor)
+    explainer = loaded_as(CoreExplainer, model, processor)
     prompt, places = _prompt(explainer, question, names, texts)
     if answer is None:
         answer = _written(explainer, prompt, generate)
@@ -204,16 +203,16 @@ def cite(
     sources = [SourceSentence(d, text[a:b], (a, b)) for d, text in enumerate(texts) for a, b in sentences(text)]
     ranges = [_moved(source.span, places[source.document][1]) for source in sources]
     of_document = np.array([source.document for source in sources])
-    how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": False}
+    settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": False}
     shape = (len(spans), len(sources))
     scores, drops = np.zeros(shape), np.full(shape, np.nan)
     document_drops, values = np.zeros((len(spans), len(texts))), np.zeros(len(spans))
     costs: list[Cost] = []
     for number, span in enumerate(tracker(progress)(spans, "citing")):
-        why = explainer.explain([(prompt, answer)], method=method, span=span, units=ranges, **how, **options)[0]
+        why = explainer.explain([(prompt, answer)], method=method, span=span, units=ranges, **settings, **options)[0]
         scores[number], values[number] = why.scores, why.value
         best = np.argsort(-scores[number], kind="stable")[:top]
-        away: dict[str, Any] = {"method": "occlusion", "replace": "delete", "span": span, **how}
+        away: dict[str, Any] = {"method": "occlusion", "replace": "delete", "span": span, **settings}
         without = explainer.explain([(prompt, answer)], units=[ranges[i] for i in best], **away)[0]
         drops[number, best] = without.scores
         whole = explainer.explain([(prompt, answer)], units=[place[0] for place in places], **away)[0]
@@ -266,7 +265,7 @@ def _documents(documents: Any) -> tuple[list[str], list[str]]:
 
 
 def _prompt(
-    explainer: Explainer, question: str, names: Sequence[str], texts: Sequence[str]
+    explainer: CoreExplainer, question: str, names: Sequence[str], texts: Sequence[str]
 ) -> tuple[PromptText, list[tuple[Span, int]]]:
     """What the model reads, and per document its characters in it, heading included, and where its text begins."""
     content, marks = LEAD + "\n\n", []
@@ -297,7 +296,7 @@ def _moved(span: Span, by: int) -> Span:
     return span[0] + by, span[1] + by
 
 
-def _written(explainer: Explainer, prompt: PromptText, tokens: int) -> str:
+def _written(explainer: CoreExplainer, prompt: PromptText, tokens: int) -> str:
     source = explainer.source([prompt])
     with explainer.borrowed():
         batch = source.batch()

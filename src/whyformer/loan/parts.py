@@ -20,7 +20,7 @@ from torch import nn
 
 from whyformer.loan.code_reach import Variable, current
 from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, is_plain, told_of
-from whyformer.loan.quantized import is_quantized
+from whyformer.loan.spread import is_quantized
 from whyformer.loan.turns import turns_of
 
 # What is taken of hundreds of modules at a time, by functions that Python need not enter for each.

@@ -7,15 +7,114 @@ is not. A stage of a pipeline is some of the layers, and says nothing by itself.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from whyformer.errors import NotOffered, PartlyCaptured
 from whyformer.loan.turns import Watch
+
+# Weights that are elsewhere: accelerate leaves them on the meta device, and a hook brings them for each pass.
+
+
+def offloaded(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Weights of a module by name, its parts' left out, that are not here."""
+    return [(name, p) for name, p in module._parameters.items() if p is not None and p.is_meta]
+
+
+def require_loaded(model: nn.Module) -> None:
+    """Refuse a model with weights on the meta device that no hook brings."""
+    brought: tuple[str, ...] = ()  # paths whose hook places everything below
+    for path, module in model.named_modules():
+        hook = getattr(module, "_hf_hook", None)
+        if getattr(hook, "place_submodules", False):
+            brought += (f"{path}." if path else "",)
+        missing = offloaded(module)
+        hooked = hook is not None or module._forward_pre_hooks or "forward" in module.__dict__
+        if missing and not hooked and not path.startswith(brought):
+            name = f"{path}.{missing[0][0]}" if path else missing[0][0]
+            raise NotOffered(
+                f"{name} is on the meta device, which holds shapes and no numbers, and no hook loads it before a pass: "
+                "there is nothing to explain yet. Load the weights, e.g. with from_pretrained(…) or "
+                "model.load_state_dict(state, assign=True)."
+            )
+
+
+def execution_device(model: nn.Module) -> torch.device:
+    """Where a model runs whose first weight is on the meta device: as its other weights, or its hooks, say."""
+    for parameter in model.parameters():
+        if not parameter.is_meta:
+            return parameter.device
+    for module in model.modules():
+        device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+        if device is not None:
+            return torch.device(device)
+    return torch.device("cpu")
+
+
+# Layers that forget what they computed, and compute it again in backward.
+
+
+def recomputable(model: nn.Module) -> list[nn.Module]:
+    """Layers of transformers models that can do so."""
+    return [m for m in model.modules() if any(c.__name__ == "GradientCheckpointingLayer" for c in type(m).__mro__)]
+
+
+@contextlib.contextmanager
+def recomputing(layers: list[nn.Module]) -> Iterator[None]:
+    """These layers are computed again in backward, one at a time, so that only what lies between them is stored.
+
+    They do so in training alone; it is the layer itself that is told so, none of its parts.
+    """
+    func = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False, preserve_rng_state=False)
+    told = {"gradient_checkpointing": True, "training": True, "_gradient_checkpointing_func": func}
+    before = [(layer, {name: layer.__dict__.get(name, told) for name in told}) for layer in layers]
+    try:
+        for layer in layers:
+            layer.__dict__.update(told)
+        yield
+    finally:
+        for layer, values in before:
+            for name, value in values.items():
+                if value is told:  # it had none of its own
+                    layer.__dict__.pop(name, None)
+                else:
+                    layer.__dict__[name] = value
+
+
+# Quantised layers: found by what a layer holds. Flags and configs also mark weights that loading dequantised.
+
+# Positions and masks may be parameters, too: no library packs weights into these types.
+NO_WEIGHTS = frozenset({torch.int64, torch.bool})
+
+
+def is_packed(tensor: Tensor) -> bool:
+    """Whether the numbers are codes: whole numbers, or floats of eight bits, which autograd has no products for."""
+    dtype = tensor.dtype
+    return dtype not in NO_WEIGHTS and (dtype.itemsize < 2 or not (dtype.is_floating_point or dtype.is_complex))
+
+
+def is_quantized(module: nn.Module) -> bool:
+    """Whether a layer itself (not a layer inside it) computes with codes in place of weights."""
+    origin = type(module).__module__
+    # Torch's own quantised layers hold their weights in objects that are neither parameters nor buffers.
+    return (origin.startswith("torch.") and "quantized" in origin) or any(map(is_packed, _weights(module)))
+
+
+def _weights(module: nn.Module) -> list[Tensor]:
+    """Parameters, and buffers that hold weights: GPTQ, AWQ and BitNet register theirs as buffers (qweight)."""
+    buffers = module._buffers.items()
+    return [
+        *(p for p in module._parameters.values() if p is not None),
+        *(b for name, b in buffers if b is not None and "weight" in name),
+    ]
+
 
 HEADS_ELSEWHERE = (
     "the weights of {model} are spread over processes (tensor parallelism), each of which runs some of the heads: no "

@@ -14,7 +14,7 @@ from whyformer.errors import BadInput
 from whyformer.parameters import Limits, OneOf, Place
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
-from whyformer.types import Array
+from whyformer.shapes import Array
 
 # Capacities are whole numbers of 2^-30, so each is exact to 5e-10, finer than the float32 maps they come from. Rows sum
 # to one, so no flow exceeds 2^30, and even a doubled residual stays inside int32.

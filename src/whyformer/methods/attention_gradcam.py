@@ -8,15 +8,14 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from whyformer.engines.attention.maps import chosen_layers, read_row, real
+from whyformer.engines.attention.maps import chosen_layers, over_one_layer, read_row, real
 from whyformer.engines.attention.streams import layer_means, placed_maps, read_streams, whole_keep
-from whyformer.engines.attention.windows import over_one_layer
 from whyformer.errors import NotOffered
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
+from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
-from whyformer.types import Site
 
 REGIONS = ("all", "row", "row_units")
 

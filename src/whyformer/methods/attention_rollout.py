@@ -16,6 +16,7 @@ from whyformer.engines.attention.maps import (
     in_one_go,
     maps_of,
     over_heads,
+    over_windows,
     product,
     read_row,
     real,
@@ -23,13 +24,12 @@ from whyformer.engines.attention.maps import (
     with_residual,
 )
 from whyformer.engines.attention.streams import placed_maps, read_streams, rollout_relevance, start_sites, whole_keep
-from whyformer.engines.attention.windows import over_windows
 from whyformer.errors import BadInput, NotOffered
 from whyformer.methods.value_norms import mixing_ratio
 from whyformer.parameters import Limits, OneOf, Place, Share
 from whyformer.registry import constant, method
+from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
-from whyformer.types import Site
 
 
 @method(

@@ -9,9 +9,9 @@ from whyformer.engines.attention.maps import Heads, Layers, over_heads
 from whyformer.methods.raw_attention import READINGS, combined
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
+from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
-from whyformer.types import Site
 
 
 @method(

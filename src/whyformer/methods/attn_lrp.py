@@ -12,7 +12,7 @@ from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
-from whyformer.study.slopes import INPUT_SLOPES
+from whyformer.study.interference import INPUT_SLOPES
 
 PLACES = ("input", "tokens")
 LOST = 0.01  # of all relevance: ordinary models lose none

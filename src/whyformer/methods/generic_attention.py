@@ -13,18 +13,18 @@ from whyformer.engines.attention.maps import (
     in_one_go,
     maps_of,
     over_heads,
+    over_windows,
     plus_identity,
     product,
     read_row,
     real,
 )
 from whyformer.engines.attention.streams import generic_relevance, placed_maps, read_streams, start_sites
-from whyformer.engines.attention.windows import over_windows
 from whyformer.parameters import Place
 from whyformer.registry import constant, method
+from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHQK, BQK
-from whyformer.types import Site
 
 
 def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK, heads: Heads = "mean") -> BQK:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from whyformer.engines.gradient import InputSpace, gradient_space
-from whyformer.engines.gradient.places import Where
+from whyformer.engines.gradient.multi_stream import Where
 from whyformer.parameters import Patches
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import known_about
-from whyformer.dense import require_dense
 from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gradient_space
-from whyformer.engines.gradient.places import Where
+from whyformer.engines.gradient.multi_stream import Where
 from whyformer.errors import BadInput, NotOffered, UnknownName, reading
 from whyformer.inputs.tensors import require_steps
+from whyformer.loan.borrow import known_about
 from whyformer.parameters import Count, Megabytes, Patches
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
+from whyformer.shapes import Array
+from whyformer.targets import require_dense
 
-Array = np.ndarray[Any, Any]
 MEMORY_MB = 1024  # of a batch of points
 TOLERATED = 0.05  # share of the change in score that may be missing without a warning
 NEAR = 1e-3  # of the way: what changes before is not seen by fifty points

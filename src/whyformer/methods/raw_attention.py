@@ -9,15 +9,23 @@ from typing import Annotated
 import torch
 
 from whyformer.engines.attention.folded import attention_heads, folded_maps, read_layers, readable_folded
-from whyformer.engines.attention.maps import Heads, Layers, chosen_layers, over_heads, product, read_row, real
+from whyformer.engines.attention.maps import (
+    Heads,
+    Layers,
+    chosen_layers,
+    over_heads,
+    over_one_layer,
+    product,
+    read_row,
+    real,
+)
 from whyformer.engines.attention.streams import layer_means, placed_maps, read_streams
-from whyformer.engines.attention.windows import over_one_layer
 from whyformer.errors import NotOffered
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
+from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK, AnyBQK
-from whyformer.types import Site
 
 READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagonal")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whyformer.engines.gradient import gradient_space
 from whyformer.engines.gradient.input_space import Norm
-from whyformer.engines.gradient.places import Where
+from whyformer.engines.gradient.multi_stream import Where
 from whyformer.parameters import Patches
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
 from whyformer.engines.perturbation.players import (
     BY,
@@ -26,13 +25,14 @@ from whyformer.engines.perturbation.players import (
 from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.interop import shap_package
+from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.methods.integrated_gradients import alone
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, get_method, method
+from whyformer.results.interop import shap_package
 from whyformer.run import Attribution, Run
+from whyformer.shapes import Array
 
-Array = np.ndarray[Any, Any]
 ALGORITHMS = ("auto", "exact", "partition", "permutation", "regression")
 GUIDES = ("attn_lrp", "generic_attention", "input_x_gradient")  # "auto" is the first that runs
 ALONE = "+alone"  # behind the name of a guide: and what each part would do alone, by the gradient at the baseline

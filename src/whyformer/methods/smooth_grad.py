@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whyformer.engines.gradient import InputSpace, gradient_space
 from whyformer.engines.gradient.input_space import Norm
-from whyformer.engines.gradient.places import Where
+from whyformer.engines.gradient.multi_stream import Where
 from whyformer.parameters import Count, Megabytes, Patches, Weight
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run

@@ -13,10 +13,10 @@ from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.maps import cumulative, maps_of, plus_identity, product, read_row, real, row_normalized
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
+from whyformer.results.types import Record, Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.study import require_readable
-from whyformer.types import Record, Site
 
 VARIANTS = ("full", "rollout", "last_layer", "lrp")
 

@@ -14,10 +14,10 @@ from whyformer.engines.perturbation.players import (
     absent_player,
     held_remark,
     held_units,
+    leave_one_out,
     players_of,
     special_doubts,
 )
-from whyformer.engines.perturbation.ranking import leave_one_out
 from whyformer.engines.perturbation.variants import Variants, grouped_variants
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, method

@@ -9,16 +9,16 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
 from whyformer.errors import one_of
+from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.parameters import OneOf, Place, Share
 from whyformer.registry import Passes, method
+from whyformer.results.types import Site, Units
 from whyformer.run import Attribution, Run
-from whyformer.shapes import AnyBQK
-from whyformer.types import Array, Site, Units
+from whyformer.shapes import AnyBQK, Array
 
 LARGEST = 1e30  # above this a product of many layers is rescaled, to stay within float32
 
@@ -160,7 +160,7 @@ def mixing_ratio(run: Run, level: str = "enc") -> Tensor:
 
 @dataclass(frozen=True)
 class Weighed:
-    """One input: what each head attends to, and how long the vectors are that it weighs (views/norms.py draws it)."""
+    """The attention of each head on one input, and the lengths of the vectors that it weights."""
 
     units: Units
     attention: tuple[Array, ...]  # per layer (H, Q, K)

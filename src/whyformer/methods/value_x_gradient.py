@@ -14,9 +14,9 @@ from whyformer.engines.attention.maps import chosen_layers, real
 from whyformer.engines.attention.streams import placed_maps
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
+from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
-from whyformer.types import Site
 
 
 def _signed(attention_BHQK: Tensor, gradient_BHQK: Tensor | None) -> Tensor:

@@ -5,34 +5,107 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from whyformer.checks.check import ABOUT_ATTENTION, CHECKS, check_with
 from whyformer.checks.checkup import CheckUp
 from whyformer.checks.exam import options_of_tokens
+from whyformer.engines.perturbation.players import area, order_of, without_top
 from whyformer.errors import WhyformerError
-from whyformer.evaluate.compare import compare
-from whyformer.evaluate.comparison import ComparedMethod, Comparison
+from whyformer.evaluate.compare import ComparedMethod, Comparison, compare
 from whyformer.evaluate.games import Games, games_of
+from whyformer.evaluate.judge import random_scores
 from whyformer.evidence import Deletion, Standing
-from whyformer.explainer import Explainer, Segments
+from whyformer.explainer import CoreExplainer, Segments
 from whyformer.inputs.modalities import are_tensors
 from whyformer.parameters import BatchSize, Count, Hold, Replacement, Seed, checked
 from whyformer.registry import default_method, get_method
-from whyformer.reports.contrasts import contrasts
-from whyformer.reports.deletion import deletion_of
-from whyformer.result import Result
+from whyformer.results.result import Result
+from whyformer.results.types import Explanation
+from whyformer.shapes import Array
 from whyformer.targets import Aims, Scalar
-from whyformer.types import Explanation
-from whyformer.views.report import report_page
+from whyformer.views.report_view import report_page
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Deletion curves of single inputs, in the band of random orders: the evidence behind a trust badge.
+
+STEPS = 16  # points of a curve besides the whole input; of fewer parts, one for each
+DRAWS = 20  # random orders
+BAND = (0.05, 0.95)
+
+
+def counts_of(parts: int) -> tuple[int, ...]:
+    """How many parts are away at each point: none, all, and evenly between."""
+    steps = min(parts, STEPS)
+    return tuple(round(step * parts / steps) for step in range(steps + 1))
+
+
+def deletion_of(games: Games, number: int, scores: Mapping[str, Array], value: str) -> Deletion | None:
+    """The curves of one input under methods by name; None where there is nothing to take away one by one."""
+    parts = games.parts[number]
+    if games.replacement is None or len(parts) < 2:
+        return None
+    counts = counts_of(len(parts))
+    fractions = [count / len(parts) for count in counts]
+    drawn = random_scores(len(parts), number, games.seed, DRAWS)
+    scored = {name: np.asarray(scores_U, float)[parts] for name, scores_U in scores.items()}
+    asked = np.stack([without_top(scores_P, fractions) for scores_P in (*scored.values(), *drawn)])
+    said_XK = games.game(number).values(asked.reshape(-1, len(parts))).reshape(len(asked), len(counts))
+    curves, random_DK = said_XK[: len(scored)], said_XK[len(scored) :]
+    areas_D = np.array([area(curve, fractions) for curve in random_DK])
+    low, high = np.quantile(random_DK, BAND, axis=0)
+    return Deletion(
+        counts=counts,
+        orders={name: tuple(int(i) for i in parts[order_of(scores_P)]) for name, scores_P in scored.items()},
+        curves={name: _plain(curve) for name, curve in zip(scored, curves, strict=True)},
+        low=_plain(low),
+        mean=_plain(random_DK.mean(0)),
+        high=_plain(high),
+        beaten={
+            name: int((areas_D > area(curve, fractions)).sum()) for name, curve in zip(scored, curves, strict=True)
+        },
+        draws=DRAWS,
+        value=value,
+    )
+
+
+def _plain(values: Array) -> tuple[float, ...]:
+    return tuple(float(v) for v in values)
+
+
+# Why the prediction rather than the next classes: what a page shows when one of those is clicked.
+
+NEXT = 2  # classes that the prediction is set against
+Asked = tuple[tuple[Explanation, ...], ...]
+
+
+def contrasts(ask: Callable[[list[Any]], Sequence[Explanation]], explanations: Sequence[Explanation]) -> Asked | None:
+    """Per input one explanation for each of the next classes, by ``ask(targets)`` of all inputs.
+
+    None where classes do not exclude each other, and where there is no contrast of this method or scalar.
+    """
+    following = [[] if e.prediction.independent else list(e.prediction.next or ())[:NEXT] for e in explanations]
+    answers: list[list[Explanation]] = [[] for _ in explanations]
+    for place in range(max(map(len, following), default=0)):
+        targets = [(None, choices[place].index) if len(choices) > place else None for choices in following]
+        try:
+            asked = ask(targets)
+        except WhyformerError:
+            return None
+        for number, aim in enumerate(targets):
+            answers[number] += [] if aim is None else [asked[number]]
+    return tuple(map(tuple, answers)) if any(answers) else None
+
 
 # One of each way of looking, beside the method that would explain unasked.
 METHODS = ("attn_lrp", "generic_attention", "attention_rollout", "integrated_gradients", "occlusion")
@@ -136,21 +209,21 @@ def report(
     >>> report.save("report.html")
     """
     started = time.perf_counter()
-    explainer = Explainer(model, processor, attention_at=attention_at)
+    explainer = CoreExplainer(model, processor, attention_at=attention_at)
     source = explainer.source(inputs)
     called = CALLED.get(source.modality.stream, "inputs")
     if methods is None:
         methods = usual_methods(source.modality.kind)
-    how: dict[str, Any] = {"target": target, "units": units, "hold": hold, "replace": replace, "seed": seed}
-    how |= {"cache": cache, "batch_size": batch_size, "progress": progress}
+    settings: dict[str, Any] = {"target": target, "units": units, "hold": hold, "replace": replace, "seed": seed}
+    settings |= {"cache": cache, "batch_size": batch_size, "progress": progress}
     both = {"processor": processor, "attention_at": attention_at, "reference": reference}
-    comparison = compare(model, inputs, methods=methods, scalar=scalar, **both, **how)
+    comparison = compare(model, inputs, methods=methods, scalar=scalar, **both, **settings)
     rows = [row for row in comparison.rows if not row.baseline][:shown]
     value = comparison.value or "probability of the target"
     few = _first(inputs, source.size, drawn)
-    how["target"] = _first(target, source.size, drawn)
-    how["reference"] = inputs if reference is None and few is not inputs else reference
-    with games_of(explainer, few, **how) as games:
+    settings["target"] = _first(target, source.size, drawn)
+    settings["reference"] = inputs if reference is None and few is not inputs else reference
+    with games_of(explainer, few, **settings) as games:
         columns = [_explained(games, row, scalar)[:drawn] for row in rows]
         explanations = tuple(zip(*columns, strict=True))
         names = tuple(row.name for row in rows)
@@ -159,7 +232,7 @@ def report(
             deletion_of(games, number, {name: e.scores for name, e in zip(names, each, strict=True)}, value)
             for number, each in enumerate(explanations)
         )
-    checkup, unchecked = _checked_up(explainer, _first(inputs, source.size, CHECKED), rows[0], checks, target, how)
+    checkup, unchecked = _checked_up(explainer, _first(inputs, source.size, CHECKED), rows[0], checks, target, settings)
     entries = {row.name: get_method(row.method) for row in comparison.rows if not row.baseline}
     return Report(
         comparison=comparison,
@@ -191,24 +264,24 @@ def _first(inputs: Any, size: int, count: int) -> Any:
 
 def _explained(games: Games, row: ComparedMethod, scalar: str, target: Any = None) -> list[Explanation]:
     """Of every input, as it was compared, or for other targets."""
-    how: dict[str, Any] = {"method": row.method, "scalar": scalar, "seed": games.seed, "progress": False}
-    how |= {"target": target or games.wanted_targets, "batch_size": games.batch_size, **games.asked}
-    return list(games.explainer.explain(games.inputs, **how, **row.options))
+    settings: dict[str, Any] = {"method": row.method, "scalar": scalar, "seed": games.seed, "progress": False}
+    settings |= {"target": target or games.wanted_targets, "batch_size": games.batch_size, **games.asked}
+    return list(games.explainer.explain(games.inputs, **settings, **row.options))
 
 
 def _checked_up(
-    explainer: Explainer,
+    explainer: CoreExplainer,
     inputs: Any,
     best: ComparedMethod,
     checks: Sequence[str] | None,
     target: Any,
-    how: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> tuple[CheckUp | None, str]:
     if checks is not None and not len(checks):
         return None, "The check-up was left out."
     wanted = [name for name in CHECKS if name not in ABOUT_ATTENTION] if checks is None else checks
-    options = options_of_tokens(best.options, how["units"])
-    shared = {name: how[name] for name in ("seed", "batch_size", "progress", "cache")}
+    options = options_of_tokens(best.options, settings["units"])
+    shared = {name: settings[name] for name in ("seed", "batch_size", "progress", "cache")}
     try:
         done = check_with(explainer, inputs, checks=wanted, method=best.method, target=target, **shared, **options)
     except WhyformerError as reason:

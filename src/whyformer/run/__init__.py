@@ -1,7 +1,7 @@
-"""A batch on its way through the model: each file adds what can be asked of it to the one before.
+"""Run a model on a batch. ``session.py`` prepares model and inputs and loops over batches; a ``Run`` is one batch.
 
-positions.py: where its units stand. scores.py: what the model says, and the explained number of it. gradients.py: that
-number differentiated. run.py: attention maps, recorded once for all methods; `Run` is all of it, and what methods ask.
+``scores.py`` positions of the units, logits and the explained scalar · ``gradients.py`` its gradients · ``run.py``
+attention maps, recorded once for all methods; ``Run`` has all of it.
 """
 
 from whyformer.run.run import Attribution as Attribution

@@ -11,24 +11,24 @@ from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.capture.functions import answered
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
 from whyformer.capture.roles import Impose, Recorder, Rewrite
-from whyformer.capture.scalar import answered
 from whyformer.errors import NotOffered
 from whyformer.inputs.batch import Batch
-from whyformer.output import Output
+from whyformer.inputs.output import Output
+from whyformer.results.types import Record
 from whyformer.run.scores import ScoredBatch
-from whyformer.study.interference import rounding_step
-from whyformer.study.slopes import (
+from whyformer.study.interference import (
     INPUT_SLOPES,
     Inputs,
     held,
     require_input_slopes,
     require_reached,
     require_slopes,
+    rounding_step,
 )
 from whyformer.study.swayed import OffSway, Swayed, may_sway
-from whyformer.types import Record
 
 OFF_SWAY = ("off sway",)  # of a study: the model attends otherwise when nobody looks
 
@@ -114,7 +114,7 @@ class TracedBatch(ScoredBatch, ABC):
         return traced.gradients(tensors)
 
     def require_input_slopes(self) -> None:
-        """Raise if the gradient at the input is not the slope of the score (study/slopes.py), once per model.
+        """Raise if the gradient at the input is not the slope of the score (study/interference.py), once per model.
 
         For methods that differentiate under rules of their own: these change the gradient on purpose, so the slope is
         measured on the model without rules. Where an input gradient was measured before, there is no further pass.
@@ -205,7 +205,7 @@ class TracedBatch(ScoredBatch, ABC):
         return slope is None
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Refuse gradients at the maps that are not the slope of the score (study/slopes.py), once per model.
+        """Refuse gradients at the maps that are not the slope of the score (study/interference.py), once per model.
 
         score: what was differentiated; None: the explained values.
         """

@@ -11,23 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import first_weight
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.functions import padding_share
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.lineage import MOST, Lineage, Unread, Unseen
-from whyformer.capture.plan import OffPlan
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
+from whyformer.capture.site import OffPlan
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
-from whyformer.output import Output
+from whyformer.inputs.output import Output
+from whyformer.loan.borrow import first_weight
+from whyformer.results.types import Record
 from whyformer.run.gradients import TracedBatch
 from whyformer.study import Study, require_readable, with_streams
-from whyformer.study.padding import HIDDEN
+from whyformer.study.entrance import HIDDEN
 from whyformer.study.replay import Retained
-from whyformer.types import Record
 
 
 @dataclass
@@ -265,7 +265,7 @@ class Run(TracedBatch):
             self._padding_share_B = share_B
 
     def said(self, logits: Tensor) -> None:
-        """What a pass said that was made elsewhere (engines/attention/fold_pass.py)."""
+        """What a pass said that was made elsewhere (engines/attention/folded.py)."""
         if self._logits is None:
             self._see(logits)
         elif self._unseen:

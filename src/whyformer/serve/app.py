@@ -4,34 +4,128 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pathlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from io import BytesIO
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from whyformer.errors import WhyformerError
 from whyformer.registry import get_method
-from whyformer.serve.comparing import compared, methods_compared, side_by_side_of
-from whyformer.serve.drawn import FORMATS, drawn, exported
-from whyformer.serve.explaining import explained, predicted
-from whyformer.serve.heads import heads
+from whyformer.serve.drawn import FORMATS, drawn, exported, subject_of
+from whyformer.serve.explaining import compared, explained, heads, methods_compared, predicted, side_by_side_of
 from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Lane, Work
-from whyformer.serve.models import Models, ServedModel
-from whyformer.serve.page import index, script, style
-from whyformer.serve.question import About, Compare, Explain, Load, Predict
-from whyformer.serve.safety import Guard
+from whyformer.serve.models import PICTURES, Models, ServedModel
+from whyformer.serve.safety import (
+    About,
+    Compare,
+    Explain,
+    Load,
+    Predict,
+    RequestGuard,
+    opened_picture,
+    opened_sound,
+    written_sound,
+)
 from whyformer.serve.store import Entry, Store
-from whyformer.serve.subject import subject_of
 from whyformer.serve.trust import trust, trust_units
-from whyformer.serve.uploads import Identity, add_uploads
 from whyformer.version import __version__
+from whyformer.views.html.live import drawing
+from whyformer.views.html.style import STYLE
+
+# The page that the browser opens: its markup, style and script. No other page is asked for anything.
+
+HERE = pathlib.Path(__file__).parent
+
+
+@cache
+def index() -> str:
+    """Empty but for words for those without scripts: everything is drawn by the script."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<title>whyformer</title>\n<link rel="icon" href="data:,">\n'
+        '<link rel="stylesheet" href="/static/style.css">\n</head>\n<body class="wf-body">\n'
+        '<div class="wf" id="serve"><noscript>This page is drawn by its script. Without one, ask over HTTP: '
+        "POST /api/explain.</noscript></div>\n"
+        '<script type="module" src="/static/serve.js"></script>\n</body>\n</html>\n'
+    )
+
+
+@cache
+def script() -> str:
+    """Made by frontend/build.py."""
+    return drawing() + (HERE / "serve.js").read_text(encoding="utf-8")
+
+
+@cache
+def style() -> str:
+    """That of saved pages, and what stands around results here."""
+    return STYLE + (HERE / "serve.css").read_text(encoding="utf-8")
+
+
+# Pictures and sounds that come from a client or belong to a model, in and out. What is handed out is written anew.
+
+LONGEST_SIDE = 1024  # of a picture that a page shows
+Identity = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+
+
+def add_uploads(app: FastAPI, models: Models, store: Store) -> None:
+    @app.get("/api/samples")
+    def sample(
+        model: Annotated[str, Query(max_length=200)], number: Annotated[int, Query(ge=0, le=10_000)]
+    ) -> Response:
+        chosen = models[model]
+        if chosen.kind not in (*PICTURES, "sound") or number >= len(chosen.samples):
+            raise HTTPException(404, "there is no such picture or sound.")
+        one = chosen.samples[number]
+        if chosen.kind == "sound":
+            return Response(written_sound(*one), media_type="audio/wav")
+        return Response(_png(one[0] if isinstance(one, tuple) else one), media_type="image/png")
+
+    @app.post("/api/images")
+    async def upload_image(request: Request) -> Response:
+        data = await request.body()
+        image = await run_in_threadpool(opened_picture, data)
+        identity = await run_in_threadpool(store.add_upload, data)
+        return JSONResponse({"image": identity, "width": image.width, "height": image.height})
+
+    @app.post("/api/sounds")
+    async def upload_sound(request: Request) -> Response:
+        data = await request.body()
+        samples, rate = await run_in_threadpool(opened_sound, data)
+        identity = await run_in_threadpool(store.add_upload, data)
+        return JSONResponse({"sound": identity, "seconds": len(samples) / rate, "rate": rate})
+
+    @app.get("/api/images/{identity}")
+    def picture(identity: Identity) -> Response:
+        return Response(_png(opened_picture(uploaded(identity))), media_type="image/png")
+
+    @app.get("/api/sounds/{identity}")
+    def sound(identity: Identity) -> Response:
+        return Response(written_sound(*opened_sound(uploaded(identity))), media_type="audio/wav")
+
+    def uploaded(identity: str) -> bytes:
+        data = store.upload(identity)
+        if data is None:
+            raise HTTPException(404, "there is no such upload.")
+        return data
+
+
+def _png(image: Any) -> bytes:
+    written, small = BytesIO(), image.copy()
+    small.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    small.save(written, "PNG")
+    return written.getvalue()
+
 
 HEARTBEAT = 15.0  # seconds: proxies close what is silent for longer
 PREDICTED_WITHIN = 60.0
@@ -79,7 +173,7 @@ def application(served: Served) -> Any:
     _add_questions(app, served)
     _add_jobs(app, served)
     _add_results(app, served)
-    return Guard(app, served.host, served.token)
+    return RequestGuard(app, served.host, served.token)
 
 
 def _add_words(app: FastAPI) -> None:

@@ -4,17 +4,86 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+from base64 import b64encode
+from collections import defaultdict
 from collections.abc import Generator, Sequence
+from difflib import SequenceMatcher
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.serve.difference import difference
-from whyformer.serve.drawn import results_of
-from whyformer.serve.models import ServedModel, erasable, first_of
-from whyformer.serve.question import Explain, Input, Predict
+from whyformer.evaluate.compare import compare
+from whyformer.registry import list_methods
+from whyformer.results.types import Explanation, Generation, Target, Units
+from whyformer.serve.drawn import aim_of, numbers_of, require_same_answer, results_of, stored, subject_of
+from whyformer.serve.models import MANY_UNITS, ServedModel, erasable, first_of, is_dear
+from whyformer.serve.safety import Compare, Explain, Input, Predict
 from whyformer.serve.store import Entry, Store
-from whyformer.types import Explanation, Generation, Target
-from whyformer.views.image import frames_of
+from whyformer.views.image_marks import frames_of, shrunk
+
+# What an edit changed: probabilities of classes and scores of units, before and after.
+
+
+def difference(before: Sequence[Explanation], after: Sequence[Explanation]) -> dict[str, Any]:
+    """Of explanations of two inputs, those that answer one question; the first ones where none do."""
+    one, two = next(((b, a) for b in before for a in after if _asked(b) == _asked(a)), (before[0], after[0]))
+    said = [_probabilities(e.prediction) for e in (one, two)]
+    names = list(dict.fromkeys([*said[1], *said[0]]))
+    classes = [{"label": name, "before": said[0].get(name), "after": said[1].get(name)} for name in names]
+    return {
+        "prediction": [str(one.prediction), str(two.prediction)],
+        "value": [float(one.value), float(two.value)],
+        "scalar": two.scalar,
+        "same": _asked(one) == _asked(two),
+        "explained": [f"{e.method}, {e.target}" for e in (one, two)],
+        "classes": classes,
+        "units": _units(one, two),
+    }
+
+
+def _asked(explanation: Explanation) -> tuple[Any, ...]:
+    return explanation.method, explanation.target, explanation.scalar, explanation.options
+
+
+def _probabilities(prediction: Target) -> dict[str, float | None]:
+    listed: dict[str, float | None] = {str(prediction): prediction.probability}
+    return listed | {str(choice): choice.probability for choice in prediction.next or ()}
+
+
+def _units(before: Explanation, after: Explanation) -> list[dict[str, Any]]:
+    """In the order of the text; what was put in place of something else stands behind it."""
+    old, new = before.units, after.units
+    told = []
+    for _, i, j, k, m in SequenceMatcher(None, old.labels, new.labels, autojunk=False).get_opcodes():
+        if old.labels[i:j] == new.labels[k:m]:
+            pairs: list[tuple[int | None, int | None]] = list(zip(range(i, j), range(k, m), strict=True))
+        else:
+            pairs = [(a, None) for a in range(i, j)] + [(None, b) for b in range(k, m)]
+        for a, b in pairs:
+            label = new.labels[b] if b is not None else old.labels[a or 0]
+            told.append(
+                {
+                    "label": label,
+                    "values": [_value(before, a), _value(after, b)],
+                    "before": _score(before, a),
+                    "after": _score(after, b),
+                }
+            )
+    return told
+
+
+def _score(explanation: Explanation, unit: int | None) -> float | None:
+    return None if unit is None else round(float(explanation.scores[unit]), 6)
+
+
+def _value(explanation: Explanation, unit: int | None) -> str | None:
+    """What stood in a column."""
+    values = explanation.units.values
+    return None if unit is None or values is None else values[unit]
+
 
 Working = Generator[None, None, Any]
 
@@ -86,13 +155,13 @@ def explained(served: ServedModel, question: Explain, store: Store) -> Working:
 
 def how_of(question: Explain) -> dict[str, Any]:
     """The question by the names that ``explain`` has."""
-    how: dict[str, Any] = {"target": question.aim, "scalar": question.scalar, "seed": question.seed}
+    settings: dict[str, Any] = {"target": question.aim, "scalar": question.scalar, "seed": question.seed}
     if question.units != "token":
-        how["units"] = question.units
+        settings["units"] = question.units
     if question.generate is not None:
-        how["generate"] = question.generate
+        settings["generate"] = question.generate
     clash = question.options.keys() & {
-        *how,
+        *settings,
         "method",
         "inputs",
         "batch_size",
@@ -103,7 +172,7 @@ def how_of(question: Explain) -> dict[str, Any]:
     }
     if clash:
         raise BadInput(f"{sorted(clash)[0]!r} is no option of a method.")
-    return how | {name: tuple(v) if isinstance(v, list) else v for name, v in question.options.items()}
+    return settings | {name: tuple(v) if isinstance(v, list) else v for name, v in question.options.items()}
 
 
 def listed(result: Any) -> list[Any]:
@@ -175,3 +244,171 @@ def explanations_of(store: Store, identity: str, served: ServedModel) -> list[Ex
     if entry.model != served.name:
         raise BadInput(f"{identity!r} is of the model {entry.model!r}: an edit is asked of the same one.")
     return [result for result in results_of(entry) if isinstance(result, Explanation)]
+
+
+# Methods measured against each other on some inputs; and results that are there already, side by side.
+
+MOST_PASSES = 12  # of a method that is run beside others
+
+
+def compared(served: ServedModel, question: Compare, store: Store) -> Working:
+    """Each method is measured by itself and its variants are remembered on disk; then all of them together."""
+    raw = [served.opened(each, store) for each in question.inputs]
+    held = served.explainer
+    with TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"processor": held.processor, "attention_at": held.attention_at}
+        options |= {"cache": folder, "seed": question.seed}
+        running: list[str] = []
+        failures: dict[str, str] = {}
+        for method in methods_compared(served, question):
+            try:
+                compare(held.model, raw, methods=[method], **options)
+                running.append(method)
+            except WhyformerError as reason:
+                failures[method] = str(reason)
+            yield
+        if not running:
+            raise NotOffered(" ".join(failures.values()))
+        result = compare(held.model, raw, methods=running, **options)
+    several = f"{len(raw)} inputs: " if len(raw) > 1 else ""
+    return store.add(
+        Entry(
+            model=served.name,
+            kind="comparison",
+            method=f"{len(running)} methods",
+            title=several + title_of(question.inputs[0], served),
+            said=f"best: {result.rows[0].name}",
+            question=question.model_dump(exclude_defaults=True, exclude={"wait"}),
+            results=[plain_of(result)],
+            failures=failures | result.failures,
+            picture=question.inputs[0].image or question.inputs[0].sound,
+        )
+    )
+
+
+def methods_compared(served: ServedModel, question: Compare) -> list[str]:
+    """Those that were named, else all that explain this model and take few passes."""
+    if question.methods is not None:
+        return list(dict.fromkeys(question.methods))
+    return cheap_methods(served)
+
+
+def cheap_methods(served: ServedModel, units: int = MANY_UNITS) -> list[str]:
+    """Methods of a few passes that are not known to refuse this model."""
+    refusing = {name for name, trouble in (served.troubles or {}).items() if trouble}
+    chosen = []
+    for name, method in list_methods().items():
+        forwards, backwards = method.cost(units, **method.defaults)
+        few = forwards + 2 * backwards <= MOST_PASSES and not is_dear(name, units)
+        if few and name != "random" and name not in refusing:
+            chosen.append(name)
+    return chosen
+
+
+def side_by_side_of(question: Compare, store: Store) -> str:
+    """Results that are there already, as one answer."""
+    entries = []
+    for identity in question.results:
+        entry = store.get(identity)
+        if entry is None or entry.kind != "explanation":
+            raise BadInput(f"there is no explanation {identity!r}.")
+        if entry.beside.get("count"):
+            raise BadInput("results of several objects or written tokens are looked at one by one.")
+        entries.append(entry)
+    if len({entry.model for entry in entries}) > 1:  # maps are named by their methods: whose they are would be lost
+        raise BadInput("these results are of different models: choose results of one model.")
+    results = [result for entry in entries for result in results_of(entry)]
+    if not all(isinstance(result, Explanation) for result in results):
+        raise BadInput("answers of language models are looked at one by one.")
+    # Patches and columns have the same names in every input: what they hold has to be the same, too.
+    inputs = {(r.units.labels, r.units.text, r.units.values, r.units.wave, r.picture) for r in results}
+    if len(inputs) > 1:
+        raise BadInput("these results are of inputs that differ: choose results of one input.")
+    first = entries[0]
+    return store.add(
+        Entry(
+            model=first.model,
+            kind="explanation",
+            method=", ".join(dict.fromkeys(result.method for result in results)),
+            title=first.title,
+            said=first.said,
+            question=first.question,
+            results=[plain for entry in entries for plain in entry.results],
+            picture=first.picture,
+        )
+    )
+
+
+# Layers × heads: who attends to whom in an input, and how much the explained score depends on each head.
+
+MOST_CELLS = 600_000  # of all heads together
+WIDEST = 96  # rows and columns of one head; of longer inputs, neighbours stand together
+
+
+def heads(served: ServedModel, identity: str, store: Store, item: int = 0) -> Working:
+    """The attention of every head over one stream, and its importance."""
+    subject = subject_of(store, identity, item)
+    raw, explanation = served.opened(subject.question.input, store), subject.first
+    require_same_answer(served, raw, explanation, subject.question.units)
+    if served.kind == "similarity":
+        raise NotOffered("two texts are read one after the other here: their heads have no map in common.")
+    record = served.explainer.record([raw])
+    sites = [site for site in record.sites if site.kind == "self" and site.windows == 1]
+    if not sites:
+        raise NotOffered("this model attends within windows or between streams: its heads have no map over the input.")
+    side = min(WIDEST, int(math.sqrt(MOST_CELLS / max(1, sum(site.attention_BHQK.shape[1] for site in sites)))))
+    several = len({site.streams for site in sites}) > 1
+    names: list[list[str]] = []
+    layers = []
+    for site in sites:
+        maps_HQK = site.attention_BHQK[0].float().cpu().numpy()
+        cells = np.stack([shrunk(map_QK, side) for map_QK in maps_HQK])
+        steps = np.rint(cells / (cells.max(axis=(1, 2), keepdims=True) + 1e-12) * 255).clip(0, 255).astype(np.uint8)
+        entropy_H = -(maps_HQK * np.log(maps_HQK + 1e-12)).sum(-1).mean(-1)
+        labels = labels_of(explanation.units, site.streams[1], maps_HQK.shape[-1])
+        if labels is not None and labels not in names:
+            names.append(labels)
+        layers.append(
+            {
+                "path": site.path,
+                "stream": site.streams[1] if several else None,
+                "names": None if labels is None else names.index(labels),
+                "heads": len(cells),
+                "rows": cells.shape[1],
+                "columns": cells.shape[2],
+                "whole": cells.shape[1:] == maps_HQK.shape[1:],
+                "highest": [round(float(m.max()), 5) for m in maps_HQK],
+                "entropy": [round(float(e), 4) for e in entropy_H],
+                "data": b64encode(steps.tobytes()).decode(),
+            }
+        )
+    yield
+    about = {"layers": layers, "names": names, "importance": _importance(served, raw, explanation, layers)}
+    return stored(store, subject, "heads", about)
+
+
+def labels_of(units: Units, stream: str, count: int) -> list[str] | None:
+    """What stands at the positions of a stream, where the units say so: all of them, or those of that stream."""
+    members = [label for label, at in zip(units.labels, units.stream, strict=True) if at == stream]
+    return next((list(each) for each in (units.labels, members) if len(each) == count), None)
+
+
+def _importance(
+    served: ServedModel, raw: Any, explanation: Explanation, layers: list[dict[str, Any]]
+) -> list[list[float | None]] | None:
+    """A row per layer that is shown. Layers are known by their path: those that have no map are measured, too."""
+    from whyformer.heads.importance import head_importance
+
+    explainer = served.explainer
+    try:
+        aim = aim_of(served, explanation)
+        importance = head_importance(explainer.model, [raw], processor=explainer.processor, target=aim)
+    except WhyformerError:  # the maps are there without it
+        return None
+    rows: dict[str, list[list[float | None]]] = defaultdict(list)
+    for path, scores in zip(importance.paths, importance.scores, strict=True):
+        rows[path].append(numbers_of(scores))
+    paths = [layer["path"] for layer in layers]
+    if any(len(rows[path]) != paths.count(path) for path in paths):
+        return None
+    return [rows[path].pop(0) for path in paths]

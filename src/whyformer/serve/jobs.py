@@ -15,7 +15,7 @@ from types import GeneratorType
 from typing import Any, Literal
 
 from whyformer.errors import WhyformerError
-from whyformer.session import WATCH
+from whyformer.run.session import WATCH
 
 Lane = Literal["quick", "ordinary", "idle"]
 Work = Callable[[], Any]  # the answer, or a generator that yields after every unit of work and returns it
@@ -153,7 +153,7 @@ class Job:
         return self.state in ENDS
 
 
-class Line:
+class ModelQueue:
     """The jobs of one model, and the one thread that runs it: a unit of each in turn, quick ones in between."""
 
     def __init__(self, model: str, most: int = MOST_WAITING) -> None:
@@ -229,7 +229,7 @@ class Jobs:
 
     def __init__(self, most: int = MOST_WAITING) -> None:
         self.most, self.closed = most, False
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, ModelQueue] = {}
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -237,7 +237,7 @@ class Jobs:
         """Queue some work; refused where too much waits."""
         job = Job(model, what, work, units)
         with self._lock:
-            line = self.lines.get(model) or self.lines.setdefault(model, Line(model, self.most))
+            line = self.lines.get(model) or self.lines.setdefault(model, ModelQueue(model, self.most))
         line.add(job, lane)
         with self._lock:
             self._jobs[job.id] = job

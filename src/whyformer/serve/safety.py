@@ -12,12 +12,134 @@ import warnings
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from io import BytesIO
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
 from whyformer.files.image_file import open_image
+
+# What a client may ask: every field with its limits, checked before anything is done.
+
+LONGEST_TEXT = 20_000  # characters
+LARGEST_NUMBER = 10_000  # of an option: more steps or samples would keep a model busy for hours
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Identity = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+Number = Annotated[StrictInt, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+Fraction = Annotated[StrictFloat, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, allow_inf_nan=False)]
+Word = Annotated[StrictStr, Field(max_length=200)]
+Plain = StrictBool | Number | Fraction | Word | None
+Cell = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Word | None
+Class = Annotated[StrictInt, Field(ge=0, le=10**7)] | Annotated[StrictStr, Field(min_length=1, max_length=300)]
+Share = Annotated[StrictFloat, Field(ge=0, le=1, allow_inf_nan=False)]  # above which a detector's objects count
+Words = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Wait = Annotated[float, Field(ge=0, le=60)]
+
+
+class Asked(BaseModel):
+    """Everything that comes from outside: no field more than is known, no value of another kind."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+WAYS = ("text", "prompt", "row", "image", "sound", "sample")
+TOGETHER = ({"image", "text"}, {"sample", "text"})  # a picture and what is asked about it
+
+
+class Input(Asked):
+    """A text (or two), a prompt, a row by column names, an uploaded picture or sound, a sample of the model's; a
+    picture or sample with a text."""
+
+    text: Words | None = None
+    second: Words | None = None  # the other text of a pair
+    prompt: Words | None = None
+    row: Annotated[dict[Name, Cell], Field(min_length=1, max_length=2000)] | None = None
+    image: Identity | None = None
+    sound: Identity | None = None
+    sample: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    erased: Annotated[list[Annotated[int, Field(ge=0, le=100_000)]], Field(max_length=10_000)] = []  # patches
+    answer: Words | None = None  # of a model that writes, instead of its own
+    chat: bool = False  # the prompt is a message, put as the tokenizer's template says
+
+    @property
+    def ways(self) -> set[str]:
+        return {name for name in WAYS if getattr(self, name) is not None}
+
+    @model_validator(mode="after")
+    def _one(self) -> Input:
+        if len(self.ways) != 1 and self.ways not in TOGETHER:
+            raise ValueError(f"give one of {', '.join(WAYS[:-1])} and sample, or a picture with a text")
+        if self.second is not None and self.ways != {"text"}:
+            raise ValueError("second is for a pair of texts: give the first as text")
+        if self.erased and not self.ways & {"image", "sample"}:
+            raise ValueError("erased is for patches of a picture")
+        return self
+
+
+class Predict(Asked):
+    model: Name
+    input: Input
+    target: Share | None = None  # of a detector: above which probability its objects count
+
+
+class Explain(Asked):
+    model: Name
+    input: Input
+    method: Name | Annotated[list[Name], Field(min_length=1, max_length=40)] | None = None
+    target: Class | Share | None = None
+    versus: Class | None = None
+    options: Annotated[dict[Name, Plain | Annotated[list[Plain], Field(max_length=100)]], Field(max_length=20)] = {}
+    scalar: Literal["logit", "probability", "log_odds", "cosine"] = "logit"
+    units: Literal["token", "word", "sentence"] = "token"
+    generate: Annotated[int, Field(ge=1, le=256)] | None = None
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    edited_from: Identity | None = None
+    wait: Wait = 0.0  # seconds for which the answer itself is waited for; then it is a job
+
+    @property
+    def methods(self) -> list[str | None]:
+        return [*self.method] if isinstance(self.method, list) else [self.method]
+
+    @property
+    def aim(self) -> Any:
+        """As ``explain`` takes it."""
+        return self.target if self.versus is None else (self.target, self.versus)
+
+
+class Compare(Asked):
+    """Methods on some inputs, measured; or results that are there already, side by side."""
+
+    model: Name | None = None
+    inputs: Annotated[list[Input], Field(max_length=50)] = []
+    methods: Annotated[list[Name], Field(min_length=1, max_length=40)] | None = None
+    results: Annotated[list[Identity], Field(max_length=12)] = []
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    wait: Wait = 0.0
+
+    @model_validator(mode="after")
+    def _some(self) -> Compare:
+        if bool(self.results) == bool(self.inputs):
+            raise ValueError("give inputs to measure methods on, or results to put side by side")
+        if self.inputs and self.model is None:
+            raise ValueError("name the model that the inputs are for")
+        return self
+
+
+class About(Asked):
+    """What is known beside a result: its heads, or how far it can be trusted."""
+
+    result: Identity
+    item: Annotated[int, Field(ge=0, le=1000)] = 0  # of several objects, which
+    thorough: bool = False  # all checks, the slow ones too
+    again: bool = False  # even where it is known
+    wait: Wait = 0.0
+
+
+class Load(Asked):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?$")]
+
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -73,7 +195,7 @@ def token_for(host: str, token: str | None) -> str | None:
     return token or (None if is_loopback(host) else secrets.token_urlsafe(24))
 
 
-class Guard:
+class RequestGuard:
     """Stands before the application: what it refuses, nothing else sees."""
 
     def __init__(self, app: Application, host: str, token: str | None) -> None:

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.checks.check import check_with
 from whyformer.checks.exam import options_of_tokens
-from whyformer.engines.perturbation.ranking import area, only_top, without_top
+from whyformer.engines.perturbation.players import area, only_top, without_top
 from whyformer.errors import NotOffered, WhyformerError
 from whyformer.evaluate.agreement import spearman
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import random_scores
 from whyformer.registry import get_method
-from whyformer.serve.comparing import cheap_methods
-from whyformer.serve.explaining import Working
+from whyformer.results.types import Explanation
+from whyformer.serve.drawn import Subject, aim_of, number_of, numbers_of, require_same_answer, stored, subject_of
+from whyformer.serve.explaining import Working, cheap_methods
 from whyformer.serve.models import ServedModel
 from whyformer.serve.store import Store
-from whyformer.serve.subject import Subject, aim_of, number_of, numbers_of, require_same_answer, stored, subject_of
-from whyformer.types import Explanation
 
 FRACTIONS = tuple(i / 10 for i in range(11))
 DRAWS = 10  # random orders that make the band
@@ -43,10 +43,10 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
     explanation, question = subject.first, subject.question
     raw = served.opened(question.input, store)
     require_same_answer(served, raw, explanation, question.units)
-    how = {"target": aim_of(served, explanation), "units": question.units, "seed": question.seed}
+    settings = {"target": aim_of(served, explanation), "units": question.units, "seed": question.seed}
     # What the method on screen held stays for the judge, and for other methods that can hold it.
     hold = next((e.options["hold"] for e in subject.explanations if e.options.get("hold") is not None), None)
-    judged = how | {"hold": hold}
+    judged = settings | {"hold": hold}
     curves, parts, held = _curves(served, raw, subject, judged)
     yield
     ran: list[dict[str, Any]] = [
@@ -57,7 +57,7 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
     refused: list[dict[str, Any]] = []
     for name in _others(served, subject):
         try:
-            asked = judged if hold is not None and "hold" in get_method(name).options else how
+            asked = judged if hold is not None and "hold" in get_method(name).options else settings
             other = served.explainer.explain(raw, method=name, **asked, scalar=explanation.scalar)
             if isinstance(other, Explanation) and other.units.labels == explanation.units.labels:
                 ran.append({"method": name, "shown": False, "area": _area(served, raw, other, judged)})
@@ -71,7 +71,7 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
             each["agreement"] = number_of(value)
     findings = [{"level": "note", "check": "curves", "title": "What was held", "text": text} for text in held]
     for name in (*QUICK_CHECKS, *(SLOW_CHECKS if thorough else ())):
-        findings += _findings(served, raw, name, explanation, how)
+        findings += _findings(served, raw, name, explanation, settings)
         yield
     about: dict[str, Any] = {"method": explanation.method, "curves": curves, "ran": ran, "refused": refused}
     about |= {"findings": findings, "thorough": thorough, "recommended": _recommended(served, curves, ran)}
@@ -79,12 +79,12 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
 
 
 def _curves(
-    served: ServedModel, raw: Any, subject: Subject, how: dict[str, Any]
+    served: ServedModel, raw: Any, subject: Subject, settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[int], list[str]]:
     """What the model says as the highest scores go, and as nothing but them is there; and the same in random orders.
 
     And the units that are judged, and what is to be said of those that were held."""
-    with games_of(served.explainer, [raw], **how) as games:
+    with games_of(served.explainer, [raw], **settings) as games:
         parts, game = games.parts[0], games.game(0)
         if len(parts) < 2:
             raise NotOffered("the input has no two parts that could be taken away.")
@@ -117,21 +117,23 @@ def _value(served: ServedModel, explanation: Explanation) -> str:
     return "probability" if explanation.prediction.probability is not None or served.kind == "detector" else "value"
 
 
-def _area(served: ServedModel, raw: Any, explanation: Explanation, how: dict[str, Any]) -> float | None:
-    with games_of(served.explainer, [raw], **how) as games:
+def _area(served: ServedModel, raw: Any, explanation: Explanation, settings: dict[str, Any]) -> float | None:
+    with games_of(served.explainer, [raw], **settings) as games:
         curve = games.game(0).values(without_top(explanation.scores[games.parts[0]], FRACTIONS))
         return number_of(area(curve, FRACTIONS))
 
 
 def _findings(
-    served: ServedModel, raw: Any, name: str, explanation: Explanation, how: dict[str, Any]
+    served: ServedModel, raw: Any, name: str, explanation: Explanation, settings: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Of the method as it is on screen, with its options."""
     method = explanation.method
     options = {k: v for k, v in explanation.options.items() if k in get_method(method).options}
-    options = options_of_tokens(options, how["units"])
+    options = options_of_tokens(options, settings["units"])
     try:
-        checkup = served.explainer.check([raw], checks=[name], method=method, target=how["target"], **options)
+        checkup = check_with(
+            served.explainer, [raw], checks=[name], method=method, target=settings["target"], **options
+        )
     except WhyformerError as reason:
         return [{"level": "note", "check": name, "title": f"{name.replace('_', ' ')} was not run", "text": str(reason)}]
     return [{"level": f.level, "check": f.check, "title": f.title, "text": f.text} for f in checkup.findings]

@@ -14,8 +14,8 @@ from torch import Tensor
 from whyformer.errors import CaptureError
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch
-from whyformer.output import Output
-from whyformer.study.dataflow import Lineage, Tail
+from whyformer.inputs.output import Output
+from whyformer.study.dataflow import MarkingSurvey, Tail
 from whyformer.study.facts import Study
 from whyformer.study.fingerprints import Marks
 from whyformer.study.leak import ROUNDING, Leak, audit
@@ -52,7 +52,7 @@ class Again:
         modality: Modality,
         run: Passes,
         names: dict[int, str],
-        lineage: Lineage,
+        lineage: MarkingSurvey,
         study: Study,
         real: Tensor,
         read: set[int] | None,

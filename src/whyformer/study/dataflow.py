@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from whyformer.capture.functions import PRODUCTS, sdpa_operands, tensors_in
 from whyformer.capture.intercept import current_path
 from whyformer.capture.lineage import rooted
-from whyformer.capture.notes import Notes
 from whyformer.capture.site import OpenSite
+from whyformer.capture.trail import Notes
 from whyformer.study.fingerprints import Fingerprints
 from whyformer.study.readout import Ending, Reached, Survey
 from whyformer.study.replay import Positions, Retained
@@ -44,7 +44,7 @@ class AttentionCall:
     key: Ancestry
 
 
-class Lineage(Survey):
+class MarkingSurvey(Survey):
     """A survey that also marks every tensor. ``inputs``: the streams of the model's arguments."""
 
     def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]]) -> None:
@@ -158,7 +158,7 @@ def _makes_shape(name: str) -> bool:
     return name.startswith("new_") or name.endswith("_like")
 
 
-class Tail(Lineage):
+class Tail(MarkingSurvey):
     """A lineage that also finds the rows that feed the head: it keeps the graph behind the latest attention, from call
     ``start`` on; or all of it, for who differentiates this very pass (``retained.leaf``).
     """
@@ -222,11 +222,11 @@ class Tail(Lineage):
         self.retained.add(sdpa_operands(args, kwargs), out)
         return self._started(out, whole)
 
-    def _claim(self, *how: Any) -> Any:
+    def _claim(self, *options: Any) -> Any:
         whole = self.whole_graph
         self.retained.drop()
         with torch.no_grad():
-            out = super()._claim(*how)
+            out = super()._claim(*options)
         return self._started(out, whole)
 
     def _started(self, out: Tensor, whole: bool) -> Tensor:
@@ -266,7 +266,7 @@ def trace(
     names: dict[int, str],
     inputs: list[tuple[Tensor, str]],
     retained: Retained | None = None,
-) -> tuple[Lineage, frozenset[int], Reached | None]:
+) -> tuple[MarkingSurvey, frozenset[int], Reached | None]:
     """One forward pass on a single input: its sites, the attention calls that reach the output, and their last rows.
 
     A model that has fewer attention calls than layers leaves its rows open; so does one that cannot run with gradients
@@ -286,7 +286,7 @@ def trace(
         tail.retained.drop()
         if leaf is not None:
             return trace(forward, names, inputs)
-        plain = Lineage(1, names, inputs)
+        plain = MarkingSurvey(1, names, inputs)
         with torch.no_grad(), plain:
             logits = forward()
         return plain, plain.reaching(logits), None

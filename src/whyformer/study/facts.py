@@ -9,14 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from whyformer.brief import brief
-from whyformer.capture.plan import Plans
+from whyformer.capture.site import Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
+from whyformer.results.types import Record
 from whyformer.study.interference import Form
 from whyformer.study.leak import Leak
 from whyformer.study.readout import Readout, SiteFacts
-from whyformer.study.schedule import Schedule
-from whyformer.study.windows import Windows
-from whyformer.types import Record
+from whyformer.study.schedule import Schedule, Windows
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,307 @@ Such inputs are run singly from then on, and the results say so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import known_about, modules_of
-from whyformer.errors import MixedInputs, NotOffered
-from whyformer.loan.quantized import is_quantized
+from whyformer.capture.roles import Rewrite
+from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerError
+from whyformer.loan.borrow import known_about, modules_of
+from whyformer.loan.spread import is_quantized
+from whyformer.results.types import Record
+
+# Slopes: is the gradient that was recorded, at the attention maps or at the input, the slope of the score?
+#
+# What runs out of autograd's sight (a torch.autograd.Function with a backward of its own, re-entrant checkpointing,
+# ``detach()``) leaves maps or inputs without a gradient, or with a part of it. So all of them are changed a little in
+# one random direction, and the change of the score is held to what the recorded gradients say. Where they disagree, the
+# same is tried beside that point: equal values may tie there, and a tie is no hidden function.
+
+Changed = Callable[[Rewrite], Tensor]  # (B,) scores with every map rewritten
+Steps = Sequence[float] | Tensor  # by attention
+STEPS = (2.0**-8, 2.0**-5, 2.0**-11)  # by how much of itself a map is changed
+TOLERANCE = 0.02  # of what all maps say together
+NOISE = 16  # roundings, of which a score may collect as many
+INPUT_SLOPES = ("input slopes",)  # among what a study was held to
+POINTS = (1, 2)  # seeds of points beside, of which all have to agree: one may do so by chance
+APART = 0.25  # of the largest number of a row: noise that parts equal numbers further than a step joins them
+UNSTEADY = 0.2  # by how much of itself a slope may change with the step and still be one
+
+JUMPS = (
+    "the score jumps close to where gradients were first taken (experts or positions that the model picks), so that "
+    "they could not be held to measured slopes: they hold between two jumps at most."
+)
+
+TIES = (
+    "equal values tie where gradients were first taken (pixels of a plain background in a max-pool, zeros under a "
+    "ReLU): of such values the gradient is that of one of them, or zero."
+)
+
+REMEDY = (
+    "Part of the model runs out of autograd's sight: a torch.autograd.Function with a backward of its own, re-entrant "
+    "gradient checkpointing, detach() or no_grad(). Turn checkpointing off (model.gradient_checkpointing_disable(), or "
+    "use_reentrant=False) or write the function out in plain torch."
+)
+
+NO_SLOPE = (
+    "the gradients recorded at the attention maps are not the slope of the score ({said:.3g} where {slope:.3g} was "
+    "measured), so that maps weighted by them would be wrong. " + REMEDY
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One direction: how the score moves along it by a step, what the gradients say, and how exact either can be."""
+
+    moved: Callable[[float], float]  # the sum of all scores, a step away
+    slope: float  # by the gradients
+    size: float  # of the terms that it is a sum of
+    noise: float  # of a score
+
+    def over(self, step: float) -> float:
+        """The slope, from a step to either side."""
+        return (self.moved(step) - self.moved(-step)) / (2 * step)
+
+    def agrees(self, slope: float, step: float) -> bool:
+        """Whether a slope that was measured by this step is that of the gradients."""
+        return abs(slope - self.slope) <= TOLERANCE * self.size + self.noise / step
+
+
+def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool = False) -> tuple[int, str]:
+    """Refuse gradients that are not the slope of ``score_B``; how many passes that took, and what is left to say.
+
+    shared: the scores are of one row, run once.
+    """
+    rows = slice(0, 1 if shared else None)
+    said = [
+        # Head by head, and directions drawn anew each time: maps of long inputs fill the memory by themselves.
+        sum(
+            float((gradient_QK.double() * map_QK.double() * direction_QK).sum())
+            for gradient_HQK, map_HQK, direction_HQK in zip(
+                site.attention_grad_BHQK,
+                site.attention_BHQK,
+                _direction(site.attention_BHQK[rows], number).expand(site.attention_BHQK.shape),
+                strict=True,
+            )
+            for gradient_QK, map_QK, direction_QK in zip(gradient_HQK, map_HQK, direction_HQK, strict=True)
+        )
+        for number, site in enumerate(maps.sites)
+        if site.attention_grad_BHQK is not None
+    ]
+
+    def scores(steps: Steps, apart: float, seed: int) -> Tensor:
+        def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
+            whole_BHQK, heads = maps.sites[layer].attention_BHQK[rows], slice(first, first + attention_BHQK.shape[1])
+            drawn = layer + 2 * seed * len(maps.sites)
+            factor = 1 + steps[layer] * _direction(whole_BHQK, drawn)[:, heads]
+            if apart:
+                factor = factor * (1 + apart * _direction(whole_BHQK, drawn + len(maps.sites))[:, heads])
+            return attention_BHQK * factor.to(attention_BHQK.dtype)
+
+        return changed(rewrite)
+
+    return _require_along(said, len(maps.sites), maps.logits, score_B, scores)
+
+
+def require_scaled_slopes(
+    said: Mapping[int, float], logits: Tensor, score_B: Tensor, changed: Callable[[dict[int, Any]], Tensor]
+) -> tuple[int, str]:
+    """As :func:`require_slopes`, along a change of each attention's size: ``said`` by its number, Σ A ∘ ∂s/∂A.
+
+    changed: (B,) scores with every attention's result times a number.
+    """
+
+    def drawn(seed: int) -> dict[int, float]:
+        generator = torch.Generator().manual_seed(seed)
+        return {n: float(torch.rand((), generator=generator) + 0.5) * (1 if n % 2 else -1) for n in sorted(said)}
+
+    by = drawn(0)
+    terms = [slope * by[number] for number, slope in said.items()]
+
+    def scores(steps: Steps, apart: float, seed: int) -> Tensor:
+        by, beside = drawn(2 * seed), drawn(2 * seed + 1)
+        return changed({n: (1 + apart * beside[n]) * (1 + steps[n] * direction) for n, direction in by.items()})
+
+    return _require_along(terms, max(said) + 1, logits, score_B, scores)
+
+
+def _require_along(
+    said: Sequence[float], count: int, logits: Tensor, score_B: Tensor, scores: Callable[[Steps, float, int], Tensor]
+) -> tuple[int, str]:
+    """Refuse gradients at ``count`` attentions that say another slope along a direction than the scores have.
+
+    scores: (B,) with each attention a step further along a direction, from where it is or from a point so far apart;
+    direction and point go by a seed.
+    """
+    noise = noise_of(torch.finfo(logits.dtype).eps, logits)
+
+    def moved(apart: float, seed: int, step: float) -> float:
+        with torch.no_grad():
+            return float(scores([step] * count, apart, seed).double().sum())
+
+    def at(apart: float, seed: int) -> tuple[Measured, Tensor]:
+        with torch.enable_grad():
+            steps = torch.zeros(count, device=logits.device, requires_grad=True)
+            other_B = scores(steps, apart, seed)
+            gradient = torch.zeros_like(steps)
+            if other_B.requires_grad:
+                (gradient,) = torch.autograd.grad(other_B.sum(), steps)
+        terms = gradient.tolist()
+        return Measured(partial(moved, apart, seed), sum(terms), sum(map(abs, terms)), noise), other_B.detach()
+
+    here = Measured(partial(moved, 0.0, 0), sum(said), sum(map(abs, said)), noise)
+    return _require(here, score_B, at, lambda said, slope: CaptureError(NO_SLOPE.format(said=said, slope=slope)))
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Numbers of a batch, and the model as a function of them.
+
+    step: of the model's rounding. changed: (B,) scores with other numbers in their place. differentiated: these scores,
+    and their gradient at those numbers.
+    """
+
+    numbers: Tensor
+    logits: Tensor
+    step: float
+    changed: Callable[[Tensor], Tensor]
+    differentiated: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+    def measured(self, numbers: Tensor, gradient: Tensor, seed: int = 0) -> Measured:
+        """Along one random direction from these numbers."""
+        # Of either sign, since many models normalise what they read: they do not hear a change of scale.
+        direction = _randn(numbers, 2 * seed) * numbers.abs()
+        terms = gradient.double() * direction
+
+        def moved(step: float) -> float:
+            return float(self.changed((numbers + step * direction).to(self.numbers.dtype)).double().sum())
+
+        noise = noise_of(self.step, self.logits)
+        return Measured(moved, float(terms.sum()), float(terms.square().sum().sqrt()), noise)
+
+    def beside(self, apart: float, seed: int) -> Tensor:
+        """Numbers near by, of which no two are equal: each row with noise of a share of its largest number."""
+        numbers = self.numbers.detach().double()
+        largest = numbers.flatten(1).abs().amax(1).view(-1, *[1] * (numbers.ndim - 1))
+        return (numbers + apart * largest * _randn(numbers, 2 * seed + 1)).to(self.numbers.dtype)
+
+
+def require_input_slopes(inputs: Inputs, gradient: Tensor, score_B: Tensor) -> tuple[int, str]:
+    """Refuse input gradients that are not the slope of ``score_B``; how many passes that took, what is left to say."""
+
+    def at(apart: float, seed: int) -> tuple[Measured, Tensor]:
+        others = inputs.beside(apart, seed)
+        other_B, slopes = inputs.differentiated(others)
+        return inputs.measured(others.double(), slopes, seed), other_B
+
+    def refusal(said: float, slope: float) -> NotOffered:
+        return NotOffered(
+            f"the gradient at the input is not the slope of the score ({said:.3g} where {slope:.3g} was measured), so "
+            f"that scores made of it would be wrong. {REMEDY}"
+        )
+
+    return _require(inputs.measured(inputs.numbers.detach().double(), gradient), score_B, at, refusal)
+
+
+def _require(
+    here: Measured,
+    score_B: Tensor,
+    at: Callable[[float, int], tuple[Measured, Tensor]],
+    refusal: Callable[[float, float], WhyformerError],
+) -> tuple[int, str]:
+    """Refuse a gradient that is not the slope; how many passes that took, and what is left to say.
+
+    at: a point so far apart and a direction, by a seed, differentiated in a pass of its own; and the scores there.
+    Where equal values tie (pixels of a plain background in a max-pool, zeros under a ReLU) the score has a slope on
+    each side, and no gradient is both. So a gradient that is not the slope here is still accepted if it is what
+    autograd computes here, and if beside the ties autograd computes the slope.
+    """
+    passes, doubt, slope = held(here, score_B)
+    if slope is None:
+        return passes, doubt
+    if not here.agrees(at(0.0, 0)[0].slope, STEPS[0]):
+        raise refusal(here.slope, slope)
+    passes += 1
+    for seed in POINTS:
+        there, other_B = at(APART, seed)
+        more, doubt, slope = held(there, other_B)
+        passes += 1 + more
+        if slope is not None or doubt:
+            raise refusal(there.slope, there.over(STEPS[0]) if slope is None else slope)
+    return passes, TIES
+
+
+def _randn(like: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
+
+
+def noise_of(step: float, logits: Tensor) -> float:
+    return NOISE * step * (float(logits.detach().abs().max()) + 1) * len(logits) ** 0.5
+
+
+def held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
+    """How many passes it took, what is left to say, and the slope that was measured, where it is another."""
+
+    if measured.agrees((measured.moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0], STEPS[0]):
+        return 1, "", None
+    slopes: list[float] = []
+    for step in STEPS:  # a bend of the model, or one of its choices, may lie within one step, not within all
+        slopes.append(measured.over(step))
+        if measured.agrees(slopes[-1], step):
+            return 1 + 2 * len(slopes), "", None
+    passes = 1 + 2 * len(slopes)
+    if max(slopes) - min(slopes) > UNSTEADY * max(map(abs, slopes)) + measured.noise / min(STEPS):
+        return passes, JUMPS, None
+    return passes, "", slopes[0]
+
+
+def require_reached(maps: Record, score_B: Tensor, changed: Changed, lost: Collection[int]) -> int:
+    """Refuse maps without a path to the score that change it all the same; how many passes that took.
+
+    lost: numbers of the sites of ``maps`` whose gradient autograd does not know. A map that nobody reads has none.
+    """
+
+    def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
+        return attention_BHQK * 0.5 if layer in lost else attention_BHQK
+
+    paths = [maps.sites[i].path for i in sorted(lost)]
+    with torch.no_grad():
+        return _unmoved(changed(rewrite), score_B, paths, lambda: changed(lambda layer, first, attention: attention))
+
+
+def require_scaled_reached(
+    paths: Sequence[str], score_B: Tensor, changed: Callable[[dict[int, float]], Tensor], lost: Collection[int]
+) -> int:
+    """The same, with each attention's result in place of its map."""
+    with torch.no_grad():
+        return _unmoved(changed(dict.fromkeys(lost, 0.5)), score_B, paths, lambda: changed({}))
+
+
+def _unmoved(changed_B: Tensor, score_B: Tensor, lost: Sequence[str], unchanged: Callable[[], Tensor]) -> int:
+    if torch.equal(changed_B, score_B):
+        return 1
+    # Torch's own kernel, which was recorded, and attention written out, which is changed, are rounded differently.
+    if torch.equal(changed_B, unchanged()):
+        return 2
+    paths = ", ".join(dict.fromkeys(path or "the model itself" for path in lost))
+    raise CaptureError(
+        f"the attention of {paths} reaches the score, and autograd knows no way from there, so that its gradient would "
+        f"be recorded as zero. {REMEDY}"
+    )
+
+
+def _direction(like: Tensor, seed: int) -> Tensor:
+    """Random numbers of one sign, so that a change does not average out over a large map."""
+    generator = torch.Generator().manual_seed(seed)
+    sign = 1 if torch.rand((), generator=generator) < 0.5 else -1
+    return sign * (torch.rand(like.shape, generator=generator) + 0.5).to(like.device)
+
 
 FULL = (1e-3, 1e-5)  # of the largest logit, and besides: what float32 may lose over many layers
 COARSE_STEPS = (32.0, 16.0)  # the same in steps of a coarser type

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from whyformer.capture.functions import repeat_heads, sdpa_operands
-from whyformer.capture.fused import FusedCall
+from whyformer.capture.functions import FusedCall, repeat_heads, sdpa_operands
 from whyformer.capture.intercept import Intercept, current_path
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
-from whyformer.memory import LONG
+from whyformer.loan.memory import LONG
 from whyformer.study.fingerprints import Fingerprints, Marks
 from whyformer.study.readout import Reached, ReadoutFinder
 
@@ -113,7 +112,7 @@ class Positions:
         return self.count is None or number == self.count
 
 
-class Turn:
+class PatchSwap:
     """Cells of a patch embedding that trade places with those opposite, but for one of every few pairs.
 
     grid: rows and columns of the cells. read: positions that the head reads, whose cells are among those that move.
@@ -179,7 +178,7 @@ class Turn:
 class Replayed(ReadoutFinder):
     """Every attention says what it said, but for one position, or with positions in each other's places."""
 
-    def __init__(self, names: dict[int, str], retained: Retained, position: int | None, turn: Turn | None) -> None:
+    def __init__(self, names: dict[int, str], retained: Retained, position: int | None, turn: PatchSwap | None) -> None:
         super().__init__(1, names, last=len(retained.results) - 1)
         self.retained, self.position, self.turn = retained, position, turn
         self.lengths = Positions()
@@ -218,7 +217,7 @@ class Replayed(ReadoutFinder):
         said[..., position, :] = said[..., position, :] * -1.5 + 0.5
         return super()._sdpa(lambda *_, **__: said, args, kwargs)
 
-    def _claim(self, *how: Any) -> Any:
+    def _claim(self, *options: Any) -> Any:
         raise OffReplay("attention of another kind")
 
 
@@ -238,7 +237,7 @@ def replay(
     plain: Marks,
     *,
     position: int | None = None,
-    turn: Turn | None = None,
+    turn: PatchSwap | None = None,
 ) -> Replay | None:
     """Run the input again with a change; None where that is not the pass that was studied."""
     role = Replayed(names, retained, position, turn)
@@ -262,11 +261,13 @@ def replay(
     return Replay(unheard, reached, moved)
 
 
-def turn_of(grid: tuple[int, int] | None, convolutions: int, read: Sequence[int], first_BHKD: Tensor) -> Turn | None:
+def turn_of(
+    grid: tuple[int, int] | None, convolutions: int, read: Sequence[int], first_BHKD: Tensor
+) -> PatchSwap | None:
     """How the cells of a picture can trade places; None where its embedding is no single convolution."""
     if grid is None or convolutions != 1 or first_BHKD.shape[2] < grid[0] * grid[1]:
         return None
     try:
-        return Turn(grid, first_BHKD.shape[2], set(read), first_BHKD)
+        return PatchSwap(grid, first_BHKD.shape[2], set(read), first_BHKD)
     except OffReplay:
         return None

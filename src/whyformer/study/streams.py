@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,16 +13,15 @@ from whyformer.capture.intercept import module_names
 from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.output import Output
 from whyformer.inputs.units import joined
-from whyformer.output import Output
+from whyformer.results.types import Units
+from whyformer.shapes import Array
 from whyformer.study.facts import Study
 from whyformer.study.leak import Leak, Probe, audit_streams
 from whyformer.study.readout import Readout, Severed, direct_rows, grad_rows, readout_of
-from whyformer.study.schedule import START, Link, Schedule, is_steady, require_steady
-from whyformer.study.windows import Windows, windows_of
-from whyformer.types import Units
+from whyformer.study.schedule import START, Link, Schedule, Windows, is_steady, require_steady, windows_of
 
-Array = np.ndarray[Any, Any]
 UNFOLLOWED = (
     "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
     "placed among the tokens of another stream. Scores are those of the tokens it became there."

@@ -13,7 +13,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from whyformer.borrow import known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Intervene, first_values
 from whyformer.capture.site import OpenSite
@@ -21,16 +20,15 @@ from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, Partly
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import is_causal, says_tokens
+from whyformer.inputs.output import Output
+from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
-from whyformer.output import Output
 from whyformer.study.again import Again, Passes, confirmed, leak_of
-from whyformer.study.dataflow import Lineage, trace
-from whyformer.study.entrance import misplaced, misplaced_in_streams
+from whyformer.study.dataflow import MarkingSurvey, trace
+from whyformer.study.entrance import misplaced, misplaced_in_streams, reads_padding
 from whyformer.study.facts import Study
-from whyformer.study.hidden import Called, unseen
 from whyformer.study.interference import MIXES, SINGLY
-from whyformer.study.leak import ROUNDING, Leak
-from whyformer.study.padding import reads_padding
+from whyformer.study.leak import ROUNDING, Called, Leak, unseen
 from whyformer.study.readout import (
     Reached,
     Readout,
@@ -250,7 +248,7 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
 
 
 def _several_streams(
-    modality: Modality, run: Passes, names: dict[int, str], lineage: Lineage, study: Study, first_BHKD: Tensor
+    modality: Modality, run: Passes, names: dict[int, str], lineage: MarkingSurvey, study: Study, first_BHKD: Tensor
 ) -> Study:
     """Of one stream, the audit hears what is out of sight; of several, this is looked for first."""
     schedule = study.schedule
@@ -266,7 +264,7 @@ def _several_streams(
 
 
 def _readout(
-    run: Passes, names: dict[int, str], lineage: Lineage, reached: Reached | None, real: Tensor
+    run: Passes, names: dict[int, str], lineage: MarkingSurvey, reached: Reached | None, real: Tensor
 ) -> tuple[Readout, set[int] | None, tuple[str, ...]]:
     """The rule for the rows of the last attention that feed the head, the positions that it reads, what it leaves out.
 
@@ -338,7 +336,7 @@ def _lost(run: Passes, names: dict[int, str], schedule: Schedule, sites: Sequenc
     )
 
 
-def _side_by_side(lineage: Lineage, schedule: Schedule) -> CaptureError | None:
+def _side_by_side(lineage: MarkingSurvey, schedule: Schedule) -> CaptureError | None:
     """Maps are multiplied in call order, so each layer has to start from the result of the one before."""
     for index, (step, site, call) in enumerate(zip(schedule.steps, lineage.facts, lineage.calls, strict=True)):
         if not index or call.query.stream is None:  # of a flow of data that was lost nothing is known
@@ -358,7 +356,7 @@ def _side_by_side(lineage: Lineage, schedule: Schedule) -> CaptureError | None:
     return None
 
 
-def _weighed(lineage: Lineage, readout: Readout, positions: int) -> tuple[str, ...]:
+def _weighed(lineage: MarkingSurvey, readout: Readout, positions: int) -> tuple[str, ...]:
     """A softmax over the positions after the last attention: the head has weights of its own for the rows it reads."""
     if readout.kind not in {"mean", "rows"}:
         return ()
@@ -366,7 +364,7 @@ def _weighed(lineage: Lineage, readout: Readout, positions: int) -> tuple[str, .
     return tuple(WEIGHED.format(path=call.path or "in the model itself") for call in after[:1])
 
 
-def _several_layers(lineage: Lineage) -> tuple[str, ...]:
+def _several_layers(lineage: MarkingSurvey) -> tuple[str, ...]:
     """A weighted sum of all hidden states (SUPERB's models), or the last ones of them laid end to end.
 
     After the last attention, the state from before it is met as often as in other layers (the residual sum), and once
@@ -379,7 +377,7 @@ def _several_layers(lineage: Lineage) -> tuple[str, ...]:
     return (SEVERAL_LAYERS,) if older or once_more else ()
 
 
-def _around(lineage: Lineage) -> tuple[str, ...]:
+def _around(lineage: MarkingSurvey) -> tuple[str, ...]:
     """Embeddings that are added up beside the layers."""
     one_by_one = any(site.parallel for site in lineage.facts)
     return (AROUND,) if lineage.went_around == len(lineage.calls) - 1 >= 1 and not one_by_one else ()

@@ -14,11 +14,21 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import known_about, modules_of
 from whyformer.capture.sway import Direction, Sway
-from whyformer.study.interference import MIXES, Part, halved, rounding, rounding_step, same
-from whyformer.study.slopes import STEPS, TOLERANCE, Measured, noise_of
-from whyformer.types import Record
+from whyformer.loan.borrow import known_about, modules_of
+from whyformer.results.types import Record
+from whyformer.study.interference import (
+    MIXES,
+    STEPS,
+    TOLERANCE,
+    Measured,
+    Part,
+    halved,
+    noise_of,
+    rounding,
+    rounding_step,
+    same,
+)
 
 SHARE = 0.25  # of what two passes may differ by: so much a step may move a score
 SMALLEST = 2.0**-17  # a step that float32 still tells from none

@@ -4,18 +4,18 @@
 >>> wf.tables.explain_global(model, wf.demo.census.adult_rows()[:8], table).to_frame()
 """
 
-from whyformer.tables.column_result import FeaturePermutation as FeaturePermutation
-from whyformer.tables.column_result import GlobalExplanation as GlobalExplanation
-from whyformer.tables.context_result import ContextExplanation as ContextExplanation
 from whyformer.tables.corpus import CorpusExplanation as CorpusExplanation
-from whyformer.tables.csv_rows import CsvRows as CsvRows
+from whyformer.tables.global_explanation import CsvRows as CsvRows
 from whyformer.tables.global_explanation import explain_global as explain_global
+from whyformer.tables.in_context import RowAttention as RowAttention
 from whyformer.tables.in_context import explain_in_context as explain_in_context
+from whyformer.tables.in_context import row_attention as row_attention
 from whyformer.tables.permutation import feature_permutation as feature_permutation
-from whyformer.tables.row_attention import RowAttention as RowAttention
-from whyformer.tables.row_attention import row_attention as row_attention
 from whyformer.tables.saved import load_model as load_model
 from whyformer.tables.saved import save_model as save_model
+from whyformer.tables.table_results import ContextExplanation as ContextExplanation
+from whyformer.tables.table_results import FeaturePermutation as FeaturePermutation
+from whyformer.tables.table_results import GlobalExplanation as GlobalExplanation
 
 __all__ = [
     "ContextExplanation",

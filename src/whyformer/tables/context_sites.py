@@ -41,7 +41,7 @@ class ContextRecorder(_AnyLayout, Recorder):
     """Attention maps with their gradients, of any number of axes."""
 
 
-class _Watch(_AnyLayout, Observe):
+class _WatchRows(_AnyLayout, Observe):
     """The same without gradients."""
 
 
@@ -90,7 +90,7 @@ def arrangement_of(
         raise NotOffered(f"{len(context)} training rows are too few to tell rows from columns: give three or more.")
 
     def watched(known: Tensor, told: Tensor) -> list[OpenSite]:
-        watch = _Watch(1, names)
+        watch = _WatchRows(1, names)
         with torch.no_grad(), watch:
             forward(known, told, row)
         return watch.sites
@@ -174,3 +174,144 @@ def _of_first_row(site: OpenSite, kind: str, first: int) -> Tensor:
     if kind == "rows":
         return value[first].flatten(1) if value.ndim > 3 else value[first][None].flatten(1)
     return value[:, first].flatten(1)
+
+
+# What training rows and columns did, from the attention of one pass and its gradients.
+
+
+def row_weights(sites: Sequence[OpenSite], gradients: Sequence[Tensor], arrangement: Arrangement, rows: int) -> Tensor:
+    """(R,) ∂s/∂w_r at w = 1, where a training row of weight w counts w times in every softmax over rows.
+
+    A_qk = w_k e^{z_qk} / Σ_j w_j e^{z_qj}: at w = 0 the row is left out, at 1 it is there as it is, at 2 it is there
+    twice. With G = ∂s/∂A: ∂s/∂w_r = Σ_q A_qr (G_qr - Σ_k A_qk G_qk), summed over all attentions over rows and heads.
+    """
+    total = torch.zeros(rows, dtype=torch.float32, device=sites[0].attention.device)
+    for number in arrangement.over_rows:
+        attention, gradient = _pair(sites[number], gradients[number])
+        slope = attention * (gradient - (attention * gradient).sum(-1, keepdim=True))
+        first = arrangement.places[number].first_row
+        total += slope.flatten(0, -2).sum(0)[first : first + rows]
+    return total
+
+
+def _pair(site: OpenSite, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    return last_two(site, site.attention.detach()).float(), last_two(site, gradient).float()
+
+
+@dataclass(frozen=True)
+class CellRelevance:
+    """(T, W) relevance of each token of each row; the row that is asked about is the last one."""
+
+    cells_TW: Tensor
+    first_row: int
+
+    def of_columns(self, tokens: Sequence[int | None], row: int) -> Tensor:
+        """(U,) of one row; columns that share a token share its relevance evenly."""
+        values = self.cells_TW[row]
+        shares = [0.0 if t is None else float(values[t]) / tokens.count(t) for t in tokens]
+        return torch.tensor(shares)
+
+
+def cell_relevance(sites: Sequence[OpenSite], gradients: Sequence[Tensor], arrangement: Arrangement) -> CellRelevance:
+    """Generic attention (Chefer et al. 2021, eqs. 5 and 6) over all cells at once: R ← R + Ā R, read at the output.
+
+    A token is a cell: an attention over rows joins the cells of one column, one over columns those of one row, so that
+    Ā over cells is made of such blocks. Only the row of R that feeds the output is followed, from the last attention to
+    the first: r ← r + Āᵀ r. The output reads the tokens of the asked row at which the last attention has a gradient.
+    """
+    if arrangement.several is not None:
+        raise NotOffered(
+            f"column {arrangement.several} reaches several tokens before any attention, or none, so that no token "
+            "stands for it. method='input_x_gradient' does not ask."
+        )
+    grids = [_grid(s, g, arrangement, i) for i, (s, g) in enumerate(zip(sites, gradients, strict=True))]
+    count = _rows(grids)
+    relevance = None
+    for layer in reversed(_layers(arrangement)):
+        map_, kind = grids[layer[-1]]
+        width = map_.shape[0] if kind == "rows" else map_.shape[-1]
+        if relevance is None or (relevance.shape[1] == 1 and width > 1):
+            read = _read_tokens(last_two(sites[layer[-1]], gradients[layer[-1]]), kind, width)
+            start = torch.zeros(count, width, device=map_.device)
+            above = torch.eye(count, device=map_.device)[:, -1:] if relevance is None else relevance
+            start[:, read] = above / len(read)
+            relevance = start
+        if width != relevance.shape[1]:
+            raise NotOffered(
+                f"{arrangement.places[layer[-1]].path or 'an attention'} runs over {width} tokens per row and a later "
+                f"one over {relevance.shape[1]}: which of them are the same is not known. method='input_x_gradient' "
+                "does not ask."
+            )
+        asked = relevance
+        for number in layer:
+            map_, kind = grids[number]
+            relevance = relevance + (_by_rows if kind == "rows" else _by_columns)(map_, asked)
+    assert relevance is not None
+    first = next(p.first_row for p in arrangement.places if p.kind == "rows")
+    return CellRelevance(relevance.cpu(), first)
+
+
+def _rows(grids: Sequence[tuple[Tensor, str]]) -> int:
+    """How many rows there are, with what the model adds: the asked one may look at the others in a call of its own."""
+    sizes = [max(map_.shape[1], map_.shape[2] + (map_.shape[1] == 1)) for map_, kind in grids if kind == "rows"]
+    if not sizes:
+        raise NotOffered("no attention of this model runs over training rows. method='input_x_gradient' needs none.")
+    return max([*sizes, *(len(map_) for map_, kind in grids if kind == "columns")])
+
+
+def _layers(arrangement: Arrangement) -> list[list[int]]:
+    """Numbers of attentions, those of one module over rows together: training rows and asked ones, each in a call."""
+    layers: list[list[int]] = []
+    for number, place in enumerate(arrangement.places):
+        before = arrangement.places[number - 1] if number else None
+        if before is not None and place.kind == before.kind == "rows" and place.path and place.path == before.path:
+            layers[-1].append(number)
+        else:
+            layers.append([number])
+    return layers
+
+
+def _grid(site: OpenSite, gradient: Tensor, arrangement: Arrangement, number: int) -> tuple[Tensor, str]:
+    """(tokens, Q, K) of an attention over rows, (rows, Q, K) of one over columns: Ā, the mean over heads."""
+    place = arrangement.places[number]
+    if place.kind == "other":
+        raise NotOffered(
+            f"{place.path or 'an attention of the model'} runs neither over rows nor over the columns of a row "
+            "(inducing points?), so relevance cannot be followed through it. method='input_x_gradient' does not ask."
+        )
+    attention, slope = _pair(site, gradient)
+    while attention.ndim > 4 and attention.shape[0] == 1:
+        attention, slope = attention[0], slope[0]
+    if attention.ndim != 4:
+        raise NotOffered(
+            f"{place.path or 'an attention of the model'} has maps of shape {tuple(attention.shape)}, in which heads "
+            "cannot be told from rows or columns. method='input_x_gradient' does not ask."
+        )
+    return (attention * slope).clamp(min=0).mean(1), place.kind
+
+
+def _read_tokens(gradient: Tensor, kind: str, width: int) -> list[int]:
+    """Tokens of the asked row at which an attention has a gradient; all where it has none at all."""
+    while gradient.ndim > 4 and gradient.shape[0] == 1:
+        gradient = gradient[0]
+    sizes = gradient[:, :, -1].abs().amax((1, 2)) if kind == "rows" else gradient[-1].abs().amax((0, 2))
+    read = (sizes > 0).nonzero()[:, 0].tolist()
+    return read or list(range(width))
+
+
+def _by_rows(map_WQK: Tensor, relevance_TW: Tensor) -> Tensor:
+    """Āᵀ r where each column's cells look at each other, or at those of training rows alone."""
+    queries, keys = map_WQK.shape[-2:]
+    asking = relevance_TW[-1:] if queries == 1 else relevance_TW[:queries]
+    added = torch.zeros_like(relevance_TW)
+    added[:keys] = torch.einsum("wqk,qw->kw", map_WQK, asking)
+    return added
+
+
+def _by_columns(map_RQK: Tensor, relevance_TW: Tensor) -> Tensor:
+    """Āᵀ r where the cells of each row look at each other; of some rows only: the asked one, or all before it."""
+    rows = len(map_RQK)
+    place = slice(-1, None) if rows == 1 else slice(0, rows)
+    added = torch.zeros_like(relevance_TW)
+    added[place] = torch.einsum("rqk,rq->rk", map_RQK, relevance_TW[place])
+    return added

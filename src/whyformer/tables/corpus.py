@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from whyformer.codec import Float64, Int64
 from whyformer.errors import BadInput, NotOffered
-from whyformer.explainer import Explainer
-from whyformer.interop import dataframe
-from whyformer.result import Result
-from whyformer.session import tracker
-from whyformer.tables.column_result import ABOUT_95, Remarks
-from whyformer.types import Explanation
-from whyformer.views.table import corpus_view
+from whyformer.explainer import CoreExplainer
+from whyformer.results.codec import Float64, Int64
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Explanation
+from whyformer.run.session import tracker
+from whyformer.tables.table_results import ABOUT_95, Remarks
+from whyformer.views.table_marks import corpus_view
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,14 @@ class _Word:
 
 
 def explain_corpus(
-    explainer: Explainer, texts: Sequence[str], *, target: Any, step: int, least: int, progress: bool | None, **how: Any
+    explainer: CoreExplainer,
+    texts: Sequence[str],
+    *,
+    target: Any,
+    step: int,
+    least: int,
+    progress: bool | None,
+    **settings: Any,
 ) -> CorpusExplanation:
     """Explain many texts and average the scores of each word over its occurrences; only sums are kept."""
     started = time.perf_counter()
@@ -107,7 +114,7 @@ def explain_corpus(
         part = list(texts[start : start + step])
         aims = target[start : start + step] if isinstance(target, list) else target
         for text, explanation in zip(
-            part, explainer.explain(part, target=aims, batch_size=step, progress=False, **how), strict=True
+            part, explainer.explain(part, target=aims, batch_size=step, progress=False, **settings), strict=True
         ):
             if not isinstance(explanation, Explanation):
                 raise NotOffered("each text gives several explanations (generated tokens): words have no one score.")

@@ -2,27 +2,100 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
 from whyformer.errors import BadInput
-from whyformer.explainer import Explainer
-from whyformer.inputs.modalities import are_tensors, listed
-from whyformer.inputs.table_schema import Table
+from whyformer.explainer import CoreExplainer
+from whyformer.files.paths import readable_file
+from whyformer.inputs.modalities import are_tensors, as_list
+from whyformer.inputs.table_schema import Columns, Table, require_once
 from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
-from whyformer.session import loaded_as, tracker
-from whyformer.tables.column_result import ABOUT_95, GlobalExplanation, Remarks
+from whyformer.results.types import Explanation
+from whyformer.run.session import loaded_as, tracker
+from whyformer.shapes import Array
 from whyformer.tables.corpus import CorpusExplanation, explain_corpus
-from whyformer.tables.csv_rows import CsvRows
+from whyformer.tables.table_results import ABOUT_95, GlobalExplanation, Remarks
 from whyformer.targets import Aims, Scalar
-from whyformer.types import Explanation
 
-Array = np.ndarray[Any, Any]
+# A CSV file read a piece at a time, so that a long table never stands in memory.
+
+
+class CsvRows:
+    """The rows of a CSV file with a header, as pieces of ``size`` rows: columns by name, for ``explain_global``."""
+
+    @checked
+    def __init__(self, path: str | Path, table: Table, size: BatchSize = 128) -> None:
+        self.path, self.size = readable_file(path, "CSV file"), size
+        self.spelled = {name: {str(v): v for v in values} for name, values in table.categorical.items()}
+        try:
+            with self._open() as stream:
+                header = next(csv.reader(stream), None)
+                self.rows = sum(1 for line in csv.reader(stream) if line)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise BadInput(
+                f"{str(self.path)!r} cannot be read as CSV ({error}): give a UTF-8 text with a header and commas."
+            ) from None
+        if not header or not self.rows:
+            raise BadInput(f"{str(self.path)!r} holds no rows under a header.")
+        # An index column without a name (as pandas writes it) is no column of the table.
+        self.header = [name.strip() for name in header]
+        require_once([name for name in self.header if name])
+        table.read({name: [] for name in self.header if name})  # wrong columns are found before any work
+
+    def __len__(self) -> int:
+        return math.ceil(self.rows / self.size)
+
+    def __iter__(self) -> Iterator[Columns]:
+        with self._open() as stream:
+            reader = csv.reader(stream)
+            next(reader)
+            lines: list[list[str]] = []
+            for line in reader:
+                if line:
+                    lines.append(line)
+                if len(lines) == self.size:
+                    yield self._columns(lines)
+                    lines = []
+            if lines:
+                yield self._columns(lines)
+
+    def check(self, table: Table) -> None:
+        """Every row, before long work."""
+        for number, piece in enumerate(self):
+            try:
+                table.encode(table.read(piece)[0])
+            except BadInput as error:
+                start = number * self.size
+                raise BadInput(
+                    f"{error} (Rows are counted from row {start} of the file.)" if start else str(error)
+                ) from None
+
+    def _open(self) -> Any:
+        return self.path.open(encoding="utf-8-sig", newline="")
+
+    def _columns(self, lines: list[list[str]]) -> Columns:
+        for line in lines:
+            if len(line) != len(self.header):
+                raise BadInput(
+                    f"{str(self.path)!r}: a row has {len(line)} cells, the header {len(self.header)}: {str(line)[:200]}"
+                )
+        made = {}
+        for i, name in enumerate(self.header):
+            if name:
+                known: Mapping[str, Any] = self.spelled.get(name, {})
+                cells = [line[i].strip() for line in lines]
+                made[name] = np.array([*(known.get(c, c) for c in cells), None], dtype=object)[:-1]
+        return made
+
+
 BATCH_SIZE = 128
 
 
@@ -54,13 +127,13 @@ def explain_global(
     >>> wf.explain_global(model, wf.demo.census.adult_rows()[:8], table).show()
     """
     started = time.perf_counter()
-    explainer = loaded_as(Explainer, model, processor)
+    explainer = loaded_as(CoreExplainer, model, processor)
     step = batch_size or BATCH_SIZE
-    texts = listed(inputs) if hasattr(inputs, "dtype") else inputs
+    texts = as_list(inputs) if hasattr(inputs, "dtype") else inputs
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         _check(len(texts), target)
-        how: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, **options}
-        return explain_corpus(explainer, texts, target=target, step=step, least=least, progress=progress, **how)
+        settings: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, **options}
+        return explain_corpus(explainer, texts, target=target, step=step, least=least, progress=progress, **settings)
     pieces, size = _pieces(explainer.processor, inputs, step)
     _check(size, target)
     sample_rows = set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()) if samples else set()

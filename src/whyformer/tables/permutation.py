@@ -10,21 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, unwrapped
 from whyformer.errors import BadInput, UnknownName, reading
 from whyformer.extras import require
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.output import Output
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
-from whyformer.output import Output
+from whyformer.loan.borrow import borrowed, unwrapped
 from whyformer.parameters import BatchSize, Count, Seed, checked
-from whyformer.session import tracker
-from whyformer.tables.column_result import FeaturePermutation
+from whyformer.run.session import tracker
+from whyformer.shapes import Array
+from whyformer.tables.table_results import FeaturePermutation
 
 # Anything that predicts, and a table whose columns can be shuffled: what permutation importance asks of a model.
-
-
-Array = np.ndarray[Any, Any]
 
 
 class Predictor(ABC):

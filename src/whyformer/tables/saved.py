@@ -16,8 +16,7 @@ from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.extras import require
-from whyformer.files.archives import Damaged, read_json
-from whyformer.files.paths import made_folder, readable_folder, writing
+from whyformer.files.paths import Damaged, made_folder, read_json, readable_folder, writing
 from whyformer.inputs.table_schema import Table
 from whyformer.parameters import checked
 

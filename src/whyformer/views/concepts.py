@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from whyformer.parameters import checked
-from whyformer.views.facts import number
-from whyformer.views.marks import Bar, Bars, Line, Lines, Mark, Picture, Piece, Scale, Table, TokenRun
+from whyformer.views.header import number
+from whyformer.views.marks import Bar, Bars, Line, Lines, Mark, Picture, Piece, Scale, TableMark, TokenRun
 from whyformer.views.view import Fact, Panel, View
 
 SHARES = Scale(0.0, 1.0, meaning="share of inputs")
@@ -87,7 +87,7 @@ def _verdict(row: Any, alpha: float) -> str:
     return "not tested" if np.isnan(row.p) else "n.s."
 
 
-def _table(result: Any) -> Table:
+def _table(result: Any) -> TableMark:
     alpha = _alpha(result)
     rows = [
         (
@@ -106,7 +106,7 @@ def _table(result: Any) -> Table:
         spread = "" if np.isnan(size) else f"±{size:.3g}"
         rows.append((_null(result), f"{np.mean(result.random):.2f}", "", "", "", "", spread))
     columns = ("concept", "score", "95 % limits", "p", "", "accuracy", "magnitude")
-    return Table(columns, tuple(rows), quiet=(len(rows) - 1,) if result.random else ())
+    return TableMark(columns, tuple(rows), quiet=(len(rows) - 1,) if result.random else ())
 
 
 @checked

@@ -13,9 +13,11 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.files.image_file import pixels_of_uri
 from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
-from whyformer.result import PICTURES
-from whyformer.types import Explanation, Generation, Units
-from whyformer.views.facts import (
+from whyformer.results.result import PICTURES
+from whyformer.results.types import Explanation, Generation, Units
+from whyformer.shapes import Array
+from whyformer.views.header import (
+    MEANINGS,
     answer,
     details,
     doubts,
@@ -25,15 +27,24 @@ from whyformer.views.facts import (
     facts_about_method,
     is_predicted,
 )
-from whyformer.views.image import enlarged, fits, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
+from whyformer.views.image_marks import (
+    enlarged,
+    fits,
+    frames_of,
+    has_pixels,
+    heat,
+    in_time,
+    of_sound,
+    pixel_heat,
+    time_lines,
+    to_pixels,
+)
 from whyformer.views.marks import Bars, Heat, Mark, Picture, Ranking, Reading, Scale, TokenRun
 from whyformer.views.pair import boxes_on
-from whyformer.views.plain_words import MEANINGS
 from whyformer.views.reading import first_token_words, in_full_colour, is_long, reading_of, shortened_question
 from whyformer.views.scales import first_token, scale_of, share
-from whyformer.views.sound import in_time, time_lines
-from whyformer.views.table import unmoved_words, unseen_panel, with_values
-from whyformer.views.text import bars, ranking, scale_for, token_run
+from whyformer.views.table_marks import unmoved_words, unseen_panel, with_values
+from whyformer.views.text_marks import bars, ranking, scale_for, token_run
 from whyformer.views.view import Explained, Page, Panel, Terms, View, view_of
 
 TEXT = ("text", "source", "target", "a", "b")
@@ -46,7 +57,6 @@ PER_PIXEL = (
     " The map of pixels is coloured up to its 99th percentile. What repeats in every patch and jumps at its border is "
     "the patch matrix of the model, a checkerboard; it is not in the image."
 )
-Array = np.ndarray[Any, Any]
 
 
 @view_of.register(Explanation)
@@ -438,7 +448,7 @@ def save_page(page: Page, path: str | Path) -> Path:
             # Half a character, which labels can hold, cannot be written: its number can.
             path.write_bytes(page.to_html().encode("utf-8", "xmlcharrefreplace"))
         else:
-            from whyformer.views.figure.page import save_figure
+            from whyformer.views.figure.figure_page import save_figure
 
             save_figure(page, path)
     return path

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from whyformer.shapes import Array
 
 LEAST = 0.01  # the smallest share that is worth a word
 
@@ -170,7 +169,7 @@ class HeadColours:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableMark:
     """Rows of words and numbers under headings; ``shades`` tints cells, 0 (white) to 1, None for no tint.
 
     ``quiet`` rows are there for comparison (a floor, a ceiling).
@@ -244,7 +243,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Part:
+class Utterance:
     """What one voice says in the text that a model reads; ``quiet``: what a template put around it."""
 
     heading: str
@@ -256,7 +255,7 @@ class Part:
 class Reading:
     """What a language model read, voice by voice, with scores on it."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Utterance, ...]
     scale: Scale
 
     def scored(self) -> list[Piece]:
@@ -297,4 +296,6 @@ class Dialogue:
         return [(pieces[i].text, float(mean[i])) for i in chosen[:most]]
 
 
-Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | Table | Lines | Scatter | Reading | Dialogue
+Mark = (
+    TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | TableMark | Lines | Scatter | Reading | Dialogue
+)

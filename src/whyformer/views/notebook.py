@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.extras import command_for
-from whyformer.types import Explanation
+from whyformer.results.types import Explanation
 from whyformer.views.html.live import question_of
 from whyformer.views.view import Explained
 

@@ -9,16 +9,15 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.parameters import Count, checked
-from whyformer.types import Explanation
-from whyformer.views.color import colours
-from whyformer.views.facts import answer, details, doubts
-from whyformer.views.image import to_pixels
+from whyformer.results.types import Explanation
+from whyformer.shapes import Array
+from whyformer.views.header import answer, details, doubts
+from whyformer.views.image_marks import to_pixels
 from whyformer.views.marks import Picture, Scale
-from whyformer.views.scales import scale_of
-from whyformer.views.text import ranking, token_run
+from whyformer.views.scales import colours, scale_of
+from whyformer.views.text_marks import ranking, token_run
 from whyformer.views.view import Panel, View
 
-Array = np.ndarray[Any, Any]
 CANVAS = 256  # side of the empty canvas, where no image is given
 
 

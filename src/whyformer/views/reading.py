@@ -6,17 +6,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
-from whyformer.types import Explanation, Units
-from whyformer.views.facts import percent
-from whyformer.views.marks import Part, Passage, Piece, Reading, Scale
+from whyformer.results.types import Explanation, Units
+from whyformer.shapes import Array
+from whyformer.views.header import percent
+from whyformer.views.marks import Passage, Piece, Reading, Scale, Utterance
 from whyformer.views.scales import FIRST_TOKEN, TEMPLATE, first_token, in_template, plain_units
-from whyformer.views.text import scale_for
+from whyformer.views.text_marks import scale_for
 
-Array = np.ndarray[Any, Any]
 ANSWER = "answer"  # the role of what was said
 HEADINGS = {ANSWER: "the answer so far", "": "prompt"}
 LONG = 160  # pieces of a part that are shown in full
@@ -107,14 +106,16 @@ def _role(units: Units, i: int) -> str:
     return "" if units.role is None else units.role[i]
 
 
-def parts_of(units: Units, groups: Sequence[Group], scores: Array, aside: Array, strength: Array) -> tuple[Part, ...]:
+def parts_of(
+    units: Units, groups: Sequence[Group], scores: Array, aside: Array, strength: Array
+) -> tuple[Utterance, ...]:
     """Voice by voice. ``strength``: which pieces are worth seeing, where not all are shown."""
     parts = []
     for role, numbers in groupby(range(len(groups)), key=lambda g: _role(units, groups[g].members[0])):
         chosen, quiet = list(numbers), role == TEMPLATE
         pieces = [_piece(units, groups[g], float(scores[g]), bool(aside[g]), g > chosen[0], quiet) for g in chosen]
         passages = [_plain(pieces)] if quiet else _folded(pieces, [float(strength[g]) for g in chosen])
-        parts.append(Part(HEADINGS.get(role, role), tuple(passages), quiet))
+        parts.append(Utterance(HEADINGS.get(role, role), tuple(passages), quiet))
     return tuple(parts)
 
 

@@ -2,15 +2,216 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from whyformer.types import Explanation, Units
-from whyformer.views.marks import Scale
+from whyformer.results.types import Explanation, Units
+from whyformer.shapes import Array
+from whyformer.views.marks import Bar, Line, Lines, Points, Scale, Scatter
 
-Array = np.ndarray[Any, Any]
+# Colours that colour-blind readers can tell apart, for all backends. No library: anchors and straight lines between.
+#
+# Unsigned scores run from white to blue, signed ones from orange through white to blue; so blue always means "more".
+# Over images, where white is no background, unsigned scores run from dark violet to yellow.
+
+RGB = tuple[int, int, int]
+
+SEQUENTIAL = ("#ffffff", "#d1e5f0", "#92c5de", "#4393c3", "#2166ac")
+DIVERGING = ("#b35806", "#e08214", "#fdb863", "#fee0b6", "#ffffff", "#d1e5f0", "#92c5de", "#4393c3", "#2166ac")
+HEAT = ("#000004", "#320a5e", "#781c6d", "#bc3754", "#ed6925", "#fbb61a", "#fcffa4")
+MISSING = (224, 224, 224)
+GREY = "#8a929b"
+PALE = "#b8c4d0"  # bars that say nothing for sure
+# Okabe and Ito's colours first, Tol's muted ones after them.
+HEADS = (
+    "#e69f00",
+    "#56b4e9",
+    "#009e73",
+    "#f0e442",
+    "#0072b2",
+    "#d55e00",
+    "#cc79a7",
+    "#999999",
+    "#332288",
+    "#44aa99",
+    "#882255",
+    "#ddcc77",
+    "#117733",
+    "#88ccee",
+    "#aa4499",
+    "#cc6677",
+)
+
+
+def rgb(hexadecimal: str) -> RGB:
+    digits = hexadecimal.lstrip("#")
+    return int(digits[0:2], 16), int(digits[2:4], 16), int(digits[4:6], 16)
+
+
+def hexadecimal(colour: RGB) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
+def ramp(anchors: tuple[str, ...], positions: Array) -> Array:
+    """Positions in 0..1 → uint8 colours (…, 3)."""
+    table = np.array([rgb(a) for a in anchors], float)
+    at = np.clip(positions, 0, 1) * (len(table) - 1)
+    low = np.minimum(at.astype(int), len(table) - 2)
+    part = (at - low)[..., None]
+    return bytes_of(table[low] * (1 - part) + table[low + 1] * part)
+
+
+def bytes_of(colours: Array) -> Array:
+    """Colours as floats in 0..255 → uint8."""
+    rounded: Array = np.rint(colours).clip(0, 255).astype(np.uint8)
+    return rounded
+
+
+def colours(scale: Scale, scores: Array) -> Array:
+    """Scores → uint8 colours on a white ground; grey where there is no score (NaN)."""
+    scores = np.asarray(scores, float)
+    missing = np.isnan(scores)
+    drawn = ramp(DIVERGING if scale.signed else SEQUENTIAL, scale.positions(np.where(missing, 0.0, scores)))
+    drawn[missing] = MISSING
+    return drawn
+
+
+def colour(scale: Scale, score: float) -> RGB:
+    red, green, blue = colours(scale, np.array(score))
+    return int(red), int(green), int(blue)
+
+
+def bar_colour(bar: Bar, scale: Scale) -> str:
+    """Bars are told apart by length: all of one sign have the same strong colour, but for special and quiet ones."""
+    if bar.special or bar.quiet:
+        return GREY if bar.special else PALE
+    return hexadecimal(colour(scale, scale.high * 0.8 if scale.length(bar.score) >= 0 else scale.low * 0.8))
+
+
+def ink_on(background: RGB) -> str:
+    """Black or white text, whichever contrasts more (WCAG relative luminance)."""
+    linear = [(c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4) for c in background]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "#ffffff"
+
+
+def head_colour(index: int) -> str:
+    return HEADS[index % len(HEADS)]
+
+
+# Axes of curves and points: ranges, round ticks and colours, the same in every backend.
+
+# Okabe and Ito's colours without yellow, which white paper swallows; then Tol's muted ones.
+INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#332288", "#882255")
+DASHES = ("", "5 3", "2 3", "7 3 2 3")  # colours repeat with another dash
+ROOM = 0.05  # beyond the outermost values, as a share of their distance
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From ``start`` to ``end``, which may lie below it (all heads on the left, none on the right)."""
+
+    start: float
+    end: float
+    log: bool = False
+    whole: bool = False  # ticks at whole numbers only
+
+    def shares(self, values: Any) -> Array:
+        """Where values lie: 0 at the start, 1 at the end; NaN where they cannot be drawn."""
+        ends = np.array([self.start, self.end], float)
+        at = np.asarray(values, float)
+        if self.log:
+            ends, at = np.log10(ends), np.log10(np.where(at > 0, at, np.nan))
+        if ends[0] == ends[1]:
+            return np.where(np.isnan(at), np.nan, 0.5)
+        placed: Array = (at - ends[0]) / (ends[1] - ends[0])
+        return placed
+
+    def ticks(self) -> list[float]:
+        low, high = sorted((self.start, self.end))
+        if low == high:
+            return [low]
+        if not self.log:
+            return ticks(low, high, 1.0 if self.whole else 0.0)
+        powers = [10.0**p for p in range(int(np.ceil(np.log10(low))), int(np.floor(np.log10(high))) + 1)]
+        return powers if len(powers) > 1 else [t for t in ticks(low, high) if t > 0]
+
+
+def ticks(low: float, high: float, smallest: float = 0.0) -> list[float]:
+    """Round numbers (steps of 1, 2 or 5) within a range, about five of them."""
+    rough = max((high - low) / 5, smallest)
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
+    first = int(np.ceil(low / step - 1e-9))
+    return [float(i * step) for i in range(first, int(np.floor(high / step + 1e-9)) + 1)]
+
+
+def axes_of(mark: Lines | Scatter) -> tuple[Axis, Axis]:
+    """Across and up."""
+    if isinstance(mark, Scatter):
+        across, up = ([getattr(group, name) for group in mark.groups] for name in ("x", "y"))
+        low, high = _ends([x[x > 0] for x in map(np.asarray, across)] if mark.log_x else across)
+        if mark.log_x:
+            room = (high / low) ** ROOM
+            return Axis(low / room, high * room, log=True), _with_room(*_ends(up))
+        return _with_room(low, high), _with_room(*_ends(up))
+    low, high = _ends(x_of(mark, line) for line in mark.lines)
+    first = x_of(mark, mark.lines[0])
+    if len(first) > 1 and first[0] > first[-1]:
+        low, high = high, low
+    return Axis(low, high, whole=mark.whole_x), Axis(*limits(mark))
+
+
+def x_of(mark: Lines, line: Line) -> Array:
+    return np.asarray(mark.x if line.x is None else line.x)
+
+
+def limits(mark: Lines) -> tuple[float, float]:
+    """The range of the curves and their bands, with a little room."""
+    parts = [part for line in mark.lines for part in (line.values, line.low, line.high) if part is not None]
+    low, high = _ends([*parts, np.zeros(1)] if mark.from_zero else parts)
+    up = _with_room(low, high)
+    return (0.0 if mark.from_zero and low >= 0 else up.start), up.end
+
+
+def _ends(parts: Iterable[Any]) -> tuple[float, float]:
+    values = np.concatenate([np.asarray(part, float).ravel() for part in parts] or [np.zeros(1)])
+    values = values[np.isfinite(values)]
+    return (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+
+
+def _with_room(low: float, high: float) -> Axis:
+    room = (high - low or 1.0) * ROOM
+    return Axis(low - room, high + room)
+
+
+def styles(named: Sequence[Line | Points]) -> list[tuple[str, str]]:
+    """(colour, dash) of each curve or group; quiet ones are grey and dashed."""
+    pairs, loud, quiet = [], 0, 0
+    for one in named:
+        if one.quiet:
+            pairs.append((GREY, DASHES[1 + quiet % 3]))
+            quiet += 1
+        else:
+            pairs.append((INKS[loud % len(INKS)], DASHES[loud // len(INKS) % len(DASHES)]))
+            loud += 1
+    return pairs
+
+
+# Maps that are larger than what can be drawn: neighbours share a cell.
+
+
+def largest(values: Array, longest: int) -> Array:
+    """At most so many rows and columns: a mean would fade single weights, and the scale would be that of means."""
+    for axis in (0, 1):
+        if values.shape[axis] > longest:
+            starts = [int(part[0]) for part in np.array_split(np.arange(values.shape[axis]), longest)]
+            values = np.maximum.reduceat(values, starts, axis)
+    return values
+
 
 OUTSHINES = 3  # times the highest of the others
 FIRST_TOKEN = "first_token_share"  # what is known of an explanation of a causal language model

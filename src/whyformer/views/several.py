@@ -8,24 +8,111 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.errors import BadInput
 from whyformer.files.image_file import pixels_of_uri
-from whyformer.types import ByMethod, Explanation, Explanations, Generation
-from whyformer.views.explained import page, side_by_side, title_of
-from whyformer.views.facts import explained, facts_about_input, facts_about_method
-from whyformer.views.image import frames_of, gradient_space
-from whyformer.views.marks import Picture, Table
-from whyformer.views.table import global_bars
-from whyformer.views.view import Fact, Page, Panel, Rows, View, view_of
+from whyformer.parameters import checked
+from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
+from whyformer.views.explained import explanation_view, page, side_by_side, title_of
+from whyformer.views.header import answer, details, doubts, explained, facts_about_input, facts_about_method, number
+from whyformer.views.image_marks import frames_of, gradient_space
+from whyformer.views.marks import Bar, Bars, Matrix, Picture, TableMark
+from whyformer.views.scales import scale_of
+from whyformer.views.table_marks import global_bars
+from whyformer.views.view import Fact, Page, Panel, TableRows, View, view_of
+
+# Two streams in one picture: what a source gave a target, and two texts that are compared.
+
+CAPTION_OF_SOURCE = "Each row is one written token; a cell says how much the token of its column counted for it."
+READOUT_NOTE = (
+    " The last coloured cell of a row of the target is the position where the answer is read. Much of its score is "
+    "what it keeps of itself: the scale leaves it out."
+)
+
+
+@checked
+def steps_view(steps: Sequence[Explanation]) -> View:
+    """Source × target and prefix × target heat maps of the explanations of one input's written tokens."""
+    if not steps or any("source" not in s.units.stream or "target" not in s.units.stream for s in steps):
+        raise BadInput("steps_view takes the list that explain() gives for one input of an encoder-decoder.")
+    source = [i for i, s in enumerate(steps[0].units.stream) if s == "source"]
+    names = tuple(steps[0].units.labels[i] for i in source)
+    if any(tuple(s.units.labels[: len(source)]) != names for s in steps):
+        raise BadInput("steps_view is for the tokens written for one input: these have different sources.")
+    rows = tuple(s.target.label or str(s.target.index) for s in steps)
+    signed = any(s.signed for s in steps)
+    read = np.stack([s.scores[: len(source)] for s in steps])
+    prefixes = [s.scores[len(source) :] for s in steps]
+    longest = max(steps, key=lambda s: len(s.units))
+    prefix = tuple(longest.units.labels[len(source) :])
+    # What a position gives itself would leave all others white.
+    others = prefixes if signed else [scores[:-1] for scores in prefixes]
+    scale = scale_of([read, *others], signed)
+    panels = [Panel((Matrix(read, scale, rows, names, "written token", "source"),), "source", wide=True)]
+    if len(prefix) > 1:
+        written = np.zeros((len(steps), len(prefix)), np.float32)
+        for i, scores in enumerate(prefixes):
+            written[i, : len(scores)] = scores
+        mark = Matrix(written, scale, rows, prefix, "written token", "target so far")
+        panels.append(Panel((mark,), "target so far", wide=True))
+    return View(
+        f"{steps[0].method}: what each written token was read from",
+        tuple(panels),
+        tuple(replace(f, value=steps[0].readout) if f.name == "read from" else f for f in facts_about_method(steps[0])),
+        tuple(dict.fromkeys(d for s in steps for d in doubts(s))),
+        CAPTION_OF_SOURCE if signed or len(prefix) == 1 else CAPTION_OF_SOURCE + READOUT_NOTE,
+        legend=scale,
+    )
+
+
+# Two texts and how close they are: what each pair of their tokens adds, and each token by itself.
+
+
+CAPTION_OF_PAIRS = (
+    "A cell is what a pair of tokens adds to the cosine; all cells add up to it. Bars are the sums of rows and "
+    "columns. Blue brings the texts together, orange sets them apart."
+)
+
+
+@checked
+def similarity_view(explanation: Explanation, *, title: str = "") -> View:
+    """Token × token heat map of two compared texts; the usual picture where pairs are not known (other pooling)."""
+    maps = explanation.matrix if isinstance(explanation.matrix, dict) else {}
+    if ("a", "b") not in maps:
+        return explanation_view(explanation, title=title)
+    pairs = maps["a", "b"]
+    labels = {s: _labels(explanation, s) for s in ("a", "b")}
+    scale = scale_of([pairs], True)
+    both = scale_of([pairs.sum(1), pairs.sum(0)], True)
+    matrix = Matrix(pairs, scale, labels["a"], labels["b"], "first text", "second text")
+    panels = [Panel((matrix,), "pairs of tokens", wide=True)]
+    for stream, sums in (("a", pairs.sum(1)), ("b", pairs.sum(0))):
+        bars = tuple(Bar(label, float(v)) for label, v in zip(labels[stream], sums, strict=True))
+        panels.append(Panel((Bars(bars, both),), {"a": "first text", "b": "second text"}[stream]))
+    return View(
+        title or f"similarity {number(explanation.value)}",
+        tuple(panels),
+        (answer(explanation),),
+        doubts(explanation),
+        CAPTION_OF_PAIRS,
+        legend=scale,
+        details=details(explanation),
+    )
+
+
+def _labels(explanation: Explanation, stream: str) -> tuple[str, ...]:
+    units = explanation.units
+    return tuple(label for label, s in zip(units.labels, units.stream, strict=True) if s == stream)
+
 
 MOST = 20  # inputs that are drawn; more are said to be there
 FEWEST_ROWS = 2
 
 
 @view_of.register(Explanations)
-def list_page(explanations: Sequence[Any], title: str = "", **how: Any) -> Page:
+def list_page(explanations: Sequence[Any], title: str = "", **options: Any) -> Page:
     """One view per input; rows of one table begin with all of them together."""
     together = [rows_view(explanations)] if are_rows(explanations) else _detections(explanations)
-    views = [view for item in explanations[:MOST] for view in _views(item, how)]
+    views = [view for item in explanations[:MOST] for view in _views(item, options)]
     if are_rows(explanations):
         views = [replace(v, title=title_of(e, i)) for i, (v, e) in enumerate(zip(views, explanations, strict=False))]
     count = sum(map(_count, explanations))
@@ -37,24 +124,24 @@ def list_page(explanations: Sequence[Any], title: str = "", **how: Any) -> Page:
 
 
 @view_of.register(ByMethod)
-def methods_page(explanations: Mapping[str, Any], title: str = "", **how: Any) -> Any:
+def methods_page(explanations: Mapping[str, Any], title: str = "", **options: Any) -> Any:
     """Methods beside each other, input by input; answers of several tokens below each other."""
     first = next(iter(explanations.values()))
     if isinstance(first, Explanation):
-        return side_by_side(explanations, title=title, **how)
+        return side_by_side(explanations, title=title, **options)
     if isinstance(first, list) and not isinstance(first, Generation) and isinstance(first[0], Explanation):
         inputs = list(zip(*explanations.values(), strict=True))
-        views = [side_by_side(list(each), **how) for each in inputs[:MOST]]
+        views = [side_by_side(list(each), **options) for each in inputs[:MOST]]
         told = f"{len(inputs)} inputs, {len(explanations)} methods"
         return Page(title or told, tuple(views), _left_out(len(inputs), len(views)))
-    views = [view for item in explanations.values() for view in _views(item, how)]
+    views = [view for item in explanations.values() for view in _views(item, options)]
     return Page(title or f"{len(explanations)} methods", tuple(views))
 
 
-def _views(item: Any, how: dict[str, Any]) -> list[View]:
+def _views(item: Any, options: dict[str, Any]) -> list[View]:
     if isinstance(item, (Explanation, Generation)) or not isinstance(item, list):
-        return list(page([view_of(item, **how)]).views)
-    return [*_detections(item), *(view for each in item[:MOST] for view in _views(each, how))]
+        return list(page([view_of(item, **options)]).views)
+    return [*_detections(item), *(view for each in item[:MOST] for view in _views(each, options))]
 
 
 def _detections(explanations: Sequence[Any]) -> list[View]:
@@ -73,7 +160,7 @@ def _detections(explanations: Sequence[Any]) -> list[View]:
         for e in explanations
         for f in frames_of(e)
     )
-    table = Table(("query", "object", "explained", "place"), rows)  # boxes that coincide are told apart here
+    table = TableMark(("query", "object", "explained", "place"), rows)  # boxes that coincide are told apart here
     panels = (Panel((Picture(pixels, frames),)), Panel((table,)))
     facts = (Fact("model", first.model), Fact("numbers", "the query that found the object"))
     return [View(f"{len(explanations)} detections", panels, facts, columns=2)]
@@ -107,5 +194,5 @@ def rows_view(explanations: Sequence[Explanation]) -> View:
         (Panel((global_bars(first.units, np.abs(scores_RU).mean(0)),), "mean size of the score", wide=True),),
         (*model, *told),
         caption="Each row is explained for its own target: a score raises or lowers the value of that one.",
-        explained=Rows(list(explanations)),
+        explained=TableRows(list(explanations)),
     )

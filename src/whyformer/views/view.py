@@ -7,20 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from whyformer.brief import brief
+from whyformer.brief import as_symbols, brief
 from whyformer.errors import BadInput
 from whyformer.evidence import Deletion, Standing
-from whyformer.symbols import as_symbols
-from whyformer.types import Explanation
+from whyformer.results.types import Explanation
+from whyformer.shapes import Array
 from whyformer.views.marks import Bars, Mark, Ranking, Scale
-
-Array = np.ndarray[Any, Any]
-
 
 STRIPED = ("The striped bar", "The striped bars")  # one and several; a terminal has other words for them
 MOST_NAMED = 3
@@ -51,6 +47,11 @@ class Panel:
         return [f.value if f.name in plain else f"{f.name} {f.value}" for f in self.facts if f.name != "method"]
 
 
+def _back_end(name: str) -> Any:
+    """Import a module that draws views. It is imported by name, since it imports this module."""
+    return import_module(f"whyformer.views.{name}")
+
+
 class _Drawn(ABC):
     """What views and pages can do; the backends are loaded when asked for."""
 
@@ -59,38 +60,26 @@ class _Drawn(ABC):
 
     def show(self) -> None:
         """Print to the terminal."""
-        from whyformer.views.terminal.page import show
-
-        show(self._page())
+        _back_end("terminal.terminal_page").show(self._page())
 
     def to_html(self, *, asks: bool = False) -> str:
         """A whole page that needs no network. ``asks``: who holds it answers its questions (a notebook's kernel)."""
-        from whyformer.views.html.page import document
-
-        return document(self._page(), asks)
+        return _back_end("html.html_page").document(self._page(), asks)
 
     def plot(self) -> Any:
         """A matplotlib figure."""
-        from whyformer.views.figure.page import figure
-
-        return figure(self._page())
+        return _back_end("figure.figure_page").figure(self._page())
 
     def save(self, path: str | Path) -> Path:
         """Write .html, .png, .svg or .pdf."""
-        from whyformer.views.explained import save_page
-
-        return save_page(self._page(), path)
+        return _back_end("explained").save_page(self._page(), path)
 
     def _repr_html_(self) -> str:
-        from whyformer.views.html.page import framed
-
-        return framed(self._page())
+        return _back_end("html.html_page").framed(self._page())
 
     def widget(self, ask: Callable[..., Any] | None = None) -> Any:
         """For a notebook that runs: a click on a class is answered by ``ask(target=…)``."""
-        from whyformer.views.notebook import widget_of
-
-        return widget_of(self, ask)
+        return _back_end("notebook").widget_of(self, ask)
 
     @abstractmethod
     def _page(self) -> Page:
@@ -119,7 +108,7 @@ class Explained:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TableRows:
     """The same of many rows of one table."""
 
     explanations: list[Explanation]
@@ -147,7 +136,7 @@ class View(_Drawn):
     second_legend: Scale | None = None  # where maps with and without a sign stand beside each other
     words_first: bool = False  # facts stand behind the panels
     details: tuple[Fact, ...] = ()  # what is read last: how it was explained, at what cost
-    explained: Explained | Rows | Heads | None = dataclasses.field(default=None, compare=False, repr=False)
+    explained: Explained | TableRows | Heads | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def legends(self) -> tuple[Scale, ...]:
@@ -182,7 +171,7 @@ class Page(_Drawn):
 
 
 @singledispatch
-def view_of(result: Any, *how: Any, **options: Any) -> Any:
+def view_of(result: Any, *settings: Any, **options: Any) -> Any:
     """The picture of a result, a View or a Page. Kinds of results register theirs: ``view_of.register(Kind, draw)``."""
     raise BadInput(f"there is no picture of a {type(result).__name__}.")
 

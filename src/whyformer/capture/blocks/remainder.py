@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.blocks.block import Block, Linear
-from whyformer.capture.blocks.residual import Divisor, Stream
+from whyformer.capture.blocks.block import Block, Divisor, Linear, Stream
 from whyformer.capture.blocks.tape import Env, Ref, TapedCall
-from whyformer.types import Site
+from whyformer.results.types import Site
 
 # Several tokens at a time make the matrices tall enough for the machine; more would only take memory.
 TOKENS, ROWS, ROWS_ON_DEVICE = 16, 512, 8192
@@ -28,7 +27,7 @@ Instead = dict[int, Callable[[Env], Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class Fold:
+class StreamProjection:
     """A projection that reads the normed stream: W·(s · M z) + const."""
 
     number: int  # of its result
@@ -111,7 +110,7 @@ class Finish:
 
     # The folded projections
 
-    def _through(self, fold: Fold, tokens: list[int]) -> Tensor:
+    def _through(self, fold: StreamProjection, tokens: list[int]) -> Tensor:
         """(B, H, tokens, out) -W·M·f_h(x_t)."""
         _, heads, keys, width = self.written_BHKE.shape
         way = Linear(fold.stream.steps, None)
@@ -130,7 +129,7 @@ class Finish:
 
     def _divided(self, divisor: Divisor, call: TapedCall) -> Callable[[Env], Tensor]:
         def run(env: Env) -> Tensor:
-            if divisor.how == "layer_norm":
+            if divisor.operation == "layer_norm":
                 stream, eps = env[call.inputs[0]], call.argument(4, "eps", 1e-5)
                 weight, bias = (
                     self.rest.constants[a.number] if isinstance(a, Ref) else None
@@ -140,9 +139,9 @@ class Finish:
             else:
                 out = call.run(ChainMap(env, self.rest.constants))[0]
                 scale = out
-                if divisor.how == "div":
+                if divisor.operation == "div":
                     scale = 1 / out
-                elif divisor.how == "rms_norm":
+                elif divisor.operation == "rms_norm":
                     stream, eps = env[call.inputs[0]], call.argument(3, "eps")
                     eps = torch.finfo(stream.dtype).eps if eps is None else eps
                     scale = (stream.square().mean(-1, keepdim=True) + eps).rsqrt()
@@ -151,7 +150,7 @@ class Finish:
 
         return run
 
-    def _based(self, fold: Fold) -> Callable[[Env], Tensor]:
+    def _based(self, fold: StreamProjection) -> Callable[[Env], Tensor]:
         def run(env: Env) -> Tensor:
             out: Tensor = fold.call.run(ChainMap(env, self.rest.constants))[0]
             base = out if fold.constant is None else out - fold.constant
@@ -161,7 +160,7 @@ class Finish:
 
         return run
 
-    def _folded(self, fold: Fold, weights_BQH: Tensor, parts_BHO: Tensor) -> Callable[[Env], Tensor]:
+    def _folded(self, fold: StreamProjection, weights_BQH: Tensor, parts_BHO: Tensor) -> Callable[[Env], Tensor]:
         """(W·M·z - what is gone) · s + const"""
 
         def run(env: Env) -> Tensor:
@@ -240,7 +239,7 @@ def _all_at_once(
     return summed.view(start.shape)
 
 
-def _folds(block: Block) -> list[Fold]:
+def _folds(block: Block) -> list[StreamProjection]:
     """Projections after the sum that read it through exactly one norm, and that norm's bias."""
     if block.before.scale_BQ is not None:
         return []
@@ -264,5 +263,5 @@ def _folds(block: Block) -> list[Fold]:
         if shift is not None:
             constant = shift @ matrix if constant is None else shift @ matrix + constant
         assert call.outs[0] is not None
-        folds.append(Fold(call.outs[0], call, stream, matrix, constant, stream.divisors[0]))
+        folds.append(StreamProjection(call.outs[0], call, stream, matrix, constant, stream.divisors[0]))
     return folds

@@ -19,7 +19,7 @@ from whyformer.capture.decompose.rules import RULES
 from whyformer.capture.decompose.shares import FunctionCall, Shares, diagonal, settled
 from whyformer.capture.functions import WRITES, name_of, open_body
 from whyformer.capture.intercept import current_path
-from whyformer.capture.notes import Notes
+from whyformer.capture.trail import Notes
 from whyformer.errors import NotOffered
 
 Watch = Callable[[str, Tensor, Shares], None]

@@ -23,20 +23,27 @@ from whyformer.capture.functions import (
     REVERSED_SUBS,
     Function,
     attention_weights,
+    in_model,
     out_of_place,
     plain_name,
     repeat_heads,
     sdpa_operands,
 )
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.lrp.changed_gradients import CONSTANT
-from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
-from whyformer.capture.lrp.positive_linear import Desk, positive_linear
-from whyformer.capture.lrp.redistribution import Totals, positive_part, product_of_two, proportional, split, whole
-from whyformer.capture.notes import Notes
-from whyformer.capture.scalar import in_model
+from whyformer.capture.leaves import Gaps, unruled_text
+from whyformer.capture.lrp.changed_gradients import BENDS, CONSTANT, Elementwise, carrying
+from whyformer.capture.lrp.redistribution import (
+    Desk,
+    Totals,
+    positive_linear,
+    positive_part,
+    product_of_two,
+    proportional,
+    split,
+    whole,
+)
 from whyformer.capture.site import OpenSite
-from whyformer.capture.unseen import Gaps, unruled_text
+from whyformer.capture.trail import Notes
 from whyformer.errors import AmbiguousLayout
 
 OPAQUE = ATTENTION | {"__get__"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,23 +12,116 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import (
+    ACTIVATIONS,
+    CASTS,
+    CLAMPS,
     COMPLEX_VIEWS,
+    DROPOUTS,
+    LAYOUTS,
     LINEAR,
+    LISTED,
     MEASURES,
+    PIECES,
     PRODUCTS,
+    RARE_ACTIVATIONS,
+    RARE_DROPOUTS,
     RARE_PRODUCTS,
+    REPEATS,
     WEIGHTED,
     Function,
+    in_model,
     open_body,
     out_of_place,
     plain_name,
     sdpa_operands,
     tensors_in,
 )
-from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
-from whyformer.capture.notes import Notes
-from whyformer.capture.scalar import in_model
-from whyformer.capture.unseen import Gaps, unruled_text
+from whyformer.capture.leaves import Gaps, unruled_text
+from whyformer.capture.trail import Notes
+
+# Which tensors are functions, element by element, of one and the same tensor, and which weigh others.
+#
+# Activations are often written out: ``0.5 * x * (1 + tanh(…x…))``, ``x * sigmoid(1.702 * x)``. Rules for products would
+# take such a line apart. So every tensor that was computed element by element from a single tensor carries that
+# tensor's mark: a product of two tensors with the same mark is a piece of an activation, a product of two others is a
+# gate.
+#
+# Of two factors the gate is the one that an activation or a softmax made, and that was only moved, chosen from or
+# normalised since: act(Wx) of a gated MLP, the weights a router gives its experts.
+
+# Curved: f(x) is not proportional to x. Of these the rules know BENDS as activations.
+BENDS = ACTIVATIONS | RARE_ACTIVATIONS
+CURVED = BENDS | CLAMPS | frozenset("exp expm1 log log1p abs reciprocal __rdiv__".split())
+STRAIGHT = (CASTS | DROPOUTS | RARE_DROPOUTS) | frozenset(
+    "add sub rsub __rsub__ mul div neg negative positive contiguous clone".split()
+)
+# A clamp is curved and makes no gate: GPT-OSS clamps what is gated as well.
+WEIGHING = (CURVED - CLAMPS) | {"softmax"}
+MOVES = (LAYOUTS | PIECES | REPEATS | LISTED) | frozenset(
+    "topk sort gather take_along_dim index_select select narrow __getitem__ where masked_fill masked_select scatter "
+    "scatter_add index_put roll flip".split()
+)
+LIKE = frozenset("type_as to view_as reshape_as expand_as".split())  # another tensor says what type or shape it gets
+
+
+def carrying(values: Any) -> list[Tensor]:
+    """The tensors among these that depend on the input, lists and tuples opened.
+
+    Parameters are frozen and the input is a leaf, so these are the ones that require a gradient.
+    """
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.requires_grad:
+                tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            tensors.extend(carrying(value))
+    return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The tensor something was computed from (a token: it may be gone by now), whether f(x) is curved in it, and
+    whether it weighs what it is multiplied with."""
+
+    origin: object
+    curved: bool = False
+    weighs: bool = False
+
+
+class Elementwise:
+    """The origin of every tensor that a rule has met."""
+
+    def __init__(self) -> None:
+        self._origins = Notes[Origin]()
+
+    def of(self, tensor: Tensor) -> Origin:
+        """Where it comes from: from itself, if nothing is known."""
+        origin = self._origins.get(tensor)
+        if origin is None:
+            origin = Origin(object())
+            self._origins.put(tensor, origin)
+        return origin
+
+    def follow(self, name: str, operands: Sequence[Tensor], out: Any) -> None:
+        """``out`` is ``name`` of these operands, constants left out."""
+        operands = operands[:1] if name in LIKE else operands
+        if name in MOVES or name == "softmax":
+            weighs = name in WEIGHING or all(self.of(t).weighs for t in operands)
+            for moved in carrying((out,)) if weighs else ():
+                self._origins.put(moved, Origin(object(), weighs=True))
+        if not isinstance(out, Tensor) or not operands or (name not in CURVED and name not in STRAIGHT):
+            return
+        origins = [self.of(t) for t in operands]
+        if any(o.origin is not origins[0].origin for o in origins):
+            weighs = all(o.weighs for o in (origins[:1] if name == "div" else origins))
+            self._origins.put(out, Origin(object(), weighs=weighs))  # out may be an operand, written in place
+            return
+        several = len(origins) > 1 and name in {"mul", "div"}
+        curved = several or name in CURVED or any(o.curved for o in origins)
+        weighs = several or name in WEIGHING or any(o.weighs for o in origins)
+        self._origins.put(out, Origin(origins[0].origin, curved, weighs))
+
 
 Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
 TINY = 1e-10

@@ -135,3 +135,110 @@ def split(a: Tensor, b: Tensor, totals: Totals) -> Tensor:
     NOTE[DIFF] the authors' sums run over the whole tensor, batch included; ``totals`` sums each input by itself.
     """
     return _Split.apply(a, b, totals)  # type: ignore[no-untyped-call, no-any-return]
+
+
+# The alpha-beta rule of a linear layer, z = W⁺x⁺ + W⁻x⁻ and R_in = x⁺ ∘ W⁺ᵀ(R/z) + x⁻ ∘ W⁻ᵀ(R/z), in few products.
+#
+# 2z = Wx + |W||x| and 2R_in = x ∘ Wᵀ(R/z) + |x| ∘ |W|ᵀ(R/z): three products, since Wx is known, and of the weights'
+# parts only |W|. All three are taken in the precision of the weights. Rows for which that would not do are taken as the
+# rule is written, in the precision of the pass: those whose relevance has large entries of both signs, and those where
+# Wx and |W||x| nearly cancel.
+
+CALM = 10  # Σ|R| / |ΣR| of the rows together that are taken in single precision
+CANCELLED = {torch.float32: 0.02, torch.float64: 1e-6}  # 2z / |Wx| up to which it is not taken for a difference
+FEW = 16  # rows that are taken as the rule is written: it costs them little, and at the head rounding grows longest
+TILE = 512  # rows at a time: what is computed on the way stays in the cache
+
+
+class Desk:
+    """Where the weights of one layer after the other lie in another precision, or without their signs.
+
+    They are used at once, and as large tensors made anew each time they would cost more than the products.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._rooms: dict[torch.dtype, Tensor] = {}
+
+    def copy(self, weight: Tensor) -> Tensor:
+        """The weight in the pass's precision, until something else is asked for."""
+        return weight if weight.dtype == self.dtype else self._room(weight, self.dtype).copy_(weight)
+
+    def size(self, weight: Tensor) -> Tensor:
+        """|W|, until something else is asked for."""
+        return torch.abs(weight, out=self._room(weight, weight.dtype))
+
+    def _room(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        room = self._rooms.get(dtype)
+        if room is None or room.numel() < weight.numel() or room.device != weight.device:
+            room = self._rooms[dtype] = torch.empty(weight.numel(), dtype=dtype, device=weight.device)
+        return room[: weight.numel()].view(weight.shape)
+
+
+class _PositiveLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, desk: Desk, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        shown: Tensor = torch.nn.functional.linear(x, desk.copy(weight))
+        # At least single, and never more than the pass itself has.
+        narrow = torch.float64 if x.dtype == weight.dtype == torch.float64 else torch.float32
+        ctx.desk = desk
+        ctx.save_for_backward(shown.to(narrow, copy=True), x, weight)  # the model may write into what is shown
+        return shown if bias is None else shown.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *relevances: Any) -> Any:
+        straight, x, weight = ctx.saved_tensors
+        x_MI, straight_MO, relevance_MO = (t.flatten(0, -2) for t in (x, straight, relevances[0]))
+        sums_M = relevance_MO.abs().sum(1)
+        rows = sums_M.nonzero()[:, 0]  # a head that reads one row leaves one to the last block
+        if len(rows) <= FEW or 4 * len(rows) < len(x_MI):
+            back_MI = torch.zeros_like(x_MI)
+        else:
+            back_MI, delicate_M = _in_three(x_MI, straight_MO, relevance_MO, weight.to(straight.dtype), ctx.desk)
+            if straight.dtype != x.dtype:
+                delicate_M |= _loud(sums_M, relevances[0].flatten(1).sum(1))
+            rows = delicate_M.nonzero()[:, 0]
+        if len(rows):
+            back_MI[rows] = _as_written(x_MI[rows], relevance_MO[rows], weight)
+        return None, back_MI.view(x.shape), None, None
+
+
+def _loud(sums_M: Tensor, total_B: Tensor) -> Tensor:
+    """Rows with so large entries, of both signs, that rounding them would show in the sum of all of one input."""
+    quiet_first = sums_M.view(len(total_B), -1).sort(1)
+    loud_BN = quiet_first.values.cumsum(1) > CALM * total_B.abs()[:, None]
+    return torch.empty_like(loud_BN).scatter_(1, quiet_first.indices, loud_BN).flatten()
+
+
+def _in_three(
+    x_MI: Tensor, straight_MO: Tensor, relevance_MO: Tensor, weight_OI: Tensor, desk: Desk
+) -> tuple[Tensor, Tensor]:
+    """The relevance of x in three products, and the rows for which it is not to be trusted."""
+    dtype, size_OI = weight_OI.dtype, desk.size(weight_OI)
+    back_MI = torch.empty_like(x_MI)
+    cancelled_M = torch.zeros(len(x_MI), dtype=torch.bool, device=x_MI.device)
+    for start in range(0, len(x_MI), TILE):
+        rows = slice(start, start + TILE)
+        x, straight = x_MI[rows].to(dtype), straight_MO[rows]
+        size = x.abs()
+        twice_z = torch.addmm(straight, size, size_OI.mT)
+        cancelled_M[rows] = torch.add(twice_z, straight, alpha=CANCELLED[dtype]).amin(1) < 0
+        slope = relevance_MO[rows].to(dtype, copy=True).div_(twice_z.add_(2 * TINY))
+        back_MI[rows] = (slope @ weight_OI).mul_(x).addcmul_(slope @ size_OI, size)
+    return back_MI, cancelled_M
+
+
+def _as_written(x_MI: Tensor, relevance_MO: Tensor, weight: Tensor) -> Tensor:
+    outputs = relevance_MO.any(0).nonzero()[:, 0]
+    if 2 * len(outputs) < len(weight):  # a head, of which one class is explained
+        relevance_MO, weight = relevance_MO[:, outputs], weight[outputs]
+    weight_OI = weight.to(x_MI.dtype)
+    above_OI, below_OI = weight_OI.clamp(min=0), weight_OI.clamp(max=0)
+    z = torch.addmm(x_MI.clamp(min=0) @ above_OI.mT, x_MI.clamp(max=0), below_OI.mT)
+    slope = relevance_MO / z.add_(TINY)
+    return torch.where(x_MI > 0, slope @ above_OI, slope @ below_OI).mul_(x_MI)
+
+
+def positive_linear(desk: Desk, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """:func:`~whyformer.capture.lrp.redistribution.positive_part` of linear(x, W, b)."""
+    return _PositiveLinear.apply(desk, x, weight, bias)  # type: ignore[no-untyped-call, no-any-return]

@@ -1,5 +1,5 @@
-"""The relevance engine: from one attention map per layer to one map for the whole model.
+"""Combine the attention maps of all layers into one map for the whole model.
 
-``maps.py`` one stream · ``streams.py`` several · ``windows.py`` attention inside windows · ``folded.py`` and
-``fold_pass.py`` the same without storing a map · ``value_vectors.py`` what each token's value adds to each position.
+``maps.py`` one stream of tokens, and attention inside windows · ``streams.py`` several streams · ``folded.py`` the same
+without storing a map · ``value_vectors.py`` what the value of each token adds to each position.
 """

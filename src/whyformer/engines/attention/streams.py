@@ -16,9 +16,9 @@ from torch import Tensor
 from whyformer.capture.fold import FoldedSite
 from whyformer.engines.attention.maps import chosen_layers, row_normalized
 from whyformer.errors import BadInput
+from whyformer.results.types import Record, Site
 from whyformer.shapes import BN, BQK, AnyBQK
 from whyformer.study.schedule import START, Link, Schedule, Step
-from whyformer.types import Record, Site
 
 Maps = dict[tuple[str, str], Tensor]
 Rows = dict[str, Tensor]  # key stream -> (B, N_query, N_key)

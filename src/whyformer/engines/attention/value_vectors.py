@@ -18,8 +18,8 @@ from torch import Tensor
 
 from whyformer.capture.blocks.block import Block, Linear
 from whyformer.errors import NotOffered
+from whyformer.results.types import Site
 from whyformer.shapes import BHKE, BHQK, BQ, BQE, BQK
-from whyformer.types import Site
 
 LEVELS = ("attn", "attn_res", "attn_res_ln", "enc")
 BUDGET = 1 << 22  # numbers that a chunk may hold

@@ -11,15 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import known_about
 from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent, slopes
-from whyformer.engines.gradient.patch_grid import smoothed
+from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.batch import Batch
+from whyformer.loan.borrow import known_about
 from whyformer.parameters import OneOf
 from whyformer.run import Run
-from whyformer.study.interference import MIXES, require_apart, rounding_step
-from whyformer.study.slopes import INPUT_SLOPES, Inputs, require_input_slopes
+from whyformer.study.interference import INPUT_SLOPES, MIXES, Inputs, require_apart, require_input_slopes, rounding_step
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
@@ -86,7 +85,7 @@ class InputSpace(ABC):
         return gradient.detach()
 
     def require_slopes(self, gradient: Tensor) -> None:
-        """Refuse a gradient at the inputs that is not the slope of the explained values (study/slopes.py)."""
+        """Refuse a gradient at the inputs that is not the slope of the explained values (study/interference.py)."""
         run = self.run
         if run.batch.reference_rows:
             return

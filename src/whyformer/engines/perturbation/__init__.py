@@ -1,6 +1,6 @@
-"""Inputs with parts away, and what the model says then.
+"""Mask parts of an input and compute the score of what remains.
 
-``players.py`` who joins and leaves · ``variants.py`` the tensors of it · ``prefix.py`` variants of a prompt that share
-its beginning · ``game.py`` each variant asked once · ``ranking.py`` from scores to an order of parts ·
-``regression.py`` Shapley values from the answers.
+``players.py`` which parts are masked together, and their order by score · ``variants.py`` the masked tensors ·
+``game.py`` the score of each variant, computed once; variants of a prompt share its beginning · ``regression.py``
+Shapley values from these scores.
 """

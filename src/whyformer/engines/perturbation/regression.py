@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from whyformer.shapes import Array
 
 # How much noise a prior expects for what it expects of the values, from "next to nothing: least squares" to "all of
 # it: stay with the prior". The noise is what is not a sum over players.

@@ -12,14 +12,12 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName, listed
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch
-from whyformer.inputs.columns import with_deleted
+from whyformer.inputs.batch import Batch, with_deleted
 from whyformer.inputs.language import spans_without, without_tokens
-from whyformer.inputs.streams import fitting, without_each
+from whyformer.inputs.similarity import fitting, without_each
+from whyformer.results.types import Units
 from whyformer.run import Run
-from whyformer.types import Units
-
-Array = np.ndarray[Any, Any]
+from whyformer.shapes import Array
 
 
 class Variants(ABC):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from whyformer.engines.perturbation.game import VALUES
-from whyformer.engines.perturbation.ranking import (
+from whyformer.engines.perturbation.players import (
     FRACTIONS,
     area,
     leave_one_out,
@@ -19,16 +19,15 @@ from whyformer.engines.perturbation.ranking import (
     without_top,
 )
 from whyformer.errors import one_of
-from whyformer.evaluate.trial import Trial
-from whyformer.parameters import Filled, OneOf, Share
+from whyformer.evaluate.contender import Trial
+from whyformer.parameters import NotEmpty, OneOf, Share
 from whyformer.registry import metric
-
-Array = np.ndarray[Any, Any]
+from whyformer.shapes import Array
 
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # ERASER's
 STEPS = tuple(i / 10 for i in range(10))  # 0, 10, …, 90 %
 AVERAGES = ("code", "paper")
-Fractions = Annotated[Sequence[Share], Filled()]
+Fractions = Annotated[Sequence[Share], NotEmpty()]
 Value = Annotated[str, OneOf(*VALUES)]
 
 # Masks: the variants that a metric asks for. They take the metric's options, and leave those alone that say nothing
@@ -175,10 +174,10 @@ def negative_perturbation(trial: Trial, *, fractions: Fractions = STEPS) -> floa
 # ERASER: what was called important, taken away or left alone.
 
 
-def average(falls_F: Array, how: str) -> float:
+def average(falls_F: Array, rule: str) -> float:
     """Over the bins: their mean (the authors' code), or their sum over one more (the paper counts k = 0 as well)."""
-    one_of("average", how, AVERAGES)
-    return float(falls_F.sum() / (len(falls_F) + (how == "paper")))
+    one_of("average", rule, AVERAGES)
+    return float(falls_F.sum() / (len(falls_F) + (rule == "paper")))
 
 
 @metric(

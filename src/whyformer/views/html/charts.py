@@ -2,16 +2,287 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from whyformer.views.axes import Axis, axes_of, styles, x_of
-from whyformer.views.color import colour, hexadecimal, ink_on
-from whyformer.views.marks import Lines, Scale, Scatter, Table
+from whyformer.shapes import Array
+from whyformer.views.header import decimals, fixed, short, whole_percent
+from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture, png
+from whyformer.views.marks import (
+    LEAST,
+    Dialogue,
+    Frame,
+    HeadColours,
+    Heat,
+    Lines,
+    Matrix,
+    Passage,
+    Picture,
+    Piece,
+    Reading,
+    Scale,
+    Scatter,
+    TableMark,
+    Utterance,
+)
+from whyformer.views.scales import Axis, axes_of, colour, colours, hexadecimal, ink_on, styles, x_of
 
-Array = np.ndarray[Any, Any]
+# Pictures and matrices as inline SVG: pixels in an embedded PNG, labels and tips as text.
+
+LONGEST = 320  # pixels of the longer side of a picture
+MOST_CELL_TIPS = 1024  # cells that get a tip each
+CELL, LETTER = 22.0, 7.4  # of a labelled matrix: side of a cell, width of a letter
+NUMBERED = 40.0  # side of a cell with its number in it
+MOST_NUMBERS = 400
+UPRIGHT = 3  # letters of a column's label that need not be slanted
+LONGEST_LABEL = 16
+FEW_LABELS, LONGEST_OF_FEW = 12, 26  # names of methods are to be read whole
+MOST_LABELS = 48
+NAME = 16  # height of the name at a box
+
+
+def picture_svg(mark: Picture) -> str:
+    size = canvas_size(mark, LONGEST)
+    return _framed(size, _image(picture(mark, size), size) + _boxes(mark.frames, size), "the image")
+
+
+def heat_svg(mark: Heat) -> str:
+    size = canvas_size(mark, LONGEST)
+    tips = _tips(mark, size) if mark.interpolation == "nearest" and not mark.fine else ""
+    return _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
+
+
+def heads_svg(mark: HeadColours) -> str:
+    size = canvas_size(mark, LONGEST)
+    return _framed(size, _image(painted_heads(mark, size), size), "attention heads over the image")
+
+
+def _tips(mark: Heat, size: tuple[int, int]) -> str:
+    rows, columns = mark.values_RC.shape
+    if rows * columns > MOST_CELL_TIPS:
+        return ""
+    digits = decimals(mark.values_RC.ravel().tolist())
+    height, width = size[0] / rows, size[1] / columns
+    return "".join(
+        f'<rect x="{c * width:.2f}" y="{r * height:.2f}" width="{width:.2f}" height="{height:.2f}" fill="none" '
+        f'pointer-events="all"><title>patch {row},{c}: {fixed(mark.values_RC[r, c], digits)}</title></rect>'
+        for r, row in zip(range(rows), range(rows)[::-1] if mark.upwards else range(rows), strict=True)
+        for c in range(columns)
+    )
+
+
+def _boxes(frames: tuple[Frame, ...], size: tuple[int, int]) -> str:
+    """White on a dark line, which shows on every colour; the name above the box, or inside where there is no room."""
+    height, width = size
+    parts = []
+    for frame in frames:
+        left, top, right, bottom = (
+            edge * full for edge, full in zip(frame.box, (width, height, width, height), strict=True)
+        )
+        place = f'x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" fill="none"'
+        parts.append(f'<rect {place} stroke="#000" stroke-width="4"/><rect {place} stroke="#fff" stroke-width="2"/>')
+        long = len(frame.label) * LETTER + 8
+        x, y = max(0.0, min(left, width - long)), top - NAME if top >= NAME else top
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{long:.1f}" height="{NAME}" fill="#000"/>'
+            f'<text x="{x + 4:.1f}" y="{y + NAME - 4:.1f}" font-size="12" fill="#fff">{escape(frame.label)}</text>'
+        )
+    return "".join(parts)
+
+
+def _framed(size: tuple[int, int], inner: str, name: str) -> str:
+    return f'<svg viewBox="0 0 {size[1]} {size[0]}" role="img" aria-label="{escape(name)}">{inner}</svg>'
+
+
+def _image(pixels: Array, size: tuple[float, float], x: float = 0, y: float = 0, blocky: bool = False) -> str:
+    data = b64encode(png(pixels)).decode()
+    style = ' style="image-rendering:pixelated"' if blocky else ""
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{size[1]:.1f}" height="{size[0]:.1f}"'
+    return f'<image {place} preserveAspectRatio="none"{style} href="data:image/png;base64,{data}"/>'
+
+
+def matrix_svg(mark: Matrix) -> str:
+    pixels = colours(mark.scale, mark.values)
+    rows, columns = mark.values.shape
+    if mark.small:
+        frame = (
+            f'<rect width="{columns}" height="{rows}" fill="none" stroke="#d8dde3" stroke-width="{columns / 100:.2f}"/>'
+        )
+        drawn = _image(pixels, (rows, columns), blocky=True) + frame
+        return _framed((rows, columns), drawn, "attention map").replace("<svg", '<svg class="wf-map-small"', 1)
+    labelled = max(rows, columns) <= MOST_LABELS
+    longest = LONGEST_LABEL if max(rows, columns) > FEW_LABELS else LONGEST_OF_FEW
+    row_labels = [_short(x, longest) for x in mark.row_labels] if labelled else []
+    column_labels = [_short(x, longest) for x in mark.column_labels] if labelled else []
+    numbered = mark.numbers and rows * columns <= MOST_NUMBERS
+    cell = NUMBERED if numbered else CELL if labelled else 480 / max(rows, columns)
+    slanted = max((len(x) for x in column_labels), default=0) > UPRIGHT
+    left = 22 + max((len(x) for x in row_labels), default=0) * LETTER + (8 if mark.row_axis else 0)
+    top = 22 + (max(len(x) for x in column_labels) * LETTER * 0.8 if slanted else 0)
+    height, width = rows * cell, columns * cell
+    parts = [_image(pixels, (height, width), left, top, blocky=True)]
+    parts.append(
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="none" stroke="#d8dde3"/>'
+    )
+    for i, label in enumerate(row_labels):
+        y = top + (i + 0.68) * cell
+        parts.append(f'<text x="{left - 5:.1f}" y="{y:.1f}" text-anchor="end">{escape(label)}</text>')
+    for i, label in enumerate(column_labels):
+        at = f"{left + (i + (0.6 if slanted else 0.5)) * cell:.1f},{top - 6:.1f}"
+        turned = "rotate(-55)" if slanted else ""
+        anchor = "" if slanted else ' text-anchor="middle"'
+        parts.append(f'<text transform="translate({at}) {turned}"{anchor}>{escape(label)}</text>')
+    if numbered:
+        parts += _numbers(mark, pixels, left, top)
+    if labelled and rows * columns <= MOST_CELL_TIPS:
+        parts += _cell_tips(mark, left, top, cell)
+    grey = 'fill="#57606a" text-anchor="middle"'
+    # The names of the axes can be longer than the axes.
+    half_across, half_down = (len(axis) * LETTER / 2 for axis in (mark.column_axis, mark.row_axis))
+    across, down = max(left + width / 2, 22 + half_across), max(top + height / 2, half_down)
+    end = max(top + height, down + half_down)
+    if mark.column_axis:
+        parts.append(f'<text x="{across:.1f}" y="{end + 16:.1f}" {grey}>{escape(mark.column_axis)}</text>')
+    if mark.row_axis:
+        parts.append(f'<text transform="translate(11.0,{down:.1f}) rotate(-90)" {grey}>{escape(mark.row_axis)}</text>')
+    # Slanted labels of the last columns reach out to the right.
+    reach = max((len(x) for x in column_labels[-3:]), default=0) * LETTER * 0.6 if slanted else 0
+    total = max(left + width + reach, across + half_across) + 6
+    body = f'<g font-family="inherit" font-size="12" fill="#1b1f24">{"".join(parts)}</g>'
+    return (
+        f'<svg class="wf-wide" style="max-width:{total * 1.15:.0f}px" '
+        f'viewBox="0 0 {total:.1f} {end + 24:.1f}" '
+        f'role="img" aria-label="attention map">{body}</svg>'
+    )
+
+
+def _numbers(mark: Matrix, pixels: Array, left: float, top: float) -> list[str]:
+    told = mark.told()
+    return [
+        f'<text x="{left + (c + 0.5) * NUMBERED:.1f}" y="{top + (r + 0.5) * NUMBERED + 4:.1f}" text-anchor="middle" '
+        f'fill="{ink_on((int(red), int(green), int(blue)))}">{short(float(told[r, c]))}</text>'
+        for r, row in enumerate(pixels)
+        for c, (red, green, blue) in enumerate(row)
+    ]
+
+
+def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
+    def name(labels: tuple[str, ...], i: int) -> str:
+        return labels[i] if i < len(labels) else str(i)
+
+    digits = min(4, decimals([float(x) for x in mark.values.ravel()]))
+
+    return [
+        f'<rect x="{left + c * cell:.1f}" y="{top + r * cell:.1f}" width="{cell:.1f}" height="{cell:.1f}" fill="none" '
+        f'pointer-events="all"><title>{escape(name(mark.row_labels, r))} → {escape(name(mark.column_labels, c))}: '
+        f"{fixed(float(mark.values[r, c]), digits)}</title></rect>"
+        for r in range(mark.values.shape[0])
+        for c in range(mark.values.shape[1])
+        if not np.isnan(mark.values[r, c])
+    ]
+
+
+def _short(label: str, longest: int) -> str:
+    longest = max(longest, 2 * LONGEST_LABEL) if " = " in label else longest  # a column and its value
+    return label if len(label) <= longest else label[: longest - 1] + "…"
+
+
+# What a language model read, and its answer: choose a token or a sentence of it to see what it came from.
+#
+# The page is whole without its script (frontend/src/dialogue.js): it shows the mean over the answer.
+
+STEPS = 10_000  # shares are written as whole numbers of these
+LONGEST_CHIP = 60
+HINT = "Point at a token of the answer to see what it came from; a click (or Enter) holds it, arrow keys move on."
+
+
+def reading_html(mark: Reading) -> str:
+    """Voice by voice under their names; folds open by a click, what a template put in is small and grey."""
+    numbers = iter(range(len(mark.scored())))
+    return f'<div class="wf-reading">{"".join(_part(part, mark.scale, numbers) for part in mark.parts)}</div>'
+
+
+def _part(part: Utterance, scale: Scale, numbers: Any) -> str:
+    if part.quiet:
+        inner = "".join(_passage(passage, None, numbers) for passage in part.passages)
+        return f'<div class="wf-quiet" title="from the chat template">{inner}</div>'
+    inner = "".join(_passage(passage, scale, numbers) for passage in part.passages)
+    return f'<h4 class="wf-voice">{escape(part.heading)}</h4><div class="wf-run" dir="auto">{inner}</div>'
+
+
+def _passage(passage: Passage, scale: Scale | None, numbers: Any) -> str:
+    inner = "".join(_piece(piece, scale, numbers) for piece in passage.pieces)
+    if not passage.folded:
+        return inner
+    strongest = max((p.score or 0.0 for p in passage.pieces if not p.aside), key=abs, default=0.0)
+    style = "" if scale is None else f' style="{_style(scale, strongest)}"'
+    return f'<details class="wf-fold"><summary{style}>{escape(passage.folded)}</summary>{inner}</details>'
+
+
+def _piece(piece: Piece, scale: Scale | None, numbers: Any) -> str:
+    if piece.score is None:
+        return escape(piece.text)
+    drawn = "" if piece.aside or scale is None else f' style="{_style(scale, piece.score)}"'
+    kind = "wf-token" + " wf-special" * (piece.special and scale is not None) + " wf-aside" * piece.aside
+    tip = "not on the scale" if piece.aside else f"{piece.score:.4g}"
+    return f'<span class="{kind}" data-piece="{next(numbers)}"{drawn} title="{tip}">{escape(piece.text)}</span>'
+
+
+def _style(scale: Scale, score: float) -> str:
+    background = colour(scale, score)
+    return f"background:{hexadecimal(background)};color:{ink_on(background)}"
+
+
+def dialogue_html(mark: Dialogue) -> str:
+    whole = (0, len(mark.said))
+    said = "".join(_button(text, (t, t + 1), _name(text)) for t, text in enumerate(mark.said))
+    chips = [_button("the whole answer", whole, "the whole answer")]
+    if len(mark.sentences) > 1:
+        for number, (first, end) in enumerate(mark.sentences, 1):
+            text = "".join(mark.said[first:end])
+            chips.append(_button(_cut(f"{number}: {' '.join(text.split())}"), (first, end), f"sentence {number}"))
+    sources = ", ".join(f"{' '.join(text.split())} {whole_percent(share)}" for text, share in mark.sources(*whole, 6))
+    return (
+        '<div class="wf-dialogue">'
+        f'<p class="wf-said" dir="auto" role="toolbar" aria-label="the answer, token by token">{said}</p>'
+        f'<p class="wf-chips">{"".join(chips)}<span class="wf-note">{HINT}</span></p>'
+        f'<p class="wf-from" aria-live="polite">the whole answer ← {escape(sources or "no word in particular")}</p>'
+        f"{reading_html(mark.reading)}"
+        f'<script type="application/json" class="wf-data">{_data(mark)}</script></div>'
+    )
+
+
+def _button(text: str, tokens: tuple[int, int], name: str) -> str:
+    which = f'data-first="{tokens[0]}" data-end="{tokens[1]}" data-name="{escape(name)}"'
+    return f'<button type="button" {which}>{escape(text)}</button>'
+
+
+def _name(text: str) -> str:
+    return f"“{text.strip() or text}”"
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= LONGEST_CHIP else words[: LONGEST_CHIP - 1] + "…"
+
+
+def _data(mark: Dialogue) -> str:
+    """What the script draws from, as JSON that cannot end its own element."""
+    rounded = np.round(mark.shares * STEPS)
+    shares = [[None if np.isnan(share) else int(share) for share in row] for row in rounded]
+    data = {
+        "signed": mark.reading.scale.signed,
+        "steps": STEPS,
+        "least": LEAST,
+        "ordinary": [int(plain) for plain in mark.ordinary],
+        "shares": shares,
+        "aside": [np.flatnonzero(row).tolist() for row in mark.aside],
+    }
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
 
 GREY = "#57606a"
 WIDTH, HEIGHT = 520.0, 300.0
@@ -21,7 +292,7 @@ MOST_TIPS = 600  # points that get a tip each
 MOST_DOTS = 40  # of a curve
 
 
-def table_html(mark: Table) -> str:
+def table_html(mark: TableMark) -> str:
     head = "".join(
         f'<th style="{_cell(i)}border-bottom:1px solid #8a929b">{escape(c)}</th>' for i, c in enumerate(mark.columns)
     )

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 
 from whyformer.files.image_file import LONGEST, jpeg_uri
-from whyformer.types import Explanation, Units
-from whyformer.views.cells import largest
-from whyformer.views.facts import explained
-from whyformer.views.folding import folded_units, folded_words
-from whyformer.views.image import frames_of, of_sound, png, shrunk
-from whyformer.views.scales import aside_of, position_read, share
-from whyformer.views.table import untried
-from whyformer.views.view import Explained, Heads, Panel, Rows, Trust, View
+from whyformer.results.types import Explanation, Units
+from whyformer.shapes import Array
+from whyformer.views.header import explained
+from whyformer.views.image_marks import frames_of, of_sound, png, shrunk
+from whyformer.views.scales import aside_of, largest, position_read, share
+from whyformer.views.table_marks import untried
+from whyformer.views.text_marks import folded_units, folded_words
+from whyformer.views.view import Explained, Heads, Panel, TableRows, Trust, View
 
-Array = np.ndarray[Any, Any]
 DIGITS = 9  # significant, of scores: as many as tell two of them apart
 MOST_CELLS = 512  # rows and columns of a map; of longer inputs, neighbours stand together
 MOST_HEAD_CELLS = 500_000  # of all heads together
@@ -47,7 +46,7 @@ def live_html(view: View) -> str:
     if isinstance(view.explained, Explained):
         data = _of_input(view.explained, view.panels)
     else:
-        data = _of_rows(view.explained) if isinstance(view.explained, Rows) else _of_heads(view.explained)
+        data = _of_rows(view.explained) if isinstance(view.explained, TableRows) else _of_heads(view.explained)
     return f'<script type="application/json" class="wf-data" data-kind="{data["kind"]}">{as_json(data)}</script>'
 
 
@@ -198,7 +197,7 @@ def _grid(values: Array) -> dict[str, Any]:
     return {"rows": len(cells), "columns": cells.shape[1], "low": low, "high": high, "data": data}
 
 
-def _of_rows(rows: Rows) -> dict[str, Any]:
+def _of_rows(rows: TableRows) -> dict[str, Any]:
     first = rows.explanations[0].units
     plain = [i for i, special in enumerate(first.special) if not special]
     return {

@@ -1,5 +1,4 @@
-"""Views on a terminal, in colour or without.
+"""Draw views on a terminal, with or without colour.
 
-``page.py`` the page · ``runs.py`` highlighted text · ``blocks.py`` pictures and matrices · ``charts_terminal.py``
-tables, curves and points.
+``terminal_page.py`` the page · ``blocks.py`` text, pictures, matrices, tables and curves.
 """

@@ -3,20 +3,238 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from itertools import groupby
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from whyformer.files.image_file import resized
-from whyformer.views.color import colours, head_colour, ink_on
-from whyformer.views.facts import short
-from whyformer.views.image import canvas_size, framed, painted, painted_heads, picture, shrunk
-from whyformer.views.marks import HeadColours, Heat, Matrix, Picture, Scale
+from whyformer.shapes import Array
+from whyformer.views.header import number, short, whole_percent
+from whyformer.views.html.charts import SHADE
+from whyformer.views.image_marks import canvas_size, framed, painted, painted_heads, picture, shrunk
+from whyformer.views.marks import (
+    Dialogue,
+    HeadColours,
+    Heat,
+    Line,
+    Lines,
+    Matrix,
+    Picture,
+    Piece,
+    Reading,
+    Scale,
+    Scatter,
+    TableMark,
+    TokenRun,
+)
+from whyformer.views.scales import axes_of, colour, colours, head_colour, hexadecimal, ink_on, limits, styles, x_of
+from whyformer.views.text_marks import Char, characters_of, wrapped
 
-Array = np.ndarray[Any, Any]
+# Tables, curves and points on a terminal: columns of text, a curve as a line of blocks, points as letters.
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+FEWEST = 8  # blocks of a curve
+TALL, WIDE = 14, 60  # lines and columns of a plane of points, at most
+POINTS = "·o+x*#@%"
+
+
+def table_block(mark: TableMark, width: int, coloured: bool) -> RenderableType:
+    """Columns that do not fit beside each other go below, under the first one again."""
+    groups = _groups(mark, width)
+    return Group(*(_columns(mark, [0, *group], coloured) for group in groups))
+
+
+def _groups(mark: TableMark, width: int) -> list[list[int]]:
+    sizes = [
+        max(len(mark.columns[c]), *(len(row[c]) for row in mark.rows), 0) + 2 if mark.rows else len(mark.columns[c]) + 2
+        for c in range(len(mark.columns))
+    ]
+    groups: list[list[int]] = [[]]
+    room = width - sizes[0]
+    for column in range(1, len(sizes)):
+        if groups[-1] and sizes[column] > room:
+            groups.append([])
+            room = width - sizes[0]
+        groups[-1].append(column)
+        room -= sizes[column]
+    return groups
+
+
+def _columns(mark: TableMark, chosen: list[int], coloured: bool) -> RichTable:
+    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for column in chosen:
+        table.add_column(Text(mark.columns[column]), justify="right" if column else "left", no_wrap=True)
+    for r, row in enumerate(mark.rows):
+        cells = []
+        for column in chosen:
+            shade = mark.shade(r, column)
+            style = "dim" if r in mark.quiet else ""
+            if coloured and shade is not None:
+                background = colour(SHADE, shade)
+                style = f"{ink_on(background)} on {hexadecimal(background)}"
+            cells.append(Text(row[column], style=style))
+        table.add_row(*cells)
+    table.add_row("")
+    return table
+
+
+def lines_block(mark: Lines, width: int, coloured: bool) -> RenderableType:
+    """Each curve as blocks between the lowest and the highest value of all, with its ends."""
+    low, high = limits(mark)
+    longest = max(len(line.name) for line in mark.lines)
+    room = max(FEWEST, min(max(len(x_of(mark, line)) for line in mark.lines), width - narrowest_lines(mark) + FEWEST))
+    curves = []
+    for line in mark.lines:
+        values = line.values if len(line.values) else np.full(1, np.nan)
+        picked = values[np.linspace(0, len(values) - 1, room).round().astype(int)]
+        places = (picked - low) / (high - low) * (len(BLOCKS) - 1)
+        drawn = "".join(" " if not np.isfinite(p) else BLOCKS[round(float(p))] for p in places)
+        text = f"{line.name:<{longest}}  {drawn}  {_ends(line)}"
+        curves.append(Text(text, style="dim" if line.quiet else "", no_wrap=True))
+    return Group(*curves, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
+
+
+def narrowest_lines(mark: Lines) -> int:
+    """Columns that the names, a few blocks and both ends of the curves need."""
+    return max(len(line.name) for line in mark.lines) + max(len(_ends(line)) for line in mark.lines) + FEWEST + 4
+
+
+def _ends(line: Line) -> str:
+    return f"{number(float(line.values[0]))} → {number(float(line.values[-1]))}" if len(line.values) else ""
+
+
+def scatter_block(mark: Scatter, width: int, coloured: bool) -> RenderableType:
+    """A plane of characters, one per kind of points; later kinds stand before earlier ones."""
+    across, up = axes_of(mark)
+    wide = max(FEWEST, min(WIDE, width - 12))
+    plane = [[Text(" ") for _ in range(wide)] for _ in range(TALL)]
+    keys = Text()
+    for number_of, (group, (ink, _)) in enumerate(zip(mark.groups, styles(mark.groups), strict=True)):
+        letter = Text(POINTS[number_of % len(POINTS)], style=ink if coloured else "")
+        keys.append_text(letter).append(f" {group.name}  ")
+        for x, y in zip(across.shares(group.x), up.shares(group.y), strict=True):
+            if np.isfinite(x) and np.isfinite(y):
+                plane[TALL - 1 - round(y * (TALL - 1))][round(x * (wide - 1))] = letter
+    lines = []
+    for height, row in enumerate(plane):
+        value = number(up.end) if height == 0 else number(up.start) if height == TALL - 1 else ""
+        lines.append(Text(f"{value:>9} │", no_wrap=True).append_text(Text("").join(row)))
+    ends = f"{number(across.start)}{number(across.end):>{max(1, wide - len(number(across.start)))}}"
+    lines.append(Text(" " * 11 + ends, no_wrap=True))
+    return Group(*lines, keys, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
+
+
+# Highlighted text on a terminal: wrapped by hand, so that marks stay under (or behind) their words. And an answer,
+# with what each of its tokens came from, over what was read.
+
+HATCH = "╱"
+MOST_TOKENS = 24  # of an answer, that are followed one by one
+LONGEST_TOKEN = 18
+RISING = " ▁▂▃▄▅▆▇█"
+HANGING = " ▔▀█"
+
+
+def run_lines(run: TokenRun, width: int, coloured: bool) -> list[Text]:
+    """Lines of text with coloured backgrounds; without colours, blocks under the words (above and under if signed)."""
+    lines: list[Text] = []
+    for line in wrapped(characters_of(run), width):
+        lines += [_highlighted(line, run.scale)] if coloured else _with_blocks(line, run.scale)
+    return lines
+
+
+def _highlighted(line: list[Char], scale: Scale) -> Text:
+    text = Text(no_wrap=True)
+    for _, group in groupby(line, key=lambda c: c.piece):
+        characters = list(group)
+        first, words = characters[0], "".join(c.char for c in characters)
+        if first.tint is None:
+            text.append(words)
+            continue
+        if first.aside:
+            text.append(words, style="dim strike")
+            continue
+        background = colour(scale, first.tint)
+        style = f"{ink_on(background)} on {hexadecimal(background)}"
+        text.append(words, style=f"{style} italic" if first.special else style)
+    return text
+
+
+def _with_blocks(line: list[Char], scale: Scale) -> list[Text]:
+    words = "".join(c.char for c in line)
+    above = "".join(_block(c, scale, 1) for c in line)
+    below = "".join(_block(c, scale, -1) for c in line)
+    if not scale.signed:
+        return [Text(words, no_wrap=True), Text(above, no_wrap=True)]
+    return [Text(part, no_wrap=True) for part in (above, words, below)]
+
+
+def _block(char: Char, scale: Scale, sign: int) -> str:
+    cells = cell_len(char.char)
+    if char.aside:
+        return (HATCH if sign > 0 else " ") * cells
+    length = 0.0 if char.tint is None else (scale.length(char.tint) if scale.signed else scale.position(char.tint))
+    marks = RISING if sign > 0 else HANGING
+    level = round(max(0.0, length * sign) * (len(marks) - 1))
+    return marks[level] * cells
+
+
+def reading_lines(mark: Reading, width: int, coloured: bool) -> list[Text]:
+    """Voice by voice under their names; folds in one line of words, what a template put in without colours."""
+    lines: list[Text] = []
+    for part in mark.parts:
+        if part.quiet:
+            words = "".join(piece.text for passage in part.passages for piece in passage.pieces)
+            lines += [Text(line, style="dim") for line in _cut(f"{part.heading}: {words}", width)]
+            continue
+        lines.append(Text(part.heading, style="bold" if coloured else "", no_wrap=True))
+        for passage in part.passages:
+            if passage.folded:
+                lines.append(Text(f"{passage.folded}, not shown …", style="dim"))
+            else:
+                lines += run_lines(TokenRun(passage.from_its_first_word(), mark.scale), width, coloured)
+    return lines
+
+
+def dialogue_lines(mark: Dialogue, width: int, coloured: bool) -> list[Text]:
+    """The answer; its sentences and its first tokens, each with what it came from; what was read, and the mean."""
+    lines = [Text("".join(c.char for c in line), style="bold") for line in _plainly("".join(mark.said).strip(), width)]
+    lines.append(Text())
+    if len(mark.sentences) > 1:
+        for first, end in mark.sentences:
+            lines += _came_from("".join(mark.said[first:end]).strip(), mark, first, end, width, LONGEST_TOKEN * 2)
+        lines.append(Text())
+    for token in range(min(len(mark.said), MOST_TOKENS)):
+        lines += _came_from(mark.said[token].strip() or repr(mark.said[token]), mark, token, token + 1, width)
+    if len(mark.said) > MOST_TOKENS:
+        lines.append(Text(f"… {len(mark.said) - MOST_TOKENS} more tokens", style="dim"))
+    lines += [Text(), Text("what it read, with the mean over the answer", style="dim")]
+    return lines + reading_lines(mark.reading, width, coloured)
+
+
+def _came_from(name: str, mark: Dialogue, first: int, end: int, width: int, room: int = LONGEST_TOKEN) -> list[Text]:
+    sources = mark.sources(first, end)
+    longest = max(LONGEST_TOKEN, width // 3)
+    words = ", ".join(f"{_cut(' '.join(text.split()), longest)[0]} {whole_percent(share)}" for text, share in sources)
+    words = words or "no word in particular"
+    room = min(room, width // 3)
+    shown = set_cell_size(_cut(" ".join(name.split()), room)[0], room)
+    text = Text(f"{shown} ← ", no_wrap=True)
+    return [text.append(_cut(words, width - cell_len(text.plain))[0])]
+
+
+def _cut(words: str, width: int) -> list[str]:
+    """At most one line."""
+    return [words if cell_len(words) <= width else set_cell_size(words, max(1, width - 1)).rstrip() + "…"]
+
+
+def _plainly(words: str, width: int) -> list[list[Char]]:
+    return wrapped(characters_of(TokenRun((Piece(words),), Scale(0.0, 1.0))), width)
+
+
 SHADES = "·░▒▓█"  # a dot for nothing, so that the edges of a map are seen
 MINUS = "·:-=#"  # negative scores
 TALLEST = 32  # pixels; two per line

@@ -1,0 +1,313 @@
+"""Attention is not not explanation: does this model need its attention at all? (Wiegreffe & Pinter 2019)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.checks.attention_rows import Choice, LayerRows, Rows, outputs_with, require_decision, rows_of
+from whyformer.checks.checkup import Finding, how_far_apart
+from whyformer.checks.distances import decisions, jsd, mean_known, tvd
+from whyformer.checks.exam import Exam, title_of
+from whyformer.errors import BadInput, NotOffered
+from whyformer.explainer import CoreExplainer
+from whyformer.parameters import Count
+from whyformer.results.types import Explanation
+from whyformer.run import Run
+
+# Is attention interpretable? Erase weights until the decision flips (Serrano & Smith 2019, arXiv:1906.03731).
+
+ORDERS = ("attention", "gradient", "gradient × attention", "random")
+OFTEN = 0.5  # share of inputs whose decision must flip by some order before orders are compared
+BEHIND = 0.1  # share of the weights by which attention may lag behind the best order
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """One input."""
+
+    title: str
+    units: int
+    erased: dict[str, float]  # per order: share of the weights erased when the decision flipped; 1 where it never did
+    flipped: dict[str, float]  # per order: did it flip (for random: the share of draws)
+    top_jsd: float  # of the outputs, when the highest weight alone is erased
+    random_jsd: float  # when a random one is
+    top_flips: bool
+    random_flips: bool
+
+
+@dataclass(frozen=True)
+class SerranoSmith:
+    """All inputs."""
+
+    inputs: tuple[Erasure, ...]
+    layers: str
+    heads: str
+    rows: str
+
+    def erased(self, order: str) -> float:
+        return mean_known([i.erased[order] for i in self.inputs])
+
+    @property
+    def ever_flips(self) -> bool:
+        return any(share > 0 for i in self.inputs for share in i.flipped.values())
+
+    def findings(self) -> tuple[Finding, ...]:
+        shares = {order: self.erased(order) for order in ORDERS}
+        numbers = {f"erased_{order}": share for order, share in shares.items()}
+        numbers["top_jsd"] = mean_known([i.top_jsd for i in self.inputs])
+        numbers["random_jsd"] = mean_known([i.random_jsd for i in self.inputs])
+        numbers["top_flips"] = float(np.mean([i.top_flips for i in self.inputs]))
+        numbers["random_flips"] = float(np.mean([i.random_flips for i in self.inputs]))
+        title = "Erased attention"
+        flips = max(mean_known([i.flipped[order] for i in self.inputs]) for order in ORDERS)
+        numbers["flipped"] = flips
+        if flips < OFTEN:
+            where = f"on {flips:.0%} of the inputs at most" if flips else "on none of the inputs"
+            text = (
+                f"Erasing the attention weights of ordinary tokens changes the decision {where}, in whatever order: in "
+                "these rows attention rarely decides (layers='all' looks at all layers)."
+            )
+            return (Finding("warning", "serrano_smith", title, text, numbers),)
+        best = min(shares, key=lambda order: shares[order])
+        listed = ", ".join(f"{order} {share:.0%}" for order, share in shares.items())
+        behind = shares["attention"] > shares[best] + BEHIND
+        text = (
+            f"Share of the weights that must be erased until the decision flips, by the order they go in: {listed}. "
+            + (
+                f"Attention does not name the decisive weights first; {best} does better."
+                if behind
+                else "The order of attention is about as good as any."
+            )
+        )
+        return (Finding("warning" if behind else "ok", "serrano_smith", title, text, numbers),)
+
+
+def serrano_smith(
+    exam: Exam,
+    *,
+    layers: Choice = "last",
+    heads: Choice = "all",
+    rows: Rows = "readout",
+    draws: Count = 3,
+    points: Count = 40,
+) -> SerranoSmith:
+    """How many attention weights must go until the decision flips, by attention, by gradient, by both, or by chance?
+
+    A weight is a key position, erased in all chosen heads and rows: set to 0 and the row renormalised. Only ordinary
+    tokens are erased. ``draws``: random orders that are averaged. ``points``: how often the decision is looked at;
+    after every weight where there are no more of them.
+
+    Misleads when: the residual carries the decision by itself; then no order flips it.
+    """
+    if draws < 1 or points < 1:
+        raise BadInput(f"draws={draws}, points={points}: at least one of each.")
+
+    def one(row: int) -> Erasure:
+        run = exam.run(row)
+        require_decision(run)
+        return _one(exam, row, rows_of(run, layers, heads, rows), run, draws, points)
+
+    key = ("serrano_smith", layers, heads, rows, draws, points)
+    with exam.borrowing():
+        erasures = tuple(
+            exam.cached(Erasure, (*key, row), partial(one, row))
+            for row in exam.track(range(exam.size), "erasing attention")
+        )
+    return SerranoSmith(erasures, str(layers), str(heads), rows)
+
+
+def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, points: int) -> Erasure:
+    if len({place.positions for place in places}) > 1:
+        raise NotOffered("layers of different stages have different tokens: name layers of one stage, e.g. 'last'.")
+    keys = torch.stack([place.free_P for place in places]).any(0).nonzero()[:, 0]
+    before = outputs_with(run, places, [p.weights_HRK[None] for p in places])[0]
+    attention, gradient, product = importance(run, places)
+    random = np.random.default_rng(exam.seed)
+    orders = {
+        "attention": [_descending(attention, keys)],
+        "gradient": [_descending(gradient, keys)],
+        "gradient × attention": [_descending(product, keys)],
+        "random": [keys[torch.from_numpy(random.permutation(len(keys))).to(keys.device)] for _ in range(draws)],
+    }
+    erased, flipped = {}, {}
+    for name, lists in orders.items():
+        shares = [_until_flip(run, places, order, before, points) for order in lists]
+        erased[name] = float(np.mean([1.0 if math.isnan(s) else s for s in shares]))
+        flipped[name] = float(np.mean([not math.isnan(s) for s in shares]))
+    alone = torch.stack([orders["attention"][0][:1], orders["random"][0][:1]])
+    single = outputs_with(run, places, [without(place, alone) for place in places])
+    changes = jsd(single, before)
+    flips = decisions(single) != decisions(before)
+    return Erasure(
+        title_of(exam.explanations[row]),
+        len(keys),
+        erased,
+        flipped,
+        float(changes[0]),
+        float(changes[1]),
+        bool(flips[0]),
+        bool(flips[1]),
+    )
+
+
+def importance(run: Run, places: list[LayerRows]) -> tuple[Tensor, Tensor, Tensor]:
+    """(P,) attention, its gradient (of the decision's log-odds), and their product, over heads, rows and layers."""
+    sites = run.record(grad=True, multi_stream=True).sites
+    totals = [torch.zeros(places[0].positions, device=places[0].weights_HRK.device) for _ in range(3)]
+    for place in places:
+        grad = sites[place.layer].attention_grad_BHQK
+        assert grad is not None
+        slope = place.of(grad)
+        values = (place.weights_HRK, slope, slope * place.weights_HRK)
+        totals = [total + place.summed(v.sum(0)[None])[0] for total, v in zip(totals, values, strict=True)]
+    return totals[0], totals[1], totals[2]
+
+
+def _descending(values_K: Tensor, keys: Tensor) -> Tensor:
+    return keys[values_K[keys].argsort(descending=True, stable=True)]
+
+
+def _until_flip(run: Run, places: list[LayerRows], order: Tensor, before_C: Tensor, points: int) -> float:
+    """Share of the keys that were erased when the decision first changed; NaN where it never did."""
+    counts = np.unique(np.ceil(np.linspace(0, len(order), min(points, len(order)) + 1)[1:]).astype(int)).tolist()
+    gone = [order[:count] for count in counts]
+    filled = torch.stack([torch.cat([g, g[:1].expand(len(order) - len(g))]) for g in gone])
+    outputs = outputs_with(run, places, [without(place, filled) for place in places])
+    flips = (decisions(outputs) != decisions(before_C)).nonzero()[:, 0]
+    return counts[int(flips[0])] / len(order) if len(flips) else float("nan")
+
+
+def without(place: LayerRows, gone_VM: Tensor) -> Tensor:
+    """(V, H, R, K) rows with the keys of each variant erased and the rest renormalised; nothing left stays nothing."""
+    rows = place.weights_HRK.repeat(len(gone_VM), 1, 1, 1)
+    stays_VP = torch.ones(len(gone_VM), place.positions, dtype=torch.bool, device=rows.device)
+    stays_VP.scatter_(1, gone_VM, False)
+    total = rows.sum(-1, keepdim=True)
+    left = rows * stays_VP[:, place.keys_RK][:, None]
+    remaining = left.sum(-1, keepdim=True)
+    return torch.where(remaining > 0, left * total / remaining.clamp(min=torch.finfo(left.dtype).tiny), 0.0)
+
+
+SMALL_CHANGE = 0.05
+FAR = 0.2
+
+
+@dataclass(frozen=True)
+class UniformTest:
+    """One input with uniform attention."""
+
+    title: str
+    change: float  # |Δp| with uniform weights in the chosen rows
+    change_everywhere: float  # in every row of every layer
+    flips: bool
+    flips_everywhere: bool
+    jsd: float  # of the model's own attention from uniform
+    seed_jsd: float  # mean over the other models: JSD of their attention from this model's; NaN without any
+    seed_change: float  # |Δp| of their outputs
+
+
+@dataclass(frozen=True)
+class WiegreffePinter:
+    """All inputs."""
+
+    inputs: tuple[UniformTest, ...]
+    layers: str
+    models: int  # other models that were compared
+
+    def mean(self, name: str) -> float:
+        return mean_known([float(getattr(i, name)) for i in self.inputs])
+
+    def findings(self) -> tuple[Finding, ...]:
+        here, everywhere = self.mean("change"), self.mean("change_everywhere")
+        numbers = {
+            name: self.mean(name) for name in ("change", "change_everywhere", "flips", "flips_everywhere", "jsd")
+        }
+        needless = everywhere < SMALL_CHANGE
+        text = (
+            f"With uniform attention over ordinary tokens the output changes by {here:.3f} (|Δp|) in the rows that are "
+            f"read, and by {everywhere:.3f} in all rows of all layers. "
+        )
+        text += (
+            "The model hardly needs to look anywhere in particular on these inputs, so where it looks explains little."
+            if needless
+            else "Where attention goes matters to the model somewhere, so a test of attention means something here."
+        )
+        findings = [Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers)]
+        if self.models:
+            findings.append(self._seeds())
+        return tuple(findings)
+
+    def _seeds(self) -> Finding:
+        apart, change = self.mean("seed_jsd"), self.mean("seed_change")
+        numbers = {"seed_jsd": apart, "seed_change": change, "models": float(self.models)}
+        text = (
+            f"The same model trained with {self.models} other seed{'s' if self.models > 1 else ''} attends "
+            f"{'elsewhere' if apart >= FAR else 'alike'} ({how_far_apart(apart)}), and their probabilities "
+            f"differ by {change:.3f}. "
+            "An adversarial map is surprising only if it differs by more than that."
+        )
+        return Finding("note" if apart >= FAR else "ok", "wiegreffe_pinter", "Other seeds", text, numbers)
+
+
+def wiegreffe_pinter(
+    exam: Exam, *, layers: Choice = "last", models: Sequence[Any] = (), heads: Choice = "all"
+) -> WiegreffePinter:
+    """What is left of the output with uniform attention, and how much does attention vary with the training seed?
+
+    Uniform: each ordinary token gets the same share of what ordinary tokens get together, in the readout rows of
+    ``layers`` and, beside it, in all rows of all layers. ``models``: the same architecture trained with other seeds;
+    their shown attention is compared by JSD.
+
+    Misleads when: a model that could do without attention was not trained to. The retrained version, the guided MLP
+    and the model-consistent adversary need training: ``whyformer.retrained_attention``.
+    """
+    others = [CoreExplainer(model, exam.explainer.processor) for model in models]
+    ours = exam.explain(method="raw_attention", scalar="probability")
+    theirs = [exam.explain(explainer=other, method="raw_attention", scalar="probability") for other in others]
+
+    def one(row: int) -> UniformTest:
+        run = exam.run(row)
+        read, far = _uniform(run, rows_of(run, layers, heads))
+        everywhere, _ = _uniform(run, rows_of(run, "all", rows="all"))
+        apart = [_apart(ours[row], explained[row]) for explained in theirs]
+        seeds = mean_known([j for j, _ in apart]), mean_known([c for _, c in apart])
+        return UniformTest(title_of(ours[row]), read[0], everywhere[0], read[1], everywhere[1], far, *seeds)
+
+    key = ("wiegreffe_pinter", layers, heads, [other.model for other in others])
+    with exam.borrowing():
+        tests = [
+            exam.cached(UniformTest, (*key, row), partial(one, row))
+            for row in exam.track(range(exam.size), "uniform attention")
+        ]
+    return WiegreffePinter(tuple(tests), str(layers), len(others))
+
+
+def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], float]:
+    """|Δp| and whether the decision flips with uniform weights; and how far the last layer's own map is from them.
+
+    Of several streams, the mean over who asks whom.
+    """
+    even = [place.full(place.even_HRK[None]) for place in places]
+    before = outputs_with(run, places, [place.weights_HRK[None] for place in places])
+    after = outputs_with(run, places, even)
+    last = {place.asks: (place, rows) for place, rows in zip(places, even, strict=True)}.values()
+    far = mean_known([float(jsd(place.shown(place.weights_HRK[None]), place.shown(rows))) for place, rows in last])
+    return (float(tvd(after, before)), bool((decisions(after) != decisions(before)).any())), far
+
+
+def _apart(a: Explanation, b: Explanation) -> tuple[float, float]:
+    """JSD of the shown maps over ordinary units, and how far the outputs are apart."""
+    if len(a.scores) != len(b.scores):
+        raise BadInput("the other models split the input into other units: give models with the same tokenizer.")
+    words = ~np.array(a.units.special, bool)
+    maps = [torch.from_numpy(e.scores[words] / max(1e-12, float(e.scores[words].sum()))) for e in (a, b)]
+    change = abs(a.value - b.value) if a.target.index == b.target.index else math.nan
+    return float(jsd(*maps)), change

@@ -1,0 +1,397 @@
+"""whyformer capture: what was seen inside a model, and whether attention explanations can be trusted with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whyformer.cli._input import PICTURES, check_out, inputs_from, number_or_word
+from whyformer.cli._options import File, Inputs, Json, Trusted
+from whyformer.extras import require
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from whyformer.study import Study
+
+
+# whyformer attention: the attention maps themselves, as matrices or in the colours of their heads.
+
+WHAT = ("map", "grid", "colours", "streams")
+SCALES = ("shared", "free", "full")
+
+
+def attention(
+    inputs: Inputs = None,
+    file: File = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="Folder or hub name.",
+            show_default="the shipped sentiment model; for colours, that of cats and dogs",
+        ),
+    ] = None,
+    trust_remote_code: Trusted = False,
+    what: Annotated[
+        str | None,
+        typer.Option(
+            "--what",
+            metavar="WHAT",
+            help="map (one matrix), grid (every head), colours (heads over an image) or streams (each kind).",
+            show_default="grid; with --layer or --head, map",
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option("--layer", "-l", metavar="N", help="Attention call by number; -1 is the last.", show_default="-1"),
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", metavar="HEAD", help="A number, mean or max.", show_default="mean")
+    ] = None,
+    query: Annotated[int, typer.Option("--query", metavar="N", help="With colours: the position that looks.")] = 0,
+    values: Annotated[bool, typer.Option("--values", help="Write the weights into the cells (up to 400).")] = False,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            "--scale",
+            metavar="SCALE",
+            help="shared by all maps, free (each its own), full (0 to 1), or LOW,HIGH.",
+            show_default="shared",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg, .pdf or .json."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show attention maps: matrices, or heads in colours.
+
+    Without inputs: the first sentence of the demo, or its drawn cat.
+
+    \b
+    Examples:
+      whyformer attention
+      whyformer attention "I like the movie" --layer 2 --head 1 --values
+      whyformer attention --scale free --out heads.html
+      whyformer attention --what colours --out colours.png
+      whyformer attention cat.jpg --model my-vit/ --what colours --layer 8
+      whyformer attention "Hello" --model my-marian/ --what streams
+    """
+    from whyformer.errors import BadInput, one_of
+
+    check_out(out, (*PICTURES, ".json"))
+    chosen = what or ("grid" if layer is None and head is None else "map")
+    one_of("--what", chosen, WHAT)
+    options: dict[str, Any] = {"values": values, **({} if scale is None else {"scale": _scale(scale)})}
+    from whyformer.cli._options import load_any, load_image, load_text
+    from whyformer.verbs import Explainer
+
+    shown = _index_or_word(head)
+    if model is not None:
+        loaded, processor, kind = load_any(model, trust_remote_code)
+    elif chosen == "colours":
+        loaded, processor, kind = *load_image(None), "image"
+    else:
+        loaded, processor, kind = *load_text(None), "text"
+    if kind not in ("text", "image"):
+        raise BadInput(f"{model!r} takes neither texts alone nor images alone. In Python: Explainer(model).record(…).")
+    if chosen == "colours" and kind != "image":
+        raise BadInput("--what colours lays heads over an image: give a model of images, or leave --model out.")
+    explainer = Explainer(loaded, processor)
+    maps = [_Maps(explainer, raw, name) for name, raw in _inputs(inputs or [], file, kind, model is None).items()]
+    views = [one.view(chosen, layer, shown, query, options) for one in maps]
+    plain = [one.plain(layer, shown) for one in maps] if json or (out is not None and out.suffix == ".json") else []
+    _deliver(views, plain, out, json)
+
+
+def _index_or_word(head: str | None) -> Any:
+    return "mean" if head is None else number_or_word(head)
+
+
+def _scale(text: str) -> Any:
+    low, comma, high = text.partition(",")
+    try:
+        return (float(low), float(high)) if comma else text
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}: {', '.join(SCALES)}, or two numbers as 0,0.5", param_hint="--scale"
+        ) from None
+
+
+def _inputs(arguments: list[str], file: Path | None, kind: str, shipped: bool) -> dict[str, Any]:
+    """Title → input."""
+    from whyformer.cli._input import drawn_faces
+
+    if kind == "image" and shipped and not arguments:
+        return {"a drawn cat": drawn_faces()["a drawn cat"]}
+    raw = inputs_from(arguments, file, kind, "attention")
+    if kind == "image":
+        return {Path(name).name: image for name, image in zip(arguments, raw, strict=True)}
+    return {text: text for text in (raw if arguments or file is not None else raw[:1])}
+
+
+class _Maps:
+    """The attention of one input, with the names of its positions."""
+
+    def __init__(self, explainer: Any, raw: Any, title: str) -> None:
+        from whyformer.inputs.batch import signature_of
+
+        self.explainer, self.raw, self.title = explainer, raw, title
+        with explainer.session([raw]) as session:
+            run = session.run([session.size - 1])  # of a model that writes: at its last token, which sees all others
+            self.units, written = run.units[0], bool(session.batch.groups)
+        taken = signature_of(explainer.model)  # tokenizers may make more than the model takes
+        tensors = {name: tensor for name, tensor in run.batch.tensors.items() if name in taken}
+        self.record = explainer.record(tensors if written else [raw])
+
+    def view(self, what: str, layer: int | None, head: Any, query: int, options: dict[str, Any]) -> Any:
+        from dataclasses import replace
+
+        from whyformer import views
+        from whyformer.cli._explaining import seen_by
+
+        at = -1 if layer is None else layer
+        if what == "map":
+            view = views.attention_map(self.record, at, head, self._labels(at), **options)
+        elif what == "grid":
+            sites = None if layer is None else [layer]
+            labels = self._labels(at) if options["values"] else None
+            view = views.heads_grid(self.record, sites=sites, labels=labels, **options)
+        elif what == "streams":
+            view = views.attention_streams(self.record, self._by_stream(), layer=at, head=head, **options)
+        else:
+            (seen,) = seen_by(self.explainer, [self.raw])
+            view = views.heads_over_image(self.record, self.units, seen, site=at, query=query)
+        return replace(view, title=f"{view.title}: {self.title}")
+
+    def _labels(self, site: int) -> Any:
+        """Of rows and columns, where they are the units of the input."""
+        sites = self.record.sites
+        keys = sites[site].attention_BHQK.shape[3] if -len(sites) <= site < len(sites) else 0
+        return self.units if keys == len(self.units) else None
+
+    def _by_stream(self) -> dict[str, list[str]]:
+        units = self.units
+        return {
+            stream: [label for label, s in zip(units.labels, units.stream, strict=True) if s == stream]
+            for stream in dict.fromkeys(units.stream)
+        }
+
+    def plain(self, layer: int | None, head: Any) -> dict[str, Any]:
+        """Labels and matrices: all of them, or those that were asked for."""
+        from whyformer.views.attention_view import attention_map
+
+        numbers = range(len(self.record.sites)) if layer is None else [layer]
+        sites = []
+        for number in numbers:
+            (panel,) = attention_map(self.record, number, head).panels
+            site = self.record.sites[number]
+            matrix: Any = panel.marks[0]
+            sites.append({"site": number, "path": site.path, "kind": site.kind, "attention": matrix.values.tolist()})
+        return {"input": self.title, "labels": list(self.units.labels), "head": head, "sites": sites}
+
+
+def _deliver(views: list[Any], plain: list[dict[str, Any]], out: Path | None, json: bool) -> None:
+    import json as json_text
+
+    from whyformer.cli._explaining import print_json, say_written, write
+    from whyformer.files.paths import writing
+
+    if json:
+        print_json(plain)
+    else:
+        for view in views:
+            view.show()
+    if out is None:
+        return
+    if out.suffix != ".json":
+        say_written(write([], views, out, "Attention"))
+        return
+    with writing(out):
+        out.write_text(json_text.dumps(plain, ensure_ascii=False), encoding="utf-8")
+    say_written([out])
+
+
+EXAMPLE = "The quick brown fox jumps over the lazy dog"
+
+
+def capture(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
+    ] = None,
+    trust_remote_code: Trusted = False,
+    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Text to run the model on.")] = EXAMPLE,
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            "--image",
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="Image to run the model on.",
+            show_default="noise",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what was seen inside a model, and whether all of it was.
+
+    Prints where attention happens, which position feeds the head, and the leak audit.
+
+    Ends with exit code 1 where attention methods cannot be used.
+
+    \b
+    Examples:
+      whyformer capture
+      whyformer capture --model my-bert/ --text "A sentence"
+      whyformer capture --model my-vit/ --image cat.jpg
+    """
+    from whyformer.cli._options import load_any, load_text
+    from whyformer.errors import CaptureError
+    from whyformer.study import require_readable
+    from whyformer.verbs import Explainer
+
+    loaded, processor, kind = (*load_text(None), "text") if model is None else load_any(model, trust_remote_code)
+    explainer = Explainer(loaded, processor)
+    study = explainer.study(_example(loaded, kind, text, image))
+    trouble = None
+    try:
+        require_readable(study, multi_stream=True)
+    except CaptureError as error:
+        trouble = str(error)
+    if not study.sites:
+        trouble = "no attention was seen: the model has none, or makes it outside torch's functions."
+    elif study.unclaimed:
+        trouble = "a softmax looks like attention but was not used as such (see above): the maps may be incomplete."
+    if json:
+        _print_json(study, trouble)
+    else:
+        _print(type(loaded).__name__, study, trouble)
+    if trouble:
+        raise typer.Exit(1)
+
+
+def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
+    """An input of the kind that the model takes; what the user did not give is noise."""
+    if kind == "text":
+        return text
+    if kind == "image":
+        return _picture(image)
+    if kind == "pair":
+        return _picture(image), text
+    import numpy as np
+
+    noise = np.random.default_rng(0)
+    if kind == "sound":
+        return noise.normal(size=16000).astype(np.float32)
+    boxes = {"visual_feats": ("visual_feat_dim", "visual_pos"), "visual_embeds": ("visual_embedding_dim", "")}
+    from whyformer.inputs.batch import signature_of
+
+    name = next(n for n in boxes if n in signature_of(model))
+    size, corners = boxes[name]
+    regions = {name: noise.normal(size=(6, getattr(model.config, size))).astype(np.float32)}
+    return regions | ({corners: noise.random((6, 4)).astype(np.float32)} if corners else {}), text
+
+
+def _picture(path: Path | None) -> Any:
+    from whyformer.files.image_file import open_image
+
+    if path is not None:
+        return open_image(path)
+    require("PIL", why="a picture to try the model on")
+    import numpy as np
+    from PIL import Image
+
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8))
+
+
+def _print(name: str, study: Study, trouble: str | None) -> None:
+    from rich.console import Group, RenderableType
+    from rich.text import Text
+
+    from whyformer.views.terminal.terminal_page import put
+
+    count = len(study.unclaimed)
+    lines: list[RenderableType] = [
+        Text(f"{name}: {len(study.sites)} attention site{'' if len(study.sites) == 1 else 's'}", style="bold"),
+        "",
+    ]
+    if study.sites:
+        lines += [_sites(study), ""]
+    lines.append(Text(f"read from   {_readout(study)}"))
+    if study.grid:
+        lines.append(Text(f"grid        {study.grid[0]} × {study.grid[1]} patches"))
+    lines.append(Text(f"followed    {_followed(count)}"))
+    lines += [Text(f"  - {line}") for line in study.unclaimed]
+    lines += [Text(f"past it     {_audit(study)}")]
+    lines += [Text(f"note        {note}") for note in study.notes]
+    lines.append("")
+    verdict = f"Attention methods cannot be used: {trouble}" if trouble else "Attention methods can be used."
+    put(Group(*lines, Text(verdict, style="red" if trouble else "green")))
+
+
+def _readout(study: Study) -> str:
+    """The rows that feed the head; with several streams, those of each."""
+    if study.readouts:
+        rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in study.readouts.items()}
+        return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
+    return "not known" if study.readout is None else str(study.readout)
+
+
+def _sites(study: Study) -> Table:
+    from rich.table import Table
+
+    windowed = any(site.windows > 1 for site in study.sites)
+    several = len({site.streams for site in study.sites}) > 1
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("#", justify="right")
+    table.add_column("site", overflow="fold")
+    for heading in ("kind", "heads", "Q × K", *(["windows"] if windowed else []), *(["streams"] if several else [])):
+        table.add_column(heading, no_wrap=True, justify="left" if heading == "kind" else "right")
+    for i, site in enumerate(study.sites):
+        cells = (str(i), site.path or "(the model itself)", site.kind, str(site.heads), f"{site.queries} × {site.keys}")
+        streams = " ← ".join(site.streams)
+        table.add_row(*cells, *([str(site.windows)] if windowed else []), *([streams] if several else []))
+    return table
+
+
+def _followed(unclaimed: int) -> str:
+    """Of all softmaxes of a forward pass: is each an attention whose weights were followed to what they weigh?"""
+    if not unclaimed:
+        return "everything that looks like attention, to what it weighs"
+    they = "looks like attention and was" if unclaimed == 1 else "look like attention and were"
+    return f"not all: {unclaimed} softmax{'' if unclaimed == 1 else 'es'} {they} not followed to what is weighed"
+
+
+def _audit(study: Study) -> str:
+    """The leak audit (study/leak.py) in words."""
+    leak = study.leak
+    if leak.found:
+        return f"LEAK: positions hear of each other without attention at {leak.path} (by {leak.amount:.2g}, not 0)"
+    if leak.checked:
+        return f"nothing: positions hear of each other by attention alone ({leak.checked} places compared)"
+    return "not tried (too few positions, or streams that could not be put in order)"
+
+
+def _print_json(study: Study, trouble: str | None) -> None:
+    import dataclasses
+
+    from whyformer.cli._explaining import print_json
+
+    print_json(
+        {
+            "sites": [dataclasses.asdict(s) for s in study.sites],
+            "readout": None if study.readout is None and not study.readouts else _readout(study),
+            "grid": study.grid,
+            "unclaimed": study.unclaimed,
+            "leak": dataclasses.asdict(study.leak),
+            "notes": study.notes,
+            "trouble": trouble,
+        }
+    )

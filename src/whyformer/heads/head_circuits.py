@@ -1,0 +1,325 @@
+"""Direct logit attribution: what each head writes straight into the logit.
+
+Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". On a pre-norm model the logit is a linear
+function of the residual stream once the scale of the final norm is held constant, and the stream is a sum of what the
+heads, the MLPs and the embedding wrote. So the logit is a sum of shares: one per head, and the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.capture.functions import PROJECTIONS
+from whyformer.capture.intercept import module_names
+from whyformer.capture.projections import DirectPath, HeadWeights, ProjectionFinder, SiteWeights
+from whyformer.capture.record import record, require_sites
+from whyformer.capture.roles import Observe
+from whyformer.errors import NotOffered
+from whyformer.heads.head_roles import repeated_tokens
+from whyformer.heads.importance_kinds import mask_gradient, open_gates
+from whyformer.inputs.output import Output
+from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.parameters import BatchSize, Seed, checked
+from whyformer.results.codec import Float32
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Cost, Target
+from whyformer.run import Run
+from whyformer.run.session import LoadedModel, loaded_as, passing_through
+from whyformer.shapes import Array
+from whyformer.targets import Aims
+from whyformer.views.head_views import circuits_view, direct_view
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# QK and OV circuits: what a head compares and what it copies, read from its weights alone.
+#
+# Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". With row vectors, a head's score between two
+# positions is x_q W_QK x_kᵀ, W_QK = W_Q W_Kᵀ, and what it moves from one to the other is x_k W_OV, W_OV = W_V W_O.
+
+
+@dataclass(frozen=True, eq=False)
+class Circuits(Result):
+    """Weights per layer, (H, in, D) for q, k, v and (H, D, out) for o, and summaries (L, H) of them.
+
+    ``copying``: Σλ/Σ|λ| over the eigenvalues of the OV circuit, 1 where what is attended to is raised, -1 where it is
+    lowered. From token to logits (W_E W_V W_O W_U) where the model has both tables, else in the stream (W_V W_O).
+    ``matching``: the same of the QK circuit: 1 where a token looks for tokens like itself.
+    Gains of the norms in between are not folded in, biases are left out.
+    """
+
+    what: ClassVar[str] = "circuits"
+    axes: ClassVar[Mapping[str, str]] = {
+        "paths": "L",
+        "copying": "LH",
+        "matching": "LH",
+        **dict.fromkeys(("query", "key", "value", "output"), "L"),
+    }
+
+    query: list[Float32]
+    key: list[Float32]
+    value: list[Float32]
+    output: list[Float32]
+    copying: Float32
+    matching: Float32
+    paths: tuple[str, ...]
+    rotary: bool  # W_QK then holds for positions that are the same; others are rotated against each other
+    vocabulary: bool  # whether the summaries run from tokens to logits
+
+    def qk(self, layer: int, head: int) -> Array:
+        """(in, in) W_QK = W_Q W_Kᵀ, without the 1/√D; at offset zero for rotary models."""
+        product: Array = self.query[layer][head] @ self.key[layer][head].T
+        return product
+
+    def ov(self, layer: int, head: int) -> Array:
+        """(in, out) W_OV = W_V W_O."""
+        product: Array = self.value[layer][head] @ self.output[layer][head]
+        return product
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per head: the summaries of its circuits."""
+        heads = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.copying))]
+        names = ("copying", "matching")
+        rows = [{"layer": i, "head": j} | {name: float(getattr(self, name)[i, j]) for name in names} for i, j in heads]
+        return dataframe(rows)
+
+
+view_of.register(Circuits, circuits_view)
+
+
+@checked
+def circuits(
+    model: Any,
+    inputs: Any = None,
+    processor: Any = None,
+    *,
+    tokenizer: Any = None,
+    attention_at: Mapping[str, str] | None = None,
+    seed: Seed = 0,
+) -> Circuits:
+    """The QK and OV circuits of every head.
+
+    The weights are found by running the model once and looking for each head's queries, keys and values among what its
+    linear layers produced (capture/projections.py). ``inputs``: one input to run it on; random tokens by default.
+
+    Misleads when: norms, MLPs and other layers stand in between, which the product of a few matrices does not see; an
+    eigenvalue summary also hides that a head may copy some tokens and suppress others.
+    """
+    loaded = loaded_as(LoadedModel, model, processor, attention_at)
+    if inputs is None:
+        inputs = {"input_ids": repeated_tokens(loaded, 6, 1, seed)}
+    with passing_through(loaded, inputs, progress=False) as session:
+        one = session.part([0])
+        finder, output = ProjectionFinder(session.names), Output(session.modality, one)
+        with torch.no_grad(), finder:
+            output.logits(one)
+        weights = [_complete(site) for site in finder.found]
+        tables = _tables(session.model, weights[0]["query"].weight_HXY.shape[1])
+        copying = [_copying(w, tables) for w in weights]
+        matching = [_matching(w, tables) for w in weights]
+        return Circuits(
+            query=[_array(w["query"]) for w in weights],
+            key=[_array(w["key"]) for w in weights],
+            value=[_array(w["value"]) for w in weights],
+            output=[_array(w["output"]) for w in weights],
+            copying=_ragged(copying),
+            matching=_ragged(matching),
+            paths=session.paths,
+            rotary=any(w["query"].rotated or w["key"].rotated for w in weights),
+            vocabulary=tables is not None,
+        )
+
+
+def _complete(site: SiteWeights) -> dict[str, HeadWeights]:
+    weights: dict[str, HeadWeights] = {}
+    for name in ("query", "key", "value", "output"):
+        weight = getattr(site, name)
+        if weight is None:
+            raise NotOffered(
+                f"{site.path}: the weight that makes the {name}s of its heads was not found among the model's linear "
+                "layers"
+                + (
+                    " (queries or keys that are normalised per head have no fixed W_QK)"
+                    if name in {"query", "key"}
+                    else ""
+                )
+                + ". Circuits are offered for plain, packed and grouped projections, with or without rotary positions."
+            )
+        weights[name] = weight
+    return weights
+
+
+def _array(weights: HeadWeights) -> Array:
+    array: Array = weights.weight_HXY.detach().float().cpu().numpy()
+    return array
+
+
+def _tables(model: Any, width: int) -> tuple[Tensor, Tensor] | None:
+    """Token embedding and unembedding, both (vocabulary, width), where the model has them."""
+    weights = []
+    for name in ("get_input_embeddings", "get_output_embeddings"):
+        try:
+            weight = getattr(getattr(model, name)(), "weight", None)
+        except (AttributeError, NotImplementedError):
+            return None
+        if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.shape[1] != width:
+            return None
+        weights.append(weight.detach().double())
+    return (weights[0], weights[1]) if weights[0].shape == weights[1].shape else None
+
+
+def _copying(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> list[float]:
+    """AB and BA share their eigenvalues (but zeros), so a D × D matrix will do for the vocabulary-sized circuit."""
+    value, output = (weights[name].weight_HXY.double() for name in ("value", "output"))
+    between = None if tables is None else tables[1].t() @ tables[0]
+    if value.shape[1] != output.shape[2]:  # no stream to compare with itself
+        return [float("nan")] * len(value)
+    return [positive_share(o @ v if between is None else o @ between @ v) for v, o in zip(value, output, strict=True)]
+
+
+def _matching(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> list[float]:
+    query, key = (weights[name].weight_HXY.double() for name in ("query", "key"))
+    between = None if tables is None else tables[0].t() @ tables[0]
+    return [
+        positive_share(k.t() @ q if between is None else k.t() @ between @ q) for q, k in zip(query, key, strict=True)
+    ]
+
+
+def positive_share(matrix: Tensor) -> float:
+    """Σλ/Σ|λ| over the eigenvalues: 1 if all are positive, -1 if all are negative, 0 if there are none."""
+    values = torch.linalg.eigvals(matrix)
+    total = float(values.abs().sum())
+    return float(values.real.sum()) / total if total else 0.0
+
+
+def _ragged(rows: list[list[float]]) -> Array:
+    widest = max(map(len, rows))
+    return np.array([row + [float("nan")] * (widest - len(row)) for row in rows], np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class DirectShares(Result):
+    """``shares`` (B, L, H) and ``rest`` (B,) of the logit ``value`` (B,): they add up to it, input by input.
+
+    Its pictures take ``index``, the input that is drawn.
+    """
+
+    what: ClassVar[str] = "direct shares"
+    axes: ClassVar[Mapping[str, str]] = {"paths": "L", "shares": "BLH", "rest": "B", "value": "B", "targets": "B"}
+
+    shares: Float32
+    rest: Float32  # embedding, MLPs, biases
+    value: Float32
+    targets: tuple[Target, ...]
+    paths: tuple[str, ...]
+    cost: Cost = field(default_factory=Cost)
+    model: str = ""
+
+    def ranked(self, index: int = 0) -> list[tuple[int, int, float]]:
+        """(layer, head, share) of one input, the largest first."""
+        shares = [
+            (int(i), int(j), float(self.shares[index, i, j])) for i, j in np.argwhere(~np.isnan(self.shares[index]))
+        ]
+        return sorted(shares, key=lambda f: -f[2])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per input and head."""
+        known = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.shares))]
+        return dataframe(
+            [{"input": n, "layer": i, "head": j, "share": float(self.shares[n, i, j])} for n, i, j in known]
+        )
+
+
+view_of.register(DirectShares, direct_view)
+
+
+@checked
+def direct_logit(
+    model: Any,
+    inputs: Any,
+    processor: Any = None,
+    *,
+    tokenizer: Any = None,
+    target: Aims = None,
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: BatchSize | None = None,
+    progress: bool | None = None,
+) -> DirectShares:
+    """Split each input's target logit into what every head writes straight into it, and the rest.
+
+    share_h = w_t · N(W_O^h A_h V_h at the readout row), N the final norm with its scale held at what it was. For models
+    whose heads reach the logits along the residual stream through norms and linear maps only: GPT-2, Llama and their
+    kin, ViT. ``target`` as in ``explain``; ``(a, b)`` splits the difference of two logits.
+
+    Misleads when: a head works through later layers (it moves information that an MLP turns into the answer): its
+    direct share is then small although ablating it changes everything.
+    """
+    options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    with passing_through(model, inputs, target=target, progress=progress, **options) as session:
+        refuse_without_gradients(session.model, "direct_logit")
+        if not session.study.one_stream:
+            raise NotOffered(
+                "the model has several streams of tokens, which meet in a product or in cross-attention: its logits do "
+                'not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
+            )
+        targets: dict[int, Target] = {}
+
+        def measure(run: Run, rows: list[int]) -> Tensor:
+            shares = _shares(run)
+            targets.update(zip(rows, run.targets, strict=True))
+            return torch.cat([run.value_B[:, None].to(shares), shares.flatten(1)], 1)
+
+        columns = session.gather(measure, label="direct shares")
+        value, shares = columns[:, 0], columns[:, 1:].reshape(session.size, *open_gates(session).shape)
+        return DirectShares(
+            shares=shares.astype(np.float32),
+            rest=(value - np.nansum(shares, (1, 2))).astype(np.float32),
+            value=value.astype(np.float32),
+            targets=tuple(targets[i] for i in range(session.size)),
+            paths=session.paths,
+            cost=session.cost(),
+            model=type(session.model).__name__,
+        )
+
+
+def _shares(run: Run) -> Tensor:
+    """(b, L, H): ∂s/∂ξ, as in heads/importance_kinds.py, with only the direct path in the graph."""
+    everyone = list(range(run.batch.size))
+    names, axes = module_names(run.modality.model), run.study.batch_axes
+    counter = _Counter(run.batch.size, names, axes)
+    with torch.no_grad(), counter:
+        run.output.logits(run.batch)
+    role = DirectPath(run.batch.size, names, axes, last=counter.projections - 1)
+    np.add.at(run.forwards_B, everyone, 2)
+    np.add.at(run.backwards_B, everyone, 1)
+    try:
+        maps = record(lambda: run.output.logits(run.batch), role, run.scalars)
+    except NotOffered as error:
+        if "does not depend on any captured attention" not in str(error):
+            raise
+        raise NotOffered(
+            "the logits are not a linear function of the last layer's stream (a pooler or an MLP stands before them), "
+            'so they do not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
+        ) from None
+    require_sites(maps)
+    return mask_gradient(maps)
+
+
+class _Counter(Observe):
+    """Counts projections: the last one makes the logits."""
+
+    projections = 0
+
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in PROJECTIONS:
+            self.projections += 1
+        return super().__torch_function__(func, types, args, kwargs)

@@ -1,0 +1,377 @@
+"""The end of the model: which logits are explained, at which output position, under which names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.functions import plain_gradients, scalar_from
+from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, Continuation
+from whyformer.inputs.families import task_of
+from whyformer.inputs.language import has_answers, is_causal, places, says_tokens, spoken_at
+from whyformer.inputs.processing import class_names, number_of, processed
+from whyformer.loan.borrow import RUNNING, known_about
+from whyformer.loan.turns import Draws
+from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
+
+COSINE = "scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here."
+
+
+class Output:
+    """Runs a model for the logits that matter, and no others: a language model's are computed at one position."""
+
+    def __init__(self, modality: Modality, batch: Batch, scalar: str = "logit") -> None:
+        self.modality, self.scalar, self.batch = modality, scalar, batch
+        self.pairs: Tensor | None = None  # what pairs of units add to a similarity, once the batch was run
+        self.model = modality.model
+        if batch.constants.get("past_key_values") is not None:
+            raise BadInput(
+                "past_key_values holds tokens that are not among the inputs, so no score could be theirs: give the "
+                "whole text, without past_key_values."
+            )
+        # What the model returns are probabilities, each by itself; None until it has run here.
+        self.ends_in_sigmoid: bool | None = None
+        self.extra: dict[str, Any] = {}
+        if "use_cache" in modality.parameters:
+            self.extra["use_cache"] = False
+        config = getattr(self.model, "config", None)
+        # How many classes there can be, for outputs whose parts have no names.
+        sizes = (number_of(config, name) for name in ("num_labels", "vocab_size"))
+        self.sizes = {size for size in (*sizes, len(modality.classes)) if size}
+        self.speaks = modality.generates or says_tokens(self.model)  # classes are tokens
+        self.causal, self.setup_forwards = False, 0  # passes that were spent on finding out
+        if self.speaks:
+            tried = "causal" in known_about(self.model)
+            self.causal = is_causal(modality, batch)
+            self.setup_forwards = int("causal" in known_about(self.model)) - tried
+        # Classes that do not exclude each other, as the config says: each has a probability of its own.
+        problem = getattr(config, "problem_type", None)
+        self.independent = problem == "multi_label_classification"
+        # What it says is one of some classes. A detector says of each box how likely it is, and has one more: nothing.
+        estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
+        self.chooses = not (estimates or modality.objects or modality.opaque)
+        if estimates and scalar in {"probability", "log_odds"}:
+            raise NotOffered(f"scalar={scalar!r}: the model estimates a number, which has none. Leave scalar out.")
+        self.positions: list[int] | None = list(batch.positions) or None
+        self.choices: list[int] = []  # tokens that are chosen among, where someone named them
+        self.remarks: tuple[str, ...] = ()
+        if self.causal:
+            if scalar == "cosine":
+                raise NotOffered(COSINE)
+            self._require_text(batch)
+            assert batch.keep_BN is not None
+            if modality.decoding.choices:
+                self.choices, self.remarks = choice_tokens(modality, modality.decoding.choices)
+            self.positions = self.positions or [count - 1 for count in batch.keep_BN.sum(1).tolist()]
+
+    @staticmethod
+    def _require_text(batch: Batch) -> None:
+        if batch.keep_BN is None:
+            raise NotOffered("a language model is explained at the last token: give it token ids.")
+        if has_answers(batch):
+            raise BadInput(
+                "(prompt, answer) gives one explanation per token of the answer, which explain() and check() know how "
+                "to make. Here give one text, the prompt with the answer so far, and target= the token that follows."
+            )
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, C) logits. Models that draw random numbers (ViLT samples patches) draw the same ones each time."""
+        output, facts = None, known_about(self.model)
+        generators = [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
+        states = [generator.get_state() for generator in generators]
+        RUNNING.passes += 1
+        try:
+            drawing = contextlib.nullcontext() if facts.get("draws") is False else Draws(facts)
+            plainly = (
+                contextlib.nullcontext() if facts.get("batch norm") is False else plain_gradients(self.model, facts)
+            )
+            with plainly, drawing as draws:
+                if self.causal:
+                    logits = self._language_model(batch)
+                else:
+                    output = self.modality.call(batch, **self.extra)
+                    if batch is self.batch and self.modality.compares:
+                        self.pairs = self.modality.pairs(output)
+                    its_own = self.modality.logits(output, batch, self.scalar)
+                    logits = self.row_per_input(output, batch) if its_own is None else its_own
+        finally:
+            RUNNING.passes -= 1
+        with torch._C.DisableTorchFunction():
+            if not all(torch.equal(s, g.get_state()) for s, g in zip(states, generators, strict=True)):
+                facts.pop("draws", None)  # another thread drew, or the model after all: the next pass is watched
+            if draws is not None:
+                facts["sigmoid"] = self._is(draws.sigmoid, logits)
+        self.ends_in_sigmoid = bool(facts.get("sigmoid"))
+        if logits.shape[0] != batch.size:
+            raise self._other_rows(output, logits, batch.size)
+        return logits
+
+    @staticmethod
+    def _is(squashed: Tensor | None, logits: Tensor) -> bool:
+        """Are the logits these numbers, in another shape or type at most?"""
+        if squashed is None or squashed.numel() != logits.numel() or squashed.device != logits.device:
+            return False
+        return torch.equal(squashed.detach().flatten().to(logits.dtype), logits.detach().flatten())
+
+    def row_per_input(self, output: Any, batch: Batch) -> Tensor:
+        """(B, C) of an output that no modality reads in a way of its own."""
+        if self.scalar == "cosine":
+            raise NotOffered(COSINE)
+        if isinstance(output, Mapping) and {"start_logits", "end_logits"} <= set(output):
+            raise NotOffered(
+                "a model that finds an answer in a text gives a start and an end to every token. "
+                + one_answer(self.model, batch, output, output["start_logits"])
+            )
+        logits = logits_of(output, self.sizes)
+        if isinstance(output, Mapping) and logits is output.get("encoder_last_hidden_state"):
+            require_forecast(batch, output)
+        if logits.ndim < 2:
+            logits = logits.reshape(-1, 1)
+        if batch.positions and not self.modality.objects:
+            return self._at_positions(logits, batch)
+        if logits.ndim != 2 and getattr(output, "last_hidden_state", None) is logits:  # as transformers returns it
+            raise NotOffered(
+                f"{type(self.model).__name__} has no head: it returns a vector of {logits.shape[-1]} numbers per token "
+                "or patch, and no class to explain. Load the same weights with their head "
+                "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
+                "encoder of texts, a pair (a, b) as one input explains how alike they are."
+            )
+        in_doubt = batch is self.batch and self.modality.embeds and logits.shape[-1] == self.modality.length(batch)
+        if logits.ndim != 2 or (in_doubt and self._is_per_token(logits, batch)):
+            raise NotOffered(
+                f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. "
+                + ("target=whyformer.Target(class, position=…) names one of them. " * self._per_token_text(logits))
+                + one_answer(self.model, batch, output, logits)
+            )
+        return logits
+
+    def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
+        """One number per token (ELECTRA's discriminator) and not per class: their count follows the text's length."""
+        if logits.shape[1] < 2:
+            return False
+        known = known_about(self.model)
+        if "row per token" not in known:
+            known["row per token"] = self._follows_length(batch, logits.shape[1])
+        return bool(known["row per token"])
+
+    def _follows_length(self, batch: Batch, width: int) -> bool:
+        """Tried out on a text that is one token shorter."""
+        cut = {k: v[:1, : width - 1] if v.ndim > 1 and v.shape[1] == width else v[:1] for k, v in batch.tensors.items()}
+        shorter = replace(batch.select([0]), tensors=cut)
+        try:
+            # Whoever watches the model at the moment is not to see this pass.
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                return bool(logits_of(self.modality.call(shorter, **self.extra), self.sizes).shape[-1] == width - 1)
+        except Exception:  # a model of texts of one length, or one that needs their end: what it says counts
+            return width not in self.sizes and width != batch.size
+
+    def _at_positions(self, logits: Tensor, batch: Batch) -> Tensor:
+        """(B, C) the row of each text that its target names."""
+        assert batch.keep_BN is not None
+        if logits.ndim != 3 or logits.shape[1] != batch.keep_BN.shape[1]:
+            raise BadInput(
+                f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, not "
+                "one row per token. Leave the position out."
+            )
+        return logits[torch.arange(len(logits)), torch.tensor(places(batch)).to(logits.device)]
+
+    def _wrapper(self, output: Any, reading: str, *chosen: str) -> str:
+        keyword = self._main != next(iter(self.modality.parameters), self._main)
+        return wrapper(self._main, part_of(output, self.sizes)[0] + reading, *chosen, keyword=keyword)
+
+    @property
+    def _main(self) -> str:
+        """The model's argument that the units are positions of."""
+        parameters, main = self.modality.parameters, self.modality.main
+        return main if main in parameters else next(iter(parameters), "inputs")
+
+    def _per_token_text(self, logits: Tensor) -> bool:
+        return self.modality.embeds and not self.modality.multi_input and logits.ndim == 3
+
+    def _other_rows(self, output: Any, logits: Tensor, inputs: int) -> NotOffered:
+        said = f"the model returns logits of shape {tuple(logits.shape)} for {inputs} input{'s' * (inputs > 1)}: "
+        expected = "one row per input was expected, in the order of the inputs. "
+        if output is not None and logits.ndim == 2 and logits.shape[1] == inputs:
+            squeezed = logits_of(output, self.sizes).ndim == 1  # (C,) of a single input
+            code = self._wrapper(output, f".reshape(len({self._main}), -1)" if squeezed else ".T")
+            return NotOffered(f"{said}{expected}If it is the other way round, wrap the model:\n{code}")
+        return NotOffered(f"{said}{expected}Wrap the model in a module of yours whose forward returns them so.")
+
+    def _language_model(self, batch: Batch) -> Tensor:
+        """(B, C) at one position of each row, or (B, 1) the log-probability of each row's answer."""
+        spoken = spoken_at(batch) if batch.answers else [[place] for place in places(batch)]
+        positions = torch.tensor([place for row in spoken for place in row])
+        extra, which = dict(self.extra), positions
+        if "logits_to_keep" in self.modality.parameters:
+            wanted, which = positions.unique(return_inverse=True)
+            extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
+        logits = logits_of(self.modality.call(batch.shared or batch, **extra), self.sizes)
+        if logits.ndim == 2 and not batch.answers:  # a subclass that chose the position itself
+            return logits
+        which = which.to(logits.device)
+        if logits.ndim == 2:
+            raise NotOffered(
+                f"{type(self.model).__name__} gives logits at one position, and an answer as a whole needs them at "
+                "each of its tokens. Leave span out: tokens are explained one by one."
+            )
+        if batch.answers:
+            with scalar_from(logits):
+                return answer_scalar(_log_probabilities(logits, batch.answers, which), self.scalar)
+        rows = torch.arange(batch.size) if batch.shared is None else torch.zeros(batch.size, dtype=torch.long)
+        chosen = logits[rows.to(logits.device), which]
+        return chosen[:, self.choices] if self.choices else chosen
+
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self.modality.processor, "tokenizer", self.modality.processor)
+
+    @cached_property
+    def labels(self) -> dict[int, str]:
+        """Names of the classes."""
+        if self.modality.compares:
+            return {0: "similarity"}
+        if self.choices:
+            return dict(enumerate(self.modality.decoding.choices))
+        if self.speaks:
+            return {}
+        if self.modality.classes:
+            return dict(enumerate(self.modality.classes))
+        names = class_names(self.model)
+        if names == {0: "LABEL_0"}:  # of a single number, the name that nobody gave says nothing
+            return {0: "score"}
+        return names
+
+    def name(self, index: int) -> str:
+        """The label of one class, or the token of one id."""
+        if self.speaks and not self.choices and self.modality.processor is not None:
+            return str(self.tokenizer.decode([index]))
+        return self.labels.get(index, "")
+
+    def token_id(self, text: str) -> int | None:
+        """The id of a token given as text, on language models."""
+        if not self.speaks or self.choices or self.modality.processor is None:
+            return None
+        ids = processed(self.tokenizer, text, add_special_tokens=False)["input_ids"]
+        unknown = ids == [getattr(self.tokenizer, "unk_token_id", None)] and text != self.tokenizer.unk_token
+        if len(ids) != 1 or unknown:  # the next token is one of the vocabulary
+            pieces = " ".join(map(repr, self.tokenizer.convert_ids_to_tokens(ids))) or "none"
+            raise BadInput(
+                f"target {text!r} is no single token of this tokenizer (it is {pieces}): give one of its tokens, with "
+                "the space in front that many of them have (' mat'), or a token id."
+            )
+        return int(ids[0])
+
+
+def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], which: Tensor) -> Tensor:
+    """(B, 1) of each row's answer: Σ_t log p(token t | what stands before it), of logits at the positions asked for."""
+    totals, first = [], 0
+    for logits_PV, answer in zip(logits_BPV, answers, strict=True):
+        count = len(answer.tokens)
+        rows_TV = logits_PV[which[first : first + count]].float()
+        tokens_T1 = torch.tensor(answer.tokens, device=rows_TV.device)[:, None]
+        totals.append((rows_TV.gather(1, tokens_T1)[:, 0] - rows_TV.logsumexp(1)).sum())
+        first += count
+    return torch.stack(totals)[:, None]
+
+
+def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
+    """The token by which each choice begins, and what that leaves unsaid."""
+    tokenizer = modality._tokenizer()
+    spelled = [processed(tokenizer, choice, add_special_tokens=False)["input_ids"] for choice in choices]
+    if not all(spelled):
+        raise BadInput(f"choices={tuple(choices)!r}: each needs at least one token.")
+    first = [int(ids[0]) for ids in spelled]
+    for choice, token in zip(choices, first, strict=True):
+        if token == getattr(tokenizer, "unk_token_id", None) and not choice.startswith(tokenizer.unk_token):
+            raise BadInput(
+                f"choices={tuple(choices)!r}: this tokenizer has no token for {choice!r}, the next token is "
+                "one of the vocabulary."
+            )
+    if len(set(first)) < len(first):
+        raise BadInput(
+            f"choices={tuple(choices)!r} begin with the same token, so the next token does not decide between them. "
+            "Name them by letters in the prompt, and give those; or compare answers, target=(one, other)."
+        )
+    longer = [choice for choice, ids in zip(choices, spelled, strict=True) if len(ids) > 1]
+    if not longer:
+        return first, ()
+    names = ", ".join(map(repr, longer))
+    return first, (f"of {names} the first token counts: the next token is what the model decides on.",)
+
+
+WRAPPER = """
+class One(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, getattr(model, "config", None)
+
+    def forward(self, {names}):
+        return self.model({passed}){answer}
+"""
+
+
+def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
+    """Refuse what TimeSeriesTransformer, Informer and Autoformer return: parameters of a distribution, or none yet."""
+    given = isinstance(output.get("params"), (tuple, list))
+    if not given and not any(name.startswith("past_") for name in batch.tensors):
+        return  # no forecaster
+    named = ", ".join(batch.tensors)
+    code = WRAPPER.format(
+        names=named, passed=", ".join(f"{name}={name}" for name in batch.tensors), answer=".params[1][:, 0, None]"
+    )
+    if not given:
+        raise NotOffered(
+            "the model returns hidden states alone, and no forecast: it was not told what follows (future_values and "
+            "future_time_features, which a forecaster is trained with). Give them, too, and what it then says about a "
+            "step can be explained."
+        )
+    raise NotOffered(
+        "a forecaster gives each step the parameters of a distribution, one tensor of params each. Explain one, "
+        "params[number][:, step, None], as One(model) gives it; put the parameter and the step you mean into its last "
+        f"line:\n{code}"
+    )
+
+
+def one_answer(model: Any, batch: Batch, output: Any, logits: Tensor) -> str:
+    """How one of many answers is explained, in code that runs: a module that takes all that this model was given.
+
+    An output called logits holds classes at its last axis, or before the pixels of a picture; of others (depths, masks,
+    forecasts) each number is an answer.
+    """
+    fields = output if isinstance(output, Mapping) else {}
+    if "pred_masks" in fields:
+        logits = fields["pred_masks"]  # of a model that cuts things out, the answers; others say how sure it is
+    field = next((str(k) for k, v in fields.items() if v is logits), "")
+    places = [f"{size // 2}" for size in logits.shape[1:]]
+    named = not fields or field.endswith("logits")
+    if named and logits.ndim == 4:
+        names, places = [":", "row", "column"], [":", *places[1:]]
+    elif named and logits.ndim == 3:
+        names, places = ["position"], places[:1]
+    elif logits.ndim == 2:
+        names, places = ["[position]"], [f"[{places[0]}]"]
+    else:
+        last = ("row", "column") if "pixel_values" in batch.tensors else ("step", "number")
+        names, places = (
+            [*(["0"] * (len(places) - 2)), *last, "None"],
+            [*(["0"] * (len(places) - 2)), *places[-2:], "None"],
+        )
+    of = f".{field}" if field else "" if isinstance(output, Tensor) else "[0]"
+    arguments = ", ".join(batch.tensors)
+    code = WRAPPER.format(
+        names=arguments,
+        passed=", ".join(f"{name}={name}" for name in batch.tensors),
+        answer=f"{of}[:, {', '.join(places)}]",
+    )
+    return (
+        f"Explain one answer of the many, {of.removeprefix('.')}[:, {', '.join(names)}], as One(model) gives it; put "
+        f"the place you mean into its last line:\n{code}"
+    )

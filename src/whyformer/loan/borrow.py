@@ -1,0 +1,489 @@
+"""Borrow a model and hand it back exactly as it came.
+
+Explaining from several threads is safe, also where two models share a part (turns.py). Inside, the model is in eval
+mode with frozen weights (so that no gradient is kept for them) and with an attention implementation that can be seen;
+afterwards, also after an exception or Ctrl-C, every flag is what it was. What was found out about a model is kept
+while it is what it was, its weights aside (fingerprint.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, NotOffered
+from whyformer.loan.digests import Undescribed, digest
+from whyformer.loan.fingerprint import Place, Traits, traits_of, without
+from whyformer.loan.parts import Guard, Members, Parts
+from whyformer.loan.spread import BESIDE_OTHERS, NoStage, is_packed, is_quantized, offloaded, require_loaded
+from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
+
+Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
+Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
+IS_META, COMPILED = attrgetter("is_meta"), attrgetter("_compiled_call_impl")
+VISIBLE = {None, "sdpa", "eager"}
+NO_TOKEN = -1  # stands for the padding token of a model that names none
+LATER_ON = {"cuda"}  # devices that are at work while Python looks whether a model is what it was
+REMEMBERED = 64  # facts about one model: its forms of input
+UNMARKED = ((), "")  # the place of a plain call
+
+
+# What belongs to a model while it lives.
+
+
+class Known(OrderedDict[Any, Any]):
+    """Facts about a model; of more than ``REMEMBERED``, those that were not asked for longest go."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        while len(self) > REMEMBERED:
+            self.popitem(last=False)
+
+
+@dataclass
+class Loan:
+    """What belongs to a model while it lives: what was found out about it (study/), and what that rests on."""
+
+    known: Known = field(default_factory=Known)  # at the place below
+    place: tuple[Any, Any] = UNMARKED  # which modules are said to give attention maps, and the arguments of the call
+    facts: Known = field(default_factory=Known)  # of every place
+    traits: Traits = field(default_factory=lambda: Traits({}, {}, {}))
+    states: frozenset[Place] = frozenset()  # attributes that a pass changes by itself
+    parts: Parts | None = None  # as they were found last
+    guard: Guard | None = None  # the traits, to be compared at a look
+    lent: Members | None = None  # while it is borrowed
+    unlooked: bool = False  # whether it is what it was is still to be asked
+    changes: int = 0  # how often it was found to be another than before
+    stands_alone: bool = False  # its passes talk with no other process, collectives aside
+
+    def present(self, model: nn.Module) -> tuple[Parts, Members]:
+        """What the model is made of now; walked through only where something is another than it was."""
+        parts = self.parts
+        members = None if parts is None else parts.members()
+        if parts is None or members is None:
+            parts, members = Parts.of(model)
+            self.parts, self.guard = parts, None
+        return parts, members
+
+    def known_at(self, place: tuple[Any, Any]) -> Known:
+        """What is known of the model with these marks, called with these arguments."""
+        if place not in self.facts:
+            self.facts[place] = self.known if place == self.place else Known()
+        self.facts.move_to_end(place)
+        return self.facts[place]
+
+    def forget(self, traits: Traits, modules: list[nn.Module]) -> None:
+        """Nothing is known of the model as it is now."""
+        self.known.clear()
+        self.facts.clear()
+        self.traits, self.states = traits, frozenset()
+        self.changes += 1
+        self.guard = Guard(modules, traits, self.states)
+
+    def learn(self, before: Traits, after: Traits) -> None:
+        """What passes changed by themselves (a counter, a map that is kept) is no setting."""
+        moved = {k for k, v in before.values.items() if after.values.get(k, before) != v}
+        moved |= after.values.keys() - before.values.keys()
+        moved |= {k for k, refs in before.alive.items() if any(ref() is None for ref in refs)}
+        self.states = frozenset(moved)
+        self.traits = without(self.traits, self.states)
+        if self.guard is not None:
+            self.guard.drop(self.states)
+
+    def holds(self, modules: list[nn.Module]) -> bool:
+        """Is the model what it was, its weights aside? Looked at closely."""
+        traits = traits_of(modules, self.states)
+        gone = any(ref() is None for refs in self.traits.alive.values() for ref in refs)
+        if gone or traits.values != self.traits.values:
+            return False
+        self.guard = Guard(modules, traits, self.states)
+        return True
+
+    def looked(self) -> bool:
+        """Whether it was what it is taken for, where that was left for later."""
+        if not self.unlooked or self.lent is None or self.guard is None:
+            return not self.unlooked
+        self.unlooked = False
+        return self.guard.holds(self.lent.modules, self.states) or self.holds(self.lent.modules)
+
+
+class Changed(Exception):
+    """The model is another than the one that is known: what was computed of it since is not to be used."""
+
+
+_LOANS: dict[int, tuple[weakref.ref[nn.Module], Loan]] = {}  # by identity, as turns are
+
+
+def _loan(model: nn.Module) -> Loan:
+    entry = _LOANS.get(id(model))
+    if entry is not None and entry[0]() is model:
+        return entry[1]
+    key = id(model)
+
+    def gone(ref: weakref.ref[nn.Module]) -> None:
+        if key in _LOANS and _LOANS[key][0] is ref:
+            del _LOANS[key]
+
+    try:
+        for module in model.modules():
+            hash(module)
+    except TypeError as error:  # torch itself lists modules in sets: without a hash, model.parameters() fails
+        raise BadInput(
+            f"{type(model).__name__} holds a module that has no hash ({error}), so that torch cannot list its "
+            "parameters: a class that defines __eq__ loses it. Add `__hash__ = torch.nn.Module.__hash__` to the class."
+        ) from error
+    if entry is not None:  # of one that had this id before
+        _LOANS.pop(key, None)
+    return _LOANS.setdefault(key, (weakref.ref(model, gone), Loan()))[1]
+
+
+def known_about(model: nn.Module) -> Known:
+    """What was found out about a model, to be read and added to; it goes with the model, and with what it rests on."""
+    loan = _loan(model)
+    if loan.lent is None:
+        with borrowed(model):  # which looks whether it still holds
+            pass
+    return loan.known
+
+
+def called_with(model: nn.Module, arguments: Hashable) -> None:
+    """Until the model is handed back, what is known is of calls with these arguments besides the inputs.
+
+    arguments: a name for them (``argument_name``).
+    """
+    loan = _loan(model)
+    if arguments != loan.place[1]:
+        place = (loan.place[0], arguments)
+        loan.known, loan.place = loan.known_at(place), place
+
+
+def argument_name(arguments: Mapping[str, Any]) -> Hashable:
+    """A name for arguments that are no inputs; one that cannot be described is equal to no other."""
+    if not arguments:
+        return ""
+    try:
+        return digest(arguments)
+    except Undescribed:
+        return object()
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """What a model was like when it was borrowed, for those who go on with it without another loan (compiled/)."""
+
+    turns: list[Turn]
+    changes: int
+    tensors: list[Tensor]  # attributes that are no parameters or buffers: their memory stays
+
+
+def as_borrowed(model: nn.Module) -> Borrowed:
+    """To be asked while the model is borrowed."""
+    loan = _loan(model)
+    assert loan.parts is not None
+    objects = [ref() for refs in loan.traits.alive.values() for ref in refs]
+    tensors = [thing.detach() for thing in objects if isinstance(thing, Tensor)]
+    return Borrowed(list(loan.parts.turns), loan.changes, tensors)
+
+
+@contextlib.contextmanager
+def in_turn(borrowed: Borrowed) -> Iterator[None]:
+    """The locks of a model that is not touched, only gone on with."""
+    taken: list[Turn] = []
+    try:
+        take(taken, borrowed.turns)
+        yield
+    finally:
+        with uninterrupted():
+            while taken:
+                taken.pop().lock.release()
+
+
+def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
+    """Whether everything about a model but its weights is what it was; asked under its lock."""
+    loan = _loan(model)
+    if loan.changes != borrowed.changes or loan.lent is not None:
+        return loan.changes == borrowed.changes
+    modules = loan.present(model)[1].modules
+    return (loan.guard is not None and loan.guard.holds(modules, loan.states)) or loan.holds(modules)
+
+
+def require_known(model: nn.Module) -> None:
+    """Changed, if a borrowed model is not what it was taken for; asked while a GPU is at work."""
+    if not _loan(model).looked():
+        raise Changed
+
+
+def share_known(model: nn.Module, copy: nn.Module) -> None:
+    """What is known about a model holds for a copy of it, whatever its weights."""
+    loan, facts = _loan(copy), known_about(model)
+    modules = list(copy.modules())
+    loan.forget(traits_of(modules), modules)
+    loan.known.update(facts)
+    for (marks, arguments), known in _loan(model).facts.items():
+        if not marks:  # which are modules of the model
+            loan.known_at((marks, arguments)).update(known)
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """All modules of a model."""
+    loan = _loan(model)
+    return (loan.lent or loan.present(model)[1]).modules
+
+
+def module_names(model: nn.Module) -> dict[int, str]:
+    """Dotted paths of the modules, by identity."""
+    loan = _loan(model)
+    parts = loan.parts if loan.lent is not None else None
+    return (parts or loan.present(model)[0]).names
+
+
+def first_weight(model: nn.Module) -> nn.Parameter | None:
+    """The first weight of a borrowed model, which its input meets before any other; None where it has no gradient."""
+    lent = _loan(model).lent
+    first = lent.parameters[0] if lent is not None and lent.parameters else None
+    if first is None or first.is_meta or first.is_inference() or not first.is_floating_point():
+        return None
+    return first
+
+
+def unwrapped(model: Any) -> nn.Module:
+    """The plain module inside torch.compile, DataParallel and DistributedDataParallel."""
+    while isinstance(model, nn.Module):
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            inner = model.module
+        if inner is None:
+            break
+        model = inner
+    if isinstance(model, torch.jit.ScriptModule):
+        raise NotOffered("TorchScript hides its functions from Python. Pass the Python model it was made from.")
+    if not isinstance(model, nn.Module):
+        raise BadInput(
+            f"model is a {type(model).__name__}, not a torch.nn.Module. Pass the module itself, or a transformers "
+            "pipeline or model."
+        )
+    _loan(model)  # which refuses what torch itself cannot list
+    return model
+
+
+class Running(threading.local):
+    """Passes of a model that this thread is inside of."""
+
+    passes = 0
+
+
+RUNNING = Running()
+
+
+@dataclass(eq=False)
+class Handed:
+    """What was taken and changed for a loan, to be put back."""
+
+    turns: list[Turn] = field(default_factory=list)
+    before: Changes = field(default_factory=list)
+    trained: list[nn.Parameter] = field(default_factory=list)  # weights that have gradients, and meanwhile none
+    frozen: list[nn.Parameter] = field(default_factory=list)  # those that have none, and may have meanwhile
+    hooks: list[Any] = field(default_factory=list)
+    offloaded: list[tuple[nn.Module, str, bool]] = field(default_factory=list)
+    drawn: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)  # where random numbers stood
+    thread: int = field(default_factory=threading.get_ident)
+    back: bool = False  # everything is as it was
+
+
+_OUT: list[Handed] = []  # loans of all threads that are out
+
+
+@contextlib.contextmanager
+def borrowed(  # noqa: PLR0915 (all that is put back)
+    model: nn.Module, marks: Marks = (), later: bool = False
+) -> Iterator[None]:
+    """Hold the model's lock, with the model ready to be explained.
+
+    later: on a GPU, whether it is what it was may be asked when that is at work (``require_known``); whatever comes out
+    of the ``with`` is ``Changed`` if it was not.
+    """
+    if RUNNING.passes:
+        raise NotOffered(
+            "a model that is being explained calls whyformer in its own forward: the two would see each other's "
+            "attention. Take the explanation out of forward."
+        )
+    loan, handed = _loan(model), Handed()
+    parts, members = loan.parts, None if loan.parts is None else loan.parts.members()
+    if parts is None or members is None:
+        parts, members = loan.present(model)
+    modules, parameters, configs = members
+    try:
+        try:
+            take(handed.turns, parts.turns)
+            on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+            handed.drawn = [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
+            lent: Traits | None = None
+            # flash and flex kernels never pass a torch function: the model runs on sdpa meanwhile.
+            hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
+            # Such a model takes one input at a time; with an id that no token has, several of one length.
+            config = model.__dict__.get("config")
+            nameless = config is not None and getattr(config, "pad_token_id", 0) in (None, NO_TOKEN)
+            unnamed = [config] if nameless and names_no_padding(model) else []
+            # Nothing that is compared may be changed before it is.
+            unlooked = later and loan.lent is None and loan.guard is not None and not (marks or hidden or unnamed)
+            unlooked = unlooked and bool(parameters) and parameters[0].device.type in LATER_ON
+            same = loan.lent is not None or unlooked
+            same = same or (loan.guard is not None and loan.guard.holds(modules, loan.states))
+            if not same and not loan.holds(modules):
+                loan.forget(lent := traits_of(modules), modules)
+            if any(map(IS_META, parameters)):
+                require_loaded(model)
+                handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in offloaded(m)]
+            place = loan.place
+            changes: Changes = [(loan, "lent", members)]
+            if unlooked:
+                changes.append((loan, "unlooked", True))
+            if marks:
+                key = tuple((id(module), layout) for module, layout, _ in marks)
+                place = (key, "")
+                with uninterrupted():
+                    handed.hooks = [module.register_forward_hook(hook) for module, _, hook in marks]
+            # Written also where it stays: called_with changes it until the model is handed back.
+            changes += [(loan, "known", loan.known_at(place)), (loan, "place", place)]
+            changes += [(m, "training", False) for m in modules if m.training]
+            trained = [p for p in parameters if p.requires_grad]
+            if any(map(torch.Tensor.is_inference, trained)):
+                trained = [p for p in trained if not p.is_inference()]
+            changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
+            changes += [(config, "pad_token_id", NO_TOKEN) for config in unnamed]
+            handed.before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+            # The first is put back also if it is frozen already: a pass may give the model a graph by it (lineage.py).
+            first = [p for p in parameters[:1] if not (p.requires_grad or p.is_inference())]
+            handed.trained, handed.frozen = trained, first
+            _OUT.append(handed)
+            for weight in trained:
+                weight.requires_grad = False
+            for owner, name, value in changes:
+                setattr(owner, name, value)
+            lent = None if lent is None else traits_of(modules)  # as it is for this loan
+            with contextlib.ExitStack() as stack, torch.inference_mode(False):
+                if parts.wraps or any(map(COMPILED, modules)):
+                    # compiled parts would run without the function mode being asked
+                    stack.enter_context(torch.compiler.set_stance("force_eager"))
+                if BESIDE_OTHERS() and not loan.stands_alone:
+                    stack.enter_context(_watched(loan))
+                if unlooked:
+                    stack.push(functools.partial(_refuse_changed, loan))
+                yield
+            if lent is not None:
+                loan.learn(lent, traits_of(modules))
+        finally:
+            _hand_back(handed)
+    finally:  # two nets: whatever line of the first an interrupt hits, the second still holds
+        _hand_back(handed)
+
+
+def _refuse_changed(loan: Loan, kind: Any, error: BaseException | None, trace: Any) -> None:
+    """Whatever was to come out of a loan, of a model that was not what it was taken for: Changed instead."""
+    if (error is None or isinstance(error, Exception)) and not loan.looked():
+        raise Changed from error
+
+
+@contextlib.contextmanager
+def _watched(loan: Loan) -> Iterator[None]:
+    """Refuse a model that talks with another process by itself, until a pass has shown that it does not."""
+    with NoStage() as watch:
+        yield
+    loan.stands_alone = watch.computed
+
+
+def _hand_back(handed: Handed) -> None:
+    """Everything as it was, and the turns to the next; however often it is called. Ctrl-C waits until it is done."""
+    if handed.back:
+        return
+    with uninterrupted():
+        RUNNING.passes = 0
+        for owner, name, value in handed.before:
+            setattr(owner, name, value)
+        for weight in handed.frozen:
+            weight.requires_grad = False
+        for weight in handed.trained:
+            weight.requires_grad = True
+        handed.before, handed.trained, handed.frozen = [], [], []
+        # A pass draws from numbers of its own (turns.Draws). What was drawn besides is taken back, unless it may have
+        # been another thread that drew.
+        for generator, state in handed.drawn if threading.active_count() == 1 else ():
+            generator.set_state(state)
+        handed.drawn = []
+        while handed.hooks:
+            handed.hooks.pop().remove()
+        for module, name, requires_grad in handed.offloaded:
+            # Such a weight is another object after each pass, so that it is known by its name only.
+            parameter = module._parameters.get(name)
+            if parameter is not None and parameter.requires_grad != requires_grad:
+                parameter.requires_grad = requires_grad
+        if handed in _OUT:
+            _OUT.remove(handed)
+        while handed.turns:
+            handed.turns.pop().lock.release()
+        handed.back = True
+
+
+def _after_fork_in_child() -> None:
+    """Other threads are not here any more: what they held is free, and what they changed is put back."""
+    free_in_child()
+    for handed in reversed(list(_OUT)):
+        if handed.thread != threading.get_ident():
+            handed.turns, handed.drawn = [], []
+            _hand_back(handed)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def names_no_padding(model: nn.Module) -> bool:
+    """transformers' classifiers on decoders read the last token before the padding, whose id they have to be told."""
+    config = model.__dict__.get("config")
+    classifies = any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
+    return classifies and getattr(config, "pad_token_id", 0) in (None, NO_TOKEN)
+
+
+def refuse_without_gradients(model: nn.Module, method: str) -> None:
+    """Raise before any pass if a layer is quantised, or a weight was created in inference mode.
+
+    Other tensor classes that compute with floats (torchao) are left to the measured slopes (study/interference.py).
+    """
+    if getattr(model, "opaque", False):
+        raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
+    loan = _loan(model)
+    parts = loan.parts
+    if loan.lent is not None and parts is not None and not parts.quantized:
+        weights = loan.lent.parameters
+        if not any(map(is_packed, weights)) and not any(map(torch.Tensor.is_inference, weights)):
+            return
+    for module in modules_of(model):
+        if is_quantized(module):
+            path = _path(model, module)
+            layer = f"{path} ({type(module).__name__})" if path else f"the model ({type(module).__name__})"
+            raise NotOffered(f"{method} needs gradients, but {layer} is quantised. {_PRECISIONS}")
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_inference():
+                raise NotOffered(
+                    f"{method} needs gradients, but {_path(model, module)}.{name} was created in "
+                    f"torch.inference_mode(). Load the model outside of it."
+                )
+
+
+_PRECISIONS = "Load the model in float16, bfloat16 or float32."
+
+
+def _path(model: nn.Module, module: nn.Module) -> str:
+    return next(name for name, m in model.named_modules() if m is module)

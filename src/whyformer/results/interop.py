@@ -1,0 +1,347 @@
+"""The JSON Schema of saved results, from the same annotations that codec.py writes and reads them by.
+
+docs/schemas has what this makes, a file per format: programs in other languages can hold their files to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+import types
+import warnings
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, reading
+from whyformer.extras import require
+from whyformer.parameters import checked
+from whyformer.results.codec import INFINITE, Coded, Keyed
+from whyformer.results.result import EXPLANATION, FORMAT, HOMES, RESULTS, Result
+from whyformer.shapes import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# Results as tables of pandas, objects of shap, tensors as Captum makes them and arrays as Quantus takes them.
+
+
+def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
+    """From rows (one dict each, or tuples with ``columns``) or from columns by name; pandas is an extra."""
+    require("pandas", why="to_frame()")
+    import pandas as pd
+
+    return pd.DataFrame(data, columns=columns)
+
+
+@checked
+def to_shap(explanations: Any) -> Any:
+    """A ``shap.Explanation`` of one explanation, or of several as its rows, for shap's plots.
+
+    values: the scores; base_values: the value at the background, 0 where the method has none; data and feature_names:
+    the units' labels, for tables the values of the columns and their names. Rows may differ in length.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> explanations = wf.explain(model, ["I like the movie", "A great film"], tokenizer)
+    >>> wf.to_shap(explanations).values
+    """
+    shap = shap_package("to_shap")
+    if _is_explanation(explanations):
+        return shap.Explanation(
+            values=explanations.scores.astype(np.float64),
+            base_values=_base(explanations),
+            data=_data(explanations),
+            feature_names=_labels(explanations),
+            output_names=None,
+        )
+    rows = _several(explanations, "to_shap")
+    one_table = all(e.units.values is not None for e in rows) and len({e.units.labels for e in rows}) == 1
+    return shap.Explanation(
+        values=_ragged([e.scores.astype(np.float64) for e in rows]),
+        base_values=np.array([_base(e) for e in rows]),
+        data=_ragged([_data(e) for e in rows]),
+        feature_names=_labels(rows[0]) if one_table else [_labels(e) for e in rows],
+    )
+
+
+def shap_package(why: str) -> Any:
+    """The shap library; its import warns about deprecated calls of its own, which no user can help.
+
+    Some of what it imports draws random numbers, or seeds them: the caller's go on as if nothing had happened.
+    """
+    require("shap", why=why)
+    if "shap" in sys.modules:
+        return sys.modules["shap"]
+    drawn, numbers = random.getstate(), np.random.get_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import shap
+    finally:
+        random.setstate(drawn)
+        np.random.set_state(numbers)
+    return shap
+
+
+# Captum and Quantus: scores where the model's input has its entries.
+
+
+@checked
+def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    """Scores in the shape of the model's input, as Captum's ``attribute`` returns them; float32, on the CPU.
+
+    inputs: what the model was given, (B, N) token ids or columns, (B, N, E) vectors or (B, C, H, W) pixels. Without it,
+    (B, N) with zeros behind shorter inputs, and (B, 1, H, W) for images. mask: (B, N), 1 where a position is no padding
+    (``attention_mask``); it is needed where inputs were padded, for padding has no score.
+
+    What stands for one unit adds up to its score: where a method says nothing finer (``detail``), a patch shares it out
+    among its pixels and channels, a token among the entries of its vector. Special tokens of images (CLS) have no
+    pixels, and are left out.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.to_captum(wf.explain(model, ["I like the movie", "So boring"], tokenizer)).shape
+    """
+    rows = _explanations(explanations, "to_captum")
+    images = [e.units.grid is not None for e in rows]
+    if any(images) != all(images):
+        raise BadInput("to_captum takes explanations of one kind: images, or none of them.")
+    if inputs is not None and inputs.ndim == 0:
+        raise BadInput("inputs is a tensor without axes: give the tensor that was explained, one row per explanation.")
+    if inputs is not None and len(inputs) != len(rows):
+        raise BadInput(f"{len(rows)} explanations and {len(inputs)} inputs: give the tensor that was explained.")
+    return _pixel_shares(rows, inputs) if all(images) else _position_shares(rows, inputs, mask)
+
+
+@checked
+def to_quantus(explanations: Any, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Array]:
+    """The arrays that Quantus' metrics take: ``metric(model=model, **to_quantus(explanations, pixel_values))``.
+
+    x_batch: ``inputs`` as they are; y_batch: (B,) the explained class of each; a_batch: scores of as many axes as
+    x_batch, (B, 1, H, W) for images, else as ``to_captum`` has them.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> tensors = tokenizer(["I like the movie", "What a dull book"], return_tensors="pt")
+    >>> wf.to_quantus(wf.explain(model, dict(tensors)), tensors["input_ids"])["a_batch"].shape
+    """
+    rows = _explanations(explanations, "to_quantus")
+    if contrasts := [e.target for e in rows if e.target.versus is not None]:
+        raise BadInput(f"Quantus knows one class per input, and {contrasts[0]} was explained: explain one class.")
+    shares = to_captum(rows, inputs, mask)
+    if shares.ndim == 4:
+        shares = shares.sum(1, keepdim=True)
+    classes = np.array([e.target.index for e in rows], dtype=np.int64)
+    return {"x_batch": inputs.detach().cpu().numpy(), "y_batch": classes, "a_batch": shares.numpy()}
+
+
+def _explanations(value: Any, verb: str) -> list[Any]:
+    rows = [value] if _is_explanation(value) else _several(value, verb)
+    for e in rows:
+        if len(streams := sorted(set(e.units.stream))) > 1:
+            raise BadInput(
+                f"{verb} knows inputs of one stream, and this explanation is of {', '.join(streams)}: take its "
+                ".scores where .units.stream is the one that you want."
+            )
+    return rows
+
+
+def _several(value: Any, verb: str) -> list[Any]:
+    rows, wanted = [], f"{verb} takes an Explanation or a list of them, and at least one."
+    with reading(f"{verb} cannot read what it was given", wanted):
+        for each in value if isinstance(value, Iterable) else ():
+            if not _is_explanation(each):  # the first that is none: there may be no end of them
+                raise BadInput(wanted)
+            rows.append(each)
+    if not rows:
+        raise BadInput(wanted)
+    return rows
+
+
+def _pixel_shares(rows: list[Any], inputs: Tensor | None) -> Tensor:
+    sizes = {e.units.image_size or e.units.grid for e in rows}
+    if inputs is None and len(sizes) > 1:
+        raise BadInput("the images differ in size: pass inputs, the pixels that the model was given.")
+    shape = (len(rows), 1, *next(iter(sizes))) if inputs is None else tuple(inputs.shape)
+    if len(shape) != 4:
+        raise BadInput(f"inputs of images are (batch, channels, height, width), and these have shape {shape}.")
+    shares = torch.zeros(shape)
+    for row, e in enumerate(rows):
+        high, wide = e.units.image_size or e.units.grid
+        if high > shape[2] or wide > shape[3]:
+            raise BadInput(f"the model saw {high}×{wide} pixels, and inputs have shape {shape}: pass what it saw.")
+        if e.detail is not None and e.detail.shape in ((high, wide), (shape[1], high, wide)):
+            pixels = e.detail if e.detail.ndim == 3 else e.detail / shape[1]
+        else:
+            patches = e.heatmap()
+            # The patch of each pixel, and among how many it shares its score.
+            at = [np.arange(size) * count // size for size, count in zip((high, wide), patches.shape, strict=True)]
+            counts = np.outer(*(np.bincount(index) for index in at))
+            pixels = (patches / counts / shape[1])[np.ix_(*at)]
+        shares[row, :, :high, :wide] = torch.from_numpy(pixels)
+    return shares
+
+
+def _position_shares(rows: list[Any], inputs: Tensor | None, mask: Tensor | None) -> Tensor:
+    # A table's [CLS] is no column.
+    scores = [e.scores if e.units.values is None else e.scores[~np.array(e.units.special)] for e in rows]
+    shape = (len(rows), max(map(len, scores))) if inputs is None else tuple(inputs.shape)
+    if len(shape) not in (2, 3):
+        raise BadInput(f"inputs are (batch, positions) or (batch, positions, width), and these have shape {shape}.")
+    if inputs is not None and mask is None and any(len(each) != shape[1] for each in scores):
+        raise BadInput(
+            f"inputs have {shape[1]} positions and the explanations {sorted({len(each) for each in scores})}: pass "
+            "mask=attention_mask, which says where the padding is; explain by units='token'; and pass the tensor that "
+            "was explained."
+        )
+    if mask is not None and tuple(mask.shape) != shape[:2]:
+        raise BadInput(
+            f"mask has shape {tuple(mask.shape)}, and inputs have {shape[:2]} positions: one entry for each."
+        )
+    shares = torch.zeros(shape)
+    for row, (e, each) in enumerate(zip(rows, scores, strict=True)):
+        where = torch.arange(shape[1]) < len(each) if mask is None else mask[row].bool().cpu()
+        if int(where.sum()) != len(each):
+            raise BadInput(f"input {row} has {len(each)} scores, and {int(where.sum())} positions of its mask are 1.")
+        entries = each
+        if len(shape) == 3:
+            finer = e.detail is not None and e.detail.shape == (len(each), shape[2])
+            entries = e.detail if finer else (each / shape[2])[:, None].repeat(shape[2], 1)
+        shares[row, where] = torch.from_numpy(entries)
+    return shares
+
+
+def _is_explanation(value: Any) -> bool:
+    return isinstance(value, Result) and value.what == EXPLANATION
+
+
+def _base(explanation: Any) -> float:
+    return 0.0 if explanation.base is None else float(explanation.base)
+
+
+def _data(explanation: Any) -> Any:
+    """What stood at each unit: the token itself, or the value of a column, as a number where it is one."""
+    values = explanation.units.values
+    return np.array(_labels(explanation) if values is None else [_number(v) for v in values], dtype=object)
+
+
+def _number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _labels(explanation: Any) -> list[str]:
+    """Tokens with the space that stood before them, so that shap's text plot reads as the text did."""
+    units = explanation.units
+    if units.spans is None or units.text is None:
+        return [str(label) for label in units.labels]
+    labels = []
+    for label, special, (start, end) in zip(units.labels, units.special, units.spans, strict=True):
+        if special or end <= start:
+            labels.append(label)
+            continue
+        space = " " if start > 0 and units.text[start - 1].isspace() else ""
+        labels.append(space + units.text[start:end])
+    return labels
+
+
+def _ragged(rows: list[Any]) -> Any:
+    if len({len(r) for r in rows}) == 1:
+        return np.stack(rows)
+    result = np.empty(len(rows), dtype=object)
+    result[:] = rows
+    return result
+
+
+Schema = dict[str, Any]
+Definitions = dict[Any, Schema]  # by dataclass, and by name those that are of none
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+ADDRESS = f"https://raw.githubusercontent.com/whyformer/whyformer/main/docs/schemas/results-{FORMAT}.json"
+NUMBER: Schema = {"anyOf": [{"type": ["number", "null"]}, {"enum": list(INFINITE)}]}  # null is NaN
+ARRAYS: dict[str, Schema] = {  # of any number of axes
+    "numbers": {"anyOf": [NUMBER, {"type": "array", "items": {"$ref": "#/$defs/numbers"}}]},
+    "whole_numbers": {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/$defs/whole_numbers"}}]},
+}
+PLAIN: dict[Any, Schema] = {
+    Any: {},
+    type(None): {"type": "null"},
+    float: NUMBER,
+    int: {"type": "integer"},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+}
+
+
+def result_schema() -> Schema:
+    """Of every result that ``.save("x.json")`` writes in the format of this version."""
+    for home in HOMES:
+        import_module(home)
+    defs: Definitions = dict(ARRAYS)
+    kinds = [kind for _, kind in sorted(RESULTS.items()) if kind.__module__.startswith("whyformer.")]
+    references = [_named(kind, defs) for kind in kinds]
+    named = {_name(kind): schema for kind, schema in defs.items()}
+    if len(named) < len(defs):
+        raise TypeError("two parts of results are classes of one name, by which their definitions go: rename one.")
+    return {
+        "$schema": DIALECT,
+        "$id": ADDRESS,
+        "title": "A saved result of whyformer",
+        "description": f"Format {FORMAT}. 'what' says which result it is; explanations have none. null is NaN.",
+        "anyOf": references,
+        "$defs": dict(sorted(named.items())),
+    }
+
+
+def _name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.__name__)
+
+
+def _named(kind: Any, defs: Definitions) -> Schema:
+    """A dataclass by its name among the definitions, made where it is new."""
+    reference = {"$ref": f"#/$defs/{_name(kind)}"}
+    if kind in defs:
+        return reference
+    schema: Schema = {"type": "object", "additionalProperties": False}
+    defs[kind] = schema  # before its fields, which may hold it
+    hints = get_type_hints(kind, include_extras=True)
+    fields = dataclasses.fields(kind)
+    schema["properties"] = {f.name: schema_of(hints[f.name], defs) for f in fields}
+    missing = dataclasses.MISSING
+    schema["required"] = [f.name for f in fields if f.default is missing and f.default_factory is missing]
+    if issubclass(kind, Result):
+        schema["properties"] |= {"format": {"const": FORMAT}, "what": {"const": kind.what}}
+        schema["required"] += ["format"] + ["what"] * (kind.what != EXPLANATION)
+    return reference
+
+
+def schema_of(hint: Any, defs: Definitions) -> Schema:
+    """What JSON holds for a field with this annotation; dataclasses within it are added to ``defs``."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint in PLAIN:
+        return PLAIN[hint]
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [schema_of(part, defs) for part in inner]}
+    if origin is Annotated:
+        note = hint.__metadata__[0]
+        if isinstance(note, Keyed):
+            parts = {name: schema_of(part, defs) for name, part in note.kinds().items()}
+            return {"type": "object", "properties": parts, "additionalProperties": False}
+        return {"$ref": f"#/$defs/{'numbers' if np.dtype(note).kind == 'f' else 'whole_numbers'}"}
+    if hint in (Result, Coded):  # any of them
+        return {"$ref": "#"}
+    if dataclasses.is_dataclass(hint):
+        return _named(hint, defs)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        members = [schema_of(part, defs) for part in inner]
+        return {"type": "array", "prefixItems": members, "minItems": len(members), "maxItems": len(members)}
+    if origin in (tuple, list):
+        return {"type": "array", "items": schema_of(inner[0], defs)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": schema_of(inner[1], defs)}
+    raise TypeError(f"{hint} has no form in JSON: say it in whyformer.results.interop and whyformer.results.codec.")

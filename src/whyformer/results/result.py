@@ -1,0 +1,281 @@
+"""Result: what every verb returns. One set of doors to pictures, files and frames; codec.py writes and reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import warnings
+import zipfile
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+
+from whyformer.brief import brief
+from whyformer.errors import BadInput, WhyformerError
+from whyformer.files.paths import (
+    Damaged,
+    is_file,
+    is_folder,
+    members_bytes,
+    parsed,
+    path_of,
+    read_arrays,
+    read_json,
+    readable_file,
+    require_room,
+    writable_file,
+    writing,
+)
+from whyformer.parameters import checked
+from whyformer.results.codec import Coded, Misfit, below, fields_of, filled, key_of, mapping, reason
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1
+EXPLANATION = "explanation"  # files of explanations do not say what they hold
+PICTURES = (".html", ".png", ".svg", ".pdf")
+DATA = (".json", ".npz")
+HEADER = "__header__"
+RESULTS: dict[str, type[Result]] = {}  # what a file says it holds → the class that reads it
+HOMES = (  # imported when a file holds what is not known yet
+    "whyformer.results.types",
+    "whyformer.tables",
+    "whyformer.heads",
+    "whyformer.concepts",
+    "whyformer.evaluate.compare",
+    "whyformer.evaluate.recommend",
+    "whyformer.checks.checkup",
+    "whyformer.checks.retrained",
+    "whyformer.language.citations",
+    "whyformer.jobs.dataset",
+    "whyformer.reports.report",
+)
+DATASETS = "whyformer.jobs.dataset"  # reads folders
+Kind = TypeVar("Kind", bound="Result")
+
+
+class Pictured:
+    """What can be shown, drawn and put on a page: ``views.view_of`` knows how."""
+
+    def view(self, *settings: Any, **options: Any) -> Any:
+        """The picture without a medium (a View or Page), to be put on a page with others."""
+        # By name: views import results, and drawing libraries are loaded only when something is drawn.
+        return import_module("whyformer.views").view_of(self, *settings, **options)
+
+    def show(self, *settings: Any, **options: Any) -> None:
+        """Print to the terminal."""
+        self.view(*settings, **options).show()
+
+    def plot(self, *settings: Any, **options: Any) -> Any:
+        """A matplotlib figure."""
+        return self.view(*settings, **options).plot()
+
+    def to_html(self, *settings: Any, **options: Any) -> str:
+        """One page that needs no network."""
+        return str(self.view(*settings, **options).to_html())
+
+    def _repr_html_(self) -> str:
+        return str(self.view()._repr_html_())
+
+    def widget(self, *settings: Any, ask: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """The page for a notebook that runs: a click on a class is answered by ``ask(target=…)``, an explain call.
+
+        It takes anywidget (the extra ``notebook``) and a kernel; elsewhere it is the page that notebooks draw anyway.
+        """
+        return self.view(*settings, **options).widget(ask)
+
+    def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
+        """Write a picture: .html, .png, .svg or .pdf."""
+        path = writable_file(path, PICTURES)
+        self.view(*settings, **options).save(path)
+        return path
+
+
+class Result(Pictured, Coded):
+    """What a verb returns: it can be shown, drawn, saved, listed, and read back without the model.
+
+    Subclasses are frozen dataclasses; ``what`` names them in files, and ``views.view_of`` knows their pictures. What a
+    picture can be told (``image`` and ``by`` of an Explanation, ``beside`` of a PruningCurve) every door takes.
+    """
+
+    what: ClassVar[str]
+    last: ClassVar[tuple[str, ...]] = ()  # fields that stand at the end of a file: long ones, behind what people read
+    later: ClassVar[tuple[str, ...]] = ()  # fields that came after the format: files have them where they are not None
+    # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
+    axes: ClassVar[Mapping[str, str]] = {}
+    finite: ClassVar[tuple[str, ...]] = ()  # fields that no verb leaves NaN or infinite: a file that does is not ours
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in cls.__dict__:  # a dataclass would write one of its own, with all numbers
+            cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
+        if "what" in cls.__dict__:
+            other = RESULTS.setdefault(cls.what, cls)
+            if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise TypeError(f"{cls.__name__}.what: {cls.what!r} is taken by {other.__name__}.")
+            RESULTS[cls.what] = cls
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    @checked
+    def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
+        """Write a picture (.html, .png, .svg, .pdf), or data that ``whyformer.load`` reads back (.json, .npz)."""
+        path = writable_file(path, (*PICTURES, *DATA))
+        if path.suffix in PICTURES:
+            self.view(*settings, **options).save(path)
+            return path
+        if settings or options:
+            told = ", ".join([*map(repr, settings), *map(repr, options)])
+            raise BadInput(f"{path.suffix} files hold the whole result: leave out {told}, which is for pictures.")
+        with writing(path):
+            if path.suffix == ".json":
+                plain = json.dumps(self.to_dict(), ensure_ascii=False)
+                path.write_bytes(plain.encode("utf-8", "backslashreplace"))  # half a character has an escape in JSON
+            else:
+                _write_npz(self, path)
+        return path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: arrays as nested lists, null for NaN."""
+        plain = _header(self) | fields_of(self)
+        for name in self.last:
+            plain[name] = plain.pop(name)
+        return plain
+
+    @abstractmethod
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas table."""
+
+    @classmethod
+    @checked
+    def load(cls: type[Kind], path: str | Path) -> Kind:
+        """Read what ``save`` wrote as .json or .npz; no model is needed."""
+        named = cls.what if "what" in cls.__dict__ else f"{EXPLANATION} or other result"
+        path = readable_file(path, f"saved {named}")
+        if path.suffix.lower() not in DATA:
+            raise BadInput(f"{str(path)!r} is no saved {named}: those are {' and '.join(DATA)} files.")
+        try:
+            return cls._from_dict(_read(path))
+        except (WhyformerError, Warning):  # a warning is raised where the user made errors of them
+            raise
+        except Exception as error:  # a file can hold anything
+            raise BadInput(
+                f"{str(path)!r} is no saved {named} ({reason(error)}). Give a file as .save() writes it, or save again."
+            ) from error
+
+    @classmethod
+    def _from_dict(cls: type[Kind], plain: Any, at: str = "") -> Kind:
+        data = mapping(plain, at or "it")
+        written = data.get("format")
+        if isinstance(written, int) and written > FORMAT:
+            raise Damaged(
+                f"it was written by a newer whyformer, in format {written}, and this one reads format {FORMAT}: "
+                "pip install --upgrade whyformer"
+            )
+        if written != FORMAT:
+            raise Damaged("it holds something else, or comes from another version of whyformer")
+        what = data.get("what", EXPLANATION)
+        for home in () if not isinstance(what, str) or what in RESULTS else HOMES:
+            import_module(home)
+        reads = RESULTS.get(what) if isinstance(what, str) else None
+        if reads is None or not issubclass(reads, cls):
+            raise Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
+        made: Kind = filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
+        _check_axes(made, at)
+        for name in made.finite:
+            if not np.isfinite(getattr(made, name)).all():
+                warnings.warn(
+                    f"the loaded {made.what} has NaN or infinity in {below(at, name)}, which whyformer does not write "
+                    "there: the file was changed or made elsewhere. Do not rely on it; explain again and save that.",
+                    stacklevel=_levels_inside(),
+                )
+        return made
+
+
+@checked
+def load(path: str | Path) -> Any:
+    """Read any saved result, .json or .npz, or the folder of an explained dataset; no model is needed.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.explain(model, "I like the movie", tokenizer).save("why.json")
+    >>> wf.load("why.json").show()
+    """
+    if is_folder(path_of(path)) and is_file(Path(path) / "manifest.json"):
+        return import_module(DATASETS).ExplainedDataset(path)
+    return Result.load(path)  # type: ignore[type-abstract]
+
+
+def _levels_inside() -> int:
+    """How many calls of this package are below the user's own, where a warning belongs."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("whyformer."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+# Files: .json is plain; .npz holds the same, with fields that are arrays (or lists or dicts of them) as arrays.
+
+
+def _header(result: Result) -> dict[str, Any]:
+    return {"format": FORMAT} | ({} if result.what == EXPLANATION else {"what": result.what})
+
+
+def _write_npz(result: Result, path: Path) -> None:
+    plain: dict[str, Any] = result.to_dict()
+    arrays: dict[str, Any] = {}
+    for name in (f.name for f in dataclasses.fields(result)):  # type: ignore[arg-type]
+        value = getattr(result, name)
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+        else:
+            parts = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+            if not parts or not all(isinstance(part, np.ndarray) for part in parts.values()):
+                continue
+            arrays |= {f"{name}:{key_of(key)}": part for key, part in parts.items()}
+        del plain[name]
+    arrays[HEADER] = np.array(json.dumps(plain, ensure_ascii=False))
+    np.savez_compressed(path, **arrays)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            require_room(members_bytes(archive, archive.infolist()), path.stat().st_size)
+    except Damaged:  # packed so tightly (all zeros) that reading would take it for a trap
+        np.savez(path, **arrays)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.suffix.lower() != ".npz":
+        return mapping(read_json(path), "it")
+    arrays = read_arrays(path)
+    if HEADER not in arrays:
+        raise Damaged(f"there is no {HEADER!r} in it")
+    data = mapping(parsed(str(arrays.pop(HEADER))), HEADER)
+    for entry, array in arrays.items():
+        name, _, key = entry.partition(":")
+        if key:
+            mapping(data.setdefault(name, {}), name)[key] = array
+        else:
+            data[name] = array
+    return data
+
+
+def _check_axes(result: Result, at: str) -> None:
+    """One letter, one size."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, letters in result.axes.items():
+        value = getattr(result, name)
+        if value is None:
+            continue
+        shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
+        if len(shape) != len(letters):
+            raise Misfit(below(at, name), f"an array with {len(letters)} axes", value)
+        for letter, size in zip(letters, shape, strict=True):
+            expected, first = sizes.setdefault(letter, (size, name))
+            if size != expected:
+                raise Misfit(below(at, name), f"of length {expected} on one axis, as {first} is,", value)

@@ -1,0 +1,381 @@
+"""The nouns of the library: what is explained, what was captured, what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, SupportsIndex, TypeVar, overload
+
+import numpy as np
+from torch import Tensor
+
+from whyformer.brief import WIDEST, brief, cut, several
+from whyformer.errors import BadInput
+from whyformer.files.image_file import resized
+from whyformer.parameters import OneOf, Size, checked
+from whyformer.results.codec import Float32
+from whyformer.results.interop import dataframe, to_shap
+from whyformer.results.result import EXPLANATION, Pictured, Result
+from whyformer.shapes import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+LONGEST_SHOWN = 60  # characters of a text, in one line about its explanation
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is scored: one entry per input position, padding left out.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> units = wf.explain(model, "I like the movie", tokenizer).units
+    >>> [label for label, special in zip(units.labels, units.special) if not special]
+    """
+
+    later: ClassVar[tuple[str, ...]] = ("role", "seconds", "wave")
+
+    labels: tuple[str, ...]  # tokens, "patch 3,4", names of columns
+    special: tuple[bool, ...]  # marks of the model ([CLS], [SEP]), which are no part of the input
+    stream: tuple[str, ...]  # which input each belongs to: "text", "image", "table", "source", …
+    grid: tuple[int, int] | None = None  # rows, columns of the patches, for images
+    word: tuple[int, ...] | None = None  # index of the word each unit belongs to, -1 for special tokens
+    spans: tuple[tuple[int, int], ...] | None = None  # character range of each unit in ``text``
+    text: str | None = None  # the original string, where it is known
+    image_size: tuple[int, int] | None = None  # height, width the grid covers
+    boxes: tuple[tuple[float, ...], ...] | None = None  # left, top, right, bottom as shares of the image
+    values: tuple[str, ...] | None = None  # what stood in each column, for tables
+    unseen: tuple[str, ...] = ()  # columns that no unit stands for: the model does not attend to them
+    picture_size: tuple[int, int] | None = None  # height, width of the picture, where the model saw all of it squeezed
+    # Whose words they are, in what a language model reads: "prompt", "answer", "system", "user", "template", …
+    role: tuple[str, ...] | None = None
+    seconds: float | None = None  # of sound: how long it is, from the first frame to the last
+    wave: tuple[float, ...] | None = None  # of sound: how loud it is, at even steps of that time; 1 is loudest
+
+    def __post_init__(self) -> None:
+        for name in ("special", "stream", "word", "spans", "boxes", "values", "role"):
+            value = getattr(self, name)
+            if value is not None and len(value) != len(self.labels):
+                raise ValueError(f"Units.{name} has {len(value)} entries for {len(self.labels)} labels")
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def is_patch(self, index: int) -> bool:
+        """Whether a unit has its place on the image."""
+        return not self.special[index] and (self.stream[index] == "image" or len(set(self.stream)) == 1)
+
+    def text_of(self, members: Sequence[int]) -> str:
+        """The word that these units are the pieces of: as it stands in ``text``, else its labels joined."""
+        if self.spans is not None and self.text is not None:
+            start, end = self.spans[members[0]][0], self.spans[members[-1]][1]
+            if self.text[start:end].strip():  # empty: ``text`` is that of another stream
+                return self.text[start:end].strip()
+        joined = "".join(self.labels[i].removeprefix("##").lstrip("Ġ▁") for i in members)
+        return joined or self.labels[members[0]]  # a space alone is called what its token is
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A class (or token) that the model could have said, and how likely it finds it."""
+
+    index: int
+    label: str
+    probability: float
+
+    def __str__(self) -> str:
+        return self.label or str(self.index)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is explained: a class (or token), optionally against another, at one output position.
+
+    >>> wf.Target(1, "positive")
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.explain(model, "I like the movie", tokenizer, target=wf.Target(0)).target
+    """
+
+    later: ClassVar[tuple[str, ...]] = ("end", "probability", "next")
+
+    index: int  # of the class or token
+    label: str = ""  # its name, where it has one
+    versus: int | None = None  # explained rather than this one
+    versus_label: str = ""  # and its name
+    position: int | None = None  # output position, for models with one output per token
+    independent: bool = False  # answers do not exclude each other (multi-label), so its probability is its own
+    # The last token of an answer whose first is ``position`` (question answering).
+    end: int | None = None
+    # Of a prediction among classes: how likely the model finds it, and the next ones, likeliest first.
+    probability: float | None = field(default=None, compare=False)
+    next: tuple[Choice, ...] | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def __str__(self) -> str:
+        name = self.label or str(self.index)
+        return name if self.versus is None else f"{name} rather than {self.versus_label or self.versus}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one explanation took. Passes are counted per input; ``setup_forwards`` were spent once per model.
+
+    ``peak_bytes``: the most memory above what was in use before, for the whole batch (memory.py says how).
+    """
+
+    forwards: float = 0.0
+    backwards: float = 0.0
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    setup_forwards: int = 0
+
+    @classmethod
+    def of_all(cls, costs: Sequence[Cost]) -> Cost:
+        """Of one after the other: what they took together, and the most memory that one of them had."""
+        return cls(
+            forwards=sum(c.forwards for c in costs),
+            backwards=sum(c.backwards for c in costs),
+            seconds=sum(c.seconds for c in costs),
+            peak_bytes=max(c.peak_bytes for c in costs),
+            setup_forwards=sum(c.setup_forwards for c in costs),
+        )
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention call of the model."""
+
+    path: str
+    kind: str  # "self" or "cross"
+    streams: tuple[str, str]  # query, key
+    attention_BHQK: Tensor
+    value_BHKD: Tensor | None = None
+    attention_grad_BHQK: Tensor | None = None
+    windows: int = 1  # > 1: the B axis holds B·windows maps
+    first_query: int = 0  # key position of query row 0, where a layer asks for a few rows only
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    @property
+    def heads(self) -> int:
+        return self.attention_BHQK.shape[1]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything one forward (and backward) pass told about attention.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> record = wf.Explainer(model, tokenizer).record("I like the movie")
+    >>> record.sites[0].attention_BHQK.shape
+    """
+
+    sites: tuple[Site, ...]
+    logits: Tensor
+    unclaimed: tuple[str, ...] = ()  # softmaxes that were not an attention over values
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation(Result):
+    """Why the model said what it said: one score per unit, and what to know before believing them.
+
+    Its pictures take ``image``, what patches are drawn over, ``by``: "token" or "word", and ``detail=True``: scores of
+    single pixels, too, where the method has them.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> explanation = wf.explain(model, "I like the movie", tokenizer)
+    >>> explanation.ranked(specials=False)[:2]
+    >>> explanation.save("why.html")
+    """
+
+    what: ClassVar[str] = EXPLANATION
+    axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U", "errors": "U"}
+    last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
+    finite: ClassVar[tuple[str, ...]] = ("scores", "value")
+    later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions", "default_for")
+
+    scores: Float32  # one per unit, in the order of the input, special tokens included
+    units: Units  # what is scored: their names, places and kinds
+    target: Target  # what was explained
+    scalar: str  # which number of it: "logit", "probability", "log_odds", …
+    value: float  # that number, for this input
+    prediction: Target  # what the model says, with its probability and the next answers
+    method: str  # name in ``list_methods()``
+    options: dict[str, Any] = field(default_factory=dict)  # all of the method's options, as they were used
+    changed: tuple[str, ...] | None = None  # names of the options that differ from the method's defaults, where known
+    seed: int = 0  # of everything that was drawn
+    versions: dict[str, str] = field(default_factory=dict)  # of whyformer, torch and others
+    base: float | None = None  # the value where nothing is there, where a method has one: scores start from it
+    # The whole map, output position by input position, where a method has one; by pairs of streams where there are any.
+    matrix: Float32 | dict[tuple[str, str], Float32] | None = None
+    layers: Float32 | None = None  # a map for each layer, with ``keep_layers=True``
+    detail: Float32 | None = None  # finer than units (pixels, embedding dimensions): ``scores`` are its sums
+    cost: Cost = field(default_factory=Cost)  # passes, seconds, bytes
+    checks: dict[str, float] = field(default_factory=dict)  # what the method knows of its own error
+    warnings: tuple[str, ...] = ()  # what to know before believing it
+    readout: str = ""  # which output row the scores were read from
+    signed: bool = False  # whether a score below zero speaks against the target
+    model: str = ""  # its class
+    picture: str | None = None  # what the model saw, where raw images were given: a small JPEG as a data URI
+    errors: Float32 | None = None  # standard error of each score, where the method has them
+    interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
+    default_for: str | None = None  # "text", "image", …: of such inputs, the method is the one that explains unasked
+
+    def __repr__(self) -> str:
+        text = self.units.text if self.units.text is not None else f"{len(self.units)} units"
+        shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+        first = ", ".join(f"{label} {score:.3g}" for label, score in self.ranked(specials=False)[:3])
+        start, rest = f"Explanation({self.method} of {shown!r},", f"{self.target}: {first}, …)"
+        if len(start) + len(rest) < WIDEST:
+            return f"{start} {rest}"
+        return f"{cut(start, WIDEST)}\n    {cut(rest, WIDEST - 4)}"
+
+    @checked
+    def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
+        """Units from the highest to the lowest score; ties keep their order."""
+        order = np.argsort(-self.scores, kind="stable")
+        return [(self.units.labels[i], float(self.scores[i])) for i in order if specials or not self.units.special[i]]
+
+    @checked
+    def words(self, reduce: Annotated[str, OneOf("sum", "max", "mean")] = "sum") -> list[tuple[str, float]]:
+        """Scores of whole words: word pieces summed (or ``reduce="max"``, ``"mean"``); special tokens left out."""
+        if self.units.word is None:
+            return [(label, float(s)) for label, s in zip(self.units.labels, self.scores, strict=True)]
+        combine: Any = {"sum": np.sum, "max": np.max, "mean": np.mean}[reduce]
+        groups: dict[int, list[int]] = {}
+        for i, word in enumerate(self.units.word):
+            if word >= 0:
+                groups.setdefault(word, []).append(i)
+        return [(self.units.text_of(members), float(combine(self.scores[members]))) for members in groups.values()]
+
+    @checked
+    def heatmap(
+        self,
+        size: Size | None = None,
+        interpolation: Annotated[str, OneOf("bilinear", "nearest")] = "bilinear",
+    ) -> Array:
+        """Scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).
+
+        Special tokens (CLS, registers) have no place in the image and are left out. ``"bilinear"`` interpolates between
+        the centres of patches, ``"nearest"`` repeats them.
+        """
+        if self.units.grid is None:
+            raise BadInput(
+                f"this explanation ({self.method}) has no patch grid: heatmap() is for images. Use "
+                ".ranked() or .show()."
+            )
+        patches = [i for i in range(len(self.units)) if self.units.is_patch(i)]
+        return resized(self.scores[patches].reshape(self.units.grid), size, interpolation)
+
+    def replace(self, **changes: Any) -> Explanation:
+        """The same explanation with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_shap(self) -> Any:
+        """A ``shap.Explanation``, for shap's plots."""
+        return to_shap(self)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per unit: label, score, special, stream, and word, value or error where there is one."""
+        units = self.units
+        data = {"unit": units.labels, "score": self.scores, "special": units.special, "stream": units.stream}
+        data |= {} if units.word is None else {"word": units.word}
+        data |= {} if units.values is None else {"value": units.values}
+        data |= {} if self.errors is None else {"error": self.errors}
+        return dataframe(data)
+
+
+@dataclass(frozen=True, eq=False)
+class Generation(list[Explanation], Result):
+    """What a language model said, and why: a list with one Explanation per token of the answer, in order.
+
+    >>> generation = wf.explain("language-model", "the capital of france is", generate=3)  # a folder or a name
+    >>> generation.text
+    >>> [step.ranked()[0] for step in generation]
+    """
+
+    what: ClassVar[str] = "generation"
+
+    tokens: tuple[Explanation, ...]
+    text: str  # the answer
+    sentences: tuple[tuple[int, int], ...] = ()  # of the answer: first token, and the one after the last
+
+    def __post_init__(self) -> None:
+        list.__init__(self, self.tokens)
+
+    @property
+    def units(self) -> Units:
+        """All that was read by the end: the prompt, and the answer but its last token."""
+        return self.tokens[-1].units
+
+    @property
+    def matrix(self) -> Array:
+        """(T, U) the scores of each token of the answer; NaN for what was not yet there."""
+        matrix = np.full((len(self.tokens), len(self.units)), np.nan, dtype=np.float32)
+        for row, explanation in enumerate(self.tokens):
+            matrix[row, : len(explanation.scores)] = explanation.scores
+        return matrix
+
+    @property
+    def method(self) -> str:
+        """The method that explained all tokens."""
+        return self.tokens[0].method
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per token of the answer and unit: token, label, unit, score."""
+        rows = [
+            (number, e.target.label, index, label, float(score))
+            for number, e in enumerate(self.tokens)
+            for index, (label, score) in enumerate(zip(e.units.labels, e.scores, strict=True))
+        ]
+        names = ("step", "token", "position", "unit", "score")
+        return dataframe(dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+T = TypeVar("T")
+
+
+class Explanations(list[T], Pictured):
+    """A list with one explanation per input (or a list per input that gives several), which is drawn as one page.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> explanations = wf.explain(model, ["I like the movie", "This is so boring"], tokenizer)
+    >>> explanations[0].ranked()
+    >>> explanations.save("why.html")
+    """
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> Explanations[T]: ...
+    def __getitem__(self, at: Any) -> Any:
+        part = super().__getitem__(at)
+        return Explanations(part) if isinstance(at, slice) else part
+
+    def __repr__(self) -> str:
+        return several("Explanations", map(repr, self))
+
+
+class ByMethod(dict[str, T], Pictured):
+    """What one method would give, by the names of several; drawn side by side.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> by_method = wf.explain(model, "I like the movie", tokenizer, method=["grad_sam", "occlusion"])
+    >>> by_method["grad_sam"].ranked()
+    >>> by_method.show()
+    """
+
+    def __repr__(self) -> str:
+        return several("ByMethod", (f"{name}: {part!r}" for name, part in self.items()))

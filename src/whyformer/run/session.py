@@ -1,0 +1,503 @@
+"""Session: a borrowed model with inputs, ready to be run. The only preparation, and the only loop over batches."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from fnmatch import fnmatch
+from functools import cached_property, partial
+from itertools import groupby
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whyformer.brief import as_symbols
+from whyformer.capture.intercept import letters_of, mark_attention
+from whyformer.capture.record import observe, require_sites
+from whyformer.capture.roles import Observe
+from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed, reading
+from whyformer.inputs.base import Modality, Source
+from whyformer.inputs.batch import PLAIN, Batch, Decoding, require_dense_inputs
+from whyformer.inputs.language import at_positions, shortened
+from whyformer.inputs.modalities import are_tensors, as_list, choose_modality, unpacked
+from whyformer.inputs.output import Output
+from whyformer.inputs.processing import as_processor
+from whyformer.inputs.table_schema import Table
+from whyformer.loan.borrow import (
+    Marks,
+    argument_name,
+    borrowed,
+    called_with,
+    first_weight,
+    known_about,
+    module_names,
+    unwrapped,
+)
+from whyformer.loan.digests import circumstances, versions
+from whyformer.loan.spread import heads_elsewhere, is_sharded
+from whyformer.parameters import checked
+from whyformer.results.types import Cost
+from whyformer.run import Run
+from whyformer.study import Study, hidden_padding, study_of
+from whyformer.study.interference import MIXES
+from whyformer.study.replay import Retained
+from whyformer.targets import AIMS
+
+log = logging.getLogger("whyformer.run.session")
+
+T = TypeVar("T")
+Measure = Callable[[Run, list[int]], T]
+
+BATCH_SIZE = 16
+BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
+
+
+NOT_ASKED = {"marks", "graphs", "advises"}  # of a loaded model: made of the rest, or no matter of numbers
+
+
+class LoadedModel:
+    """A model with its processor: what it takes for inputs, and its loan while it is looked into.
+
+    processor: tokenizer or image processor, needed for raw inputs only.
+    attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
+    layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
+    """
+
+    @checked
+    def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
+        if isinstance(model, LoadedModel):  # with what it holds, unless something else is given
+            processor = model.processor if processor is None else processor
+            model, attention_at = model.model, model.attention_at if attention_at is None else attention_at
+        elif not isinstance(model, nn.Module):
+            with reading("the model cannot be read", "Give a torch module, a pipeline, a folder or a name."):
+                model, processor = unpacked(model, processor)
+        self.model: nn.Module = unwrapped(model)
+        with reading("the processor cannot be read", "Give the tokenizer or processor that was made for this model."):
+            hasattr(processor, "tokenizer")
+        self.processor = as_processor(processor, self.model)
+        self.attention_at = dict(attention_at or {})
+        self.marks: Marks = ()  # modules whose output is an attention map
+        for pattern, layout in self.attention_at.items():
+            matches = [m for name, m in self.model.named_modules() if fnmatch(name, pattern)]
+            if not matches:
+                raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
+            letters_of(layout)
+            self.marks += tuple((m, layout, partial(_marked, layout)) for m in matches)
+
+    def question(self) -> dict[str, Any]:
+        """What every answer depends on besides inputs and parameters, to be described (digests.py)."""
+        first = next(self.model.parameters(), torch.empty(0))
+        held = {name: value for name, value in vars(self).items() if name not in NOT_ASKED}
+        return {**held, "versions": versions(), "circumstances": circumstances(first.device.type)}
+
+    def borrowed(self) -> AbstractContextManager[None]:
+        """The model ready to be explained, under its lock, and afterwards exactly as it was."""
+        return borrowed(self.model, self.marks)
+
+    def source(self, inputs: Any) -> Source:
+        """The inputs and their kind, nothing encoded that can wait; what has its kind already stays as it is."""
+        if isinstance(inputs, Source):
+            return inputs
+        if _has_dtype(inputs) and not isinstance(self.processor, Table):
+            inputs = as_list(inputs)
+        if are_tensors(inputs):
+            require_dense_inputs(inputs)
+            return choose_modality(self.model, self.processor, inputs).source(inputs)
+        with reading("the inputs cannot be read", "Give texts, images, sounds, rows of a table or tensors."):
+            return choose_modality(self.model, self.processor, inputs).source(inputs)
+
+    def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
+        """Modality, encoded batch, and whether a single raw input was given."""
+        source = self.source(inputs)
+        return source.modality, source.batch(), source.single
+
+    @contextmanager
+    def session(self, inputs: Any, **options: Any) -> Iterator[Session]:
+        """Borrow the model for a :class:`Session` on these inputs."""
+        with self.borrowed():
+            yield Session(self, inputs, **options)
+
+
+def _has_dtype(inputs: Any) -> bool:
+    with reading("the inputs cannot be read", "Give texts, images, sounds, rows of a table or tensors."):
+        return hasattr(inputs, "dtype")
+
+
+Loaded = TypeVar("Loaded", bound=LoadedModel)
+
+
+def loaded_as(
+    kind: type[Loaded], model: Any, processor: Any = None, attention_at: Mapping[str, str] | None = None
+) -> Loaded:
+    """The model as it is held already; where something else is given beside it, or it is not held, anew."""
+    if isinstance(model, kind) and processor is None and attention_at is None:
+        return model
+    return kind(model, processor, attention_at=attention_at)
+
+
+def _marked(layout: str, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+    """A hook: what comes out of the module is an attention map."""
+    return mark_attention(out, layout)
+
+
+@contextmanager
+def passing_through(
+    model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **options: Any
+) -> Iterator[Session]:
+    """A session of any number of inputs, each part encoded when it is run."""
+    loaded = loaded_as(LoadedModel, model, processor, attention_at)
+    if (elsewhere := heads_elsewhere(loaded.model)) is not None:  # whoever comes this way reads heads
+        raise elsewhere
+    with loaded.session(inputs, at_once=False, **options) as session:
+        session.separate_compared()
+        yield session
+
+
+class Session:
+    """Inputs of a borrowed model, run batch by batch. Every verb goes through one.
+
+    at_once: inputs are encoded together and stand in one batch, of which parts are run; one input may give several
+    rows (detections, generated tokens). Otherwise each part is encoded when it is run, padded among itself, so that
+    any number of inputs goes through in the memory of one part.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        inputs: Any,
+        *,
+        target: Any = None,
+        scalar: str = "logit",
+        batch_size: int | None = None,
+        seed: int = 0,
+        progress: bool | None = None,
+        keep_layers: bool = False,
+        at_once: bool = True,
+        units: Any = "token",
+        decoding: Decoding = PLAIN,
+        memory: str = "full",
+        foldable: Callable[[], bool] = lambda: False,
+        reads: str = "",
+    ) -> None:
+        self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
+        if decoding is not PLAIN or units != "token":
+            source.modality.ask(decoding, units)
+        if isinstance(target, list) and len(target) != source.size:
+            raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")
+        aims = target if isinstance(target, list) else [target]
+        if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # above which detections count
+            raise not_allowed("target", target, AIMS)
+        self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
+        # Facts are those of a model that is called in this way; several calls of a verb may share the loan.
+        constants = {} if source.whole is None else source.whole.constants
+        self._arguments = argument_name(source.modality.called_with(constants))
+        called_with(self.model, self._arguments)
+        self.target, self.seed, self.memory = target, seed, memory
+        self.foldable = foldable  # can what is asked for be had without storing attention maps?
+        reads_itself = source.modality.compares or source.modality.opaque
+        self.scalar = source.modality.scalar(scalar) if reads_itself else scalar
+        if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
+            self.scalar = "log_probability"
+        self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
+        # The study's pass over the one input that there is serves who reads its maps ("maps"), or these and their
+        # gradients ("gradients"), too: see Run.record.
+        same_output = scalar != "cosine" and not reads_itself  # as the study reads it
+        shares = bool(reads) and same_output and memory != "fold" and source.size == 1
+        leaf = first_weight(self.model) if shares and reads == "gradients" else None
+        shares = shares and (reads == "maps" or leaf is not None)
+        self.retained = Retained(operands=True, leaf=leaf) if shares else None
+        self.setup_forwards = 0  # of the study, where it had to be made now
+        self.started = time.perf_counter()
+        self.forwards = self.backwards = 0.0
+        self.size, self.one_by_one = source.size, False
+        device = torch.device("cpu")
+        if at_once:
+            self.padded = hidden_padding(self.modality, source.whole or source.batch())  # one row per input
+            # One row per explanation. The model runs here where an input gives several.
+            self.batch, self.target = self.modality.expanded(self.padded, target)
+            if self.target is not None:
+                self.batch = at_positions(self.modality, self.batch, self.target)
+            self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
+            self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run by itself
+        self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
+        if known_about(self.model).get(MIXES):
+            self.step = 1
+
+    # What is run
+
+    @cached_property
+    def study(self) -> Study:
+        """What is known about the model for these inputs; of inputs that differ in form, for the first."""
+        called_with(self.model, self._arguments)
+        whole = self.at_once and not self.one_by_one
+        rows = [0] if self.one_by_one else range(min(self.size, self.step))
+        batch = self.batch if whole else self.part(rows)
+        if self.retained is not None and (not self.at_once or self.size > 1 or batch.answers or batch.trunks):
+            self.retained = None
+        plain = replace(batch, answers=()) if batch.answers else batch
+        study, new = study_of(self.modality, plain, self.retained)
+        if new:
+            self.setup_forwards += study.forwards
+        else:
+            self.retained = None
+        return study
+
+    def studied(self, batch: Batch) -> Study:
+        """What is known for one of the inputs that differ in form."""
+        called_with(self.model, self._arguments)
+        study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
+        self.setup_forwards = study.forwards if new else 0
+        return study
+
+    def separate_compared(self) -> None:
+        """Dual encoders compare every input of a batch with every other: there, inputs are run singly."""
+        if self.study.one_stream or self.size == 1:
+            return
+        classes = set()
+        for count in (1, 2):
+            batch = self.part(range(count))
+            with torch.no_grad():
+                classes.add(Output(self.modality, batch).logits(batch).shape[1])
+            self.setup_forwards += count
+        if len(classes) > 1:
+            self.step = 1
+
+    def part(self, rows: Sequence[int]) -> Batch:
+        """Some of the inputs."""
+        if not self.at_once:
+            batch = hidden_padding(self.modality, self.source.batch(rows))
+            batch = self.modality.located(batch, self._targets(rows))
+            return at_positions(self.modality, batch, self._targets(rows))
+        if list(rows) == list(range(self.size)) and not self.one_by_one:
+            return self.batch
+        batch = self.batch.select(rows)
+        if batch.trunks:
+            return shortened(batch)
+        return self.modality.alone(batch) if self.one_by_one else batch
+
+    def _targets(self, rows: Sequence[int]) -> Any:
+        return [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+
+    def alone(self, row: int) -> Batch:
+        """One input without neighbours, and without padding at its end."""
+        one = self.part([row])
+        return one if self.one_by_one else self.modality.trimmed(one)
+
+    def run(
+        self,
+        rows: Sequence[int],
+        *,
+        beside: bool = False,
+        alone: bool = False,
+        scalar: str | None = None,
+        own_answer: bool = False,
+    ) -> Run:
+        """Some of the inputs with their targets, to be looked into.
+
+        beside: with the reference rows that an input looks at (SAINT). alone: one input without padding. own_answer:
+        what the model says now, whatever is explained otherwise.
+        """
+        called_with(self.model, self._arguments)
+        batch = self.alone(rows[0]) if alone else self.part(rows)
+        target = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+        target = list(batch.targets) or target
+        if beside:
+            batch = self.modality.beside_reference_rows(batch)
+            target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
+        run = Run(
+            self.modality,
+            batch,
+            self.studied(batch) if self.one_by_one else self.study,
+            target=None if own_answer else target,
+            scalar=self.scalar if scalar is None else self.modality.scalar(scalar),
+            seed=self.seed,
+            batch_size=self.step,
+            keep_layers=self.keep_layers,
+            track=self.track,
+        )
+        run.numbers = rows
+        if self.retained is not None and batch is self.batch:
+            run.retained, self.retained = self.retained, None
+        return run
+
+    def run_of(self, batch: Batch, scalar: str | None = None) -> Run:
+        """Rows that were put together from the session's, with nothing asked of them."""
+        called_with(self.model, self._arguments)
+        return Run(
+            self.modality,
+            batch,
+            self.study,
+            scalar=scalar or self.scalar,
+            seed=self.seed,
+            batch_size=self.step,
+            keep_layers=self.keep_layers,
+            track=self.track,
+        )
+
+    # The loop
+
+    def parts(self, sort: bool | None = None) -> list[list[int]]:
+        """Rows that are run together; with ``sort`` (None: where parts are encoded by themselves) of like length."""
+        order = list(range(self.size))
+        raw = self.source.raw
+        if (not self.at_once if sort is None else sort) and raw and all(isinstance(text, str) for text in raw):
+            order.sort(key=lambda i: len(raw[i]))
+        stride = 1 if self.one_by_one else self.step
+        if self.at_once and self.batch.trunks:  # rows of one text are run as one
+            texts = [list(rows) for _, rows in groupby(order, self.batch.trunks.__getitem__)]
+            return [rows[i : i + stride] for rows in texts for i in range(0, len(rows), stride)]
+        return [order[i : i + stride] for i in range(0, self.size, stride)]
+
+    def each(
+        self, measure: Measure[T], *, label: str, what: str = "", sort: bool | None = None, beside: bool = False
+    ) -> list[tuple[list[int], T]]:
+        """``measure(run, rows)`` for every part of the inputs.
+
+        Where the device's memory does not suffice, fewer inputs are run at a time from then on. Where batch and heads
+        cannot be told apart at this batch size, inputs are run singly, which leaves no doubt; so are inputs that would
+        change each other's answers. ``beside``: each input by itself, beside the reference rows that it looks at
+        (SAINT). ``what``: who is to blame for the memory.
+        """
+        results: list[tuple[list[int], T]] = []
+        for waiting in self.track(self.parts(sort), label):
+            singly, rows = beside, waiting
+            while rows:
+                part, short_of_memory = rows[: 1 if singly else self.step], ""
+                try:
+                    run = self.run(part, beside=beside)
+                    results.append((part, measure(run, part)))
+                    self.forwards += float(run.forwards_B.sum())
+                    self.backwards += float(run.backwards_B.sum())
+                    self.setup_forwards += run.setup_forwards
+                except AmbiguousLayout:
+                    if len(part) == 1:
+                        raise
+                    log.info("batch and heads cannot be told apart: inputs are run one by one")
+                    singly = True
+                    continue
+                except MixedInputs:
+                    if self.step == 1:
+                        raise
+                    log.info("inputs change what the model says of others beside them: they are run one by one")
+                    self.step = 1
+                    self.__dict__.pop("study", None)  # which says so from now on
+                    continue
+                except torch.OutOfMemoryError as error:
+                    short_of_memory = str(error)
+                if short_of_memory:  # by now the error is gone, and with it the tensors in its frames
+                    self._halve(what, short_of_memory)
+                    continue
+                rows = rows[len(part) :]
+        return results
+
+    def _halve(self, what: str, error: str) -> None:
+        if is_sharded(self.model.parameters()):
+            raise NotOffered(
+                f"{what}: the memory of this process does not suffice, and all processes that hold the model have to "
+                f"run the same passes. Give a smaller batch_size in all of them. torch: {error}"
+            )
+        if self.step == 1:
+            folds = self.memory != "fold" and self.foldable()
+            if folds and self.memory == "auto":
+                log.info("%s: out of memory with a single input, going on without stored attention maps", what)
+                self.memory = "fold"
+                torch.cuda.empty_cache()
+                return
+            fold = " say memory='fold', which stores no attention maps," if folds else ""
+            raise NotOffered(
+                f"{what}: a single input takes more memory than the device has left. Shorten the input,{fold} or load "
+                f"the model in half precision. torch: {error}"
+            )
+        self.step = max(1, self.step // 2)
+        log.info("%s: out of memory, going on with %d inputs at a time", what, self.step)
+        torch.cuda.empty_cache()
+
+    def gather(self, measure: Measure[Tensor], **options: Any) -> np.ndarray[Any, Any]:
+        """The (b, …) results of all parts as one float64 array, in the order of the inputs."""
+        parts = self.each(measure, **options)
+        first = parts[0][1]
+        result = np.zeros((self.size, *first.shape[1:]))
+        for rows, values in parts:
+            result[rows] = values.detach().cpu().double().numpy()
+        return result
+
+    def cost(self) -> Cost:
+        """Passes per input, and the time since the session began."""
+        return Cost(
+            forwards=self.forwards / self.size,
+            backwards=self.backwards / self.size,
+            seconds=time.perf_counter() - self.started,
+            setup_forwards=self.setup_forwards,
+        )
+
+    # The model's layers and heads
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        return module_names(self.model)
+
+    @cached_property
+    def layers(self) -> tuple[tuple[str, int], ...]:
+        """(path, heads) of each layer, in call order; heads that a model computes one by one are one layer."""
+        if (elsewhere := heads_elsewhere(self.model)) is not None:
+            raise elsewhere
+        one = self.part([0])
+        role = Observe(1, self.names, self.study.batch_axes)
+        output = Output(self.modality, one)
+        record = observe(partial(output.logits, one), role)
+        require_sites(record)
+        self.setup_forwards += 1
+        return tuple((site.path, site.heads) for site in record.sites)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(path for path, _ in self.layers)
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """Every (layer, head)."""
+        return [(layer, head) for layer, (_, heads) in enumerate(self.layers) for head in range(heads)]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if not self.study.leak.found:
+            return ()
+        return (
+            f"positions also exchange information outside the captured attention (seen at {self.study.leak.path}): "
+            "the heads are not the whole story of this model.",
+        )
+
+
+# A progress bar for long work: on a terminal, after a moment, and never in a pipe
+
+
+Track = Callable[[Sequence[Any], str], Any]
+WATCH: ContextVar[Track | None] = ContextVar("watch", default=None)  # of a thread that is watched: it hears every step
+
+
+def tracker(progress: bool | None) -> Track:
+    """``progress=None``: show on a terminal when there is more than one step; True, False: always, never."""
+    if (watch := WATCH.get()) is not None:
+        return watch
+    if not (sys.stderr.isatty() if progress is None else progress):
+        return lambda steps, label: steps
+    return lambda steps, label: steps if len(steps) < 2 else _bar(steps, label)
+
+
+def _bar(steps: Sequence[Any], label: str) -> Iterator[Any]:
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import track
+    except ImportError:
+        yield from steps
+        return
+    description = escape(as_symbols(label))  # rich would read [brackets] as colours
+    yield from track(steps, description=description, console=Console(stderr=True), transient=True)

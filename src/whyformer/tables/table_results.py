@@ -1,0 +1,237 @@
+"""What an in-context prediction came from: columns of the row, and training rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from whyformer.results.codec import Float32, Float64
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.shapes import Array
+from whyformer.views.table_marks import context_view, global_view, permutation_view
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# What is known about columns over many rows: frozen, saved, reloaded; and their warnings, told once.
+
+# The warnings of many rows or texts, told once per kind: in how many, and from which number to which.
+
+
+ABOUT_95 = 1.96  # standard errors
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
+
+
+@dataclass
+class Kind:
+    """Warnings that differ in their numbers only."""
+
+    words: list[str]  # what stands around the numbers
+    rows: int = 0
+    lowest: list[str] = field(default_factory=list)  # as they were written
+    highest: list[str] = field(default_factory=list)
+
+    def add(self, numbers: list[str]) -> None:
+        self.lowest = [min(pair, key=_value) for pair in zip(self.lowest or numbers, numbers, strict=True)]
+        self.highest = [max(pair, key=_value) for pair in zip(self.highest or numbers, numbers, strict=True)]
+
+    def told(self, rows: int, of: str) -> str:
+        ranges = [a if a == b else f"{a} to {b}" for a, b in zip(self.lowest, self.highest, strict=True)]
+        text = "".join(w + r for w, r in zip(self.words, [*ranges, ""], strict=True))
+        if self.rows == rows and self.lowest == self.highest:
+            return text
+        return f"{text} ({f'all {rows}' if self.rows == rows else f'{self.rows} of {rows}'} {of})"
+
+
+class Remarks:
+    """Collected row by row."""
+
+    def __init__(self, of: str = "rows") -> None:
+        self.of = of
+        self.kinds: dict[tuple[str, ...], Kind] = {}
+
+    def add(self, warnings: Sequence[str]) -> None:
+        """Those of one row."""
+        met = set()
+        for warning in warnings:
+            words = NUMBER.split(warning)
+            kind = self.kinds.setdefault(tuple(words), Kind(words))
+            kind.add(NUMBER.findall(warning))
+            met.add(tuple(words))
+        for words_of_kind in met:
+            self.kinds[words_of_kind].rows += 1
+
+    def told(self, rows: int) -> list[str]:
+        return [kind.told(rows, self.of) for kind in self.kinds.values()]
+
+
+def _value(number: str) -> float:
+    return float(number.rstrip("%"))
+
+
+# What is known about columns over many rows: frozen, saved and reloaded without the model.
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalExplanation(Result):
+    """Scores of many rows, averaged per column, with 95 % limits of the mean.
+
+    Columns that no unit stands for (a TabTransformer's numbers) are in ``unseen``, not among the scores. ``mean_size``
+    is the mean of absolute scores, the usual summary of signed ones. ``samples`` are the scores of some rows, drawn
+    evenly, with the values that stood there, for pictures.
+    """
+
+    what: ClassVar[str] = "global explanation"
+    axes: ClassVar[Mapping[str, str]] = {
+        "labels": "U",
+        "special": "U",
+        **dict.fromkeys(("mean", "low", "high", "mean_size", "size_low", "size_high"), "U"),
+        "samples": "SU",
+    }
+    finite: ClassVar[tuple[str, ...]] = ("mean", "mean_size")
+
+    labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    mean: Float64
+    low: Float64
+    high: Float64
+    mean_size: Float64
+    size_low: Float64
+    size_high: Float64
+    rows: int
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    target: str = ""
+    scalar: str = "logit"
+    signed: bool = False
+    unseen: tuple[str, ...] = ()
+    matrix: Float64 | None = None  # the mean map (position × position), where the method has one
+    samples: Float64 | None = None  # (S, U)
+    sample_values: tuple[tuple[str, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+    model: str = ""
+
+    @property
+    def importance(self) -> Array:
+        """(U,) what columns are ranked by: the mean, or the mean size of signed scores."""
+        return self.mean_size if self.signed else self.mean
+
+    def ranked(self, specials: bool = False) -> list[tuple[str, float]]:
+        """Columns from the most to the least important; ties keep their order."""
+        order = np.argsort(-self.importance, kind="stable")
+        return [(self.labels[i], float(self.importance[i])) for i in order if specials or not self.special[i]]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per column; what attention does not explain has no score (NaN)."""
+        names = ("mean", "low", "high", "mean_size", "size_low", "size_high")
+        rows = [
+            {"column": label, "explained": True, "special": self.special[i], **{n: getattr(self, n)[i] for n in names}}
+            for i, label in enumerate(self.labels)
+        ]
+        rows += [
+            {"column": c, "explained": False, "special": False, **dict.fromkeys(names, np.nan)} for c in self.unseen
+        ]
+        return dataframe(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class FeaturePermutation(Result):
+    """How much a metric falls when a column is shuffled: the mean over repeats, with 95 % limits over them."""
+
+    what: ClassVar[str] = "feature permutation"
+    axes: ClassVar[Mapping[str, str]] = {"labels": "U", "drops": "UR", "mean": "U", "low": "U", "high": "U"}
+
+    labels: tuple[str, ...]
+    drops: Float64  # (columns or groups, repeats): metric on the table, less the metric with the column shuffled
+    score: float  # the metric on the table itself
+    metric: str
+    rows: int
+    mean: Float64
+    low: Float64  # NaN for a single repeat, which shows no spread
+    high: Float64
+    seed: int = 0
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+
+    def ranked(self) -> list[tuple[str, float]]:
+        """Columns from the most to the least important; ties keep their order."""
+        return [(self.labels[i], float(self.mean[i])) for i in np.argsort(-self.mean, kind="stable")]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per column or group."""
+        return dataframe(
+            [
+                {"column": label, "mean": self.mean[i], "low": self.low[i], "high": self.high[i]}
+                for i, label in enumerate(self.labels)
+            ]
+        )
+
+
+view_of.register(GlobalExplanation, global_view)
+view_of.register(FeaturePermutation, permutation_view)
+
+
+@dataclass(frozen=True, eq=False)
+class ContextExplanation(Result):
+    """Scores of the columns of one row and of the training rows beside it, for one prediction.
+
+    ``cells`` are the training rows' own numbers, (R, U). ``scores`` and ``cells`` are NaN where a row is one token and
+    the method reads attention, which then says nothing about columns.
+    """
+
+    what: ClassVar[str] = "in-context explanation"
+    axes: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("columns", "values", "scores"), "U"), **dict.fromkeys(("answers", "row_scores"), "R"),
+        "cells": "RU",
+    }  # fmt: skip
+
+    columns: tuple[str, ...]
+    values: tuple[str, ...]  # what the row holds
+    scores: Float32
+    answers: tuple[str, ...]  # of the training rows, as the model was told
+    row_scores: Float32
+    cells: Float32
+    method: str
+    target: str
+    value: float  # what is explained
+    scalar: str = "logit"
+    options: dict[str, Any] = field(default_factory=dict)
+    signed: bool = True
+    rows_signed: bool = True
+    forwards: int = 1
+    backwards: int = 1
+    setup_forwards: int = 0  # of the study of the model, where it was made now
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+
+    def ranked(self) -> list[tuple[str, float]]:
+        """Columns from the highest score to the lowest; ties keep their order."""
+        return [(self.columns[i], float(self.scores[i])) for i in np.argsort(-self.scores, kind="stable")]
+
+    def ranked_rows(self) -> list[tuple[int, float]]:
+        """Numbers of training rows from the highest score to the lowest; ties keep their order."""
+        return [(int(i), float(self.row_scores[i])) for i in np.argsort(-self.row_scores, kind="stable")]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per column, then one per training row."""
+        listed = [
+            {"kind": "column", "name": name, "value": value, "score": float(score)}
+            for name, value, score in zip(self.columns, self.values, self.scores, strict=True)
+        ]
+        listed += [
+            {"kind": "training row", "name": str(i), "value": answer, "score": float(score)}
+            for i, (answer, score) in enumerate(zip(self.answers, self.row_scores, strict=True))
+        ]
+        return dataframe(listed)
+
+
+view_of.register(ContextExplanation, context_view)

@@ -1,0 +1,358 @@
+"""Attention itself: maps of a Record, and the relevance map of an Explanation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.parameters import OneOf, Place, Places, checked
+from whyformer.results.types import Explanation, Record, Site, Units
+from whyformer.shapes import Array
+from whyformer.views.header import ends
+from whyformer.views.image_marks import require_fit, to_pixels
+from whyformer.views.marks import HeadColours, Matrix, Scale
+from whyformer.views.scales import largest, scale_of
+from whyformer.views.view import Fact, Heads, Panel, View
+
+Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units
+ScaleOf = Annotated[str, OneOf("shared", "free", "full")] | tuple[float, float]
+SMALL = 64  # rows and columns of a map among many
+MOST_LABELLED = 48  # positions that have room for their labels
+LARGE = 1000  # from here on numbers are told in the power of ten of the largest
+FEW = 400  # cells that have room for their numbers
+LABELLED, NUMBERED = 3, 2  # maps beside each other, with labels or with numbers
+CAPTION = "Each row is a position that looks; the colour says how much of its attention each column gets."
+IN_NUMBERS = "Each row is a position that looks; a number is the share of its attention that a column gets."
+
+
+@checked
+def attention_map(
+    record: Record,
+    site: Place = -1,
+    head: Place | Annotated[str, OneOf("mean", "max")] = "mean",
+    labels: Labels | None = None,
+    *,
+    row: Place = 0,
+    values: bool = False,
+    scale: ScaleOf = "free",
+) -> View:
+    """One attention map with its labels.
+
+    ``site``: number in call order; ``head``: a number, or "mean" or "max" over heads; ``labels``: of the positions (an
+    Explanation's do), or a pair for rows and columns; ``row``: which input of the batch. ``values``: write the weights
+    into the cells, of which there may be 400. ``scale``: "free", from 0 to the largest weight of the map; "full",
+    from 0 to 1; or (low, high).
+    """
+    chosen = _site(record, site)
+    maps = _maps(chosen, row)
+    rows, columns = _label_pair(labels, maps.shape[1:], chosen.first_query)
+    weights = _reduced(maps, head)
+    (one_scale,) = _scales([weights], scale)
+    matrix = Matrix(weights, one_scale, rows, columns, "query (looks)", "key (is looked at)", numbers=values)
+    which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
+    facts = [Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which)]
+    facts += [Fact("window", f"the first of {chosen.windows}")] if chosen.windows > 1 else []
+    return _drawn("Attention", [Panel((matrix,), wide=True)], tuple(facts), CAPTION)
+
+
+def _scales(maps: Sequence[Array], scale: str | tuple[float, float], signed: bool = False) -> list[Scale]:
+    """One per map; the same for all unless each is "free"."""
+    if isinstance(scale, tuple):
+        low, high = scale
+        if not (np.isfinite(scale).all() and low < high):
+            raise BadInput(f"scale={scale!r}: (low, high), two numbers of which the second is larger.")
+        return [Scale(low, high, signed and low == -high, "attention")] * len(maps)
+    if scale == "free":
+        return [scale_of([one], signed, meaning="attention") for one in maps]
+    largest = scale_of(maps, signed, meaning="attention")
+    full = Scale(-1.0 if largest.signed else 0.0, 1.0, largest.signed, "attention")
+    return [full if scale == "full" else largest] * len(maps)
+
+
+def _drawn(title: str, panels: Sequence[Panel], facts: tuple[Fact, ...], caption: str, columns: int = 1) -> View:
+    """A view of matrices: numbers where they fit, one legend where one scale holds for all, else a line at each map."""
+    scales = {m.scale for p in panels for m in p.marks if isinstance(m, Matrix)}
+    crowded = max((m.values.size for p in panels for m in p.marks if isinstance(m, Matrix) and m.numbers), default=0)
+    if crowded > FEW:
+        caption += f" Numbers are left out: a map has {crowded} cells, and there is room for {FEW}."
+    elif crowded:
+        caption = caption.replace(CAPTION, IN_NUMBERS)
+    if len(scales) > 1:
+        caption += " Each map has its own scale: strengths cannot be compared between maps."
+    highest = max(
+        (float(np.nanmax(np.abs(m.values))) for p in panels for m in p.marks if isinstance(m, Matrix)), default=0.0
+    )
+    power = math.floor(math.log10(highest)) if np.isfinite(highest) and highest >= LARGE else 0
+    if power and 0 < crowded <= FEW:
+        caption += f" Numbers in the cells are times 1e{power}."
+    legend = scales.pop() if len(scales) == 1 else None
+    fitting = [_fitting(panel, crowded <= FEW, legend is None, power) for panel in panels]
+    return View(title, tuple(fitting), facts, caption=caption, columns=columns, legend=legend)
+
+
+def _fitting(panel: Panel, numbers: bool, own_scale: bool, power: int) -> Panel:
+    marks = tuple(
+        replace(m, numbers=m.numbers and numbers, power=power) if isinstance(m, Matrix) else m for m in panel.marks
+    )
+    reach = [" to ".join(ends(m.scale)) for m in marks if isinstance(m, Matrix) and own_scale]
+    return replace(panel, marks=marks, title=", ".join([panel.title, *reach] if panel.title else reach))
+
+
+@checked
+def heads_grid(
+    record: Record,
+    *,
+    row: Place = 0,
+    sites: Places | None = None,
+    labels: Labels | None = None,
+    values: bool = False,
+    scale: ScaleOf = "shared",
+) -> View:
+    """Every head of every layer, small: layers down, heads across.
+
+    ``labels`` and ``values`` as for ``attention_map``: with either, maps are large, a few beside each other. More
+    labels than have room are left out, and maps stay small.
+    ``scale``: "shared", one for all; "free", each from 0 to its own largest weight; "full", 0 to 1; or (low, high).
+    """
+    numbers = range(len(record.sites)) if sites is None else sites
+    chosen = [(at % len(record.sites), _site(record, at)) for at in numbers]
+    whole = [_maps(site, row) for _, site in chosen]
+    longest = max(max(heads.shape[1:]) for heads in whole)
+    large = values or (labels is not None and longest <= MOST_LABELLED)
+    for (_, site), each in zip(chosen, whole, strict=True):
+        _label_pair(labels, each[0].shape, site.first_query)  # a wrong number of them is refused, drawn or not
+    maps = [[one if large else largest(one, SMALL) for one in heads] for heads in whole]
+    scales = iter(_scales([one for heads in maps for one in heads], scale))
+    columns = min(NUMBERED if values else LABELLED if large else 10**6, max(len(m) for m in maps))
+    panels: list[Panel] = []
+    for (at, site), heads in zip(chosen, maps, strict=True):
+        names = _label_pair(labels, heads[0].shape, site.first_query) if large else ((), ())
+        for head, weights in enumerate(heads):
+            axes = ("query", "key") if large else ("", "")
+            mark = Matrix(weights, next(scales), *names, *axes, small=not large, numbers=values)
+            panels.append(Panel((mark,), f"{at}.{head}"))
+        panels += [Panel(())] * (-len(heads) % columns if large else columns - len(heads))
+    shared = "each with its own scale" if scale == "free" else "one scale for all"
+    shared += "; of windows the first" if any(site.windows > 1 for _, site in chosen) else ""
+    facts = (Fact("sites", str(len(chosen))), Fact("titles", f"site.head, in call order; {shared}"))
+    caption = CAPTION
+    if longest > SMALL and not large:
+        caption = (
+            f"Rows look at columns. {longest} positions share {SMALL} cells: a colour is the largest weight inside."
+        )
+    if labels is not None and not large:
+        caption += f" Labels are drawn up to {MOST_LABELLED} positions."
+    words = () if labels is None else _label_pair(labels, whole[0][0].shape, chosen[0][1].first_query)[1]
+    every = tuple((f"{at}: {site.path}", heads) for (at, site), heads in zip(chosen, whole, strict=True))
+    drawn = _drawn("Attention, every head", panels, facts, caption, columns)
+    return replace(drawn, explained=None if values else Heads(every, words))
+
+
+@checked
+def attention_streams(
+    record: Record,
+    labels: Mapping[str, Sequence[str]] | None = None,
+    *,
+    layer: Place = -1,
+    head: Place | Annotated[str, OneOf("mean", "max")] = "mean",
+    row: Place = 0,
+    values: bool = False,
+    scale: ScaleOf = "shared",
+) -> View:
+    """One map per kind of attention: encoder-self, decoder-self, cross; or each pair of streams.
+
+    ``labels``: by stream name ("source" and "target" for encoder and decoder); ``layer``: which of a kind's sites;
+    ``values`` and ``scale`` as for ``heads_grid``.
+    """
+    groups: dict[tuple[str, str, str], list[Site]] = {}
+    has_decoder = any("decoder" in site.path for site in record.sites)
+    for site in record.sites:
+        groups.setdefault(_group(site, has_decoder), []).append(site)
+    panels, maps = [], []
+    for (name, query, key), members in groups.items():
+        if not -len(members) <= layer < len(members):
+            raise BadInput(f"layer={layer}: {name} has {len(members)} sites.")
+        maps.append((name, query, key, _reduced(_maps(members[layer], row), head), members))
+    scales = _scales([m[3] for m in maps], scale)
+    for (name, query, key, weights, members), its_scale in zip(maps, scales, strict=True):
+        rows, columns = _stream_labels(labels, query, weights.shape[0]), _stream_labels(labels, key, weights.shape[1])
+        mark = Matrix(weights, its_scale, rows, columns, query or "query", key or "key", numbers=values)
+        panels.append(Panel((mark,), f"{name} ({len(members)} sites)" if len(members) > 1 else name))
+    shown = f"head {head}" if isinstance(head, int) else f"{head} over heads"
+    facts = (Fact("shown", f"site {layer} of each kind, {shown}"),)
+    return _drawn("Attention by kind", panels, facts, CAPTION, min(LABELLED, len(panels)))
+
+
+@checked
+def heads_over_image(
+    record: Record,
+    units: Units | Explanation,
+    image: Any = None,
+    *,
+    site: Place = -1,
+    query: Place = 0,
+    row: Place = 0,
+) -> View:
+    """Where each head looks, each in its own colour: together, and one by one.
+
+    ``units``: an Explanation of the same input, or its units (they know the patch grid); ``query``: the position that
+    looks, the first ([CLS]) unless told.
+    """
+    units = units.units if isinstance(units, Explanation) else units
+    if units.grid is None:
+        raise BadInput("heads_over_image needs units with a patch grid: pass an Explanation of an image.")
+    chosen = _site(record, site)
+    maps = _maps(chosen, row)
+    if chosen.windows > 1:
+        raise NotOffered("this attention runs inside windows, and a map of one of them does not cover the image.")
+    if maps.shape[2] != len(units):
+        raise BadInput(f"the map has {maps.shape[2]} keys and the input {len(units)} units: not the same input.")
+    if not -maps.shape[1] <= query < maps.shape[1]:
+        raise BadInput(f"query={query}: the map has {maps.shape[1]} rows.")
+    patches = [i for i, special in enumerate(units.special) if not special]
+    grids = [m[query][patches].reshape(units.grid) for m in maps]
+    pixels = None if image is None else to_pixels(image)
+    require_fit(pixels, units)
+    names = [f"head {i}" for i in range(len(grids))]
+    everything = HeadColours(tuple(grids), tuple(names), tuple(range(len(grids))), pixels, units.image_size)
+    panels = [Panel((everything,), "all heads", wide=True)]
+    panels += [
+        Panel((HeadColours((grid,), (names[i],), (i,), pixels, units.image_size),)) for i, grid in enumerate(grids)
+    ]
+    who = units.labels[query] if maps.shape[1] == len(units) else str(query)
+    facts = (Fact("site", chosen.path or "the model itself"), Fact("looking", f"position {query}, {who}"))
+    caption = (
+        "Colour: the head. Its strength: how much of the head's attention a patch gets, next to the head's own highest."
+    )
+    return View("Where the heads look", tuple(panels), facts, caption=caption, columns=min(4, max(1, len(grids))))
+
+
+@checked
+def relevance_map(
+    explanation: Explanation,
+    streams: tuple[str, str] | None = None,
+    *,
+    values: bool = False,
+    scale: ScaleOf = "shared",
+) -> View:
+    """The whole map of a method that has one: output positions down, input positions across.
+
+    ``values`` and ``scale`` as for ``heads_grid``; what a position gets from itself is left out of a scale that is
+    not named in numbers.
+    """
+    from whyformer.views.header import doubts, facts
+
+    matrix = explanation.matrix
+    if matrix is None:
+        raise NotOffered(f"{explanation.method} has no map of positions by positions; its scores are all there is.")
+    parts = matrix if isinstance(matrix, dict) else {("", ""): matrix}
+    if streams is not None:
+        if streams not in parts:
+            raise UnknownName("pair of streams", streams, parts)
+        parts = {streams: parts[streams]}
+    scales = _scales([_off_diagonal(m) for m in parts.values()], scale, explanation.signed)
+    panels = []
+    for ((query, key), cells), its_scale in zip(parts.items(), scales, strict=True):
+        rows, columns = (_unit_labels(explanation.units, s, n) for s, n in zip((query, key), cells.shape, strict=True))
+        axes = (query or "output position", key or "input position")
+        mark = Matrix(cells, replace(its_scale, meaning="score"), rows, columns, *axes, numbers=values)
+        panels.append(Panel((mark,), f"{query} ← {key}" if query else "", wide=len(parts) == 1))
+    caption = "Rows are output positions, columns input positions."
+    if scale in ("shared", "free"):
+        caption += " Colours are scaled to the entries off the diagonal."
+    drawn = _drawn("Relevance map", panels, facts(explanation), caption, min(2, len(panels)))
+    return replace(drawn, doubts=doubts(explanation))
+
+
+def _off_diagonal(values: Array) -> Array:
+    """What a position gets from itself often outweighs all else and would leave the rest white."""
+    if values.shape[0] != values.shape[1] or len(values) < 2:
+        return values
+    rest: Array = values[~np.eye(len(values), dtype=bool)]
+    return rest
+
+
+def _site(record: Record, number: int) -> Site:
+    if not -len(record.sites) <= number < len(record.sites):
+        raise BadInput(f"site={number}: the record has {len(record.sites)} sites.")
+    return record.sites[number]
+
+
+def _maps(site: Site, row: int) -> Array:
+    """(H, Q, K) of one input; of its first window where attention runs in windows."""
+    count = len(site.attention_BHQK) // site.windows
+    if not -count <= row < count:
+        raise BadInput(f"row={row}: the record holds {count} inputs.")
+    maps: Array = site.attention_BHQK[(row % count) * site.windows].detach().float().cpu().numpy()
+    return maps
+
+
+def _reduced(maps_HQK: Array, head: int | str) -> Array:
+    if head in ("mean", "max"):
+        reduced: Array = maps_HQK.mean(0) if head == "mean" else maps_HQK.max(0)
+        return reduced
+    if not isinstance(head, int) or not -len(maps_HQK) <= head < len(maps_HQK):
+        raise UnknownName("head", head, ["mean", "max", f"0 to {len(maps_HQK) - 1}"])
+    one: Array = maps_HQK[head]
+    return one
+
+
+def _label_pair(
+    labels: Labels | None, shape: tuple[int, ...], first_query: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if labels is None:
+        return tuple(map(str, range(shape[0]))), tuple(map(str, range(shape[1])))
+    if isinstance(labels, (Explanation, Units)):
+        labels = (labels.units if isinstance(labels, Explanation) else labels).labels
+    is_pair = len(labels) == 2 and not any(isinstance(part, str) for part in labels)
+    pair = tuple(tuple(part) for part in labels) if is_pair else (tuple(labels), tuple(labels))
+    rows, columns = pair
+    if not is_pair and len(rows) != shape[0]:
+        rows = rows[first_query : first_query + shape[0]]  # a last layer that asks for a few rows only
+    for names, wanted, what in ((rows, shape[0], "rows"), (columns, shape[1], "columns")):
+        if len(names) != wanted:
+            raise BadInput(
+                f"{len(names)} labels for {wanted} {what} of the map. Padding has a place in it too; record one "
+                "input at a time to have none."
+            )
+    return tuple(map(str, rows)), tuple(map(str, columns))
+
+
+def _group(site: Site, has_decoder: bool) -> tuple[str, str, str]:
+    """Name, query stream and key stream of a kind of attention."""
+    query, key = site.streams
+    if query and key:
+        return (f"{query} self-attention" if query == key else f"{query} looks at {key}"), query, key
+    if has_decoder and site.kind == "cross":
+        return "cross-attention", "target", "source"
+    if has_decoder:
+        side, stream = ("decoder", "target") if "decoder" in site.path else ("encoder", "source")
+        return f"{side} self-attention", stream, stream
+    queries, keys = site.attention_BHQK.shape[2:]
+    place = re.sub(r"\.?\d+", "", site.path)  # layers of one stack share the rest of their path
+    return f"{site.kind}-attention {queries} × {keys}, {place or 'the model itself'}", "", ""
+
+
+def _kind(site: Site) -> str:
+    query, key = site.streams
+    return f"{site.kind}-attention" + (f", {query} to {key}" if query and query != key else "")
+
+
+def _stream_labels(labels: Mapping[str, Sequence[str]] | None, stream: str, length: int) -> tuple[str, ...]:
+    names = (labels or {}).get(stream)
+    if names is None:
+        return tuple(map(str, range(length)))
+    if len(names) != length:
+        raise BadInput(f"{len(names)} labels for the {length} positions of {stream!r}.")
+    return tuple(map(str, names))
+
+
+def _unit_labels(units: Units, stream: str, length: int) -> tuple[str, ...]:
+    chosen = [label for label, s in zip(units.labels, units.stream, strict=True) if not stream or s == stream]
+    return tuple(chosen) if len(chosen) == length else tuple(map(str, range(length)))

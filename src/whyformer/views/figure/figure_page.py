@@ -1,0 +1,353 @@
+"""Views as matplotlib figures."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whyformer.views.figure.sheet import (
+    GREY,
+    INK,
+    LINE,
+    Sheet,
+    cells,
+    characters_drawn,
+    direction,
+    draw_dialogue,
+    draw_lines,
+    draw_matrix,
+    draw_reading,
+    draw_run,
+    draw_scatter,
+    draw_table,
+    letter,
+    numbered_width,
+    spelled,
+    table_width,
+)
+from whyformer.views.header import column, ends
+from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture
+from whyformer.views.marks import (
+    Bar,
+    Bars,
+    Dialogue,
+    Frame,
+    HeadColours,
+    Heat,
+    Lines,
+    Mark,
+    Matrix,
+    Picture,
+    Ranking,
+    Reading,
+    Scale,
+    Scatter,
+    TableMark,
+    TokenRun,
+)
+from whyformer.views.scales import (
+    DIVERGING,
+    HEAT,
+    SEQUENTIAL,
+    bar_colour,
+    head_colour,
+    ramp,
+)
+from whyformer.views.view import Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
+
+MARGIN, GAP = 0.3, 0.35
+UNDATED: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+PIXELS = 384  # of a picture's longer side
+ROW = 0.2  # height of a bar's line
+
+
+def figure(page: Page) -> Any:
+    """A matplotlib Figure with everything on the page."""
+    page = in_symbols(page)
+    sheet = Sheet(max((_width(view) for view in page.views), default=7.0))
+    known = characters_drawn()
+    page = in_symbols(page, lambda words: spelled(words, lambda char: ord(char) in known))
+    inner = sheet.width - 2 * MARGIN
+    y = MARGIN
+    if page.title:
+        y = sheet.paragraph(MARGIN, y, inner, page.title, size=15, weight="bold") + 0.15
+    y = _words(sheet, y, inner, page.lead)
+    for view, caption in zip(page.views, captions(page.views), strict=True):
+        y = _view(sheet, y, inner, view, caption) + GAP
+    y = _words(sheet, y, inner, page.outro)
+    return sheet.finish(y - GAP + MARGIN if page.views else y)
+
+
+def save_figure(page: Page, path: Path) -> None:
+    """The same page gives the same bytes: no date inside, ids in SVG from a fixed salt."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "whyformer"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as boxes
+        figure(page).savefig(path, metadata=UNDATED.get(path.suffix))
+
+
+def _width(view: View) -> float:
+    marks = [m for p in view.panels for m in p.marks]
+    if marks and all(isinstance(m, Matrix) and m.small for m in marks):
+        return max(6.0, 1.05 * view.columns + 2 * MARGIN)
+    numbered = max((numbered_width(m) * (1 if p.wide else view.columns) for p, m in _matrices(view)), default=0.0)
+    if numbered:  # numbers that were asked for are to be read
+        numbered += 2 * MARGIN + GAP * (view.columns - 1)
+    if len(marks) == 1 and isinstance(marks[0], Matrix):
+        return max(numbered, 8.0 if max(marks[0].values.shape) > 16 else 6.5)
+    plain = max(numbered, {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5))
+    tables = [
+        table_width(m) * (1 if p.wide else view.columns)
+        for p in view.panels
+        for m in p.marks
+        if isinstance(m, TableMark)
+    ]
+    return min(11.0, max(plain, max(tables) + 2 * MARGIN)) if tables else plain
+
+
+def _matrices(view: View) -> list[tuple[Panel, Matrix]]:
+    return [(p, m) for p in view.panels for m in p.marks if isinstance(m, Matrix)]
+
+
+def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) -> float:
+    for block in blocks:
+        if isinstance(block, str):
+            y = sheet.paragraph(MARGIN, y, min(width, 8), block) + 0.15
+            continue
+        if block.title:
+            y = sheet.paragraph(MARGIN, y, width, block.title, weight="bold") + 0.05
+        offset = max(cells(f.name) for f in block.facts) * letter(9, mono=True) + 0.3
+        for fact in block.facts:
+            sheet.text(MARGIN, y + 0.19, fact.name, mono=True)
+            y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value)
+        y += 0.15
+    return y
+
+
+def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> float:
+    y = sheet.paragraph(MARGIN, y, width, view.title, size=12, weight="bold") + 0.06
+    y = y if view.words_first else _header(sheet, y, width, view.facts, bold=bool(view.details)) + 0.15
+    for row in rows_of(view.panels, view.columns):
+        columns = 1 if row[0].wide else view.columns
+        gap = 0.08 if _small(row[0]) else GAP
+        each = (width - gap * (columns - 1)) / columns
+        y = (
+            max(_panel(sheet, MARGIN + i * (each + gap), y, each, panel) for i, panel in enumerate(row))
+            + gap / 2
+            + 0.05
+        )
+    over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
+    for scale in view.legends:
+        y = _legend(sheet, y, scale, over_images)
+    if caption:
+        y = sheet.paragraph(MARGIN, y, width, caption, size=8, color=GREY)
+    y = _header(sheet, y + 0.1, width, view.facts) if view.words_first else y
+    y = _header(sheet, y + 0.1, width, view.details) if view.details else y
+    return _doubts(sheet, MARGIN, y, width, view.doubts)
+
+
+def _header(sheet: Sheet, y: float, width: float, facts: Sequence[Fact], bold: bool = False) -> float:
+    offset = max([0.95, *(cells(fact.name) * letter(9) + 0.1 for fact in facts)])
+    weight: dict[str, Any] = {"weight": "bold"} if bold else {}
+    for fact in facts:
+        sheet.text(MARGIN, y + 0.19, fact.name, color=GREY)
+        y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value, **weight)
+    return y
+
+
+def _small(panel: Panel) -> bool:
+    return any(isinstance(m, Matrix) and m.small for m in panel.marks)
+
+
+def _doubts(sheet: Sheet, x: float, y: float, width: float, doubts: Sequence[str]) -> float:
+    if doubts:
+        y = sheet.paragraph(x, y + 0.08, width, "What to doubt", weight="bold", color="#8a4a05")
+    for doubt in doubts:
+        y = sheet.paragraph(x, y, width, f"– {doubt}", size=8.5)
+    return y
+
+
+def _panel(sheet: Sheet, x: float, y: float, width: float, panel: Panel) -> float:
+    small = _small(panel)
+    if panel.title:
+        style: dict[str, Any] = {"size": 7, "color": GREY} if small else {"size": 10, "weight": "bold"}
+        y = sheet.paragraph(x, y, width, panel.title, **style) + (0.03 if small else 0.08)
+    if panel.note:
+        y = sheet.paragraph(x, y, width, panel.note, size=8, color=GREY) + 0.05
+    for mark in panel.marks:
+        y = _mark(sheet, x, y, width, mark) + (0 if small else 0.1)
+    if panel.small_print():
+        y = sheet.paragraph(x, y, width, " · ".join(panel.small_print()), size=7.5, color=GREY)
+    return _doubts(sheet, x, y, width, panel.doubts)
+
+
+def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
+    """Draw a mark with its upper left corner at x, y; returns where it ends."""
+    if isinstance(mark, TokenRun):
+        return draw_run(sheet, x, y, width, mark)
+    if isinstance(mark, Ranking):
+        return _folded(sheet, x, _rows(sheet, x, y, width, mark.parts(), mark.scale, numbered=True), width, mark)
+    if isinstance(mark, Bars):
+        lines = [(0, b) for b in mark.bars]
+        return _folded(sheet, x, _rows(sheet, x, y, width, lines, mark.scale, reference=mark.reference), width, mark)
+    if isinstance(mark, Picture):
+        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
+    if isinstance(mark, Heat):
+        size = canvas_size(mark, PIXELS)
+        return _image(sheet, x, y, width, size, lambda size: painted(mark, size), mark.frames, smooth=mark.fine)
+    if isinstance(mark, Matrix):
+        return draw_matrix(sheet, x, y, width, mark)
+    if isinstance(mark, TableMark):
+        return draw_table(sheet, x, y, width, mark)
+    if isinstance(mark, Lines):
+        return draw_lines(sheet, x, y, width, mark)
+    if isinstance(mark, Scatter):
+        return draw_scatter(sheet, x, y, width, mark)
+    if isinstance(mark, Reading):
+        return draw_reading(sheet, x, y, width, mark)
+    if isinstance(mark, Dialogue):
+        return draw_dialogue(sheet, x, y, width, mark)
+    y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
+    return _keys(sheet, x, y, width, mark)
+
+
+def _folded(sheet: Sheet, x: float, y: float, width: float, mark: Bars | Ranking) -> float:
+    return sheet.paragraph(x, y + 0.04, width, mark.folded, size=8, color=GREY) if mark.folded else y
+
+
+def _rows(
+    sheet: Sheet,
+    x: float,
+    y: float,
+    width: float,
+    lines: Sequence[tuple[int, Bar] | str],
+    scale: Scale,
+    numbered: bool = False,
+    reference: float | None = None,
+) -> float:
+    if not lines:  # all units are folded away
+        return y
+    size = 8.5
+    step = letter(size, mono=True)
+    told = column([line[1].score for line in lines if not isinstance(line, str)], scale)
+    longest = min(34, max(18, int((width - 1.0) / step) - (14 if numbered else 9)))  # for columns with their values
+    labels = [_label(line, numbered, longest) for line in lines]
+    scores = ["" if isinstance(line, str) else told(line[1].score) for line in lines]
+    number_at = x + (max(cells(s) for s in labels) + 2 + max(len(s) for s in scores)) * step
+    notes = max((cells(line[1].note) for line in lines if not isinstance(line, str)), default=0) * letter(8)
+    track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1 - notes))
+    top = y
+    for line, label, score in zip(lines, labels, scores, strict=True):
+        quiet = isinstance(line, str) or line[1].special
+        look: dict[str, Any] = {
+            "size": size,
+            "mono": True,
+            "color": GREY if quiet else INK,
+            "style": "italic" if quiet else "normal",
+        }
+        # A mark without a width: the number of a word that runs from right to left stays in front of it.
+        sheet.text(x, y + ROW * 0.7, f"\u200e{label}" if numbered and direction(label) == "R" else label, **look)
+        if not isinstance(line, str):
+            sheet.text(number_at, y + ROW * 0.7, score, ha="right", **look)
+            _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, line[1], scale)
+            sheet.text(track_at + track + 0.1, y + ROW * 0.7, line[1].note, size=8, color=GREY)
+        y += ROW
+    if scale.signed:
+        sheet.box(track_at + track / 2, top, 0.005, y - top, GREY)
+    if reference is not None:
+        at = [_place(track_at, track, scale, reference)] * 2
+        sheet.axes.plot(at, [top, y], color=GREY, linewidth=0.8, linestyle=":")
+    return y
+
+
+def _label(line: tuple[int, Bar] | str, numbered: bool, longest: int) -> str:
+    if isinstance(line, str):
+        return line
+    label = _short(line[1].label, longest if " = " in line[1].label else 18)
+    return f"{line[0]:>2}. {label}" if numbered else label
+
+
+def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:
+    length = scale.length(bar.score)
+    fill = bar_colour(bar, scale)
+    full = width / 2 if scale.signed else width
+    start = x + (width / 2 if scale.signed else 0) + min(0.0, length) * full
+    striped = scale.exceeded(bar.score)
+    style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if striped else {}
+    sheet.box(start, y, abs(length) * full, height, fill, **style)
+    if bar.low is not None and bar.high is not None:
+        left, right = (_place(x, width, scale, limit) for limit in (bar.low, bar.high))
+        sheet.box(left, y + height / 2 - 0.006, right - left, 0.012, INK)
+    if bar.dots:
+        at = [_place(x, width, scale, value) for value in bar.dots]
+        sheet.axes.scatter(at, [y + height / 2] * len(at), s=5, color="black", alpha=0.25, linewidths=0)
+
+
+def _place(x: float, width: float, scale: Scale, value: float) -> float:
+    """Where a value lies on a track."""
+    middle, full = (x + width / 2, width / 2) if scale.signed else (x, width)
+    return max(x, middle + scale.length(value) * full)
+
+
+def _image(
+    sheet: Sheet,
+    x: float,
+    y: float,
+    width: float,
+    size: tuple[int, int],
+    paint: Callable[[tuple[int, int]], Any],
+    frames: Sequence[Frame] = (),
+    smooth: bool = False,
+) -> float:
+    drawn = min(width, 3.2 * size[1] / max(size))
+    height = drawn * size[0] / size[1]
+    sheet.pixels(x, y, drawn, height, paint(size), smooth)
+    for frame in frames:
+        _frame(sheet, x, y, drawn, height, frame)
+    return y + height
+
+
+def _frame(sheet: Sheet, x: float, y: float, width: float, height: float, frame: Frame) -> None:
+    """A box on a picture: white on a dark line, its name above it, or inside where there is no room."""
+    left, top, right, bottom = (e * full for e, full in zip(frame.box, (width, height, width, height), strict=True))
+    for edge, thick in (("black", 3.0), ("white", 1.4)):
+        sheet.box(x + left, y + top, right - left, bottom - top, "none", edge, linewidth=thick, zorder=2)
+    label = _short(frame.label, max(4, int(width / letter(8))))
+    long, high = cells(label) * letter(8) + 0.08, 0.16
+    at_x, at_y = x + max(0.0, min(left, width - long)), y + (top - high if top >= high else top)
+    sheet.box(at_x, at_y, long, high, "black", zorder=3)
+    sheet.text(at_x + 0.04, at_y + high - 0.045, label, size=8, color="white", zorder=4)
+
+
+def _keys(sheet: Sheet, x: float, y: float, width: float, mark: HeadColours) -> float:
+    at = x
+    y += 0.22
+    for i, name in zip(mark.numbers, mark.names, strict=True):
+        needed = 0.3 + cells(name) * letter(8)
+        if at + needed > x + width and at > x:
+            at, y = x, y + 0.2
+        sheet.box(at, y - 0.1, 0.11, 0.11, head_colour(i))
+        sheet.text(at + 0.16, y, name, size=8)
+        at += needed
+    return y
+
+
+def _legend(sheet: Sheet, y: float, scale: Scale, over_images: bool) -> float:
+    anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
+    y += 0.05
+    sheet.pixels(MARGIN, y, 1.8, 0.1, ramp(anchors, np.linspace(0, 1, 256)[None]))
+    sheet.box(MARGIN, y, 1.8, 0.1, "none", LINE)
+    low, high = ends(scale)
+    words = f"{low} … {'0 … ' if scale.signed else ''}{high}   {scale.meaning}"
+    sheet.text(MARGIN + 1.95, y + 0.1, words, size=8, color=GREY)
+    return y + 0.15
+
+
+def _short(label: str, longest: int) -> str:
+    label = " ".join(label.split()) if "\n" in label else label
+    return label if len(label) <= longest else label[: longest - 1] + "…"

@@ -1,0 +1,337 @@
+"""Pictures of value norms: attention weights against the length of what they weigh, and a map level by level."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from whyformer.errors import BadInput
+from whyformer.parameters import Place, checked
+from whyformer.results.types import Explanation, Units
+from whyformer.shapes import Array
+from whyformer.views.header import cost_of, number
+from whyformer.views.marks import Line, Lines, Matrix, Points, Scale, Scatter, TableMark
+from whyformer.views.view import Fact, Panel, View
+
+# Pictures of attention heads: maps of layers × heads, pruning curves, layer profiles, roles.
+
+MOST_NUMBERS = 144  # heads whose scores are written into the map
+MOST_ROWS = 40  # of a table
+
+
+def head_map(scores_LH: Array, scale: Scale) -> Matrix:
+    """Layers × heads, layer 0 at the bottom as in the model; missing heads stay grey."""
+    layers, heads = scores_LH.shape
+    rows, columns = (tuple(str(i) for i in range(count)) for count in (layers, heads))
+    numbers = layers * heads <= MOST_NUMBERS
+    return Matrix(scores_LH[::-1], scale, rows[::-1], columns, "layer", "head", numbers=numbers)
+
+
+def head_scale(maps: Iterable[Array], signed: bool = False, meaning: str = "score") -> Scale:
+    """One scale for all maps: around zero if signed, else from zero (or what is below it) to the highest."""
+    known = np.concatenate([np.asarray(m, float)[~np.isnan(m)] for m in maps])
+    top = float((np.abs(known) if signed else known).max(initial=0.0)) or 1.0
+    return Scale(-top if signed else min(0.0, float(known.min(initial=0.0))), top, signed, meaning)
+
+
+def head_maps(maps: Sequence[tuple[str, Array]], title: str, *, signed: bool = False, meaning: str = "score") -> View:
+    """Several maps on one scale."""
+    scale = head_scale([scores for _, scores in maps], signed, meaning)
+    panels = tuple(Panel((head_map(scores, scale),), name) for name, scores in maps)
+    return View(title, panels, columns=len(maps), legend=scale)
+
+
+def by_part(values_L: Array, parts: Sequence[str] | None) -> list[tuple[str, Array]]:
+    """The layers of each part (encoder, decoder, cross) by its name; all of them, unnamed, for one stream."""
+    if parts is None:
+        return [("", values_L)]
+    names = dict.fromkeys(parts)
+    return [(name, values_L[[i for i, part in enumerate(parts) if part == name]]) for name in names]
+
+
+@checked
+def importance_view(result: Any) -> View:
+    """Heat map of a HeadImportance, one for each part of a model with several streams, and what to doubt about it."""
+    scale = head_scale([result.scores], result.signed)
+    facts = (Fact("kind", _settings(result.kind, result.options)), Fact("cost", cost_of(result.cost)))
+    caption = "Grey: no such head." if np.isnan(result.scores).any() else ""
+    maps = by_part(result.scores, result.parts)
+    panels = tuple(Panel((head_map(scores, scale),), name) for name, scores in maps)
+    return View(result.title, panels, facts, result.warnings, caption, columns=min(len(maps), 3), legend=scale)
+
+
+def _settings(kind: str, options: dict[str, Any]) -> str:
+    return ", ".join([kind, *(f"{k}={v}" for k, v in options.items() if v is not None)])
+
+
+@checked
+def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
+    """Metric against the share of heads kept; the whole model on the left, bands are 95 % limits."""
+    curves = (curve, *beside)
+    lines = [Line(c.name, c.values, False, c.low, c.high, 100 * c.kept / c.heads) for c in curves]
+    drawn = Lines(100 * curve.kept / curve.heads, tuple(lines), "heads kept, %", curve.metric)
+    panels = [Panel((drawn,), wide=bool(beside))]
+    if not beside:
+        rows = tuple(
+            (f"{int(k)} of {curve.heads}", number(v), "" if np.isnan(a) else f"{a:.3f} – {b:.3f}")
+            for k, v, a, b in zip(curve.kept, curve.values, curve.low, curve.high, strict=True)
+        )
+        panels.append(Panel((TableMark(("heads kept", curve.metric, "95 % limits"), rows),)))
+    areas = [f"{c.name}: {number(c.area)}" if beside else number(c.area) for c in curves]
+    title = curve.title if not beside else f"{curve.model}: {curve.metric} against heads kept"
+    caption = "Area: the mean height over the share of heads kept. Bands are 95 % limits over the inputs."
+    facts = (Fact("area", "; ".join(areas)),)
+    return View(title, tuple(panels), facts, curve.warnings, caption, columns=1 if beside else 2)
+
+
+@checked
+def gates_view(result: Any) -> View:
+    """What training left open, and how it went."""
+    scale = Scale(0.0, 1.0, meaning="gate: 0 is closed, 1 is open")
+    panels = [Panel((head_map(result.gates, scale),), "gates", wide=True)]
+    for name, values in result.history.items():
+        steps = np.arange(len(values))
+        drawn = Lines(steps, (Line(name, np.asarray(values)),), "step", name, whole_x=True)
+        panels.append(Panel((drawn,), name))
+    facts = (
+        Fact("open", f"{result.kept} of {result.heads} heads, at a penalty of {number(result.penalty)} each"),
+        Fact("training", ", ".join(f"{k}={v}" for k, v in result.options.items())),
+        Fact("cost", cost_of(result.cost)),
+    )
+    return View(f"{result.name}: which heads stay open", tuple(panels), facts, columns=2, legend=scale)
+
+
+@checked
+def profile_view(result: Any) -> View:
+    """One panel per curve over the layers, and the numbers."""
+    panels, unknown = [], []
+    for name, unit, values, low, high in result.curves():
+        if np.isnan(values).all():
+            unknown.append(name)
+            continue
+        curves = zip(*(by_part(c, result.parts) for c in (values, low, high)), strict=True)
+        lines = tuple(Line(part or name, v, False, a, b, np.arange(len(v))) for (part, v), (_, a), (_, b) in curves)
+        longest = max(len(line.values) for line in lines)
+        drawn = Lines(np.arange(longest), lines, "layer", unit, whole_x=True, from_zero=True)
+        panels.append(Panel((drawn,), name))
+    panels.append(Panel((rows_table(result.rows()),), wide=True))
+    why = "the blocks could not be taken apart" if result.parts is None else "the model has several streams of tokens"
+    doubts = (*result.warnings, *(f"{name} is not known: {why}." for name in unknown))
+    caption = "Means over the inputs; bands are 95 % limits."
+    return View(result.title, tuple(panels), (Fact("cost", cost_of(result.cost)),), doubts, caption, columns=2)
+
+
+def rows_table(rows: Sequence[dict[str, Any]]) -> TableMark:
+    """A list of records as a table; the first ones of a long list."""
+    columns = tuple(rows[0]) if rows else ("nothing",)
+    return TableMark(columns, tuple(tuple(map(_cell, row.values())) for row in rows[:MOST_ROWS]))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (float, np.floating)):
+        return "" if np.isnan(value) else f"{value:.3f}"
+    if isinstance(value, tuple):
+        return ", ".join(f"{v:+d}" for v in value)
+    return str(value)
+
+
+@checked
+def roles_view(result: Any) -> View:
+    """Where heads look: a point per head, coloured by its role, and the shares behind it."""
+    rows = result.rows()
+    kinds: dict[str, list[dict[str, Any]]] = {"no role": []}
+    for row in rows:
+        kinds.setdefault("positional" if row["role"].startswith("positional") else row["role"] or "no role", []).append(
+            row
+        )
+    groups = [
+        Points(
+            kind,
+            np.array([row["positional"] for row in members]),
+            np.array([_elsewhere(row) for row in members]),
+            kind == "no role",
+            tuple(f"{_layer(row)}, head {row['head']}: {row['role'] or 'no role'}" for row in members),
+        )
+        for kind, members in kinds.items()
+        if members
+    ]
+    x_axis, y_axis = "share of argmaxes at the best fixed offset", "attention on separators and the first position"
+    shown = sorted(rows, key=lambda row: not row["role"])
+    panels = (Panel((Scatter(tuple(groups), x_axis, y_axis),)), Panel((rows_table(shown),), wide=True))
+    facts = [Fact("chance of a rare token", f"{result.rare_chance:.2f}")]
+    if result.aligned is not None:
+        facts.append(Fact("chance of the aligned token", f"{result.aligned_chance:.2f}"))
+    left_out = f" The first {MOST_ROWS} of {len(rows)} heads are listed." if len(rows) > MOST_ROWS else ""
+    caption = "A point is a head. Roles are named by thresholds: positional from 0.9, others from 0.5." + left_out
+    return View(f"head roles, {result.inputs} inputs", panels, tuple(facts), caption=caption)
+
+
+def _layer(row: dict[str, Any]) -> str:
+    return f"{row['part']} layer {row['depth']}" if "part" in row else f"layer {row['layer']}"
+
+
+def _elsewhere(row: dict[str, Any]) -> float:
+    return float(np.nansum([row["separator"], row["first"]]))
+
+
+@checked
+def induction_view(result: Any) -> View:
+    """The three maps side by side, on one scale."""
+    maps = [
+        ("previous token", result.previous_token),
+        ("duplicate token", result.duplicate_token),
+        ("induction", result.induction),
+    ]
+    title = f"{result.sequences} × {result.length} random tokens, read twice"
+    return head_maps(maps, title, meaning="mean attention")
+
+
+@checked
+def circuits_view(result: Any) -> View:
+    """Copying and matching, side by side."""
+    maps = [("copying (OV circuit)", result.copying), ("matching (QK circuit)", result.matching)]
+    title = "circuits" + (", QK at offset 0" if result.rotary else "")
+    return head_maps(maps, title, signed=True, meaning="Σλ / Σ|λ|")
+
+
+@checked
+def direct_view(result: Any, index: Place = 0) -> View:
+    """What each head writes into one input's logit."""
+    shares = result.shares[index]
+    scale = head_scale([shares], signed=True, meaning="share of the logit")
+    whole = f"{result.targets[index]} = {result.value[index]:.2f}, rest {result.rest[index]:.2f}"
+    facts = [Fact("input", f"{index + 1} of {len(result.shares)}"), Fact("cost", cost_of(result.cost))]
+    title = f"{result.model}: shares of the logit {whole}"
+    caption = "Blue raises the logit, orange lowers it. The rest is written by the embedding, the MLPs and biases."
+    return View(title, (Panel((head_map(shares, scale),)),), tuple(facts), caption=caption, legend=scale)
+
+
+@checked
+def syntactic_view(result: Any) -> View:
+    """The best head of each relation against the best fixed offset, and how far each of them is ahead."""
+    rows = [
+        {
+            "relation": relation,
+            "direction": direction,
+            "head": f"{layer}.{head}",
+            "hits": share,
+            "best offset": baseline,
+            "gain": share - baseline,
+            "arcs": arcs,
+        }
+        for relation, direction, layer, head, share, baseline, arcs in result.best()
+    ]
+    panel = Panel((rows_table(rows),), wide=True)
+    left_out = f" The first {MOST_ROWS} of {len(rows)} are listed." if len(rows) > MOST_ROWS else ""
+    caption = "Heads as layer.head. Best offset: what always looking at the same distance hits." + left_out
+    title = f"syntactic heads, {result.sentences} sentences"
+    return View(title, (panel,), doubts=result.warnings, caption=caption)
+
+
+OTHER, PUNCTUATION = "other", "punctuation"
+
+
+class HasNorms(Protocol):
+    """What ``methods.value_norms.weighed`` returns."""
+
+    @property
+    def units(self) -> Units: ...
+    @property
+    def attention(self) -> Sequence[Array]: ...
+    @property
+    def norms(self) -> Sequence[Array]: ...
+
+
+def token_types(units: Units) -> list[str]:
+    """Special tokens by name, punctuation, and the rest ("patch" in images)."""
+    rest = "patch" if units.grid is not None else OTHER
+    kinds = []
+    for label, special in zip(units.labels, units.special, strict=True):
+        bare = label.removeprefix("##").lstrip("Ġ▁ ")
+        if special:
+            kinds.append(label)
+        elif bare and all(c in string.punctuation for c in bare):
+            kinds.append(PUNCTUATION)
+        else:
+            kinds.append(rest)
+    return kinds
+
+
+def weights_by_type(inputs: Sequence[HasNorms], layer: int | None = None) -> dict[str, tuple[Array, Array]]:
+    """Per token type: attention received (mean over queries) and ‖f(x)‖, one entry per layer, head and token."""
+    points: dict[str, tuple[list[Array], list[Array]]] = {}
+    for one in inputs:
+        kinds = np.array(token_types(one.units))
+        chosen = range(len(one.norms)) if layer is None else [layer]
+        for index in chosen:
+            received, lengths = one.attention[index].mean(1), one.norms[index]
+            for kind in dict.fromkeys(kinds):
+                mine = points.setdefault(str(kind), ([], []))
+                mine[0].append(received[:, kinds == kind].ravel())
+                mine[1].append(lengths[:, kinds == kind].ravel())
+    return {kind: (np.concatenate(x), np.concatenate(y)) for kind, (x, y) in points.items()}
+
+
+@checked
+def norms_scatter(inputs: HasNorms | Sequence[HasNorms], layer: Place | None = None) -> View:
+    """Attention weight against ‖f(x)‖, one point per layer, head and token, coloured by token type.
+
+    Tokens that get much attention and little norm (lower right) are looked at, but not taken from. ``layer`` draws one
+    layer only.
+    """
+    from scipy.stats import spearmanr
+
+    several = list(inputs) if isinstance(inputs, Sequence) else [inputs]
+    if not several:
+        raise BadInput("there is nothing to draw: the list of inputs is empty.")
+    points = weights_by_type(several, layer)
+    commonest = sorted(points, key=lambda kind: -len(points[kind][0]))  # the crowd is drawn first, below
+    groups = tuple(Points(kind, *points[kind], quiet=number == 0) for number, kind in enumerate(commonest))
+    both = [np.concatenate([points[kind][axis] for kind in points]) for axis in (0, 1)]
+    rank = float(spearmanr(*both).statistic) if min(np.ptp(b) for b in both) > 0 else float("nan")
+    where = "all layers" if layer is None else f"layer {layer}"
+    mark = Scatter(groups, "attention weight α, mean over queries", "‖f(x)‖", log_x=True)
+    caption = "A point is one token in one head. Lower right: looked at, but not taken from."
+    return View(
+        f"Attention weights against norms, {where}: rank correlation {rank:+.2f}", (Panel((mark,)),), caption=caption
+    )
+
+
+@checked
+def level_maps(explanations: Sequence[Explanation], layer: Place | None = None) -> View:
+    """The maps of several explanations (value_norms at levels "attn", "attn_res", "attn_res_ln") side by side.
+
+    Rows are shown as shares of their sum, on one colour scale, so that what the residual stream takes is seen.
+    ``layer`` draws one layer (explain with ``keep_layers=True``), otherwise the map of the whole model is drawn.
+    """
+    if not explanations:
+        raise BadInput("there is nothing to draw: the list of explanations is empty.")
+    maps = [_shares(_map(one, layer)) for one in explanations]
+    scale = Scale(0.0, max(float(m.max()) for m in maps), meaning="share of a row")
+    labels = explanations[0].units.labels
+    panels = []
+    for share, one in zip(maps, explanations, strict=True):
+        rows = labels if share.shape[0] == len(labels) else ()
+        mark = Matrix(share, scale, rows, labels, "position", "token")
+        panels.append(Panel((mark,), str(one.options.get("level", one.method))))
+    where = "whole model" if layer is None else f"layer {layer}"
+    title = f"{where}: share of each position (row) that comes from each token (column)"
+    return View(title, tuple(panels), columns=len(panels), legend=scale)
+
+
+def _map(explanation: Explanation, layer: int | None) -> Array:
+    maps = explanation.matrix if layer is None else explanation.layers
+    if not isinstance(maps, np.ndarray):
+        what = "a map" if layer is None else "maps per layer; explain with keep_layers=True"
+        raise BadInput(f"this explanation by {explanation.method} holds no {what}.")
+    if layer is not None and not -len(maps) <= layer < len(maps):
+        raise BadInput(f"layer={layer}: there are {len(maps)}, numbered 0 to {len(maps) - 1}.")
+    return maps if layer is None else maps[layer]
+
+
+def _shares(rows: Array) -> Array:
+    total = rows.sum(-1, keepdims=True)
+    return np.divide(rows, total, out=np.zeros_like(rows), where=total > 0)

@@ -1,0 +1,385 @@
+"""The header of every picture: what was explained, how, at what cost, and what to doubt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from whyformer.results.types import Choice, Cost, Explanation, Target
+from whyformer.views.image_marks import frames_of, gradient_space
+from whyformer.views.marks import Scale
+from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
+from whyformer.views.view import Fact
+
+# What methods and their own checks say, for readers who know neither: a phrase per method, a sentence per check.
+
+# A score, in a few words that follow "how", "what" or "where"; test_plain_words asks for one per method.
+MEANINGS: Mapping[str, str] = {
+    "alti": "how much of the answer's own position each part makes up, layer by layer",
+    "attention_flow": "how much could flow from each part to the answer if attention were pipes",
+    "attention_gradcam": "where one layer looks, counting the heads that raise the answer",
+    "attention_rollout": "where all layers look, one after the other, whatever the answer",
+    "attention_x_gradient": "where the model looked and looking raised the answer",
+    "attn_lrp": "what the answer is made of, handed back layer by layer",
+    "cp_lrp": "what the answer is made of, handed back through what attention carried",
+    "decompx": "what each part adds to the answer when every step is split up exactly",
+    "generic_attention": "attention that raised the answer, followed through all layers",
+    "grad_cam": "where one layer sees what raises the answer",
+    "grad_sam": "where more attention would raise the answer",
+    "gradient_rollout": "where all layers look, counting what raises the answer",
+    "input_x_gradient": "how strongly the answer leans on each part as it stands",
+    "integrated_gradients": "what each part adds on the way from a neutral input to this one",
+    "occlusion": "how far the answer falls without the part",
+    "random": "nothing: numbers drawn by chance, to compare others with",
+    "raw_attention": "where the model looked, whatever the answer",
+    "saliency": "where a nudge would change the answer most",
+    "shap": "each part's fair share of the answer",
+    "smooth_grad": "where a nudge would change the answer most, averaged over noise",
+    "transformer_attribution": "attention that carried the answer, followed through all layers",
+    "two_ended": "what a part does when all others are there, and when none is",
+    "value_norms": "how much each part is added in, layer by layer, whatever the answer",
+    "value_x_gradient": "what each part hands on through attention and what the answer makes of it",
+    "value_zeroing": "how much changes inside the model when a part hands on nothing",
+    "vit_cx": "what is left of the answer when only some image parts are shown",
+}
+
+DEFAULT_FOR: Mapping[str, str] = {
+    "text": "texts",
+    "language": "language models",
+    "image": "images",
+    "table": "tables",
+    "prompt": "models that are only asked",
+}
+
+UNMEASURED = "not tested. Every method draws a map, right or wrong; a report tests it (wf.report, or --report FILE)"
+
+
+def method_words(name: str, default_for: str | None) -> str:
+    """generic_attention, the default for texts: attention that raised the answer, followed through all layers"""
+    chosen = "" if default_for is None else f", the default for {DEFAULT_FOR.get(default_for, 'such models')}"
+    meaning = MEANINGS.get(name, "")
+    return f"{name}{chosen}" + (f": {meaning}" if meaning else "")
+
+
+# What a method knows of its own error: sums that should come out and do not, and what that leaves to read.
+_ORDER = "Read which parts come first, not how much each one counts."
+_SUMS: Mapping[str, str] = {
+    "conservation error": (
+        "The scores should add up to the relevance at the model's output, and {amount} is missing ({name} {value}): "
+        f"biases and positions, which are no part of the input, hold it. {_ORDER}"
+    ),
+    "completeness error": (
+        "The scores should add up to the change they are shares of, and {amount} is missing ({name} {value}). "
+        f"{_ORDER}"
+    ),
+    "additivity error": (
+        "The scores should add up to the change they are shares of, and {amount} is missing ({name} {value}). "
+        f"{_ORDER}"
+    ),
+}
+_OTHERS: Mapping[str, str] = {
+    "standard error": (
+        "The scores come from random draws and would come out differently by about {value}{of} the next time "
+        "(standard error): parts whose scores are closer than that are not told apart."
+    ),
+    "split error": (
+        "Sharing the flow among the parts is off by {value}{of} (split error): scores closer than that are not told "
+        "apart."
+    ),
+}
+
+
+def check_words(name: str, value: str, share: str | None) -> str:
+    """A sentence about an error that is large, with its figures."""
+    if name in _SUMS:
+        amount = value if share is None else f"{share} of it"
+        return _SUMS[name].format(amount=amount, name=name, value=value)
+    words = _OTHERS.get(name, "The method says that it is off by {value}{of} ({name}).")
+    return words.format(value=value, name=name, of="" if share is None else f" ({share} of the largest score)")
+
+
+# A check that leaves nothing to doubt, in a word or two before its figures.
+_SMALL: Mapping[str, str] = {
+    "conservation error": "missing from the sum of scores",
+    "completeness error": "missing from the sum of scores",
+    "additivity error": "missing from the sum of scores",
+    "standard error": "would vary by",
+    "prefix reused": "share of the text that was not read again",
+    "outside units": "score of what is in no unit",
+}
+
+
+def figure_words(name: str, figures: str) -> str:
+    """missing from the sum of scores 0.01146 (0.6 %)"""
+    return f"{_SMALL.get(name, name)} {figures}"
+
+
+TOLERATED = 0.05  # share of an error that leaves nothing to doubt
+RELATIVE = "_relative"
+STAND_INS = ("baseline", "replace")
+POWERS = 7  # scores of ten million and more are told in powers of ten
+
+
+def facts(explanation: Explanation) -> tuple[Fact, ...]:
+    """All there is to know about one explanation: the answer, then how it was explained."""
+    return (answer(explanation), *details(explanation))
+
+
+def answer(explanation: Explanation) -> Fact:
+    """What comes first in every picture: what the model says, how likely it finds it, and what it would say next."""
+    whole = is_answer(explanation) and explanation.prediction.probability is None and explanation.target.label
+    other = "" if is_predicted(explanation) else f"; explained is {named(explanation.target)}"
+    return Fact("answer" if whole else "prediction", answer_words(explanation) + other)
+
+
+def is_predicted(explanation: Explanation) -> bool:
+    """Explained is what the model says, and not a class or token that it does not; a contrast names both."""
+    target = explanation.target
+    return target.versus is not None or is_answer(explanation) or target.index == explanation.prediction.index
+
+
+def details(explanation: Explanation) -> tuple[Fact, ...]:
+    """What stands below a picture: how it was explained, at what cost, and how far that was tested."""
+    untested = () if doubts(explanation) else (Fact("doubt", UNMEASURED),)
+    return (*facts_about_method(explanation), *facts_about_input(explanation), *untested)
+
+
+def answer_words(explanation: Explanation) -> str:
+    """positive (96.9 %), next negative (3.1 %); of a model without classes, the number that it gives."""
+    said, target = explanation.prediction, explanation.target
+    if said.probability is not None:
+        return predicted(said)
+    if is_answer(explanation) and target.label:
+        return f"{target.label} ({percent(math.exp(min(0.0, explanation.value)))} likely as a whole)"
+    if explanation.scalar == "cosine":
+        return f"similarity {number(explanation.value)}"
+    same = target.versus is None and (target.index, target.position) == (said.index, said.position)
+    if not same or explanation.scalar != "logit":
+        return named(said)
+    return number(explanation.value) if is_nameless(said.label) else f"{named(said)} = {number(explanation.value)}"
+
+
+def is_nameless(label: str) -> bool:
+    """A single output has no name worth saying: none, or the one that configurations make up."""
+    return not label or label == "LABEL_0"
+
+
+def named(choice: Target | Choice) -> str:
+    """A class by its name, a token in quotation marks where it begins or ends with a space."""
+    words = str(choice)
+    return repr(words) if words != words.strip() or not words.isprintable() else words
+
+
+def predicted(prediction: Target) -> str:
+    """positive (96.9 %), next negative (3.1 %)"""
+    if prediction.probability is None:
+        return named(prediction)
+    first = f"{named(prediction)} ({percent(prediction.probability)})"
+    others = (prediction.next or ())[:1]
+    return first + "".join(f", next {named(choice)} ({percent(choice.probability)})" for choice in others)
+
+
+def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
+    """What holds for every method that explains the same input and target."""
+    entries = [Fact("explained", explained(explanation))]
+    entries += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
+    if explanation.model:
+        entries.append(Fact("model", explanation.model))
+    return tuple(entries)
+
+
+def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
+    entries = [Fact("method", method_words(explanation.method, explanation.default_for))]
+    settings = options(explanation)
+    if settings:
+        entries.append(Fact("options", settings))
+    entries.append(Fact("cost", cost(explanation)))
+    if explanation.readout and not is_answer(explanation):
+        entries.append(Fact("read from", read_from(explanation)))
+    if explanation.base is not None:
+        entries.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
+    if explanation.errors is not None:
+        largest = float(explanation.errors.max(initial=0.0))
+        entries.append(Fact("standard errors", f"up to {number(largest)}; limits (±, lines) are 95 %"))
+    if explanation.interactions:
+        together = [f"'{one}' × '{other}' {number(value)}" for one, other, value in explanation.interactions]
+        entries.append(Fact("interactions", ", ".join(together)))
+    small = [
+        figure_words(name, _figures(value, share)) for name, value, share, large in _checked(explanation) if not large
+    ]
+    if small:
+        entries.append(Fact("checked", ", ".join(small)))
+    return tuple(entries)
+
+
+def is_answer(explanation: Explanation) -> bool:
+    """What is explained is not one token or class but an answer, as a whole."""
+    return explanation.scalar == ANSWERED
+
+
+def explained(explanation: Explanation) -> str:
+    """logit of 'positive' = 3.431"""
+    target = explanation.target
+    if is_answer(explanation):
+        return f"log-probability of this answer = {number(explanation.value)}"
+    name = f"'{target.label or target.index}'"
+    if target.versus is not None:
+        name += f" rather than '{target.versus_label or target.versus}'"
+    scalar = explanation.scalar.replace("_", "-")
+    text = f"{scalar} of {name} = {number(explanation.value)}"
+    if not is_predicted(explanation):
+        text += " (not the prediction)"
+    return text
+
+
+def read_from(explanation: Explanation) -> str:
+    """The output row, with the unit that stands there."""
+    at = position_read(explanation)
+    return explanation.readout if at is None else f"{explanation.readout}, {explanation.units.labels[at]}"
+
+
+def options(explanation: Explanation) -> str:
+    """name=value of the options that differ from the defaults; of all where that is not known.
+
+    What stands for an absent unit is said in any case: scores are differences to it.
+    """
+    changed = explanation.changed
+    said = {k: v for k, v in explanation.options.items() if v is not None}
+    if changed is not None:
+        said = {k: v for k, v in explanation.options.items() if k in changed or (k in STAND_INS and k in said)}
+    return ", ".join(f"{k}={shown(v)}" for k, v in said.items())
+
+
+def shown(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def cost(explanation: Explanation) -> str:
+    return cost_of(explanation.cost)
+
+
+def cost_of(spent: Cost) -> str:
+    """1 forward + 1 backward, 12 ms"""
+    parts = [
+        f"{count:g} {name}{'' if count == 1 else 's'}"
+        for count, name in ((spent.forwards, "forward"), (spent.backwards, "backward"))
+        if count
+    ]
+    return f"{' + '.join(parts) or 'no pass'}, {duration(spent.seconds)}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1:
+        return "< 1 ms" if seconds < 0.001 else f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s"
+
+
+def doubts(explanation: Explanation) -> tuple[str, ...]:
+    """What a reader should know before believing the scores; an error that is small is none of it."""
+    large = [(name, value, share) for name, value, share, large in _checked(explanation) if large]
+    words = [check_words(name, number(v), None if share is None else percent(share)) for name, v, share in large]
+    return (*explanation.warnings, *words)
+
+
+def doubts_of_all(explanations: Sequence[Explanation]) -> tuple[str, ...]:
+    """The same of several that stand on one page: each warning once, and of an error how far it goes."""
+    warnings = dict.fromkeys(warning for e in explanations for warning in e.warnings)
+    errors: dict[str, list[tuple[float, float | None]]] = {}
+    for explanation in explanations:
+        for name, value, share, large in _checked(explanation):
+            if large:
+                errors.setdefault(name, []).append((value, share))
+    ranges = []
+    for name, sizes in errors.items():
+        value, share = max(sizes, key=lambda size: size[0] if size[1] is None else size[1])
+        several = f" That is the largest of {len(sizes)} tokens out of {len(explanations)}." if len(sizes) > 1 else ""
+        ranges.append(check_words(name, number(value), None if share is None else percent(share)) + several)
+    return (*warnings, *ranges)
+
+
+def _checked(explanation: Explanation) -> list[tuple[str, float, float | None, bool]]:
+    """Name, value, share and size of what a method knows of its own error; the share where that is known.
+
+    Large is more than TOLERATED of that share, or else of the largest score.
+    """
+    checks = []
+    for name, value in explanation.checks.items():
+        if name.endswith(RELATIVE) or (name == FIRST_TOKEN and first_token(explanation) is not None):  # below the bars
+            continue
+        share = explanation.checks.get(name + RELATIVE)
+        largest = float(np.abs(explanation.scores).max(initial=0.0))
+        large = value > TOLERATED * largest if share is None else share > TOLERATED
+        checks.append((name.replace("_", " "), value, share, "error" in name and large))
+    return checks
+
+
+def _figures(value: float, share: float | None) -> str:
+    return number(value) + ("" if share is None else f" ({percent(share)})")
+
+
+def percent(share: float) -> str:
+    """12.3 %, < 0.1 % of what would round to nothing, > -0.1 % where it is below zero."""
+    small = share != 0 and abs(share) < 0.001
+    return f"{'> -' if share < 0 else '< '}0.1 %" if small else f"{100 * share:.1f} %"
+
+
+def whole_percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def number(value: float) -> str:
+    """Four significant digits, 8.1e14 for very large ones; a true minus sign is left to typesetters."""
+    return f"{value:.4g}".replace("e+", "e")
+
+
+def short(value: float) -> str:
+    """Two decimals, or one digit and its power of ten: what fits into a cell. Nothing for NaN."""
+    if math.isnan(value):
+        return ""
+    return (
+        f"{value:.2f}"
+        if 0.01 <= abs(value) < 100 or value == 0
+        else f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    )
+
+
+def fixed(score: float, digits: int) -> str:
+    """A score with so many decimals; what rounds to zero has no sign. Below zero: in so many powers of ten."""
+    if digits < 0:
+        return f"{fixed(score / 10.0**-digits, 2)}e{-digits}"
+    text = f"{score:.{digits}f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def decimals(scores: Sequence[float]) -> int:
+    """Decimals that give the largest score three significant digits, so that a column of scores lines up.
+
+    Where nobody could count the digits (a product of norms through many layers), all are told in the power of ten of
+    the largest, which is returned below zero. The page's script has the same rule (frontend/src/data.js).
+    """
+    largest = max((abs(s) for s in scores if math.isfinite(s)), default=0.0)
+    if largest == 0:
+        return 1
+    power = math.floor(math.log10(largest))
+    return -power if power >= POWERS else min(12, max(0, 2 - power))
+
+
+def column(scores: Sequence[float], scale: Scale) -> Callable[[float], str]:
+    """How the numbers of one list are told: shares in per cent, scores with the same decimals each."""
+    if scale.shares:
+        return percent
+    digits = decimals(scores)
+    return lambda score: fixed(score, digits)
+
+
+def ends(scale: Scale) -> tuple[str, str]:
+    """Both ends of a scale, rounded as the scores that stand on it; less so where they would look alike."""
+    told = column([scale.low, scale.high], scale)
+    if not scale.shares and scale.low != scale.high and told(scale.low) == told(scale.high):
+        told = column([scale.high - scale.low], scale)
+    texts = ["0" if end == 0 else told(end) for end in (scale.low, scale.high)]
+    low, high = (text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text for text in texts)
+    return low, high

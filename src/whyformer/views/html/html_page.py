@@ -1,0 +1,310 @@
+"""Views as HTML: one file, no network, no font to fetch. Whole without scripts; with them it can be asked (live.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+
+from whyformer.views.header import column, decimals, ends, fixed, number
+from whyformer.views.html.charts import (
+    dialogue_html,
+    heads_svg,
+    heat_svg,
+    lines_svg,
+    matrix_svg,
+    picture_svg,
+    reading_html,
+    scatter_svg,
+    table_html,
+)
+from whyformer.views.html.live import live_html, script
+from whyformer.views.html.style import STYLE
+from whyformer.views.marks import (
+    Bar,
+    Bars,
+    Dialogue,
+    HeadColours,
+    Heat,
+    Lines,
+    Mark,
+    Matrix,
+    Picture,
+    Ranking,
+    Reading,
+    Scale,
+    Scatter,
+    TableMark,
+    TokenRun,
+)
+from whyformer.views.scales import DIVERGING, HEAT, SEQUENTIAL, bar_colour, colour, head_colour, hexadecimal, ink_on
+from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
+
+SENTENCE = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
+
+
+def document(page: Page, asks: bool = False) -> str:
+    """A whole page."""
+    title = page.title or (page.views[0].title if page.views else "whyformer")
+    return (
+        # "only": browsers that darken pages by themselves would turn the colour scales over.
+        f'<!doctype html>\n<html lang="en" style="color-scheme:only light"{" data-asks" * asks}>\n<head>\n'
+        '<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # An empty icon keeps browsers from asking for one.
+        '<link rel="icon" href="data:,">\n'
+        f'<title>{escape(title)}</title>\n</head>\n<body class="wf-body">\n'
+        f'{fragment(page)}\n<script type="module">\n{script()}</script>\n</body>\n</html>\n'
+    )
+
+
+def framed(page: Page) -> str:
+    """The page in a frame, for notebooks: their styles stay outside, and its own inside. The script fits its height."""
+    style = "width:100%;border:0;height:640px;resize:vertical"
+    return (
+        f'<iframe class="wf-frame-host" title="whyformer" style="{style}" srcdoc="{escape(document(page))}"></iframe>'
+    )
+
+
+def fragment(page: Page) -> str:
+    """The body of a page, with its style."""
+    parts = [f"<style>{STYLE}</style>", '<main class="wf">']
+    # A single view has its title below; screen readers look for one of the first rank.
+    parts.append(f"<h1>{escape(page.title)}</h1>" if page.title else '<h1 class="wf-heard">whyformer</h1>')
+    parts += _words(page.lead)
+    if _has_specials(page):
+        parts.append('<label class="wf-switch"><input type="checkbox" checked> special tokens in lists</label>')
+    parts += [_view(view, caption) for view, caption in zip(page.views, captions(page.views), strict=True)]
+    parts += _words(page.outro)
+    return "\n".join([*parts, "</main>"])
+
+
+def _has_specials(page: Page) -> bool:
+    marks = [m for v in page.views for p in v.panels for m in p.marks]
+    return any(b.special for m in marks if isinstance(m, (Bars, Ranking)) for b in m.bars)
+
+
+def _words(blocks: Sequence[str | Terms]) -> list[str]:
+    parts = []
+    for block in blocks:
+        if isinstance(block, str):
+            parts.append(f'<p class="wf-words">{escape(block)}</p>')
+            continue
+        if block.level:
+            parts.append(_findings(block))
+            continue
+        if block.title:
+            parts.append(f"<h2>{escape(block.title)}</h2>")
+        tag = "code" if block.code else "b"
+        rows = "".join(f"<dt><{tag}>{escape(f.name)}</{tag}></dt><dd>{escape(f.value)}</dd>" for f in block.facts)
+        parts.append(f'<dl class="wf-terms">{rows}</dl>')
+    return parts
+
+
+def _findings(block: Terms) -> str:
+    """Findings of a check-up as cards: the first sentence of each is seen, the rest unfolds."""
+    cards = []
+    for fact in block.facts:
+        first, *rest = SENTENCE.split(fact.value, maxsplit=1)
+        head = f"<b>{escape(fact.name)}</b> {escape(first)}"
+        more = f"<details><summary>{head}</summary><p>{escape(rest[0])}</p></details>" if rest else f"<p>{head}</p>"
+        cards.append(f"<li>{more}</li>")
+    inner = f'<ul class="wf-findings wf-{block.level}">{"".join(cards)}</ul>'
+    title = f"{escape(block.title)} ({len(block.facts)})"
+    if block.level != "ok":
+        return f"<h2>{title}</h2>{inner}"
+    return f"<details><summary><h2>{title}</h2></summary>{inner}</details>"
+
+
+def _view(view: View, caption: str) -> str:
+    parts = ['<section class="wf-view">', f'<h2 dir="auto">{escape(view.title)}</h2>']
+    parts += [] if view.words_first else [_answer(view) if view.details else _facts(view.facts)]
+    small = all(isinstance(m, Matrix) and m.small for p in view.panels for m in p.marks)
+    for row in rows_of(view.panels, view.columns):
+        kind = ("wf-row wf-small" if small else "wf-row") + " wf-still" * _is_drawn(view, row)
+        style = f' style="--columns:{1 if row[0].wide else view.columns}"'
+        parts.append(f'<div class="{kind}"{style}>{"".join(_panel(p) for p in row)}</div>')
+    over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
+    parts += [_legend(scale, over_images, view.explained is not None) for scale in view.legends]
+    parts.append(live_html(view))
+    if caption:
+        still = " wf-still" * isinstance(view.explained, Heads)  # it speaks of the small maps
+        parts.append(f'<p class="wf-caption{still}">{escape(caption)}</p>')
+    parts += [_facts(view.facts)] if view.words_first else []
+    # Live pages have a fold of their own about what was not tested.
+    untested = [fact for fact in view.details if fact.name == "doubt" and view.explained is not None]
+    parts += [_facts([fact for fact in view.details if fact not in untested]), _facts(untested, still=True)]
+    parts.append(_doubts(view.doubts))
+    return "\n".join(p for p in [*parts, "</section>"] if p)
+
+
+def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
+    """The script draws all that stands in these panels itself."""
+    if view.explained is None:
+        return False
+    marks = [mark for panel in row for mark in panel.marks]
+    if isinstance(view.explained, Heads):
+        return True
+    kinds: tuple[type, ...] = (TokenRun, Bars, Ranking, Heat, Reading)
+    units = view.explained.explanations[0].units
+    if units.seconds is not None or (isinstance(view.explained, Explained) and view.explained.trust):
+        kinds = (*kinds, Lines)  # scores over time; a curve behind each badge
+    if units.grid is not None:  # boxes on a picture are drawn here only
+        kinds = (*kinds, Picture)
+    return bool(marks) and all(isinstance(m, kinds) and not (isinstance(m, Heat) and m.fine) for m in marks)
+
+
+def _facts(facts: Sequence[Fact], still: bool = False) -> str:
+    if not facts:
+        return ""
+    items = "".join(f"<div><dt>{escape(f.name)}</dt><dd>{escape(f.value)}</dd></div>" for f in facts)
+    return f'<dl class="wf-facts{" wf-still" * still}">{items}</dl>'
+
+
+def _answer(view: View) -> str:
+    """What the model says, in large; where the script draws the classes with their probabilities, it gives way."""
+    source = view.explained
+    drawn = isinstance(source, Explained) and source.explanations[0].prediction.probability is not None
+    still = " wf-still" * drawn
+    words = [f"<span>{escape(f.name)}</span> {escape(f.value)}" for f in view.facts]
+    return "".join(f'<p class="wf-answer{still}">{each}</p>' for each in words)
+
+
+def _doubts(doubts: Sequence[str]) -> str:
+    if not doubts:
+        return ""
+    return (
+        f'<div class="wf-doubts"><b>What to doubt</b><ul>{"".join(f"<li>{escape(d)}</li>" for d in doubts)}</ul></div>'
+    )
+
+
+def _panel(panel: Panel) -> str:
+    parts = ['<div class="wf-panel">']
+    if panel.title:
+        parts.append(f"<h3>{escape(panel.title)}</h3>")
+    if panel.note:
+        parts.append(f'<p class="wf-note">{escape(panel.note)}</p>')
+    parts += [_mark(mark) for mark in panel.marks]
+    if panel.small_print():
+        parts.append(f'<p class="wf-note">{" · ".join(map(escape, panel.small_print()))}</p>')
+    return "".join([*parts, _doubts(panel.doubts), "</div>"])
+
+
+def _mark(mark: Mark) -> str:
+    if isinstance(mark, TokenRun):
+        return _run(mark)
+    if isinstance(mark, Ranking):
+        return _ranking(mark)
+    if isinstance(mark, Bars):
+        return _bars(mark)
+    if isinstance(mark, Picture):
+        return picture_svg(mark)
+    if isinstance(mark, Heat):
+        return heat_svg(mark)
+    if isinstance(mark, Matrix):
+        return matrix_svg(mark)
+    if isinstance(mark, TableMark):
+        return table_html(mark)
+    if isinstance(mark, Lines):
+        return lines_svg(mark)
+    if isinstance(mark, Scatter):
+        return scatter_svg(mark)
+    if isinstance(mark, Reading):
+        return reading_html(mark)
+    if isinstance(mark, Dialogue):
+        return dialogue_html(mark)
+    return _heads(mark)
+
+
+def _run(run: TokenRun) -> str:
+    digits = decimals([p.score for p in run.pieces if p.score is not None])
+    parts = []
+    for piece in run.pieces:
+        if piece.score is None:
+            parts.append(escape(piece.text))
+            continue
+        background = colour(run.scale, piece.score)
+        style = "" if piece.aside else f' style="background:{hexadecimal(background)};color:{ink_on(background)}"'
+        tip = escape(f"{piece.text!r}: {fixed(piece.score, digits)}")
+        kind = "wf-token" + " wf-special" * piece.special + " wf-aside" * piece.aside
+        parts.append(f'<span class="{kind}"{style} title="{tip}">{escape(piece.text)}</span>')
+    return f'<p class="wf-run" dir="auto">{"".join(parts)}</p>'
+
+
+def _ranking(mark: Ranking) -> str:
+    told = column([b.score for b in mark.bars], mark.scale)
+    rows = ""
+    for part in mark.parts():
+        if isinstance(part, str):
+            rows += f'<tr><td></td><td class="wf-more" colspan="3">{escape(part)}</td></tr>'
+        else:
+            rows += _row(part[1], f"{part[0]}.", told, mark.scale)
+    return f'<table class="wf-bars">{rows}</table>{_folded(mark)}'
+
+
+def _bars(mark: Bars) -> str:
+    told = column([b.score for b in mark.bars], mark.scale)
+    rows = "".join(_row(b, "", told, mark.scale, mark.reference) for b in mark.bars)
+    return f'<table class="wf-bars">{rows}</table>{_folded(mark)}'
+
+
+def _folded(mark: Bars | Ranking) -> str:
+    return f'<p class="wf-note">{escape(mark.folded)}</p>' if mark.folded else ""
+
+
+def _row(bar: Bar, place: str, told: Callable[[float], str], scale: Scale, reference: float | None = None) -> str:
+    length = scale.length(bar.score)
+    beyond = scale.exceeded(bar.score)
+    fill = bar_colour(bar, scale)
+    size = abs(length) * (50 if scale.signed else 100)
+    start = (50 - size if length < 0 else 50) if scale.signed else 0
+    kind = "wf-bar wf-beyond" if beyond else "wf-bar"
+    tip = ' title="longer than the scale of the other units"' if beyond else ""
+    axis = '<i class="wf-axis"></i>' if scale.signed else ""
+    drawn = f'<i class="{kind}" style="left:{start:.2f}%;width:{size:.2f}%;background-color:{fill}"{tip}></i>{axis}'
+    if reference is not None:
+        drawn += f'<i class="wf-reference" style="left:{_place(scale, reference):.2f}%"></i>'
+    drawn += _limits(bar, scale) + "".join(
+        f'<i class="wf-dot" style="left:{_place(scale, value):.2f}%"></i>' for value in bar.dots
+    )
+    wide = ' class="wf-pair"' if " = " in bar.label else ""  # a column and its value
+    cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto"{wide}>{escape(bar.label)}</th>'
+    special = ' class="wf-special"' if bar.special else ""
+    cells += f'<td class="wf-number">{told(bar.score)}</td><td class="wf-track">{drawn}</td>'
+    cells += f'<td class="wf-end">{escape(bar.note)}</td>' if bar.note else ""
+    return f"<tr{special}>{cells}</tr>"
+
+
+def _limits(bar: Bar, scale: Scale) -> str:
+    if bar.low is None or bar.high is None:
+        return ""
+    start, end = (_place(scale, x) for x in (bar.low, bar.high))
+    place = f"position:absolute;top:50%;height:1px;background:#1b1f24;left:{start:.2f}%;width:{end - start:.2f}%"
+    return f'<i class="wf-limits" style="{place}" title="{number(bar.low)} to {number(bar.high)}"></i>'
+
+
+def _place(scale: Scale, value: float) -> float:
+    """Per cent of the track."""
+    middle, full = (50, 50) if scale.signed else (0, 100)
+    return max(0.0, middle + full * scale.length(value))
+
+
+def _heads(mark: HeadColours) -> str:
+    keys = "".join(
+        f'<span class="wf-key"><i style="background:{head_colour(i)}"></i>{escape(name)}</span>'
+        for i, name in zip(mark.numbers, mark.names, strict=True)
+    )
+    return f"{heads_svg(mark)}<p>{keys}</p>"
+
+
+def _legend(scale: Scale, over_images: bool, still: bool = False) -> str:
+    anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
+    zero = "<span>0</span>" if scale.signed else ""
+    low, high = ends(scale)
+    ramp = f"background:linear-gradient(to right,{','.join(anchors)})"
+    kind = "wf-ramp" if over_images else "wf-ramp wf-paper"  # begins at the white of paper, but over images
+    return (
+        f'<div class="wf-legend{" wf-still" * still}"><span class="{kind}" style="{ramp}"></span>'
+        f'<span class="wf-ends"><span>{low}</span>{zero}<span>{high}</span></span>'
+        f"<span>{escape(scale.meaning)}</span></div>"
+    )

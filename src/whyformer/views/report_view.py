@@ -1,0 +1,364 @@
+"""A report as a page: what the model said, why by several methods, and how far each of them can be trusted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from whyformer.evidence import Deletion
+from whyformer.parameters import checked
+from whyformer.results.types import Explanation
+from whyformer.views.comparison_view import LEAD, agreement_view, curves_view, table_view
+from whyformer.views.explained import TEXT, side_by_side, title_of
+from whyformer.views.header import cost_of, duration, options, percent
+from whyformer.views.image_marks import heat
+from whyformer.views.marks import Bar, Bars, Line, Lines, Mark, Points, Scale, Scatter, TableMark
+from whyformer.views.scales import scale_of
+from whyformer.views.text_marks import bars, token_run
+from whyformer.views.view import Explained, Fact, Page, Panel, Terms, Trust, View
+
+# A check-up as a page: what to doubt in words first, then the pictures behind it.
+
+HEADINGS = {"warning": "Doubt it", "note": "Know this", "ok": "Looked, and found nothing wrong"}
+MOST_INPUTS = 5
+
+
+@checked
+def checkup_page(checkup: Any) -> Page:
+    """The page of a CheckUp."""
+    lead: list[str | Terms] = [_summary(checkup), *findings_of(checkup)]
+    views: list[View] = []
+    if "jain_wallace" in checkup.results:
+        views += [_twice(test) for test in checkup.results["jain_wallace"].inputs[:MOST_INPUTS]]
+    if "serrano_smith" in checkup.results and checkup.results["serrano_smith"].ever_flips:
+        views.append(_erased(checkup.results["serrano_smith"]))
+    if "randomisation" in checkup.results:
+        views.append(_cascade(checkup.results["randomisation"]))
+    return Page(checkup.title, tuple(views), tuple(lead))
+
+
+def findings_of(checkup: Any) -> list[Terms]:
+    """What was found, what to doubt first."""
+    by_level = {level: tuple(Fact(f.title, f.text) for f in checkup.of(level)) for level in HEADINGS}
+    return [Terms(facts, HEADINGS[level], level=level) for level, facts in by_level.items() if facts]
+
+
+def _summary(checkup: Any) -> str:
+    counts = {level: len(checkup.of(level)) for level in HEADINGS}
+    words = f"{counts['warning']} to doubt, {counts['note']} to know, {counts['ok']} fine"
+    return f"{words}; {duration(checkup.seconds)}."
+
+
+def _twice(test: Any) -> View:
+    """The input twice: the attention that the model has, and one that gives the same output."""
+    maps: list[Explanation] = [m for m in (test.original, test.adversarial) if m is not None]
+    # By the model's own map: one that puts all weight on a single unit would leave the other one white.
+    scale = scale_of([test.original.scores], meaning="share of the attention on ordinary tokens")
+    names = ("the model's own attention", "adversarial attention")
+    panels = []
+    for name, one in zip(names, maps, strict=False):
+        output = f"{one.scalar} of '{one.target.label or one.target.index}' = {one.value:.3f}"
+        panels.append(Panel(_drawn(one, scale), f"{name}: {output}", wide=one.units.grid is None))
+    return View(
+        test.title,
+        tuple(panels),
+        (
+            Fact("difference", f"JSD {test.jsd:.2f} of at most 0.69, output |Δp| = {test.change:.3f}"),
+            Fact("shuffled", f"median |Δp| = {test.median_change:.3f}; largest weight {test.max_attention:.2f}"),
+            *_known(test),
+        ),
+        caption="Attention over the ordinary units, on a scale that ends at the largest weight of the model's own map. "
+        "Special tokens keep their weights in both.",
+        columns=2,
+        legend=scale,
+    )
+
+
+def _known(test: Any) -> list[Fact]:
+    """What can be told of this model: gradients at the input and mixing ratios are not known for several streams."""
+    agreement = [
+        f"{tau:+.2f} ({name})"
+        for name, tau in (("gradient", test.tau_gradient), ("leave-one-out", test.tau_loo))
+        if not math.isnan(tau)
+    ]
+    facts = [Fact("agreement", f"Kendall's τ {', '.join(agreement)}")] if agreement else []
+    if not math.isnan(test.mixing):
+        facts.append(Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"))
+    return facts
+
+
+def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
+    """The image, the words, and bars for whatever else there is (columns, boxes)."""
+    units = explanation.units
+    marks: list[Mark] = []
+    rest = [i for i, special in enumerate(units.special) if not special]
+    if units.grid is not None:
+        marks.append(heat(explanation, scale=scale))
+        rest = [i for i in rest if units.stream[i] != "image"]
+    words = [i for i in rest if units.stream[i] in TEXT]
+    others = [i for i in rest if i not in set(words)]
+    for stream in dict.fromkeys(units.stream[i] for i in words):
+        members = [i for i in words if units.stream[i] == stream]
+        marks.append(token_run(explanation, scale=scale, members=members))
+    if others:
+        marks.append(bars(explanation, scale=scale, members=others))
+    return tuple(marks)
+
+
+def _erased(result: Any) -> View:
+    orders = list(result.inputs[0].erased)
+    marks = Bars(
+        tuple(Bar(order.replace("gradient ×", "grad ×"), result.erased(order)) for order in orders),
+        Scale(0.0, 1.0, meaning="share erased"),
+    )
+    caption = "The shorter the bar, the sooner the decision flipped; 1: it never did."
+    return View("Share of attention weights erased until the decision flips", (Panel((marks,)),), caption=caption)
+
+
+def _cascade(result: Any) -> View:
+    scale = Scale(-1.0, 1.0, True, "Spearman with the original map")
+    known = [s for s in result.stages if s.cascading == s.cascading]
+    together = Bars(tuple(Bar(_short(s.part), s.cascading) for s in known), scale)
+    alone = Bars(
+        tuple(Bar(_short(s.part), s.independent) for s in result.stages if s.independent == s.independent), scale
+    )
+    return View(
+        f"{result.method} with random weights",
+        (Panel((together,), "this part and all above it random"), Panel((alone,), "this part alone random")),
+        caption="Bars: Spearman's correlation with the map of the trained model, from the output down to the input. A "
+        "map that shows what was learned falls towards 0.",
+        columns=2,
+    )
+
+
+def _short(part: str) -> str:
+    words = part.split(".")
+    return ".".join(words[-2:]) if words[-1].isdigit() else words[-1]
+
+
+@checked
+def retrained_page(result: Any) -> Page:
+    """The page of a RetrainedAttention: what was found in words, all models, and output against attention."""
+    lead: list[str | Terms] = []
+    for level, heading in HEADINGS.items():
+        facts = tuple(Fact(f.title, f.text) for f in result.findings() if f.level == level)
+        if facts:
+            lead.append(Terms(facts, heading, level=level))
+    columns = ("model", "accuracy", "95 % limits", "F1", "TVD of the output", "JSD of attention")
+    rows = tuple(
+        (
+            m.name if math.isnan(m.weight) else f"{m.name}, λ = {m.weight:g}",
+            f"{m.accuracy:.3f}",
+            "" if math.isnan(m.low) else f"{m.low:.3f} – {m.high:.3f}",
+            *(("" if math.isnan(v) else f"{v:.3f}") for v in (m.f1, m.tvd, m.jsd)),
+        )
+        for m in result.models
+    )
+    twins = [m for m in result.models if not math.isnan(m.jsd)]
+    groups = tuple(
+        Points(
+            name,
+            np.array([m.jsd for m in members]),
+            np.array([m.tvd for m in members]),
+            labels=tuple(m.name if math.isnan(m.weight) else f"λ = {m.weight:g}" for m in members),
+        )
+        for name, members in _by_name(twins).items()
+    )
+    plane = Scatter(groups, "JSD of attention from the model's", "TVD of the output from the model's")
+    settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
+    view = View(
+        result.title,
+        (Panel((TableMark(columns, rows),), wide=True), Panel((plane,), "Elsewhere, and at what price")),
+        (Fact("training", settings), Fact("cost", cost_of(result.cost))),
+        result.warnings,
+        "On the validation examples. An adversary is trained to say what the model says and to look elsewhere, the "
+        "more so the larger λ. The MLP sees one position at a time.",
+    )
+    return Page(result.title, (view,), tuple(lead))
+
+
+def _by_name(models: list[Any]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for model in models:
+        groups.setdefault(model.name, []).append(model)
+    return groups
+
+
+LOW, HIGH = 0.3, 0.7  # mean rank correlations that are called little and large agreement
+READING = (
+    Fact(
+        "Colours and bars",
+        "are scores: blue raises what is explained, orange lowers it, and where a method has no sign its scores say "
+        "how much a unit counted, not for what. They are of this input, not of the model in general.",
+    ),
+    Fact(
+        "The badge on a map",
+        "says where its method stands among those compared, on all inputs of this report, and whether it does better "
+        "than scores drawn at random. A method that does well on average can be wrong on one input: look at its curve.",
+    ),
+    Fact(
+        "The deletion curve",
+        "is what the model says of this input as units are taken away, the highest scores first. A map that names what "
+        "the model rests on makes it fall below the grey band, which is what random orders give.",
+    ),
+    Fact(
+        "Intervals",
+        "are 95 % limits over inputs (bootstrap). Where two overlap, the order of those methods is not settled; with "
+        "few inputs they are wide, and with one there are none.",
+    ),
+)
+MISLEADS = (
+    Fact(
+        "Taken away is not gone",
+        "Something stands in place of a unit, and makes an input that the model may never have seen. Repeat with "
+        "another replacement (replace=…) and see whether the order of methods holds.",
+    ),
+    Fact(
+        "Units that need each other",
+        "Where two units say the same, taking one away changes nothing, and neither gets a score from methods that "
+        "take units away one by one.",
+    ),
+    Fact(
+        "Agreement is no proof",
+        "Methods that look at the same thing agree, and may be wrong together; methods that disagree cannot all be "
+        "right.",
+    ),
+    Fact(
+        "Faithful is not reasonable",
+        "A faithful map shows what the model rests on, be it right or wrong. Whether that is a good reason is for you "
+        "to say.",
+    ),
+)
+
+
+@checked
+def report_page(report: Any) -> Page:
+    """Everything about a Report."""
+    comparison = report.comparison
+    views = [_said_view(report), *(_input_view(report, number) for number in range(len(report.explanations)))]
+    views += agreement_view(comparison)
+    views += [replace(table_view(comparison), title="How faithful are the methods?", caption=LEAD)]
+    views += curves_view(comparison)
+    return Page(report.title, tuple(views), _lead(report), _outro(report))
+
+
+def _lead(report: Any) -> tuple[str, ...]:
+    comparison = report.comparison
+    methods = [row for row in comparison.rows if not row.baseline]
+    first = methods[0].name
+    standing = report.standings[first]
+    words = [f"Of {len(methods)} methods, {first} does best here ({standing})."] if len(methods) > 1 else []
+    if not any(s.better for s in report.standings.values()):
+        words.append(
+            "No map can be told from random scores on these inputs: do not rest anything on them."
+            if standing.measures
+            else "With one input nothing can be said about how well a method does in general: give more."
+        )
+    words += _agreement(comparison)
+    if report.checkup is not None:
+        count = len(report.checkup.of("warning"))
+        things = f"{count} thing{'s' * (count != 1)} to doubt" if count else "nothing to doubt"
+        words.append(f"The check-up of {report.checkup.method} found {things}.")
+    return (" ".join(words),)
+
+
+def _agreement(comparison: Any) -> list[str]:
+    values = np.array(comparison.agreement.get("spearman", []), float)
+    if len(values) < 2:
+        return []
+    pairs = values[np.triu_indices(len(values), 1)]
+    if np.isnan(pairs).all():
+        return []
+    mean = float(np.nanmean(pairs))
+    much = "little" if mean < LOW else "largely" if mean > HIGH else "in part"
+    return [f"The methods agree {much}: their orders are alike by {mean:.2f}, where 1 is the same (mean Spearman)."]
+
+
+def _said_view(report: Any) -> View:
+    rows = []
+    for number, each in enumerate(report.explanations):
+        said = each[0].prediction
+        likely = "–" if said.probability is None else percent(said.probability)
+        following = ", ".join(f"{choice} ({percent(choice.probability)})" for choice in said.next or ())
+        rows.append((title_of(each[0], number), str(said), likely, following or "–"))
+    left_out = report.comparison.inputs - len(rows)
+    more = f"{left_out} more {report.called} were" if left_out > 1 else f"1 more {report.called.removesuffix('s')} was"
+    caption = f"{more} compared and not drawn." if left_out > 0 else ""
+    table = TableMark(("input", "prediction", "probability", "next"), tuple(rows))
+    return View("What the model said", (Panel((table,), wide=True),), caption=caption)
+
+
+def _input_view(report: Any, number: int) -> View:
+    """The maps of one input side by side, each with its badge, and the curves that these rest on."""
+    explanations: tuple[Explanation, ...] = report.explanations[number]
+    deletion: Deletion | None = report.deletions[number]
+    trust = tuple(Trust(report.standings[name], name, deletion) for name in report.names)
+    others = report.others[number] if report.others else ()
+    view = side_by_side(list(explanations), title=title_of(explanations[0], number), others=others)
+    panels = [
+        replace(panel, title=name if len(explanations) > 1 else panel.title, note=str(each.standing))
+        for panel, name, each in zip(view.panels, report.names, trust, strict=True)
+    ]
+    panels += [] if deletion is None else [_curve(deletion)]
+    drawn = Explained(list(explanations), trust=trust)
+    if isinstance(view.explained, Explained):  # with its picture
+        drawn = replace(view.explained, trust=trust)
+    return replace(view, panels=tuple(panels), explained=drawn)
+
+
+def _curve(deletion: Deletion) -> Panel:
+    x = np.array(deletion.counts)
+    lines = [Line(name, np.array(curve)) for name, curve in deletion.curves.items()]
+    low, mean, high = (np.array(values) for values in (deletion.low, deletion.mean, deletion.high))
+    lines.append(Line("random orders", mean, quiet=True, low=low, high=high))
+    beaten = ", ".join(f"{name} {count}" for name, count in deletion.beaten.items())
+    note = f"A low curve is good. Of {deletion.draws} random orders, each method's curve is below: {beaten}."
+    marks = Lines(x, tuple(lines), "units taken away, the highest scores first", deletion.value, whole_x=True)
+    return Panel((marks,), "What the model says as units go", wide=True, note=note)
+
+
+def _outro(report: Any) -> tuple[str | Terms, ...]:
+    comparison = report.comparison
+    parts: list[str | Terms] = []
+    if report.checkup is not None:
+        parts += findings_of(report.checkup)
+    else:
+        parts.append(report.unchecked)
+    if comparison.failures:
+        reasons = tuple(Fact(name, reason) for name, reason in comparison.failures.items())
+        parts.append(Terms(reasons, "Could not be run here", code=True))
+    parts.append(Terms(_computed(report), "How it was computed"))
+    parts.append(Terms((*READING, *MISLEADS), "How to read it, and when it misleads"))
+    about = tuple(
+        Fact(name, f"{idea} Misleads when: {report.misleads[name]}" if report.misleads.get(name) else idea)
+        for name, idea in report.ideas.items()
+    )
+    return (*parts, Terms(about, "The methods", code=True))
+
+
+def _computed(report: Any) -> tuple[Fact, ...]:
+    comparison = report.comparison
+    first: Explanation = report.explanations[0][0]
+    settings = [
+        f"{name}: {told}" for name, e in zip(report.names, report.explanations[0], strict=True) if (told := options(e))
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    absent = comparison.replacement or "nothing was taken away"
+    facts = [
+        Fact("Model", f"{comparison.model}, as it came: not edited, not retrained"),
+        Fact("Explained", f"{first.scalar.replace('_', '-')} of the target, for {comparison.inputs} {report.called}"),
+        Fact("Methods", ", ".join(row.name for row in comparison.rows if not row.baseline)),
+        *([Fact("Options", "; ".join(settings))] if settings else []),
+        Fact("Absent units", absent),
+        Fact("Measures", ", ".join(name.replace("_", " ") for name in comparison.metrics)),
+        Fact(
+            "Random orders", "floor of the comparison, and the band behind the curves; a greedy search is its ceiling"
+        ),
+        Fact("Seed", str(comparison.seed)),
+        Fact("Versions", versions),
+        Fact("Time", duration(report.seconds)),
+    ]
+    return tuple(facts)

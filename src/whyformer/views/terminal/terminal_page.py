@@ -1,0 +1,394 @@
+"""Views on a terminal: coloured where colours are shown, block characters where they are not (pipes, NO_COLOR)."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from whyformer.brief import as_symbols
+from whyformer.views.header import column, ends
+from whyformer.views.marks import (
+    Bar,
+    Bars,
+    Dialogue,
+    HeadColours,
+    Heat,
+    Lines,
+    Mark,
+    Matrix,
+    Picture,
+    Ranking,
+    Reading,
+    Scale,
+    Scatter,
+    TableMark,
+    TokenRun,
+)
+from whyformer.views.scales import colour, hexadecimal
+from whyformer.views.terminal.blocks import (
+    MINUS,
+    SHADES,
+    dialogue_lines,
+    heads_block,
+    heat_block,
+    lines_block,
+    matrix_block,
+    matrix_width,
+    narrowest_lines,
+    picture_block,
+    reading_lines,
+    run_lines,
+    scatter_block,
+    table_block,
+)
+from whyformer.views.view import STRIPED, Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, RenderResult
+
+SHORTEST = 20  # cells of bars: with less room, notes beside them are their first word
+NARROWEST = 36  # a panel that would be narrower goes below instead of beside
+NARROWEST_PATCHES = 24  # the same of pictures, with a list of their patches
+NARROWEST_PAIRS = 56  # the same where columns stand with their values
+PAIR = " = "
+LONGEST_LABEL = 20
+ARROWED = ("The bar (» or «)", "The bars (» or «)")
+ORDERED = ("256", "truecolor")  # with sixteen colours, a scale would not keep its order: blocks do
+ALONE = ("method", "doubt")  # details on lines of their own
+RAMP = 16  # cells of a legend
+BLOCK_WORDS = {
+    "The stronger the colour": "The taller the block",
+    "Blue raises": "A block above a word (a bar to the right) raises",
+    "orange lowers": "one below it (to the left) lowers",
+    "Colours show": "Blocks show",
+}
+BAR_WORDS = {
+    "The stronger the colour": "The longer the bar",
+    "Blue raises": "A bar to the right raises",
+    "orange lowers": "one to the left lowers",
+    "Colours show": "Bars show",
+}
+SHADE_WORDS = {
+    "The stronger the colour": "The denser the block",
+    "Blue raises": "Blocks (░▒▓█) raise",
+    "orange lowers": "signs (:-=#) lower",
+    "Colours show": "Blocks show",
+    "the colour says": "the shade says",
+    "Colours are": "Shades are",
+    "Colour: the head. Its strength: how much of": "All heads: the number of the strongest. Denser blocks: more of",
+}
+
+
+def show(page: Page) -> None:
+    """Print a page."""
+    put(PageOnTerminal(page))
+
+
+def text(page: Page, width: int = 80) -> str:
+    """A page as plain text."""
+    return plain(PageOnTerminal(page), width)
+
+
+def put(renderable: RenderableType) -> None:
+    """Print; without colour codes and trailing spaces where the output is no terminal."""
+    console = Console(highlight=False, emoji=False)
+    if console.is_dumb_terminal:  # rich takes all of those for 80 columns wide
+        console = Console(highlight=False, emoji=False, width=shutil.get_terminal_size().columns, height=25)
+    if console.is_terminal:
+        console.print(_Harmless(renderable))
+    else:
+        console.file.write(plain(renderable, console.width))
+
+
+def plain(renderable: RenderableType, width: int = 80) -> str:
+    """Plain text, no colour codes, no trailing spaces."""
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=width, color_system=None, force_terminal=False, highlight=False, emoji=False)
+    console.print(_Harmless(renderable))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+class _Harmless:
+    """What rich is about to print, with symbols for characters that would steer the terminal: the border that all
+    pictures and lists pass, whoever wrote the texts, labels and names in them."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.renderable, options):
+            yield segment if segment.control else Segment(as_symbols(segment.text), segment.style)
+
+
+class PageOnTerminal:
+    """A page that rich can print; it asks the console for width and colours."""
+
+    def __init__(self, page: Page) -> None:
+        self.page: Page = in_symbols(page)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        draw = _Draw(options.max_width, console.color_system in ORDERED and not console.no_color)
+        page = self.page
+        if page.title:
+            yield Text(page.title, style="bold")
+            yield ""
+        yield from draw.words(page.lead)
+        for view, caption in zip(page.views, captions(page.views), strict=True):
+            yield from draw.view(view, caption)
+        yield from draw.words(page.outro)
+
+
+class _Draw:
+    """Turns views into rich renderables for a width, with or without colours."""
+
+    def __init__(self, width: int, coloured: bool) -> None:
+        self.width, self.coloured = width, coloured
+
+    def words(self, blocks: Sequence[str | Terms]) -> list[RenderableType]:
+        parts: list[RenderableType] = []
+        for block in blocks:
+            if isinstance(block, str):
+                parts += [Text(block), ""]
+                continue
+            if block.title:
+                parts.append(Text(block.title, style="bold"))
+            parts += [Padding(self.facts(block.facts, "cyan" if block.code else "bold"), (0, 0, 0, 2)), ""]
+        return parts
+
+    def view(self, view: View, caption: str) -> list[RenderableType]:
+        parts: list[RenderableType] = [
+            Rule(Text(_short(view.title, self.width - 6), style="bold"), align="left", style="dim")
+        ]
+        told_first = bool(view.details)  # the answer, which the rest is about
+        header: list[RenderableType] = [self.facts(view.facts, bold=told_first), ""] if view.facts else []
+        if not view.words_first:
+            parts += header
+        fitting = max(1, min(view.columns, (self.width + 2) // (self.narrowest(view) + 2)))
+        for row in rows_of(self.worth_drawing(view.panels), fitting):
+            parts += [self.row(row, 1 if row[0].wide else fitting), ""]
+        legends = [
+            self.legend(scale) for scale in view.legends if any(_shaded(m) for p in view.panels for m in p.marks)
+        ]
+        parts += [*legends, ""] if legends else []
+        if caption:
+            for striped, arrowed in zip(STRIPED[::-1], ARROWED[::-1], strict=True):
+                caption = caption.replace(striped, arrowed)
+            words = caption if self.coloured else _without_colours(caption, view)
+            parts += [Text(words, style="dim"), ""]
+        if view.words_first:
+            parts += header
+        if view.details:
+            parts += [*self.details(view.details), ""]
+        if view.doubts:
+            parts += [*self.doubts(view.doubts), ""]
+        return parts
+
+    def legend(self, scale: Scale) -> Text:
+        """What shades and colours of maps stand for; texts and bars have their numbers beside them."""
+        low, high = ends(scale)
+        words = f" {low} … {'0 … ' if scale.signed else ''}{high}  {scale.meaning}"
+        if not self.coloured:
+            return Text((MINUS[:0:-1] if scale.signed else "") + SHADES + words, style="dim")
+        line = Text()
+        for place in np.linspace(scale.low, scale.high, RAMP):
+            line.append(" ", style=f"on {hexadecimal(colour(scale, float(place)))}")
+        return line.append(words, style="dim")
+
+    def worth_drawing(self, panels: Sequence[Panel]) -> list[Panel]:
+        """In so few pixels smooth heat looks like the grid, and without colours there is no picture."""
+
+        def repeats(mark: Mark) -> bool:
+            if isinstance(mark, Picture):
+                return not self.coloured
+            return isinstance(mark, Heat) and mark.interpolation == "nearest" and not mark.fine
+
+        return [p for p in panels if not p.marks or not all(repeats(m) for m in p.marks)]
+
+    def narrowest(self, view: View) -> int:
+        marks = [m for p in view.panels for m in p.marks if not p.wide]
+        curves = [narrowest_lines(m) for m in marks if isinstance(m, Lines)]
+        if curves:
+            return max(curves)
+        if all(isinstance(m, Matrix) and m.small for m in marks):
+            return 8
+        maps = [matrix_width(m) for m in marks if isinstance(m, Matrix) and not m.small]
+        if maps:
+            return min(self.width, max(24, *maps))
+        if any(isinstance(m, Heat) for m in marks):
+            return NARROWEST_PATCHES
+        bars = [b for m in marks if isinstance(m, (Ranking, Bars)) for b in m.bars]
+        if any(PAIR in b.label for b in bars):
+            return NARROWEST_PAIRS
+        return NARROWEST if bars or any(isinstance(m, TokenRun) for m in marks) else 24
+
+    def facts(self, facts: Sequence[Fact], style: str = "dim", bold: bool = False) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style=style, overflow="fold")
+        table.add_column(style="bold" if bold else "", overflow="fold")
+        for fact in facts:
+            table.add_row(Text(fact.name), Text(fact.value))
+        return table
+
+    def details(self, details: Sequence[Fact]) -> list[RenderableType]:
+        """The method, what to doubt, and between them all else in one paragraph: few lines, read last."""
+        alone = [fact for fact in details if fact.name in ALONE]
+        rest = " · ".join(f"{fact.name} {fact.value}" for fact in details if fact.name not in ALONE)
+        lines = [f"{fact.name}: {fact.value}" for fact in alone]
+        return [Text(line, style="dim") for line in (*lines[:1], rest, *lines[1:]) if line]
+
+    def doubts(self, doubts: Sequence[str]) -> list[RenderableType]:
+        heading = Text("What to doubt", style="bold yellow" if self.coloured else "")
+        return [heading, *(Padding(Text(f"- {d}"), (0, 0, 0, 2)) for d in doubts)]
+
+    def row(self, panels: list[Panel], columns: int) -> RenderableType:
+        width = (self.width - 2 * (columns - 1)) // columns
+        if columns == 1:
+            return self.panel(panels[0], self.width)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for _ in range(columns):
+            table.add_column(width=width, no_wrap=False)
+        table.add_row(*(self.panel(p, width) for p in panels), *[""] * (columns - len(panels)))
+        return table
+
+    def panel(self, panel: Panel, width: int) -> Group:
+        parts: list[RenderableType] = []
+        if panel.title:
+            parts.append(Text(panel.title, style="bold" if self.coloured else ""))
+        small = [panel.note, *(f.value for f in panel.facts if f.name in {"options", "cost"})]
+        parts += [Text(line, style="dim") for line in small if line]
+        for mark in panel.marks:
+            parts.append(self.mark(mark, width))
+        for doubt in panel.doubts:
+            parts.append(Text(f"! {doubt}", style="yellow" if self.coloured else ""))
+        return Group(*parts)
+
+    def mark(self, mark: Mark, width: int) -> RenderableType:
+        if isinstance(mark, TokenRun):
+            return Group(*run_lines(mark, width, self.coloured))
+        if isinstance(mark, Ranking):
+            return self.ranking(mark, width)
+        if isinstance(mark, Bars):
+            return self.bars(mark, width)
+        if isinstance(mark, Picture):
+            return picture_block(mark, width, self.coloured)
+        if isinstance(mark, Heat):
+            return heat_block(mark, width, self.coloured)
+        if isinstance(mark, Matrix):
+            return matrix_block(mark, width, self.coloured)
+        if isinstance(mark, TableMark):
+            return table_block(mark, width, self.coloured)
+        if isinstance(mark, Lines):
+            return lines_block(mark, width, self.coloured)
+        if isinstance(mark, Scatter):
+            return scatter_block(mark, width, self.coloured)
+        if isinstance(mark, Reading):
+            return Group(*reading_lines(mark, width, self.coloured))
+        if isinstance(mark, Dialogue):
+            return Group(*dialogue_lines(mark, width, self.coloured))
+        return heads_block(mark, width, self.coloured)
+
+    def ranking(self, mark: Ranking, width: int) -> Group:
+        parts = mark.parts()
+        places = len(str(max((p[0] for p in parts if not isinstance(p, str)), default=1)))
+        labels = [f"{p[0]:>{places}}. {_fitting(p[1].label, width)}" for p in parts if not isinstance(p, str)]
+        lines = self._bar_lines(mark.bars, labels, mark.scale, width)
+        lines += [Text(" " * (places + 2) + part, style="dim") for part in parts if isinstance(part, str)]
+        return Group(*lines, *self._folded(mark))
+
+    def bars(self, mark: Bars, width: int) -> Group:
+        labels = [_fitting(b.label, width) for b in mark.bars]
+        return Group(*self._bar_lines(mark.bars, labels, mark.scale, width), *self._folded(mark))
+
+    def _folded(self, mark: Bars | Ranking) -> list[Text]:
+        return [Text(mark.folded, style="dim")] if mark.folded else []
+
+    def _bar_lines(self, bars: Sequence[Bar], labels: Sequence[str], scale: Scale, width: int) -> list[Text]:
+        told = column([b.score for b in bars], scale)
+        scores = [told(b.score) + _limits(b, told) for b in bars]
+        label_width = max((cell_len(x) for x in labels), default=0)
+        score_width = max((len(x) for x in scores), default=0)
+        whole, notes = width - label_width - score_width - 2, [b.note for b in bars]
+        room = whole - max((len(note) + 1 for note in notes if note), default=0)
+        if room < SHORTEST:
+            notes = [note.partition(":")[0] for note in notes]
+            room = whole - max((len(note) + 1 for note in notes if note), default=0)
+        lines = []
+        for label, score, bar, note in zip(labels, scores, bars, notes, strict=True):
+            line = Text(f"{set_cell_size(label, label_width)} {score:>{score_width}} ", no_wrap=True)
+            if room >= 4:
+                drawn = self._bar(bar, scale, min(room, 30))
+                drawn.pad_right(min(room, 30) - len(drawn) if note else 0)
+                line.append_text(drawn)
+            line.append(f" {note}" if note else "", style="dim")
+            if bar.special:
+                line.stylize("dim")
+            lines.append(line)
+        return lines
+
+    def _bar(self, bar: Bar, scale: Scale, room: int) -> Text:
+        length = scale.length(bar.score)
+        if scale.signed:
+            half = (room - 1) // 2
+            cells = round(abs(length) * half)
+            left = " " * (half - cells) + "▓" * cells if length < 0 else " " * half
+            right = "█" * cells if length > 0 else ""
+            drawn = f"{left}│{right}"
+        else:
+            drawn = _eighths(length * room)
+        if scale.exceeded(bar.score):  # longer than the scale of the ordinary units
+            drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
+        plain = not self.coloured or bar.special or bar.quiet
+        return Text(drawn, style="" if plain else hexadecimal(colour(scale, _strong(scale, bar.score))))
+
+
+def _shaded(mark: Mark) -> bool:
+    return isinstance(mark, Matrix) and not mark.numbers
+
+
+def _limits(bar: Bar, told: Callable[[float], str]) -> str:
+    """± half the distance of the limits."""
+    return "" if bar.low is None or bar.high is None else f" ± {told((bar.high - bar.low) / 2)}"
+
+
+def _strong(scale: Scale, score: float) -> float:
+    """Bars are told apart by length; pale ends of the map would vanish on a white terminal."""
+    reach = max(abs(scale.low), abs(scale.high))
+    return (1 if score >= 0 else -1) * max(abs(score), 0.7 * reach)
+
+
+def _eighths(cells: float) -> str:
+    full, rest = divmod(round(max(0.0, cells) * 8), 8)
+    return "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
+
+
+def _without_colours(caption: str, view: View) -> str:
+    """What the caption says of colours, said of blocks."""
+    marks = [m for p in view.panels for m in p.marks]
+    words = BLOCK_WORDS if any(isinstance(m, (TokenRun, Reading, Dialogue)) for m in marks) else BAR_WORDS
+    shaded = any(isinstance(m, (Heat, Matrix, HeadColours)) for m in marks)
+    if shaded and not any(isinstance(m, Dialogue) for m in marks):
+        words = SHADE_WORDS
+    for colour_words, other_words in words.items():
+        caption = caption.replace(colour_words, other_words)
+    return caption
+
+
+def _fitting(label: str, width: int) -> str:
+    """A label; a column with its value may take half of the width."""
+    return _short(label, max(LONGEST_LABEL, width // 2) if PAIR in label else LONGEST_LABEL)
+
+
+def _short(label: str, longest: int) -> str:
+    label = " ".join(label.split()) if "\n" in label else label
+    return label if cell_len(label) <= longest else set_cell_size(label, longest - 1).rstrip() + "…"

@@ -1,0 +1,336 @@
+"""Text: the original string with its tokens highlighted, a bar per token or word, and the ranked list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.cells import cell_len
+
+from whyformer.results.types import Explanation, Units
+from whyformer.views.header import number, percent
+from whyformer.views.marks import Bar, Bars, Piece, Ranking, Scale, TokenRun
+from whyformer.views.scales import (
+    FIRST_TOKEN,
+    aside_of,
+    first_token,
+    in_template,
+    ordinary,
+    outshining,
+    plain_units,
+    scale_of,
+)
+from whyformer.views.table_marks import untried
+
+# Units that have no bar of their own: special tokens, and what is not on the scale of the others. One line tells.
+
+MOST_NAMED = 3
+TEMPLATE_WORDS = "What the chat template put in"
+
+
+def folded_units(explanation: Explanation) -> list[int]:
+    """What [CLS] gets is often tens of times what any word gets, and no word's doing. None where nothing is left."""
+    aside = {first_token(explanation), outshining(explanation)}
+    plain = {i for i in plain_units(explanation.units) if i not in aside}
+    return [i for i in range(len(explanation.units)) if i not in plain] if plain else []
+
+
+def folded_words(explanation: Explanation, members: Sequence[int] | None = None) -> str:
+    """[CLS] and [SEP], added by the tokenizer, hold 81.2 % of all scores (1.003) and have no bar."""
+    kinds: dict[str, list[int]] = {}
+    for i in folded_units(explanation):
+        if members is None or i in members:
+            kinds.setdefault(_kind(explanation, i), []).append(i)
+    return " ".join(_sentence(explanation, kind, group) for kind, group in kinds.items())
+
+
+def _kind(explanation: Explanation, index: int) -> str:
+    units = explanation.units
+    if index == first_token(explanation):
+        return "the first token, where language models often park attention"
+    if index == outshining(explanation):
+        return "where the answer is read"
+    if in_template(units, index):
+        return TEMPLATE_WORDS
+    if _is_written(units, index):
+        return "special and written in the text"
+    return "added by the tokenizer" if units.grid is None and "table" not in units.stream else "added by the model"
+
+
+def _is_written(units: Units, index: int) -> bool:
+    """Its characters are there to be read: what a tokenizer adds has none."""
+    if units.text is None:
+        return False
+    if units.spans is None:
+        return units.labels[index] in units.text
+    start, end = units.spans[index]
+    return end > start
+
+
+def _sentence(explanation: Explanation, kind: str, group: list[int]) -> str:
+    units, scores = explanation.units, explanation.scores
+    total, held = float(np.abs(scores).sum()), float(np.abs(scores[group]).sum())
+    share = f"{percent(held / total)} of all scores ({number(float(scores[group].sum()))})" if held else "no score"
+    if kind == TEMPLATE_WORDS:
+        return f"{kind} holds {share} and has no bar."
+    labels = [units.labels[i] if units.special[i] else repr(units.labels[i].lstrip("Ġ▁")) for i in group]
+    hold, have = ("hold", "have") if len(group) > 1 else ("holds", "has")
+    return f"{_listed(list(dict.fromkeys(labels)))}, {kind}, {hold} {share} and {have} no bar."
+
+
+def _listed(names: list[str]) -> str:
+    """a, b and c; of many the first, and how many more"""
+    if len(names) > MOST_NAMED:
+        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+ABOUT_95 = 1.96  # standard errors
+TYPICAL = "typical: not tried out"  # beside the zero of a column that holds what stands for an absent value
+FEW, MOST = 10, 8  # a list of few entries is shown whole, of a longer one the first; .ranked() has them all
+NOWHERE = (0, 0)  # the span of what is not in the string
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A token, or a word with its pieces summed."""
+
+    label: str
+    score: float
+    special: bool
+    span: tuple[int, int] | None
+    aside: bool = False
+    error: float | None = None
+    note: str = ""
+    members: tuple[int, ...] = ()
+
+
+def token_run(
+    explanation: Explanation,
+    *,
+    by: str = "token",
+    scale: Scale | None = None,
+    times: float = 1.0,
+    members: Sequence[int] | None = None,
+) -> TokenRun:
+    """Highlights on the original string; on the joined tokens where the string is not known.
+
+    ``times`` turns scores into what is drawn and told, where several pictures share a scale.
+    """
+    chosen = _entries(explanation, by, members)
+    scale = scale or scale_for(explanation, by)
+    text = explanation.units.text
+    if text is None or all(e.span in (None, NOWHERE) for e in chosen):  # or the string is another stream's
+        return TokenRun(tuple(_joined(chosen, times)), scale)
+    pieces: list[Piece] = []
+    at = 0
+    for entry in _by_place(chosen):
+        start, end = entry.span or NOWHERE
+        # Spaces that a tokenizer counts to a word are not part of what is read.
+        start += len(text[start:end]) - len(text[start:end].lstrip())
+        if start > at:
+            pieces.append(Piece(text[at:start]))
+        if end > start:
+            pieces.append(Piece(text[start:end], entry.score * times, entry.special, entry.aside))
+        at = max(at, end)
+    if at < len(text):
+        pieces.append(Piece(unread(explanation.units, at) or text[at:]))
+    return TokenRun(tuple(pieces), scale)
+
+
+def unread(units: Units, start: int) -> str:
+    """In words, what was cut off at the model's limit, from ``start`` on: drawn as it is, it would look like zeros."""
+    assert units.text is not None and units.spans is not None
+    rest = units.text[start:].strip()
+    if not rest or start < max(end for _, end in units.spans):  # nothing, or what another stream has read
+        return ""
+    return f" … [{len(rest)} more characters: beyond the model's limit, not read]"
+
+
+def _by_place(entries: list[_Entry]) -> list[_Entry]:
+    """What stands in the string, from left to right. Pieces of one character (bytes) are one, their scores summed."""
+    places: list[_Entry] = []
+    for entry in sorted(entries, key=lambda e: e.span or NOWHERE):
+        start, end = entry.span or NOWHERE
+        if end <= start:
+            continue
+        before = places[-1] if places else None
+        if before is None or before.span is None or start >= before.span[1]:
+            places.append(entry)
+            continue
+        span = (before.span[0], max(end, before.span[1]))
+        special = before.special and entry.special
+        places[-1] = _Entry(before.label, before.score + entry.score, special, span, before.aside or entry.aside)
+    return places
+
+
+def _joined(entries: list[_Entry], times: float) -> list[Piece]:
+    pieces: list[Piece] = []
+    marked = any(e.label.startswith(("Ġ", "▁")) for e in entries)
+    for i, entry in enumerate(entries):
+        glued = not entry.label.startswith(("Ġ", "▁")) and not entry.special if marked else entry.label.startswith("##")
+        if i and not glued:
+            pieces.append(Piece(" "))
+        text = entry.label.removeprefix("##").lstrip("Ġ▁") or " "
+        pieces.append(Piece(text, entry.score * times, entry.special, entry.aside))
+    return pieces
+
+
+def bars(
+    explanation: Explanation,
+    *,
+    by: str = "token",
+    scale: Scale | None = None,
+    times: float = 1.0,
+    members: Sequence[int] | None = None,
+    specials: bool = False,
+) -> Bars:
+    """One bar per token or word, in reading order; special tokens have one with ``specials``."""
+    chosen, folded = listed(explanation, by, members, specials)
+    return Bars(tuple(_bar(explanation, e, times) for e in chosen), scale or scale_for(explanation, by), folded=folded)
+
+
+def ranking(
+    explanation: Explanation,
+    *,
+    by: str = "token",
+    scale: Scale | None = None,
+    times: float = 1.0,
+    most: int | None = None,
+    specials: bool = False,
+) -> Ranking:
+    """The ranked list: the highest first, or the strongest where scores have a sign; what was not tried out last."""
+    chosen, folded = listed(explanation, by, None, specials)
+    size: Callable[[float], float] = abs if explanation.signed else float
+    order = sorted(chosen, key=lambda entry: (bool(entry.note), -size(entry.score)))
+    shown = tuple(
+        _bar(explanation, entry, times) for entry in order[: shown_first(len(order)) if most is None else most]
+    )
+    return Ranking(shown, scale or scale_for(explanation, by), len(order) - len(shown), folded)
+
+
+def shown_first(count: int) -> int:
+    """So many entries of a list are shown: all of a short one, the first of a longer one (as on the page)."""
+    return count if count <= FEW else MOST
+
+
+def listed(
+    explanation: Explanation, by: str, members: Sequence[int] | None, specials: bool
+) -> tuple[list[_Entry], str]:
+    """What has a bar, and a line about what has none."""
+    entries = _entries(explanation, by, members)
+    if specials:
+        return entries, ""
+    folded = set(folded_units(explanation))
+    return [e for e in entries if not folded & set(e.members)], folded_words(explanation, members)
+
+
+def _bar(explanation: Explanation, entry: _Entry, times: float) -> Bar:
+    label, ends = _read(explanation, entry.label), _limits(entry.score, entry.error, times)
+    return Bar(label, entry.score * times, entry.special, *ends, note=entry.note, quiet=entry.aside)
+
+
+def scale_for(explanation: Explanation, by: str = "token") -> Scale:
+    """The scale of an explanation alone; words, and characters of several bytes, can reach further than
+    their pieces."""
+    left_out = aside_of(explanation)
+    members = [i for i in range(len(explanation.units)) if i not in left_out and not in_template(explanation.units, i)]
+    entries = _entries(explanation, by, members)
+    words = np.array([e.score for e in (*entries, *_by_place(entries)) if not e.special])
+    return scale_of([ordinary(explanation), words], explanation.signed)
+
+
+def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -> list[_Entry]:
+    units = explanation.units
+    members = range(len(units)) if members is None else members
+    sink, unmoved = first_token(explanation), untried(explanation)
+    if by == "token" or units.word is None:
+        return [
+            _Entry(
+                units.labels[i],
+                float(explanation.scores[i]),
+                units.special[i],
+                None if units.spans is None else units.spans[i],
+                i == sink,
+                _error(explanation, [i]),
+                TYPICAL if i in unmoved else "",
+                (i,),
+            )
+            for i in members
+        ]
+    groups: dict[int, list[int]] = {}
+    for i in members:
+        if units.word[i] >= 0:
+            groups.setdefault(units.word[i], []).append(i)
+    return [_word(explanation, group) for group in groups.values()]
+
+
+def _read(explanation: Explanation, label: str) -> str:
+    """A label; of a language model as it is read, not as byte-level tokenizers write spaces and line breaks."""
+    return label if FIRST_TOKEN not in explanation.checks else label.replace("Ċ", "⏎").lstrip("Ġ▁") or "␣"
+
+
+def _word(explanation: Explanation, group: list[int]) -> _Entry:
+    units = explanation.units
+    score = float(explanation.scores[group].sum())
+    span = None if units.spans is None else (units.spans[group[0]][0], units.spans[group[-1]][1])
+    aside = first_token(explanation) in group
+    return _Entry(units.text_of(group), score, False, span, aside, _error(explanation, group), members=tuple(group))
+
+
+def _error(explanation: Explanation, group: list[int]) -> float | None:
+    """The standard error of a unit, or of a word: no larger than those of its pieces together."""
+    return None if explanation.errors is None else float(explanation.errors[group].sum())
+
+
+def _limits(score: float, error: float | None, times: float) -> tuple[float | None, float | None]:
+    """95 % limits of a score as it is drawn, a thin line: not where nothing was estimated."""
+    return ((score - ABOUT_95 * error) * times, (score + ABOUT_95 * error) * times) if error else (None, None)
+
+
+# Breaking highlighted text into lines, character by character, for backends that have no layout of their own.
+
+
+@dataclass(frozen=True)
+class Char:
+    """One character, the piece it belongs to, and what is coloured."""
+
+    char: str
+    piece: int
+    tint: float | None
+    special: bool
+    aside: bool = False
+
+
+def characters_of(run: TokenRun) -> list[Char]:
+    return [
+        Char(char if char in "\n" or char.isprintable() else " ", i, piece.score, piece.special, piece.aside)
+        for i, piece in enumerate(run.pieces)
+        for char in piece.text.replace("\r\n", "\n").replace("\t", "    ")
+    ]
+
+
+def wrapped(characters: list[Char], width: int) -> list[list[Char]]:
+    """Break at spaces, else where the line is full; newlines of the text are kept."""
+    lines: list[list[Char]] = []
+    line: list[Char] = []
+    used = 0
+    for char in characters:
+        if char.char == "\n":
+            lines.append(line)
+            line, used = [], 0
+            continue
+        cells = cell_len(char.char)
+        if used + cells > width:
+            space = max((i for i, c in enumerate(line) if c.char == " "), default=-1)
+            rest = line[space + 1 :] if space >= 0 and char.char != " " else []
+            lines.append(line[: len(line) - len(rest)])
+            line = rest
+            used = sum(cell_len(c.char) for c in line)
+            if char.char == " " and not line:
+                continue
+        line.append(char)
+        used += cells
+    lines.append(line)
+    return [li for li in lines if li] or [[]]
