@@ -25,7 +25,7 @@ import torch
 
 import whyformer as wf
 from bench.smollm2 import load
-from whyformer.loan.memory import peak_bytes
+from tests.support.live_bytes import peak_bytes
 
 METHODS: dict[str, dict[str, Any]] = {
     "attention_rollout": {},

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from whyformer.loan.memory import Peak, peak_bytes
+from tests.support.live_bytes import peak_bytes
+from whyformer.loan.memory import Peak
 
 ROWS = ["bare", "generic", "rollout", "forward", "attn_lrp", "full", "recipe"]
 

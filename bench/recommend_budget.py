@@ -235,7 +235,7 @@ def compared_guides(options: argparse.Namespace) -> Iterator[str]:
 
 def _both_judges(games: Games, number: int, done: Sequence[Contender]) -> list[list[float]]:
     game, parts = games.game(number), games.parts[number]
-    trials = [Trial(entry.scored[number].scores[parts], game) for entry in done]
+    trials = [Trial(entry.explanations[number].scores[parts], game) for entry in done]
     game.ask(np.concatenate([asked(trial) for trial in trials for asked in (top_away, top_kept)]))
     return [[aopc(trial), insertion(trial)] for trial in trials]
 

@@ -20,9 +20,9 @@ from tests.models.case import randint
 from tests.study.test_slopes import IDS, Layers
 from tests.support.language import model as language_model
 from tests.support.language import tokenizer
+from tests.support.live_bytes import peak_bytes
 from whyformer.capture import fold
 from whyformer.errors import NotOffered, NotOverUnits, WhyformerError
-from whyformer.loan.memory import peak_bytes
 
 WAYS: dict[str, list[dict[str, Any]]] = {
     "generic_attention": [{}, {"heads": "max"}, {"heads": [0, -1], "start_layer": 1}],

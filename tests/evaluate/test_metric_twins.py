@@ -13,11 +13,11 @@ from tests.evaluate.games import predict, together
 from tests.references import metrics as references
 from tests.references.metrics.twin import Facts, MetricTwin
 from whyformer.engines.perturbation.players import random_sets
-from whyformer.evaluate.contender import Scored, Trial
+from whyformer.evaluate.contender import Trial
 from whyformer.evaluate.metrics.soft import random_numbers
 from whyformer.evaluate.soft_game import SoftGame
 from whyformer.registry import list_metrics
-from whyformer.results.types import Units
+from whyformer.results.types import Explanation, Target, Units
 
 METRICS = list_metrics()
 GRIDS = [(1, 1), (1, 2), (5, 1), (1, 13), (3, 4), (5, 8)]  # of the parts
@@ -56,13 +56,17 @@ def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts
 
     soft = SoftGame(softly)
     names, streams = tuple(map(str, range(parts))), ("image",) * parts
+    units = Units(names, (False,) * parts, streams, grid=grid, image_size=size)
+    target = Target(0, "a")
     trial = Trial(
         scores,
         game,
         signed=signed,
         seed=3,
-        units=Units(names, (False,) * parts, streams, grid=grid, image_size=size),
-        scored=Scored(scores, game.whole("logit"), base, "logit", signed),
+        units=units,
+        explanation=Explanation(
+            scores, units, target, "logit", game.whole("logit"), target, "shap", base=base, signed=signed
+        ),
         rationale_P=marked,
         region=region,
         again=again,

@@ -11,9 +11,9 @@ import whyformer as wf
 from tests.capture.test_fold import long_model
 from tests.models import CASES
 from tests.models.case import randint
+from tests.support.live_bytes import peak_bytes
 from whyformer import estimate
 from whyformer.errors import BadInput, NotOffered
-from whyformer.loan.memory import peak_bytes
 
 LONG = {"input_ids": randint(5, 90, 1, 700)}
 

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import whyformer as wf
 from tests.models import CASES, model_of
-from whyformer.loan.memory import peak_bytes
+from tests.support.live_bytes import peak_bytes
 
 CHOICES = ["last", 0, -2, [0, -1], "mean"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from tests.models import CASES
 from whyformer.demo import load_sentiment
 from whyformer.errors import UnknownName
 from whyformer.evidence import Standing, ordinal
+from whyformer.explainer import CoreExplainer
 from whyformer.reports.report import DRAWS, METHODS, counts_of, deletion_of, misleading, usual_methods
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "no movement, not much of anything"]
@@ -46,6 +47,23 @@ def test_it_says_what_the_verbs_say() -> None:
     assert report.best == alone.best
     assert [f.check for f in report.checkup.findings] == ["sinks"] and report.checkup.method == alone.rows[0].method
     assert report.misleads["generic_attention"].startswith("the scale of the score")
+
+
+@pytest.mark.parametrize("verb, calls", [(wf.compare, 2), (partial(wf.report, drawn=2, checks=[]), 3)])
+def test_each_method_explains_the_inputs_once(verb: Any, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report adds one call: why the prediction rather than the other class, by the best method."""
+    asked = []
+    explain = CoreExplainer.explain
+
+    def counted(self: CoreExplainer, inputs: Any, **settings: Any) -> Any:
+        asked.append((settings["method"], len(inputs)))
+        return explain(self, inputs, **settings)
+
+    monkeypatch.setattr(CoreExplainer, "explain", counted)
+    model, tokenizer = loaded()
+    verb(model, TEXTS, processor=tokenizer, methods=FEW)
+    assert asked[:2] == [("generic_attention", 3), ("raw_attention", 3)] and len(asked) == calls
+    assert all(count == 2 for _, count in asked[2:])
 
 
 def test_it_answers_why_not_the_next_class() -> None:

@@ -261,7 +261,7 @@ class AffordableMethods:
         done = self.field.measured.get(candidate.name)
         if done is None or self.budget.seconds:  # a second run is warm: what is loaded once is no part of it
             asked = Contender(candidate.name, candidate.method, options)
-            done = filled(asked, self.games, self.games.scalar, memory=False)
+            done = filled(asked, self.games, self.games.scalar)
         return done
 
 

@@ -210,23 +210,23 @@ def field_of(games: Games, spaces: Sequence[str], contenders: Sequence[Contender
     if candidates:  # these methods stand with all of their options already
         contenders = [e for e in contenders if SPACED.get(e.method) not in spaces or e.options]
     for entry in games.track(list(contenders), "explaining"):
-        done = filled(entry, games, games.scalar, memory=False)
+        done = filled(entry, games, games.scalar)
         if done.failure:
             excluded[entry.name] = done.failure
             continue
-        entry_scores = [s.scores[parts] for s, parts in zip(done.scored, games.parts, strict=True)]
+        entry_scores = [s.scores[parts] for s, parts in zip(done.explanations, games.parts, strict=True)]
         if aside and entry.method in LEAVE_ONE_OUT:
             excluded[entry.name] = BY_CONSTRUCTION
             beside[entry.name] = entry_scores
             continue
         measured[entry.name] = done
         cost = cost_class_of(entry.method, entry.options)
-        candidates.append(Candidate(entry.method, entry.options, done.scored[0].signed, cost))
+        candidates.append(Candidate(entry.method, entry.options, done.explanations[0].signed, cost))
         scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, entry_scores, strict=True)]
         without = _without_first_tokens(games, entry_scores)
         if without is not None:  # where a model parks attention there, the method may explain better without it
             options = {**entry.options, "first_token": False}
-            candidates.append(Candidate(entry.method, options, done.scored[0].signed, cost))
+            candidates.append(Candidate(entry.method, options, done.explanations[0].signed, cost))
             measured[candidates[-1].name] = done
             scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, without, strict=True)]
     return Field(candidates, scores, excluded, beside, spaced, measured)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from dataclasses import replace as replaced
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,6 +36,7 @@ from whyformer.parameters import BatchSize, Hold, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
+from whyformer.results.types import Explanation
 from whyformer.shapes import Array
 from whyformer.targets import SQUASHED, SUMMED, Aims, Scalar
 from whyformer.views.comparison_view import comparison_page
@@ -128,6 +129,16 @@ class Comparison(Result):
     leaders: tuple[Leader, ...] | None = None  # one per metric that decides the rank
     metric_agreement: list[list[float]] | None = None  # these metrics' rankings of the methods, ρ
     held: tuple[str, ...] | None = None  # per input, what was always there, as it stands in it
+
+    @property
+    def explanations(self) -> dict[str, tuple[Explanation, ...]]:
+        """The compared explanations: method → one per input. They are not saved with the comparison."""
+        if "explained" not in vars(self):
+            raise NotOffered(
+                "a comparison is saved without its explanations: compare again, with cache=… if it was used."
+            )
+        explained: dict[str, tuple[Explanation, ...]] = vars(self)["explained"]
+        return explained
 
     def __getitem__(self, name: str) -> ComparedMethod:
         for row in self.rows:
@@ -294,12 +305,35 @@ def compare(
     >>> wf.compare(model, texts, tokenizer, methods=["grad_sam", "occlusion"]).show()
     """
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
-    explainer.advises = False
-    contenders, judged = wanted(methods), chosen_metrics(metrics, rationales is not None, masks is not None)
-    _check_marks(judged, rationales, masks)
-    perturb = any(metric.needs & {"perturbation", "soft_erasure"} for metric, _ in judged)
     settings: dict[str, Any] = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
-    settings |= {"units": units, "hold": hold, "seed": seed, "progress": progress, "cache": cache, "perturb": perturb}
+    settings |= {"units": units, "hold": hold, "seed": seed, "progress": progress, "cache": cache}
+    judged = chosen_metrics(metrics, rationales is not None, masks is not None)
+    _check_marks(judged, rationales, masks)
+    given = (rationales, masks, surrogate)
+    with comparing(explainer, inputs, wanted(methods), judged, settings, scalar, *given) as (comparison, _):
+        return comparison
+
+
+@contextmanager
+def comparing(
+    explainer: CoreExplainer,
+    inputs: Any,
+    contenders: list[Contender],
+    judged: Judged,
+    settings: dict[str, Any],
+    scalar: str = "logit",
+    rationales: Sequence[Any] | None = None,
+    masks: Sequence[Any] | None = None,
+    surrogate: Any = None,
+    whole: int = 0,
+) -> Iterator[tuple[Comparison, Games]]:
+    """Compare methods; inside ``with``, the games that they were judged by can still be played.
+
+    settings: of the games. whole: see ``filled``.
+    """
+    explainer = copy(explainer)
+    explainer.advises = False
+    settings |= {"perturb": any(metric.needs & {"perturbation", "soft_erasure"} for metric, _ in judged)}
     with ExitStack() as stack:
         games = stack.enter_context(games_of(explainer, inputs, **settings))
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
@@ -308,13 +342,11 @@ def compare(
         marks = Annotations(*(None if marked is None else games.each(marked) for marked in (rationales, masks)))
         others = None
         if surrogate is not None:
-            other = CoreExplainer(surrogate, processor, attention_at=attention_at)
-            settings["target"] = games.wanted_targets  # what the model said, not what its copy says
-            others = stack.enter_context(games_of(other, inputs, **settings))
-        otherwise = other_games(games, contenders)
+            other = CoreExplainer(surrogate, explainer.processor, attention_at=explainer.attention_at)
+            targets = games.wanted_targets  # what the model said, not what its copy says
+            others = stack.enter_context(games_of(other, inputs, **settings | {"target": targets}))
         needs = Needs(any("soft_erasure" in metric.needs for metric, _ in judged), others)
-        compared = _compared(games, contenders, judged, marks, scalar, needs)
-        return replaced(compared, warnings=(*otherwise, *compared.warnings))
+        yield _compared(games, contenders, judged, marks, scalar, needs, whole), games
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
@@ -344,9 +376,10 @@ def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
 
 
 def _compared(
-    games: Games, contenders: list[Contender], judged: Judged, marks: Annotations, scalar: str, needs: Needs
+    games: Games, contenders: list[Contender], judged: Judged, marks: Annotations, scalar: str, needs: Needs, whole: int
 ) -> Comparison:
-    done = [filled(entry, games, scalar) for entry in games.track(contenders, "explaining")]
+    otherwise = other_games(games, contenders)
+    done = [filled(entry, games, scalar, whole) for entry in games.track(contenders, "explaining")]
     failures = {e.name: e.failure for e in done if e.failure}
     done = [e for e in done if not e.failure]
     if not done:
@@ -361,8 +394,8 @@ def _compared(
     rows = _rows(done, judged, values, games)
     decisive = [m for m, _ in judged if m.kind in RANKED] or [m for m, _ in judged]
     methods = [row.name for row in rows if not row.baseline]
-    scores = [np.stack([e.scored[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
-    return Comparison(
+    scores = [np.stack([e.explanations[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
+    comparison = Comparison(
         rows=rows,
         metrics=tuple(m.name for m, _ in judged),
         higher_is_better={m.name: m.higher_is_better for m, _ in judged},
@@ -376,7 +409,7 @@ def _compared(
         inputs=games.size,
         variants=games.forwards,
         seed=games.seed,
-        warnings=(*_twice(games, judged), *_untuned(judged, needs), *_warnings(games, done, scores)),
+        warnings=(*otherwise, *_twice(games, judged), *_untuned(judged, needs), *_warnings(games, done, scores)),
         held=games.held,
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
@@ -384,6 +417,8 @@ def _compared(
         leaders=tuple(_leader(m, values[m.name], methods, games) for m in decisive),
         metric_agreement=ranking_agreement(_goodness(decisive, values, methods)).tolist(),
     )
+    vars(comparison)["explained"] = {entry.name: entry.explanations for entry in done}
+    return comparison
 
 
 def _goodness(metrics: Sequence[Metric], values: Values, methods: Sequence[str]) -> Array:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,9 @@ from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.code_reach import is_library
-from whyformer.loan.memory import peak_bytes
 from whyformer.registry import get_method, list_methods
-from whyformer.results.codec import Float32, is_whole, read_piece, write_piece
+from whyformer.results.codec import is_whole, read_piece, write_piece
+from whyformer.results.types import Explanation
 from whyformer.run import Run
 from whyformer.shapes import Array
 
@@ -45,7 +44,7 @@ class Trial:
     seed: int = 0  # of what metrics draw: the same for all methods, another for every input
     units: Units | None = None
     parts: Array | None = None  # which units the parts are
-    scored: Scored | None = None  # all that the method said, special tokens included
+    explanation: Explanation | None = None  # all that the method returned, special tokens included
     rationale_P: Array | None = None  # what people marked
     region: Array | None = None  # (height, width) where the object is
     again: Callable[[int, float], Array] | None = None  # (draw, radius) → scores of the input with a little noise
@@ -74,28 +73,17 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
-    """What a method said of one input."""
-
-    scores: Float32
-    value: float
-    base: float | None
-    scalar: str
-    signed: bool
-
-
-@dataclass(frozen=True, eq=False)
 class Contender:
-    """One method with its options, and its scores for every input; or why it has none."""
+    """One method with its options, and its explanation of every input; or the reason why it has none."""
 
     name: str
     method: str
     options: dict[str, Any] = field(default_factory=dict)
-    scored: tuple[Scored, ...] = ()
+    explanations: tuple[Explanation, ...] = ()
     forwards: float = float("nan")
     backwards: float = float("nan")
     seconds: float = float("nan")  # per input
-    peak_bytes: int | None = None
+    peak_bytes: int | None = None  # of the call that explained all inputs
     failure: str = ""
 
 
@@ -125,33 +113,32 @@ def named(method: str, options: Mapping[str, Any]) -> str:
     return f"{method}({inside})" if inside else method
 
 
-def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> Contender:
-    """The entry with its scores; a method that does not fit this model is kept with its reason."""
+def filled(entry: Contender, games: Games, scalar: str, whole: int = 0) -> Contender:
+    """Explain all inputs by one method. A method that does not fit this model is returned with the reason.
+
+    whole: the number of inputs, from the first, whose explanations keep their maps between positions. All maps of a
+    comparison would take more memory than the rest of it.
+    """
     settings: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed}
     settings |= games.asked | games.options_of(entry.method, entry.options)
-    path = _path(settings, games)
-    explain: Any = partial(games.explainer.explain, **settings, progress=False)
+    path = _path(settings, games, whole)
     if path is not None and is_whole(path):
-        known = dataclasses.replace(read_piece(Contender, path), name=entry.name, options=entry.options)
-        if memory and known.peak_bytes is None:
-            known = dataclasses.replace(known, peak_bytes=_peak(explain, games))
-            write_piece(dataclasses.replace(known, options={}), path)
-        return known
-    peak = _peak(explain, games) if memory else None  # first: what is loaded only once does not count as time
+        return dataclasses.replace(read_piece(Contender, path), name=entry.name, options=entry.options)
+    settings |= {"target": games.wanted_targets, "batch_size": games.batch_size, "progress": False}
     try:
-        explanations = explain(games.inputs, target=games.wanted_targets, batch_size=games.batch_size)
+        explanations = games.explainer.explain(games.inputs, **settings)
     except WhyformerError as reason:
         return dataclasses.replace(entry, failure=str(reason))
     except Exception as error:  # one broken method must not lose the others
         return dataclasses.replace(entry, failure=f"failed: {type(error).__name__}: {error}")
-    scored = tuple(Scored(e.scores, e.value, e.base, e.scalar, e.signed) for e in explanations)
+    kept = [e if i < whole else e.replace(matrix=None, layers=None, detail=None) for i, e in enumerate(explanations)]
     done = dataclasses.replace(
         entry,
-        scored=scored,
+        explanations=tuple(kept),
         forwards=float(np.mean([e.cost.forwards for e in explanations])),
         backwards=float(np.mean([e.cost.backwards for e in explanations])),
         seconds=float(np.mean([e.cost.seconds for e in explanations])),
-        peak_bytes=peak,
+        peak_bytes=max(e.cost.peak_bytes for e in explanations) or None,  # 0: the system does not tell
     )
     if path is not None:
         write_piece(dataclasses.replace(done, options={}), path)  # options are in the name of the file
@@ -185,17 +172,6 @@ def explains_one(entry: Contender, games: Games) -> bool:
     return True
 
 
-def _peak(explain: Any, games: Games) -> int | None:
-    """Measured on the longest input alone: counting tensors takes time that the others need not spend."""
-    number = int(np.argmax([len(u) for u in games.units]))
-    one = one_input(games.inputs, number)
-    try:
-        target = None if games.wanted_targets is None else [games.targets[number]]
-        return peak_bytes(lambda: explain(one, target=target, batch_size=games.batch_size))
-    except Exception:  # a measurement that some exotic tensor does not support loses no result
-        return None
-
-
 def one_input(inputs: Any, number: int) -> Any:
     """One of the inputs, as a list, table or batch of one."""
     if hasattr(inputs, "iloc"):
@@ -214,13 +190,13 @@ def _row(value: Any, number: int) -> Any:
 # On disk, so that a stopped comparison does not begin again
 
 
-def _path(settings: Mapping[str, Any], games: Games) -> Path | None:
-    """The file of a method's scores; how: all that ``explain`` is given besides the inputs and their targets."""
+def _path(settings: Mapping[str, Any], games: Games, whole: int) -> Path | None:
+    """Return the file of a method's explanations. settings: what ``explain`` gets besides inputs and targets."""
     if games.folder is None:
         return None
     formula = get_method(settings["method"]).run  # of a method of the user's own, the code may change
     code = None if is_library(formula.__module__) else formula
-    contents = {"question": games.question, "how": settings, "code": code, "targets": games.targets}
+    contents = {"question": games.question, "how": settings, "whole": whole, "code": code, "targets": games.targets}
     return cached_file(games.folder, "scores.json", **contents, inputs=games.batch.contents())
 
 

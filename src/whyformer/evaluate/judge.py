@@ -191,7 +191,7 @@ class OneInput:
             self.seed,
             self.units,
             self.parts,
-            None if entry is None else entry.scored[self.number],
+            None if entry is None else entry.explanations[self.number],
             self.rationale,
             self.region,
             again,
@@ -210,8 +210,8 @@ def judge(
     number, drawn = one.number, random_scores(len(one.parts), one.number, one.games.seed)
     trials = {}
     for entry in contenders:
-        scored = entry.scored[number]
-        trials[entry.name] = one.trial(scored.scores[one.parts], scored.signed, entry)
+        explanation = entry.explanations[number]
+        trials[entry.name] = one.trial(explanation.scores[one.parts], explanation.signed, entry)
     floor = [one.trial(scores, False) for scores in drawn]
     _ask_together(one, [*trials.values(), *floor], judged)
     for metric, options in judged:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,8 +18,9 @@ from whyformer.checks.checkup import CheckUp
 from whyformer.checks.exam import options_of_tokens
 from whyformer.engines.perturbation.players import area, order_of, without_top
 from whyformer.errors import WhyformerError
-from whyformer.evaluate.compare import ComparedMethod, Comparison, compare
-from whyformer.evaluate.games import Games, games_of
+from whyformer.evaluate.compare import ComparedMethod, Comparison, chosen_metrics, comparing
+from whyformer.evaluate.contender import wanted
+from whyformer.evaluate.games import Games
 from whyformer.evaluate.judge import random_scores
 from whyformer.evidence import Deletion, Standing
 from whyformer.explainer import CoreExplainer, Segments
@@ -215,19 +216,16 @@ def report(
     if methods is None:
         methods = usual_methods(source.modality.kind)
     settings: dict[str, Any] = {"target": target, "units": units, "hold": hold, "replace": replace, "seed": seed}
-    settings |= {"cache": cache, "batch_size": batch_size, "progress": progress}
-    both = {"processor": processor, "attention_at": attention_at, "reference": reference}
-    comparison = compare(model, inputs, methods=methods, scalar=scalar, **both, **settings)
-    rows = [row for row in comparison.rows if not row.baseline][:shown]
-    value = comparison.value or "probability of the target"
-    few = _first(inputs, source.size, drawn)
-    settings["target"] = _first(target, source.size, drawn)
-    settings["reference"] = inputs if reference is None and few is not inputs else reference
-    with games_of(explainer, few, **settings) as games:
-        columns = [_explained(games, row, scalar)[:drawn] for row in rows]
-        explanations = tuple(zip(*columns, strict=True))
+    settings |= {"cache": cache, "batch_size": batch_size, "progress": progress, "reference": reference}
+    judged = chosen_metrics(None, rationales=False, masks=False)
+    with comparing(explainer, inputs, wanted(methods), judged, settings, scalar, whole=drawn) as (comparison, games):
+        rows = [row for row in comparison.rows if not row.baseline][:shown]
+        value = comparison.value or "probability of the target"
         names = tuple(row.name for row in rows)
-        others = contrasts(partial(_explained, games, rows[0], scalar), columns[0]) if target is None else None
+        explanations = tuple(zip(*(comparison.explanations[name][:drawn] for name in names), strict=True))
+        others = None
+        if target is None:
+            others = _other_classes(games, rows[0], scalar, comparison.explanations[names[0]], drawn)
         deletions = tuple(
             deletion_of(games, number, {name: e.scores for name, e in zip(names, each, strict=True)}, value)
             for number, each in enumerate(explanations)
@@ -262,11 +260,16 @@ def _first(inputs: Any, size: int, count: int) -> Any:
     return inputs[:count] if several and size > count else inputs
 
 
-def _explained(games: Games, row: ComparedMethod, scalar: str, target: Any = None) -> list[Explanation]:
-    """Of every input, as it was compared, or for other targets."""
+def _other_classes(
+    games: Games, row: ComparedMethod, scalar: str, explained: Sequence[Explanation], drawn: int
+) -> Asked | None:
+    """Explain the first inputs by one method, for the classes that follow the predicted one."""
+    inputs = _first(games.inputs, games.size, drawn)
     settings: dict[str, Any] = {"method": row.method, "scalar": scalar, "seed": games.seed, "progress": False}
-    settings |= {"target": target or games.wanted_targets, "batch_size": games.batch_size, **games.asked}
-    return list(games.explainer.explain(games.inputs, **settings, **row.options))
+    settings |= {"batch_size": games.batch_size, **games.asked, **row.options}
+    asked = explained if inputs is games.inputs else explained[:drawn]
+    others = contrasts(lambda targets: games.explainer.explain(inputs, target=targets, **settings), asked)
+    return None if others is None else others[:drawn]
 
 
 def _checked_up(

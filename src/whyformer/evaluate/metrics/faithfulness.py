@@ -321,13 +321,13 @@ def completeness(trial: Trial) -> float:
 
     Misleads when: taken for faithfulness: any scores can be scaled to add up.
     """
-    scored = trial.scored
-    if scored is None or not trial.signed:
+    explanation = trial.explanation
+    if explanation is None or not trial.signed:
         return math.nan
-    base = scored.base
+    base = explanation.base
     if base is None:
-        if scored.scalar not in VALUES:
+        if explanation.scalar not in VALUES:
             return math.nan
-        base = trial.game.empty(scored.scalar)
-    whole = scored.value - base
-    return abs(float(scored.scores.sum()) - whole) / abs(whole) if whole else math.nan
+        base = trial.game.empty(explanation.scalar)
+    whole = explanation.value - base
+    return abs(float(explanation.scores.sum()) - whole) / abs(whole) if whole else math.nan
