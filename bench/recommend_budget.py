@@ -41,8 +41,8 @@ from whyformer.demo.census import adult_rows
 from whyformer.demo.pictures import SHAPES, TEXTURES, picture
 from whyformer.evaluate.agreement import RARE, chance_of_lead
 from whyformer.evaluate.budget import BACKWARD, AffordableMethods, Rates, budget_of, guided_shap, longest
-from whyformer.evaluate.candidates import SPACES
-from whyformer.evaluate.contender import Contender, Trial, filled, wanted
+from whyformer.evaluate.candidate import Candidate, Trial, evaluated, wanted
+from whyformer.evaluate.candidate_pool import SPACES
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.metrics.faithfulness import aopc, insertion, top_away, top_kept
 from whyformer.evidence import spread
@@ -220,7 +220,7 @@ def compared_guides(options: argparse.Namespace) -> Iterator[str]:
             for budget in options.budgets:
                 most = budget_of(budget).most
                 entries = [guided_shap(guide, units, Rates(), most) for guide in options.guides]
-                done = [filled(entry, games, games.scalar, memory=False) for entry in entries if entry is not None]
+                done = [evaluated(entry, games, games.scalar, memory=False) for entry in entries if entry is not None]
                 if not done:
                     continue
                 values_IMJ = np.array([_both_judges(games, i, done) for i in range(games.size)])
@@ -233,7 +233,7 @@ def compared_guides(options: argparse.Namespace) -> Iterator[str]:
                     yield "| " + " | ".join(map(str, cells)) + " |"
 
 
-def _both_judges(games: Games, number: int, done: Sequence[Contender]) -> list[list[float]]:
+def _both_judges(games: Games, number: int, done: Sequence[Candidate]) -> list[list[float]]:
     game, parts = games.game(number), games.parts[number]
     trials = [Trial(entry.explanations[number].scores[parts], game) for entry in done]
     game.ask(np.concatenate([asked(trial) for trial in trials for asked in (top_away, top_kept)]))

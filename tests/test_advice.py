@@ -149,7 +149,7 @@ EXCUSED = {
     ("cli/demo.py", "whyformer explain"): "a command to copy, which the demo has just run",
     ("cli/doctor.py", "shap package"): "a library",
     ("cli/catalogues.py", "whyformer methods generic_attention"): "how the command is written",
-    ("evaluate/contender.py", "names no method"): "how a method is written",
+    ("evaluate/candidate.py", "names no method"): "how a method is written",
     ("registry.py", "pass a name such as"): "how a method is written",
     (
         "tables/",

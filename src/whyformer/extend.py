@@ -76,7 +76,7 @@ from whyformer.engines.attention.streams import (
     start_sites,
     whole_keep,
 )
-from whyformer.evaluate.contender import Trial
+from whyformer.evaluate.candidate import Trial
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.modalities import register_modality

@@ -87,7 +87,7 @@ class Metric:
     """One way to judge an explanation: a number per input."""
 
     name: str
-    run: Callable[..., float]  # (trial, **options); evaluate/contender.py
+    run: Callable[..., float]  # (trial, **options); evaluate/candidate.py
     paper: str
     kind: str  # "faithfulness", "plausibility", "localisation", "robustness" or "complexity"
     higher_is_better: bool

@@ -16,8 +16,8 @@ import whyformer as wf
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.budget import BACKWARD, Budget, Rates, affordable, budget_of, fitted, guided_shap, price_of
-from whyformer.evaluate.contender import Contender, wanted
-from whyformer.evaluate.recommendation import Budgeted, Contestant
+from whyformer.evaluate.candidate import Candidate, wanted
+from whyformer.evaluate.recommendation import Budgeted, CandidateOutcome
 from whyformer.evidence import spread
 from whyformer.explainer import CoreExplainer
 
@@ -80,7 +80,7 @@ def test_prices_are_what_methods_declare() -> None:
 
 @pytest.mark.parametrize("most", [20, 33, 100, 5000])
 def test_options_are_as_many_passes_as_fit(most: int) -> None:
-    for entry in (Contender("integrated_gradients", "integrated_gradients"), Contender("shap", "shap")):
+    for entry in (Candidate("integrated_gradients"), Candidate("shap")):
         fits = fitted(entry, 12, Rates(), most)
         assert fits is not None and price_of(fits.method, fits.options, 12, Rates()) <= most
         if fits.options:
@@ -89,8 +89,8 @@ def test_options_are_as_many_passes_as_fit(most: int) -> None:
     for guide, price in (("attn_lrp", 3), ("attn_lrp+alone", 7)):
         guided = guided_shap(guide, 12, Rates(), most)
         assert guided is not None and guided.options["evaluations"] == min(1024, most - 2 - price)
-    assert fitted(Contender("two_ended", "two_ended"), 12, Rates(), 25) is None
-    named = Contender("x", "integrated_gradients", {"steps": 50})
+    assert fitted(Candidate("two_ended"), 12, Rates(), 25) is None
+    named = Candidate("integrated_gradients", {"steps": 50})
     assert fitted(named, 12, Rates(), 20) is None, "what was asked for is not changed"
 
 
@@ -108,11 +108,11 @@ def test_the_choice_is_made_on_one_half_and_tested_on_the_other() -> None:
     """Everything again, by compare on each half."""
     budgeted = chosen().budgeted
     assert budgeted is not None and (chosen().chosen_on, chosen().reported_on) == (4, 4)
-    names = {c.name for c in budgeted.contestants}
+    names = {c.name for c in budgeted.candidates}
     assert {"attn_lrp", "raw_attention", "two_ended"} <= names
     assert "shap(evaluations=21, guide=attn_lrp+alone)" in names and "shap(evaluations=28)" in names
     order = np.random.default_rng(0).permutation(len(TEXTS)).tolist()
-    two = [c for c in budgeted.contestants if c is budgeted.choice or c.name == "raw_attention"]
+    two = [c for c in budgeted.candidates if c is budgeted.choice or c.name == "raw_attention"]
     said = [{"method": c.method, **c.options} for c in two]
     here, there = (
         explainer().compare([TEXTS[i] for i in sorted(half)], methods=said, metrics=["aopc"])
@@ -123,11 +123,11 @@ def test_the_choice_is_made_on_one_half_and_tested_on_the_other() -> None:
         assert c.mean == pytest.approx(there[c.name].scores["aopc"].mean, abs=1e-5)
         ahead = np.array(there.values["aopc"][c.name]) - np.array(there.values["aopc"][budgeted.choice.name])
         np.testing.assert_allclose(c.over_choice, [float(x[0]) for x in spread(ahead[:, None])], atol=1e-5)
-    for c in budgeted.contestants:
+    for c in budgeted.candidates:
         assert c.price <= 30 and c.forwards + BACKWARD * c.backwards <= c.price and c.seconds > 0
-    assert budgeted.choice.chosen_by == max(c.chosen_by for c in budgeted.contestants)
+    assert budgeted.choice.chosen_by == max(c.chosen_by for c in budgeted.candidates)
     assert 0 < budgeted.chance <= 1
-    assert budgeted.hindsight.mean == max(c.mean for c in budgeted.contestants)
+    assert budgeted.hindsight.mean == max(c.mean for c in budgeted.candidates)
     assert not budgeted.behind, "not behind the best in hindsight by more than chance"
     assert chosen().best == {"method": budgeted.choice.method, **budgeted.choice.options}
     explained = explainer().explain(TEXTS[0], **chosen().best)
@@ -139,10 +139,10 @@ def test_a_smaller_budget_leaves_out_what_costs_more_and_readings_of_attention_s
     budgeted = result.budgeted
     assert budgeted is not None and budgeted.limit == "3 forwards" and budgeted.backward == BACKWARD
     assert budgeted.over == {"two_ended": f"{2 * budgeted.units + 2} forwards for an input of {budgeted.units} units"}
-    assert all(c.forwards + BACKWARD * c.backwards <= 3 for c in budgeted.contestants)
-    assert sum(c.method != "attn_lrp" for c in budgeted.contestants) == 3, "the first readings by RFT, all different"
+    assert all(c.forwards + BACKWARD * c.backwards <= 3 for c in budgeted.candidates)
+    assert sum(c.method != "attn_lrp" for c in budgeted.candidates) == 3, "the first readings by RFT, all different"
     one = explainer().recommend(TEXTS, budget=1, methods=["attn_lrp"], report=False).budgeted
-    assert one is not None and {c.backwards for c in one.contestants} == {0} and math.isnan(one.choice.mean)
+    assert one is not None and {c.backwards for c in one.candidates} == {0} and math.isnan(one.choice.mean)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_guide_is_the_first_that_fits_and_runs(
     how: dict[str, Any] = {"methods": ["shap"], "spaces": [], "report": False}
     budgeted = explainer().recommend(TEXTS[:4], budget=budget, **how).budgeted
     assert budgeted is not None
-    names = {c.name: c for c in budgeted.contestants}
+    names = {c.name: c for c in budgeted.candidates}
     assert [name for name in names if "guide" in name] == ([guided] if guided else [])
     for contestant in names.values():
         assert contestant.forwards + BACKWARD * contestant.backwards <= contestant.price <= budget
@@ -190,16 +190,16 @@ def test_a_time_is_estimated_and_measured() -> None:
     result = explainer().recommend(TEXTS, budget="600s", methods=["attn_lrp", "two_ended"], spaces=[])
     budgeted = result.budgeted
     assert budgeted is not None and budgeted.limit == "600 s" and not budgeted.over
-    assert {c.name for c in budgeted.contestants} == {"attn_lrp", "two_ended"}
-    assert all(0 < c.price <= 600 and 0 < c.seconds <= 600 for c in budgeted.contestants)
+    assert {c.name for c in budgeted.candidates} == {"attn_lrp", "two_ended"}
+    assert all(0 < c.price <= 600 and 0 < c.seconds <= 600 for c in budgeted.candidates)
     assert 0 < budgeted.backward < 100
 
 
 # The result
 
 
-def contestant(name: str, mean: float, ahead: tuple[float, float, float]) -> Contestant:
-    return Contestant(name, name, {}, 3.0, 1.0, 1.0, 0.01, mean, mean, mean - 0.1, mean + 0.1, ahead)
+def contestant(name: str, mean: float, ahead: tuple[float, float, float]) -> CandidateOutcome:
+    return CandidateOutcome(name, name, {}, 3.0, 1.0, 1.0, 0.01, mean, mean, mean - 0.1, mean + 0.1, ahead)
 
 
 def test_being_behind_in_hindsight_is_told_from_chance() -> None:

@@ -17,7 +17,7 @@ from tests.models import CASES
 from tests.support import processors
 from whyformer.engines.perturbation.variants import variants_of
 from whyformer.errors import BadInput, UnknownName
-from whyformer.evaluate.candidates import halves
+from whyformer.evaluate.candidate_pool import halves
 from whyformer.evaluate.games import games_of, overlap
 from whyformer.evidence import spread
 from whyformer.verbs import Explainer

@@ -190,8 +190,8 @@ def test_recommend(budget: int | None) -> None:
     assert chosen.held == ("'the movie'",) * 4 and "'the movie' was held in every input" in " ".join(chosen.warnings)
     assert "hold" not in chosen.choices[0].name
     if chosen.budgeted is not None:
-        assert all(c.options["hold"] == "the movie" for c in chosen.budgeted.contestants)
-        assert all(c.forwards + 2 * c.backwards <= 30 for c in chosen.budgeted.contestants)
+        assert all(c.options["hold"] == "the movie" for c in chosen.budgeted.candidates)
+        assert all(c.forwards + 2 * c.backwards <= 30 for c in chosen.budgeted.candidates)
     wf.explain(explainer.model, "You hate the movie", explainer.processor, **chosen.best)
 
 

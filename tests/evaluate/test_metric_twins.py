@@ -13,7 +13,7 @@ from tests.evaluate.games import predict, together
 from tests.references import metrics as references
 from tests.references.metrics.twin import Facts, MetricTwin
 from whyformer.engines.perturbation.players import random_sets
-from whyformer.evaluate.contender import Trial
+from whyformer.evaluate.candidate import Trial
 from whyformer.evaluate.metrics.soft import random_numbers
 from whyformer.evaluate.soft_game import SoftGame
 from whyformer.registry import list_metrics

@@ -12,7 +12,7 @@ import whyformer as wf
 from tests.evaluate.games import linear, together
 from whyformer.engines.perturbation.players import random_sets, without_bottom, without_top
 from whyformer.errors import UnknownName
-from whyformer.evaluate.contender import Trial
+from whyformer.evaluate.candidate import Trial
 from whyformer.evaluate.metrics.faithfulness import ranked
 from whyformer.evaluate.metrics.forecast import squared_error
 from whyformer.evaluate.metrics.soft import retained

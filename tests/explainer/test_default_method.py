@@ -7,7 +7,7 @@ import pytest
 import whyformer as wf
 from tests.models import CASES
 from tests.tables.models import LAYOUTS, rows, table
-from whyformer.evaluate.candidates import cost_class_of
+from whyformer.evaluate.candidate_pool import cost_class_of
 from whyformer.registry import CLASSES, COST, DEFAULTS, default_method
 
 

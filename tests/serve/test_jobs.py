@@ -98,7 +98,7 @@ def test_a_running_job_is_left_at_the_next_step_of_any_loop(jobs: Jobs) -> None:
                 steps.append(step)
                 begun.set()
                 time.sleep(0.01)
-        except Exception:  # as evaluate/contender.py has it: one broken method must not lose the others
+        except Exception:  # as evaluate/candidate.py has it: one broken method must not lose the others
             steps.append("lost")
 
     job = jobs.add("m", "loops", loops)

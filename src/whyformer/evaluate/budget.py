@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.evaluate.candidates import Field, field_of, truthfulness_of
-from whyformer.evaluate.contender import Contender, Trial, explains_one, filled, named, one_input
+from whyformer.evaluate.candidate import Candidate, Trial, evaluated, explains_one, one_input
+from whyformer.evaluate.candidate_pool import CandidatePool, pool_of, truthfulness_of
 from whyformer.evaluate.games import Games
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
 from whyformer.registry import get_method
@@ -117,28 +117,27 @@ def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> 
     return rates.price(forwards, backwards, BESIDES.get(method, lambda _: 0.0)(units))
 
 
-def fitted(entry: Contender, units: int, rates: Rates, most: float) -> Contender | None:
+def fitted(candidate: Candidate, units: int, rates: Rates, most: float) -> Candidate | None:
     """The method as it is, or with as many passes as the budget pays for; None where even the fewest are too many."""
-    if price_of(entry.method, entry.options, units, rates) <= most:
-        return entry
-    option, fewest = SCALABLE.get(entry.method, ("", 0))
-    if not option or option in entry.options:
+    if price_of(candidate.method, candidate.options, units, rates) <= most:
+        return candidate
+    option, fewest = SCALABLE.get(candidate.method, ("", 0))
+    if not option or option in candidate.options:
         return None
-    high = int(get_method(entry.method).defaults[option])
-    count = _most(lambda n: price_of(entry.method, {**entry.options, option: n}, units, rates), fewest, high, most)
+    high, options = int(get_method(candidate.method).defaults[option]), candidate.options
+    count = _most(lambda n: price_of(candidate.method, {**options, option: n}, units, rates), fewest, high, most)
     if count is None:
         return None
-    options = {**entry.options, option: count}
-    return Contender(named(entry.method, options), entry.method, options)
+    return Candidate(candidate.method, {**options, option: count})
 
 
-def guided_shap(guide: str, units: int, rates: Rates, most: float) -> Contender | None:
+def guided_shap(guide: str, units: int, rates: Rates, most: float) -> Candidate | None:
     """Shapley values that lean on a guide, with the evaluations that the budget leaves."""
     count = _most(lambda n: price_of("shap", {"evaluations": n, "guide": guide}, units, rates), FEWEST, MOST, most)
     if count is None:
         return None
     options = {"evaluations": count, "guide": guide}
-    return Contender(named("shap", options), "shap", options)
+    return Candidate("shap", options)
 
 
 def _most(price: Callable[[int], float], fewest: int, high: int, most: float) -> int | None:
@@ -158,24 +157,26 @@ def in_words(price: float, budget: Budget) -> str:
 
 
 def affordable(
-    contenders: Sequence[Contender], units: int, rates: Rates, budget: Budget
-) -> tuple[list[Contender], dict[str, float]]:
+    candidates: Sequence[Candidate], units: int, rates: Rates, budget: Budget
+) -> tuple[list[Candidate], dict[str, float]]:
     """Those that fit, perhaps with fewer passes than usual; and what the others would cost."""
     fit, over = [], {}
-    for entry in contenders:
-        fits = fitted(entry, units, rates, budget.most)
+    for candidate in candidates:
+        fits = fitted(candidate, units, rates, budget.most)
         if fits is None:
-            over[entry.name] = price_of(entry.method, entry.options, units, rates)
+            over[candidate.name] = price_of(candidate.method, candidate.options, units, rates)
         else:
             fit.append(fits)
     return fit, over
 
 
 def within_effort(
-    contenders: Sequence[Contender], units: float, effort: int | None
-) -> tuple[list[Contender], dict[str, str]]:
+    candidates: Sequence[Candidate], units: float, effort: int | None
+) -> tuple[list[Candidate], dict[str, str]]:
     """Those whose prices add up to no more than the effort, the cheapest first; and why others are left out."""
-    prices = {entry.name: price_of(entry.method, entry.options, round(units), Rates()) for entry in contenders}
+    prices = {
+        candidate.name: price_of(candidate.method, candidate.options, round(units), Rates()) for candidate in candidates
+    }
     spent, dear = 0.0, {}
     for name, price in sorted(prices.items(), key=lambda each: each[1]):
         if effort is not None and spent + price > effort:
@@ -185,22 +186,22 @@ def within_effort(
             )
         else:
             spent += price
-    return [entry for entry in contenders if entry.name not in dear], dear
+    return [candidate for candidate in candidates if candidate.name not in dear], dear
 
 
-# Who fits into a budget, and how each of them does: asked little by little, every variant of an input run once.
+# Candidates within a budget, and their AOPC: computed step by step, each variant of an input once.
 
 READINGS = 3  # of the attention spaces, the first by RFT, go on to be judged by AOPC
 SPACE_COST = {"attention": ("raw_attention",), "gradient": ("attention_x_gradient",), "rollout": ("attention_rollout",)}
 
 
 class AffordableMethods:
-    """Everyone whose price fits, with their scores of all inputs. guided: shap with a guide stands as well."""
+    """The candidates whose price fits, with their scores on all inputs. guided: shap with a guide is one of them."""
 
     def __init__(
         self,
         games: Games,
-        contenders: Sequence[Contender],
+        candidates: Sequence[Candidate],
         spaces: Sequence[str],
         budget: Budget,
         value: str = "logit",
@@ -209,60 +210,59 @@ class AffordableMethods:
         self.games, self.budget, self.value = games, budget, value
         self.rates = measured_rates(games) if budget.seconds else Rates()
         self.units = len(games.units[longest(games)])
-        self.field, self.over = self._field(contenders, spaces, guided)
+        self.pool, self.over = self._pool(candidates, spaces, guided)
         self._judged: dict[tuple[int, int], float] = {}
 
-    def _field(
-        self, contenders: Sequence[Contender], spaces: Sequence[str], guided: bool
-    ) -> tuple[Field, dict[str, str]]:
-        """Those that stand; and what the others would cost."""
+    def _pool(
+        self, candidates: Sequence[Candidate], spaces: Sequence[str], guided: bool
+    ) -> tuple[CandidatePool, dict[str, str]]:
+        """Evaluate the candidates that fit; and return what the others would cost."""
         games, budget, rates, units = self.games, self.budget, self.rates, self.units
-        fit, prices = affordable(contenders, units, rates, budget)
+        fit, prices = affordable(candidates, units, rates, budget)
         fitting = [s for s in spaces if all(price_of(m, {}, units, rates) <= budget.most for m in SPACE_COST[s])]
         if guided:
             guides = (guided_shap(guide, units, rates, budget.most) for guide in GUIDES)
-            runs = (entry for entry in guides if entry is not None and explains_one(entry, games))
+            runs = (candidate for candidate in guides if candidate is not None and explains_one(candidate, games))
             fit += itertools.islice(runs, 1)
         over = {name: f"{in_words(price, budget)} for an input of {units} units" for name, price in prices.items()}
         if not fit and not fitting:
             raise nothing_fits(budget, over, prices=prices)
-        field = field_of(games, fitting, fit, aside=False)
-        if not field.candidates:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in field.excluded.items())
+        pool = pool_of(games, fitting, fit, aside=False)
+        if not pool.candidates:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.excluded.items())
             raise NotOffered(f"nothing that fits into {budget} can explain this model: {reasons}")
-        return field, over
+        return pool, over
 
     def truth_M(self, choosing: Sequence[int]) -> Array:
         """(M,) mean ranked truthfulness of every candidate on the inputs that choose."""
-        truth_MI = truthfulness_of(self.games, self.field, choosing, self.value)
+        truth_MI = truthfulness_of(self.games, self.pool, choosing, self.value)
         mean_M: Array = truth_MI[:, list(choosing)].mean(1)
         return mean_M
 
     def finalists(self, truth_M: Array) -> list[int]:
         """The first readings of attention, and every other method."""
-        readings = _first_readings(truth_M[: self.field.spaced])
-        return [*readings, *range(self.field.spaced, len(self.field.candidates))]
+        readings = _first_readings(truth_M[: self.pool.spaced])
+        return [*readings, *range(self.pool.spaced, len(self.pool.candidates))]
 
     def judged(self, finalists: Sequence[int], inputs: Sequence[int], label: str) -> Array:
         """(I, M) AOPC of each finalist on each input."""
         for i in self.games.track(list(inputs), label):
             game = self.games.game(i)
-            trials = {m: Trial(self.field.scores[i][m], game) for m in finalists if (m, i) not in self._judged}
+            trials = {m: Trial(self.pool.scores[i][m], game) for m in finalists if (m, i) not in self._judged}
             if trials:
                 game.ask(np.concatenate([top_away(trial) for trial in trials.values()]))
             self._judged |= {(m, i): aopc(trial) for m, trial in trials.items()}
         values = [[self._judged[m, i] for m in finalists] for i in inputs]
         return np.array(values).reshape(len(inputs), len(finalists))
 
-    def measured(self, number: int) -> Contender:
+    def measured(self, number: int) -> Candidate:
         """What a candidate takes; readings of attention came from a shared record, so they are run for themselves."""
-        candidate = self.field.candidates[number]
+        candidate = self.pool.candidates[number]
         options = {k: v for k, v in candidate.options.items() if k != "first_token"}
-        done = self.field.measured.get(candidate.name)
-        if done is None or self.budget.seconds:  # a second run is warm: what is loaded once is no part of it
-            asked = Contender(candidate.name, candidate.method, options)
-            done = filled(asked, self.games, self.games.scalar)
-        return done
+        if candidate.explanations and not self.budget.seconds:
+            return candidate
+        # Seconds are those of a second run: what is loaded once does not count.
+        return evaluated(Candidate(candidate.method, options), self.games, self.games.scalar)
 
 
 def _first_readings(mean_M: Array) -> list[int]:

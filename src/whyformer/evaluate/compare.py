@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 from whyformer.engines.perturbation.players import FRACTIONS
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.agreement import agreement, ranking_agreement
-from whyformer.evaluate.contender import Contender, filled, other_games, wanted
+from whyformer.evaluate.candidate import Candidate, evaluated, other_games, wanted
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import (
     CEILING,
@@ -318,7 +318,7 @@ def compare(
 def comparing(
     explainer: CoreExplainer,
     inputs: Any,
-    contenders: list[Contender],
+    candidates: list[Candidate],
     judged: Judged,
     settings: dict[str, Any],
     scalar: str = "logit",
@@ -346,7 +346,7 @@ def comparing(
             targets = games.wanted_targets  # what the model said, not what its copy says
             others = stack.enter_context(games_of(other, inputs, **settings | {"target": targets}))
         needs = Needs(any("soft_erasure" in metric.needs for metric, _ in judged), others)
-        yield _compared(games, contenders, judged, marks, scalar, needs, whole), games
+        yield _compared(games, candidates, judged, marks, scalar, needs, whole), games
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
@@ -376,10 +376,10 @@ def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
 
 
 def _compared(
-    games: Games, contenders: list[Contender], judged: Judged, marks: Annotations, scalar: str, needs: Needs, whole: int
+    games: Games, candidates: list[Candidate], judged: Judged, marks: Annotations, scalar: str, needs: Needs, whole: int
 ) -> Comparison:
-    otherwise = other_games(games, contenders)
-    done = [filled(entry, games, scalar, whole) for entry in games.track(contenders, "explaining")]
+    otherwise = other_games(games, candidates)
+    done = [evaluated(candidate, games, scalar, whole) for candidate in games.track(candidates, "explaining")]
     failures = {e.name: e.failure for e in done if e.failure}
     done = [e for e in done if not e.failure]
     if not done:
@@ -417,7 +417,7 @@ def _compared(
         leaders=tuple(_leader(m, values[m.name], methods, games) for m in decisive),
         metric_agreement=ranking_agreement(_goodness(decisive, values, methods)).tolist(),
     )
-    vars(comparison)["explained"] = {entry.name: entry.explanations for entry in done}
+    vars(comparison)["explained"] = {candidate.name: candidate.explanations for candidate in done}
     return comparison
 
 
@@ -444,19 +444,19 @@ def _value(games: Games) -> str | None:
     return "log-probability of the answer" if games.batch.answers else None
 
 
-def _rows(contenders: list[Contender], judged: Judged, values: Values, games: Games) -> tuple[ComparedMethod, ...]:
-    names = [e.name for e in contenders]
+def _rows(candidates: list[Candidate], judged: Judged, values: Values, games: Games) -> tuple[ComparedMethod, ...]:
+    names = [e.name for e in candidates]
     scores = {m.name: _scores(m, values[m.name], names, games) for m, _ in judged}
     decisive = [m.name for m, _ in judged if m.kind in RANKED] or list(scores)
     mean_rank = {name: mean_of([scores[m][name].rank for m in decisive]) for name in names}
-    order = sorted(contenders, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
+    order = sorted(candidates, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
     places = rankdata([mean_rank[e.name] for e in order], method="min", nan_policy="omit")
     rows = []
-    for entry, place in zip(order, places, strict=True):
-        by_metric = {m: by_method[entry.name] for m, by_method in scores.items()}
-        costs = (entry.forwards, entry.backwards, entry.seconds, entry.peak_bytes)
-        options = games.options_of(entry.method, entry.options)
-        rows.append(ComparedMethod(entry.name, entry.method, options, by_metric, float(place), *costs))
+    for candidate, place in zip(order, places, strict=True):
+        by_metric = {m: by_method[candidate.name] for m, by_method in scores.items()}
+        costs = (candidate.forwards, candidate.backwards, candidate.seconds, candidate.peak_bytes)
+        options = games.options_of(candidate.method, candidate.options)
+        rows.append(ComparedMethod(candidate.name, candidate.method, options, by_metric, float(place), *costs))
     for name, kind in ((FLOOR, "floor"), (CEILING, "ceiling")):
         known = {m: by_method[name] for m, by_method in scores.items() if not math.isnan(by_method[name].mean)}
         if known:
@@ -506,14 +506,14 @@ def _untuned(judged: Judged, needs: Needs) -> list[str]:
     ]
 
 
-def _warnings(games: Games, contenders: list[Contender], scores: list[Array]) -> tuple[str, ...]:
+def _warnings(games: Games, candidates: list[Candidate], scores: list[Array]) -> tuple[str, ...]:
     warnings = list(games.doubts())
     flat = sum((np.ptp(s, axis=1) == 0).astype(int) for s in scores if s.shape[1] > 1)
-    for entry, count in zip(contenders, np.broadcast_to(flat, len(contenders)), strict=True):
+    for candidate, count in zip(candidates, np.broadcast_to(flat, len(candidates)), strict=True):
         if count:
             warnings.append(
-                f"{entry.name}: all scores are equal on {count} of {len(scores)} inputs, so its order there is that of "
-                "the positions."
+                f"{candidate.name}: all scores are equal on {count} of {len(scores)} inputs, so units are ranked "
+                "there by their positions."
             )
     if games.input_count < 10:
         warnings.append(

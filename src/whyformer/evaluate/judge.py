@@ -13,7 +13,7 @@ import numpy as np
 from whyformer.engines.perturbation.game import Game
 from whyformer.engines.perturbation.players import count_of, only_top, without_top
 from whyformer.errors import BadInput, reading
-from whyformer.evaluate.contender import Contender, Trial, scores_with_noise
+from whyformer.evaluate.candidate import Candidate, Trial, scores_with_noise
 from whyformer.evaluate.games import Games
 from whyformer.registry import Metric
 from whyformer.results.types import Units
@@ -180,10 +180,10 @@ class OneInput:
             self._searched[kind] = self.trial(ceiling_scores(self.game, kind), kind == "leave_one_out")
         return self._searched[kind]
 
-    def trial(self, scores_P: Array, signed: bool, entry: Contender | None = None) -> Trial:
+    def trial(self, scores_P: Array, signed: bool, candidate: Candidate | None = None) -> Trial:
         again = None
-        if entry is not None:
-            again = partial(scores_with_noise, self.games, entry, self.scalar, self.number)
+        if candidate is not None:
+            again = partial(scores_with_noise, self.games, candidate, self.scalar, self.number)
         return Trial(
             np.asarray(scores_P, dtype=float),
             self.game,
@@ -191,7 +191,7 @@ class OneInput:
             self.seed,
             self.units,
             self.parts,
-            None if entry is None else entry.explanations[self.number],
+            None if candidate is None else candidate.explanations[self.number],
             self.rationale,
             self.region,
             again,
@@ -202,16 +202,16 @@ class OneInput:
 
 def judge(
     one: OneInput,
-    contenders: list[Contender],
+    candidates: list[Candidate],
     judged: Judged,
     values: Values,
     curves: Curves,
 ) -> None:
     number, drawn = one.number, random_scores(len(one.parts), one.number, one.games.seed)
     trials = {}
-    for entry in contenders:
-        explanation = entry.explanations[number]
-        trials[entry.name] = one.trial(explanation.scores[one.parts], explanation.signed, entry)
+    for candidate in candidates:
+        explanation = candidate.explanations[number]
+        trials[candidate.name] = one.trial(explanation.scores[one.parts], explanation.signed, candidate)
     floor = [one.trial(scores, False) for scores in drawn]
     _ask_together(one, [*trials.values(), *floor], judged)
     for metric, options in judged:

@@ -14,12 +14,20 @@ from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.agreement import chance_of_lead
 from whyformer.evaluate.budget import AffordableMethods, Budget, Rates, budget_of, nothing_fits, price_of, within_effort
-from whyformer.evaluate.candidates import SPACES, Candidate, Field, field_of, halves, truthfulness_of
-from whyformer.evaluate.contender import Contender, Trial, other_games, wanted
+from whyformer.evaluate.candidate import Candidate, Trial, other_games, wanted
+from whyformer.evaluate.candidate_pool import SPACES, CandidatePool, halves, pool_of, truthfulness_of
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
-from whyformer.evaluate.recommendation import ANY, SCOPES, Budgeted, ChosenMethod, Contestant, Outcome, Recommendation
+from whyformer.evaluate.recommendation import (
+    ANY,
+    SCOPES,
+    Budgeted,
+    CandidateOutcome,
+    ChosenMethod,
+    Outcome,
+    Recommendation,
+)
 from whyformer.evidence import spread
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Count, Hold, NotEmpty, OneOf, Replacement, Seed, checked
@@ -35,25 +43,25 @@ LAST, MEAN = "last-layer attention", "mean attention"
 
 def outcomes_of(
     games: Games,
-    field: Field,
+    pool: CandidatePool,
     chosen: Mapping[tuple[str, str], ChosenMethod],
     group_of: Mapping[int, str],
     fallback: Mapping[str, int],
     search: bool = True,
 ) -> tuple[Outcome, ...]:
     """One outcome per class of cost, then the usual readings, what could not be chosen, floor and (search) ceiling."""
-    number_of = {c.name: m for m, c in enumerate(field.candidates)}
-    usual = _usual(field)
+    number_of = {c.name: m for m, c in enumerate(pool.candidates)}
+    usual = _usual(pool)
     values: dict[str, list[float]] = {}
     for i in games.track(list(group_of), "testing"):
-        game, scores_MP = games.game(i), field.scores[i]
-        contenders: dict[str, Array] = {}
+        game, scores_MP = games.game(i), pool.scores[i]
+        compared: dict[str, Array] = {}
         for cost_class, other in fallback.items():
             choice = chosen.get((group_of[i], cost_class))
-            contenders[cost_class] = scores_MP[other if choice is None else number_of[choice.name]]
-        contenders |= {name: scores_MP[m] for name, m in usual.items()}
-        contenders |= {name: scores[i] for name, scores in field.aside.items()}
-        trials = {name: Trial(scores, game) for name, scores in contenders.items()}
+            compared[cost_class] = scores_MP[other if choice is None else number_of[choice.name]]
+        compared |= {name: scores_MP[m] for name, m in usual.items()}
+        compared |= {name: scores[i] for name, scores in pool.aside.items()}
+        trials = {name: Trial(scores, game) for name, scores in compared.items()}
         floor = [Trial(scores, game) for scores in random_scores(game.parts, i, games.seed)]
         game.ask(np.concatenate([top_away(t) for t in (*trials.values(), *floor)]))
         for name, trial in trials.items():
@@ -64,13 +72,11 @@ def outcomes_of(
     return _summed(values, fallback, chosen, games.seed, [games.of[i] for i in group_of])
 
 
-def _usual(field: Field) -> dict[str, int]:
+def _usual(pool: CandidatePool) -> dict[str, int]:
     """What people look at by habit, where it is among the candidates."""
     numbers = {}
-    last = max(
-        (c.options["layers"] for c in field.candidates if isinstance(c.options.get("layers"), int)), default=None
-    )
-    for m, candidate in enumerate(field.candidates):
+    last = max((c.options["layers"] for c in pool.candidates if isinstance(c.options.get("layers"), int)), default=None)
+    for m, candidate in enumerate(pool.candidates):
         options = candidate.options
         if candidate.method != "raw_attention" or options.get("heads", "mean") != "mean":
             continue
@@ -112,7 +118,7 @@ EVERYONE = "all inputs"
 
 def chosen_within(
     games: Games,
-    contenders: Sequence[Contender],
+    candidates: Sequence[Candidate],
     spaces: Sequence[str],
     known: list[int],
     budget: Budget,
@@ -121,13 +127,13 @@ def chosen_within(
     guided: bool,
 ) -> Recommendation:
     """The whole recommendation. guided: shap with a guide stands with as many evaluations as fit."""
-    standing = AffordableMethods(games, contenders, spaces, budget, value, guided)
-    field, over = standing.field, standing.over
+    standing = AffordableMethods(games, candidates, spaces, budget, value, guided)
+    pool, over = standing.pool, standing.over
     choosing, testing = halves(games, known) if report else (known, [])
     mean_M = standing.truth_M(choosing)
     finalists = standing.finalists(mean_M)
     measured = {m: standing.measured(m) for m in finalists}
-    finalists, dear = _within(field, measured, budget)
+    finalists, dear = _within(pool, measured, budget)
     over |= dear
     if not finalists:
         raise nothing_fits(budget, over, measured=True)
@@ -137,23 +143,23 @@ def chosen_within(
     tested_IM = standing.judged(finalists, testing, "testing")
     chance = chance_of_lead(tested_IM, column, games.seed, [games.of[i] for i in testing])
     rates, units = standing.rates, standing.units
-    contestants = _contestants(games, field, finalists, measured, chosen_IM, tested_IM, best, testing, rates, units)
-    candidate = field.candidates[best]
+    outcomes_within = _outcomes(games, pool, finalists, measured, chosen_IM, tested_IM, best, testing, rates, units)
+    candidate = pool.candidates[best]
     options = games.options_of(candidate.method, candidate.options)
     choice = ChosenMethod(EVERYONE, ANY, candidate.name, candidate.method, options, float(mean_M[best]), len(choosing))
     group_of = dict.fromkeys(testing, EVERYONE)
     chosen = {(EVERYONE, ANY): choice}  # a search for the ceiling would cost more than all the rest
-    outcomes = outcomes_of(games, field, chosen, group_of, {ANY: best}, search=False) if testing else ()
+    outcomes = outcomes_of(games, pool, chosen, group_of, {ANY: best}, search=False) if testing else ()
     few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
     return Recommendation(
         scope="dataset",
         choices=(choice,),
         outcomes=outcomes,
-        leaders=tuple((field.candidates[m].name, float(mean_M[m])) for m in np.argsort(-mean_M, kind="stable")[:10]),
+        leaders=tuple((pool.candidates[m].name, float(mean_M[m])) for m in np.argsort(-mean_M, kind="stable")[:10]),
         grid=(),
         grid_reading="",
-        candidates=len(field.candidates),
-        excluded=field.excluded,
+        candidates=len(pool.candidates),
+        excluded=pool.excluded,
         replacement=str(games.replacement),
         chosen_on=len(choosing),
         reported_on=len(testing),
@@ -163,32 +169,32 @@ def chosen_within(
         model=type(games.explainer.model).__name__,
         options={"value": value, "budget": str(budget)},
         held=games.held,
-        budgeted=Budgeted(str(budget), rates.backward, units, contestants, over, chance),
+        budgeted=Budgeted(str(budget), rates.backward, units, outcomes_within, over, chance),
     )
 
 
-def _within(field: Field, measured: dict[int, Contender], budget: Budget) -> tuple[list[int], dict[str, str]]:
+def _within(pool: CandidatePool, measured: dict[int, Candidate], budget: Budget) -> tuple[list[int], dict[str, str]]:
     """Candidates that also fit as measured, and what the others took; the cheapest of these first."""
     if not budget.seconds:
         return list(measured), {}
     slow = {m: done for m, done in measured.items() if not done.seconds <= budget.most}
     ordered = sorted(slow.items(), key=lambda pair: pair[1].seconds)
-    over = {field.candidates[m].name: f"{done.seconds:.3g} s as measured" for m, done in ordered}
+    over = {pool.candidates[m].name: f"{done.seconds:.3g} s as measured" for m, done in ordered}
     return [m for m in measured if m not in slow], over
 
 
-def _contestants(
+def _outcomes(
     games: Games,
-    field: Field,
+    pool: CandidatePool,
     finalists: Sequence[int],
-    measured: dict[int, Contender],
+    measured: dict[int, Candidate],
     chosen_IM: Array,
     tested_IM: Array,
     best: int,
     testing: Sequence[int],
     rates: Rates,
     units: int,
-) -> tuple[Contestant, ...]:
+) -> tuple[CandidateOutcome, ...]:
     """The choice first, the others by how they did where they were chosen."""
     unknown = np.full((3, len(finalists)), math.nan)
     means, ahead = unknown, unknown
@@ -198,9 +204,9 @@ def _contestants(
         ahead = np.stack(spread(tested_IM - tested_IM[:, [list(finalists).index(best)]], games.seed, of))
     rows = []
     for column, m in enumerate(finalists):
-        candidate, done = field.candidates[m], measured[m]
+        candidate, done = pool.candidates[m], measured[m]
         rows.append(
-            Contestant(
+            CandidateOutcome(
                 candidate.name,
                 candidate.method,
                 games.options_of(candidate.method, candidate.options),
@@ -279,7 +285,7 @@ def recommend(
     limit = None if budget is None else budget_of(budget)
     if limit is not None and scope != "dataset":
         raise BadInput(f"budget={budget!r} chooses one method for all inputs: leave scope={scope!r} out.")
-    contenders = wanted(methods)
+    candidates = wanted(methods)
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     explainer.advises = False
     settings = {
@@ -303,50 +309,52 @@ def recommend(
                 "value='probability' is made of logits, and this model returns probabilities already: use "
                 "value='logit', which takes what it returns, or pass a model without the softmax or sigmoid at its end."
             )
-        otherwise = other_games(games, contenders)
+        otherwise = other_games(games, candidates)
         if limit is not None:
-            guided = methods is None or any(entry.method == "shap" for entry in contenders)
-            within = chosen_within(games, contenders, spaces, known, limit, value, report, guided)
+            guided = methods is None or any(candidate.method == "shap" for candidate in candidates)
+            within = chosen_within(games, candidates, spaces, known, limit, value, report, guided)
             return replaced(within, warnings=(*otherwise, *within.warnings))
         mean_units = float(np.mean([len(units) for units in games.units]))
-        contenders, dear = (contenders, {}) if methods is not None else within_effort(contenders, mean_units, effort)
-        field = field_of(games, spaces, contenders)
-        field.excluded.update(dear)
-        if not field.candidates:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in field.excluded.items())
+        candidates, dear = (candidates, {}) if methods is not None else within_effort(candidates, mean_units, effort)
+        pool = pool_of(games, spaces, candidates)
+        pool.excluded.update(dear)
+        if not pool.candidates:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.excluded.items())
             raise NotOffered(f"none of the candidates can explain this model: {reasons}")
-        best = _recommended(games, field, known, scope, report, value)
+        best = _recommended(games, pool, known, scope, report, value)
         return replaced(best, warnings=(*otherwise, *best.warnings))
 
 
-def _recommended(games: Games, field: Field, known: list[int], scope: str, report: bool, value: str) -> Recommendation:
+def _recommended(
+    games: Games, pool: CandidatePool, known: list[int], scope: str, report: bool, value: str
+) -> Recommendation:
     choosing, testing = halves(games, known) if report and scope != "instance" else (known, known)
     testing = testing if report else []
-    truth_MI = truthfulness_of(games, field, choosing, value)
+    truth_MI = truthfulness_of(games, pool, choosing, value)
     groups = _groups(games, choosing, scope)
     choices = tuple(
-        _choice(games, field, truth_MI[:, members].mean(1), group, cost_class, len(members))
+        _choice(games, pool, truth_MI[:, members].mean(1), group, cost_class, len(members))
         for group, members in groups.items()
         for cost_class in (ANY, *CLASSES)
-        if any(cost_class in (ANY, c.cost_class) for c in field.candidates)
+        if any(cost_class in (ANY, c.cost_class) for c in pool.candidates)
     )
     mean_M = truth_MI[:, choosing].mean(1)
     leaders = np.argsort(-mean_M, kind="stable")[:LEADERS]
-    grid, reading = _grid(field.candidates, mean_M)
+    grid, reading = _grid(pool.candidates, mean_M)
     group_of = {i: _group(games, i, scope) for i in testing}
     warnings = _warnings(groups, group_of, scope, len(choosing))
     chosen = {(c.group, c.cost_class): c for c in choices}
-    outcomes = outcomes_of(games, field, chosen, group_of, _best_of_all(field, mean_M)) if testing else ()
+    outcomes = outcomes_of(games, pool, chosen, group_of, _best_of_all(pool, mean_M)) if testing else ()
     warnings = (*games.doubts(), *warnings)  # the variants have been run by now
     return Recommendation(
         scope=scope,
         choices=choices,
         outcomes=outcomes,
-        leaders=tuple((field.candidates[m].name, float(mean_M[m])) for m in leaders),
+        leaders=tuple((pool.candidates[m].name, float(mean_M[m])) for m in leaders),
         grid=grid,
         grid_reading=reading,
-        candidates=len(field.candidates),
-        excluded=field.excluded,
+        candidates=len(pool.candidates),
+        excluded=pool.excluded,
         replacement=str(games.replacement),
         chosen_on=len(choosing),
         reported_on=len(testing),
@@ -372,19 +380,19 @@ def _groups(games: Games, choosing: list[int], scope: str) -> dict[str, list[int
     return groups
 
 
-def _best_of_all(field: Field, mean_M: Array) -> dict[str, int]:
+def _best_of_all(pool: CandidatePool, mean_M: Array) -> dict[str, int]:
     """Per class of cost the best over all inputs, for those whose own group had none to choose by."""
     best = {}
     for cost_class in (ANY, *CLASSES):
-        stands = [m for m, c in enumerate(field.candidates) if cost_class in (ANY, c.cost_class)]
+        stands = [m for m, c in enumerate(pool.candidates) if cost_class in (ANY, c.cost_class)]
         if stands:
             best[cost_class] = stands[int(np.argmax(mean_M[stands]))]
     return best
 
 
-def _choice(games: Games, field: Field, mean_M: Array, group: str, cost_class: str, inputs: int) -> ChosenMethod:
-    best = _best_of_all(field, mean_M)[cost_class]
-    chosen = field.candidates[best]
+def _choice(games: Games, pool: CandidatePool, mean_M: Array, group: str, cost_class: str, inputs: int) -> ChosenMethod:
+    best = _best_of_all(pool, mean_M)[cost_class]
+    chosen = pool.candidates[best]
     options = games.options_of(chosen.method, chosen.options)
     return ChosenMethod(group, cost_class, chosen.name, chosen.method, options, float(mean_M[best]), inputs)
 

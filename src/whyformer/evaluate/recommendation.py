@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class CandidateOutcome:
     """One method with options that fits into the budget."""
 
     name: str
@@ -46,18 +46,18 @@ class Budgeted:
     limit: str  # "20 forwards", "2 s"
     backward: float  # what a backward counted as, in forwards
     units: int  # of the longest input, which prices are for
-    contestants: tuple[Contestant, ...]
+    candidates: tuple[CandidateOutcome, ...]
     over: dict[str, str] = field(default_factory=dict)  # method → what it would cost, or did
     chance: float = math.nan  # of a lead like that of the best in hindsight, if nobody had any
 
     @property
-    def choice(self) -> Contestant:
-        return self.contestants[0]
+    def choice(self) -> CandidateOutcome:
+        return self.candidates[0]
 
     @property
-    def hindsight(self) -> Contestant:
+    def hindsight(self) -> CandidateOutcome:
         """The best single method on the inputs that test, which nobody could know beforehand."""
-        return max(self.contestants, key=lambda c: (c.mean, c is self.choice))
+        return max(self.candidates, key=lambda c: (c.mean, c is self.choice))
 
     @property
     def behind(self) -> bool:
@@ -67,7 +67,7 @@ class Budgeted:
     @property
     def verdict(self) -> str:
         choice, best = self.choice, self.hindsight
-        words = f"Within {self.limit}, {choice.name} was chosen among {len(self.contestants)}"
+        words = f"Within {self.limit}, {choice.name} was chosen among {len(self.candidates)}"
         if math.isnan(choice.mean):
             return words + "."
         if best is choice:

@@ -208,7 +208,7 @@ def _budget_view(result: Any) -> list[View]:
         return []
     seconds = not budgeted.limit.endswith("forwards")
     rows = []
-    for one in budgeted.contestants:
+    for one in budgeted.candidates:
         mean = "–" if math.isnan(one.mean) else f"{one.mean:.3f}"
         mean += "" if math.isnan(one.low) else f" ({one.low:.3f}–{one.high:.3f})"
         price = f"{one.price * 1000:,.0f} ms" if seconds else f"{one.price:.0f}"

@@ -19,7 +19,7 @@ from whyformer.engines.perturbation.players import (
     without_top,
 )
 from whyformer.errors import one_of
-from whyformer.evaluate.contender import Trial
+from whyformer.evaluate.candidate import Trial
 from whyformer.parameters import NotEmpty, OneOf, Share
 from whyformer.registry import metric
 from whyformer.shapes import Array

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from whyformer.engines.perturbation.players import order_of, random_sets
-from whyformer.evaluate.contender import Trial
+from whyformer.evaluate.candidate import Trial
 from whyformer.evaluate.metrics.faithfulness import Value, falls
 from whyformer.parameters import Count, Limits, Share, Weight
 from whyformer.registry import metric

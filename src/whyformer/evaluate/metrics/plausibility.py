@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from whyformer.engines.perturbation.players import count_of, order_of
-from whyformer.evaluate.contender import Trial
+from whyformer.evaluate.candidate import Trial
 from whyformer.parameters import Limits, Share
 from whyformer.registry import metric
 from whyformer.shapes import Array

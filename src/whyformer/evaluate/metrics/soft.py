@@ -11,7 +11,7 @@ import numpy as np
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.engines.perturbation.players import count_of, order_of
 from whyformer.errors import NotOffered
-from whyformer.evaluate.contender import Trial
+from whyformer.evaluate.candidate import Trial
 from whyformer.evaluate.metrics.faithfulness import Fractions, Value
 from whyformer.parameters import Count, Limits, NotEmpty
 from whyformer.registry import metric

@@ -7,7 +7,7 @@ for by name: ``explain(model, x, method="raw_attention", layers=3, heads=1, read
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from whyformer.engines.attention.maps import row_normalized
 from whyformer.errors import AmbiguousLayout, NotOffered, WhyformerError
-from whyformer.evaluate.contender import Contender, filled, named
+from whyformer.evaluate.candidate import Candidate, evaluated
 from whyformer.evaluate.games import Games
 from whyformer.evaluate.metrics.faithfulness import ranked
 from whyformer.loan.borrow import refuse_without_gradients
@@ -29,20 +29,6 @@ SPACES = ("attention", "gradient", "rollout")
 READINGS = ("row", "column", "column_mean", "column_max")
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One way to explain, and what it costs."""
-
-    method: str
-    options: dict[str, Any] = field(default_factory=dict)
-    signed: bool = False
-    cost_class: str = CLASSES[0]
-
-    @property
-    def name(self) -> str:
-        return named(self.method, self.options)
-
-
 def cost_class_of(method: str, options: dict[str, Any]) -> str:
     entry = get_method(method)
     forwards, backwards = entry.cost(10, **entry.checked(options))
@@ -50,15 +36,14 @@ def cost_class_of(method: str, options: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Field:
-    """Everyone who stands: candidates, and per input their scores (M, P)."""
+class CandidatePool:
+    """All candidates that can be chosen, and their scores (M, P) on each input."""
 
     candidates: list[Candidate]
     scores: list[Array]
     excluded: dict[str, str]
     aside: dict[str, list[Array]]  # measured, but not to be chosen
     spaced: int = 0  # so many of the candidates, the first, are readings of attention
-    measured: dict[str, Contender] = field(default_factory=dict)  # of the others, what they took
 
 
 def candidates_of(spaces: Sequence[str], layers: int, heads: int) -> list[Candidate]:
@@ -179,7 +164,7 @@ def scores_of_each(runs: Sequence[Run], spaces: Sequence[str], alone: Any) -> tu
     return candidates, scores
 
 
-# Who stands to be chosen: every reading of attention and every method, with their scores of all inputs.
+# The candidates that can be chosen: every reading of attention and every method, with their scores on all inputs.
 
 LEAVE_ONE_OUT = {"occlusion", "two_ended"}  # wholly, or half
 BY_CONSTRUCTION = "leave-one-out is what RFT is made of: it would win by construction. Its AOPC is shown beside."
@@ -192,8 +177,8 @@ SPACED = {
 }
 
 
-def field_of(games: Games, spaces: Sequence[str], contenders: Sequence[Contender], aside: bool = True) -> Field:
-    """Who stands: the readings of the spaces, then the methods. aside: leave-one-out is measured but not chosen."""
+def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], aside: bool = True) -> CandidatePool:
+    """Evaluate the readings of the spaces, then the methods. aside: leave-one-out is measured but cannot be chosen."""
     excluded: dict[str, str] = {}
     candidates: list[Candidate] = []
     scores: list[Array] = [np.zeros((0, len(parts)), np.float32) for parts in games.parts]
@@ -206,30 +191,27 @@ def field_of(games: Games, spaces: Sequence[str], contenders: Sequence[Contender
         except WhyformerError as reason:
             excluded["attention aggregations"] = str(reason)
     beside: dict[str, list[Array]] = {}
-    spaced, measured = len(candidates), dict[str, Contender]()
-    if candidates:  # these methods stand with all of their options already
-        contenders = [e for e in contenders if SPACED.get(e.method) not in spaces or e.options]
-    for entry in games.track(list(contenders), "explaining"):
-        done = filled(entry, games, games.scalar)
+    spaced = len(candidates)
+    if candidates:  # the spaces hold these methods with all of their options already
+        methods = [m for m in methods if SPACED.get(m.method) not in spaces or m.options]
+    for candidate in games.track(list(methods), "explaining"):
+        done = evaluated(candidate, games, games.scalar)
         if done.failure:
-            excluded[entry.name] = done.failure
+            excluded[done.name] = done.failure
             continue
-        entry_scores = [s.scores[parts] for s, parts in zip(done.explanations, games.parts, strict=True)]
-        if aside and entry.method in LEAVE_ONE_OUT:
-            excluded[entry.name] = BY_CONSTRUCTION
-            beside[entry.name] = entry_scores
+        own_scores = [e.scores[parts] for e, parts in zip(done.explanations, games.parts, strict=True)]
+        if aside and done.method in LEAVE_ONE_OUT:
+            excluded[done.name] = BY_CONSTRUCTION
+            beside[done.name] = own_scores
             continue
-        measured[entry.name] = done
-        cost = cost_class_of(entry.method, entry.options)
-        candidates.append(Candidate(entry.method, entry.options, done.explanations[0].signed, cost))
-        scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, entry_scores, strict=True)]
-        without = _without_first_tokens(games, entry_scores)
+        done = replace(done, cost_class=cost_class_of(done.method, done.options))
+        candidates.append(done)
+        scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, own_scores, strict=True)]
+        without = _without_first_tokens(games, own_scores)
         if without is not None:  # where a model parks attention there, the method may explain better without it
-            options = {**entry.options, "first_token": False}
-            candidates.append(Candidate(entry.method, options, done.explanations[0].signed, cost))
-            measured[candidates[-1].name] = done
+            candidates.append(replace(done, options={**done.options, "first_token": False}))
             scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, without, strict=True)]
-    return Field(candidates, scores, excluded, beside, spaced, measured)
+    return CandidatePool(candidates, scores, excluded, beside, spaced)
 
 
 def _without_first_tokens(games: Games, scores: Sequence[Array]) -> list[Array] | None:
@@ -263,15 +245,15 @@ def halves(games: Games, known: list[int]) -> tuple[list[int], list[int]]:
     return [i for i in known if games.of[i] in first], [i for i in known if games.of[i] not in first]
 
 
-def truthfulness_of(games: Games, field: Field, inputs: Sequence[int], value: str) -> Array:
+def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], value: str) -> Array:
     """(M, I) ranked truthfulness of every candidate on these inputs, NaN elsewhere."""
-    truth_MI = np.full((len(field.candidates), games.size), np.nan)
-    signed = np.array([c.signed for c in field.candidates])
+    truth_MI = np.full((len(pool.candidates), games.size), np.nan)
+    signed = np.array([c.signed for c in pool.candidates])
     for i in games.track(list(inputs), "choosing"):
         # NOTE[DIFF] the authors take the probability, which hardly moves where a model is sure, so that what speaks
         # against the class looks like nothing and methods that name it lose; value="probability" is theirs.
         drops = games.game(i).drops(value)
         for kind in (True, False):
             if (signed == kind).any():
-                truth_MI[signed == kind, i] = ranked(field.scores[i][signed == kind], drops, kind)
+                truth_MI[signed == kind, i] = ranked(pool.scores[i][signed == kind], drops, kind)
     return truth_MI

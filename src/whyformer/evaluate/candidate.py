@@ -1,4 +1,4 @@
-"""An entry: a method with its options, what it says of every input, and what that took."""
+"""Candidate: a method with its options, its explanations of all inputs and their cost; Trial: what a metric gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.code_reach import is_library
-from whyformer.registry import get_method, list_methods
+from whyformer.registry import CLASSES, get_method, list_methods
 from whyformer.results.codec import is_whole, read_piece, write_piece
 from whyformer.results.types import Explanation
 from whyformer.run import Run
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from whyformer.engines.perturbation.game import Game
     from whyformer.evaluate.soft_game import SoftGame
     from whyformer.results.types import Units
-
 
 # A trial: the scores that a method gave to the parts of one input, and all that a metric may ask to judge them.
 
@@ -73,12 +72,13 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class Contender:
-    """One method with its options, and its explanation of every input; or the reason why it has none."""
+class Candidate:
+    """A method with its options. Once evaluated, its explanation of every input, or the reason why it has none."""
 
-    name: str
     method: str
     options: dict[str, Any] = field(default_factory=dict)
+    signed: bool = False
+    cost_class: str = CLASSES[0]
     explanations: tuple[Explanation, ...] = ()
     forwards: float = float("nan")
     backwards: float = float("nan")
@@ -86,25 +86,30 @@ class Contender:
     peak_bytes: int | None = None  # of the call that explained all inputs
     failure: str = ""
 
+    @property
+    def name(self) -> str:
+        """For example ``raw_attention(layers=mean)``."""
+        return named(self.method, self.options)
 
-def wanted(methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None) -> list[Contender]:
+
+def wanted(methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None) -> list[Candidate]:
     """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor."""
     if methods is None:
-        return [Contender(name, name) for name in list_methods() if name != "random"]
+        return [Candidate(name) for name in list_methods() if name != "random"]
     if isinstance(methods, (str, Mapping)):
         methods = [methods]
-    contenders = []
+    candidates = []
     for one in methods:
         options = {} if isinstance(one, str) else {k: v for k, v in one.items() if k != "method"}
         name = one if isinstance(one, str) else one.get("method")
         if name is None:
             raise BadInput(f"{one!r} names no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
-        entry = get_method(name)
-        entry.checked(options)
-        contenders.append(Contender(named(entry.name, options), entry.name, options))
-    if len({e.name for e in contenders}) != len(contenders):
-        raise BadInput(f"a method is named twice: {', '.join(e.name for e in contenders)}.")
-    return contenders
+        method = get_method(name)
+        method.checked(options)
+        candidates.append(Candidate(method.name, options))
+    if len({e.name for e in candidates}) != len(candidates):
+        raise BadInput(f"a method is named twice: {', '.join(e.name for e in candidates)}.")
+    return candidates
 
 
 def named(method: str, options: Mapping[str, Any]) -> str:
@@ -113,28 +118,29 @@ def named(method: str, options: Mapping[str, Any]) -> str:
     return f"{method}({inside})" if inside else method
 
 
-def filled(entry: Contender, games: Games, scalar: str, whole: int = 0) -> Contender:
+def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -> Candidate:
     """Explain all inputs by one method. A method that does not fit this model is returned with the reason.
 
     whole: the number of inputs, from the first, whose explanations keep their maps between positions. All maps of a
     comparison would take more memory than the rest of it.
     """
-    settings: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed}
-    settings |= games.asked | games.options_of(entry.method, entry.options)
+    settings: dict[str, Any] = {"method": candidate.method, "scalar": scalar, "seed": games.seed}
+    settings |= games.asked | games.options_of(candidate.method, candidate.options)
     path = _path(settings, games, whole)
     if path is not None and is_whole(path):
-        return dataclasses.replace(read_piece(Contender, path), name=entry.name, options=entry.options)
+        return dataclasses.replace(read_piece(Candidate, path), options=candidate.options)
     settings |= {"target": games.wanted_targets, "batch_size": games.batch_size, "progress": False}
     try:
         explanations = games.explainer.explain(games.inputs, **settings)
     except WhyformerError as reason:
-        return dataclasses.replace(entry, failure=str(reason))
+        return dataclasses.replace(candidate, failure=str(reason))
     except Exception as error:  # one broken method must not lose the others
-        return dataclasses.replace(entry, failure=f"failed: {type(error).__name__}: {error}")
+        return dataclasses.replace(candidate, failure=f"failed: {type(error).__name__}: {error}")
     kept = [e if i < whole else e.replace(matrix=None, layers=None, detail=None) for i, e in enumerate(explanations)]
     done = dataclasses.replace(
-        entry,
+        candidate,
         explanations=tuple(kept),
+        signed=explanations[0].signed,
         forwards=float(np.mean([e.cost.forwards for e in explanations])),
         backwards=float(np.mean([e.cost.backwards for e in explanations])),
         seconds=float(np.mean([e.cost.seconds for e in explanations])),
@@ -145,28 +151,28 @@ def filled(entry: Contender, games: Games, scalar: str, whole: int = 0) -> Conte
     return done
 
 
-def other_games(games: Games, entries: Sequence[Contender]) -> list[str]:
+def other_games(games: Games, candidates: Sequence[Candidate]) -> list[str]:
     """Methods that were told to hold something else than the judge holds."""
     remarks = []
-    for entry in entries:
-        if "hold" in entry.options:
-            held_U = games.held_by(entry.options["hold"])
+    for candidate in candidates:
+        if "hold" in candidate.options:
+            held_U = games.held_by(candidate.options["hold"])
             if any((a != b).any() for a, b in zip(held_U, games.held_U, strict=True)):
                 remarks.append(
-                    f"{entry.name} holds other parts than it is judged on: name them as the hold of the judge, too, "
-                    "and both play one game."
+                    f"{candidate.name} holds other parts than those that are held in the evaluation: pass the same "
+                    "hold=… to both."
                 )
     return remarks
 
 
-def explains_one(entry: Contender, games: Games) -> bool:
+def explains_one(candidate: Candidate, games: Games) -> bool:
     """Whether a method runs here, tried on the shortest input."""
     number = int(np.argmin([len(u) for u in games.units]))
     settings: dict[str, Any] = {"scalar": games.scalar, "seed": games.seed, "progress": False, **games.asked}
     settings["target"] = None if games.wanted_targets is None else [games.targets[number]]
-    options = games.options_of(entry.method, entry.options)
+    options = games.options_of(candidate.method, candidate.options)
     try:
-        games.explainer.explain(one_input(games.inputs, number), method=entry.method, **settings, **options)
+        games.explainer.explain(one_input(games.inputs, number), method=candidate.method, **settings, **options)
     except Exception:  # whoever fails in a way of its own does not run either
         return False
     return True
@@ -219,7 +225,7 @@ class NoisyEmbedding(TorchFunctionMode):
         return out + self.noise_ND[: out.shape[-2]]
 
 
-def scores_with_noise(games: Games, entry: Contender, scalar: str, number: int, draw: int, radius: float) -> Array:
+def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: int, draw: int, radius: float) -> Array:
     """(P,) scores of one input with uniform noise of ± radius × the spread of its numbers; NaN where it has none."""
     modality, batch = games.modality, games.batch.select([number])
     generator = torch.Generator().manual_seed(hash((games.seed, number, draw)) % 2**31)
@@ -238,12 +244,12 @@ def scores_with_noise(games: Games, entry: Contender, scalar: str, number: int, 
         if not floats or modality.embeds:
             return np.full(len(games.parts[number]), np.nan)
         batch = batch.with_tensors(**{k: v + noise(v.shape, v, v.float().std().to(v.dtype)) for k, v in floats.items()})
-    method = get_method(entry.method)
+    method = get_method(candidate.method)
     study = games.run_of(number)[0].study
     run = Run(
         modality, batch, study, target=games.wanted_targets and [games.targets[number]], scalar=scalar, seed=games.seed
     )
     with mode:
-        attribution = method.run(run, **method.checked(games.options_of(entry.method, entry.options)))
+        attribution = method.run(run, **method.checked(games.options_of(candidate.method, candidate.options)))
     scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
     return games.per_part(number, scores)
