@@ -55,14 +55,14 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     case = CASES[name]
     model = case.build(case.implementations[0])
     # The study, the audit (in one pass where attention is torch's own), a plain pass, and by what was found: a second
-    # length (texts) or the picture turned around, a measured slope (attention gradients; torch's own is measured in the
-    # plain pass), whether a language model sees later tokens.
+    # length (texts) or the picture turned around, a measured slope (attention gradients), whether a language model sees
+    # later tokens.
     own = name in {"bert", "gpt2", "vit"}
     audit = 1 if own else 2
     second = name in {"bert", "gpt2", "timm_unfused"}  # of vit, the audit's own pass
     # Whether units stand at their positions, where the audit does not tell.
     placed = name in {"timm_unfused", "folded_heads"}
-    passes = 1 + audit + 1 + second + placed + (name == "gpt2") + (method == "generic_attention" and not own)
+    passes = 1 + audit + 1 + second + placed + (name == "gpt2") + (method == "generic_attention")
     with counted(model) as calls:  # one hook for both calls: another one would be another model
         for setup in (passes, 0):
             found = wf.explain(model, case.inputs(), method=method, target=0)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -17,11 +16,9 @@ from tests.models import CASES
 from tests.study.test_replay import IDS, PICTURE, Model
 from tests.study.test_slopes import Reversed
 from whyformer.capture import intercept, roles
-from whyformer.capture.sway import Direction, Sway
 from whyformer.errors import CaptureError, NotOffered, PartlyCaptured, WhyformerError
 
 METHOD = "generic_attention"
-kernel = F.scaled_dot_product_attention
 
 
 def refused(model: nn.Module, inputs: dict[str, Tensor], how: Any, match: str = ".") -> None:
@@ -37,7 +34,7 @@ def counted(model: nn.Module) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize(("inputs", "passes"), [(IDS, 4), (PICTURE, 3)], ids=["text", "picture"])
+@pytest.mark.parametrize(("inputs", "passes"), [(IDS, 5), (PICTURE, 4)], ids=["text", "picture"])
 def test_the_pass_that_was_studied_is_differentiated(inputs: dict[str, Tensor], passes: int) -> None:
     model = Model(picture=inputs is PICTURE).eval()
     calls = counted(model)
@@ -169,27 +166,16 @@ def test_layers_that_are_recomputed_say_the_same() -> None:
         np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
 
 
-# One pass by itself, in which attention is swayed, for two questions
-
-
 def quiet(model: Model, share: float = 0.1) -> Model:
-    """The same with smaller logits, which roundings hide a small step behind."""
+    """Return the model with smaller logits, beside which rounding errors are larger."""
     with torch.no_grad():
         model.head.weight.mul_(share)
         model.head.bias.mul_(share)
     return model
 
 
-@pytest.mark.parametrize("picture", [False, True])
-def test_where_one_pass_cannot_tell_each_question_has_its_own(picture: bool) -> None:
-    model, inputs = quiet(Model(picture=picture), 1e-3).eval(), PICTURE if picture else IDS
-    calls = counted(model)
-    found = wf.explain(model, inputs, method=METHOD, target=0)[0]
-    assert len(calls) == found.cost.setup_forwards + found.cost.forwards == (4 if picture else 5)
-
-
 @pytest.mark.parametrize("how", CUTS)
-def test_each_by_itself_is_refused_as_both_together(how: str) -> None:
+def test_gradients_that_are_no_slope_are_refused_where_logits_are_small(how: str) -> None:
     refused(quiet(Cut(CUTS[how], (0, 1, 2))).eval(), IDS, (CaptureError, NotOffered))
 
 
@@ -239,38 +225,3 @@ def test_inputs_that_change_each_other_are_run_singly() -> None:
         alone = wf.explain(Mixing().eval(), {"input_ids": two["input_ids"][row : row + 1]}, method=METHOD, target=0)
         np.testing.assert_allclose(found.scores, alone[0].scores, atol=1e-6)
         assert any("was run by itself" in warning for warning in found.warnings)
-
-
-class Disguised(Model):
-    """Attends by torch's kernel when someone looks, and by products when nobody does."""
-
-    @staticmethod
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if torch._C._len_torch_function_stack():
-            return kernel(q, k, v)
-        return (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1) @ v
-
-
-def test_a_model_that_uses_other_kernels_by_itself_is_asked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = wf.explain(Model().eval(), IDS, method=METHOD, target=0)[0]
-    monkeypatch.setattr(F, "scaled_dot_product_attention", Disguised.attend)
-    model = Disguised().eval()
-    calls = counted(model)
-    found = wf.explain(model, IDS, method=METHOD, target=0)[0]
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5 * np.abs(expected.scores).max())
-    assert len(calls) == found.cost.setup_forwards + found.cost.forwards == 6  # one of them in vain
-
-
-def test_a_swayed_kernel_is_a_changed_map() -> None:
-    torch.manual_seed(0)
-    q, k, v = torch.randn(3, 2, 4, 6, 8, dtype=torch.float64)
-    direction = Direction.of((2, 4, 6, 6), 3, q.device)
-    with Sway([direction], 1e-6) as sway:
-        swayed = kernel(q, k, v)
-    assert sway.fits
-    change_BHQK = direction.results_BHQ1.double() + direction.values_B1K1.double().transpose(2, 3)
-    assert bool((change_BHQK > 0.5).all() | (change_BHQK < -0.5).all())
-    map_BHQK = (q @ k.transpose(-1, -2) / 8**0.5).softmax(-1)
-    np.testing.assert_allclose((swayed - kernel(q, k, v)) / 1e-6, (map_BHQK * change_BHQK) @ v, atol=1e-5)
-    part = direction.part(slice(1, 2))
-    assert torch.equal(part.values_B1K1, direction.values_B1K1[1:])

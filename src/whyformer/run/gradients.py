@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,15 +21,11 @@ from whyformer.run.scores import ScoredBatch
 from whyformer.study.interference import (
     INPUT_SLOPES,
     Inputs,
-    held,
     require_input_slopes,
     require_reached,
     require_slopes,
     rounding_step,
 )
-from whyformer.study.swayed import OffSway, Swayed, may_sway
-
-OFF_SWAY = ("off sway",)  # of a study: the model attends otherwise when nobody looks
 
 
 class TracedBatch(ScoredBatch, ABC):
@@ -161,49 +156,6 @@ class TracedBatch(ScoredBatch, ABC):
             self.study.undisturbed.add(INPUT_SLOPES)
         self.notes.update(self.study.doubts)
 
-    def held_at_once(self, maps: Record, role: Recorder) -> bool:
-        """Whether one pass showed that gradients are slopes, and that looking changed nothing (study/swayed.py)."""
-        form = self._form(graph=True)
-        if role.lost or {form, ("slopes",)} & self.study.undisturbed or not self._may_sway(maps):
-            return False
-        if self.reading != "logit":  # of logits it is known how far they may move
-            return False
-        swayed = self._swayed(maps, self.scalars)
-        try:
-            held = swayed.says_both(self.modality.model, halves=not self.modality.mixes_rows)
-        except OffSway:
-            held = False
-            self.study.undisturbed.add(OFF_SWAY)
-        self.setup_forwards += swayed.passes
-        if held:
-            self.study.undisturbed.update({form, ("slopes",)})
-        return held
-
-    def _swayed(self, maps: Record, score: Callable[[Tensor], Tensor]) -> Swayed:
-        # A copy: what is remembered of a pass over the batch itself (what pairs of units add) is none of this one's.
-        return Swayed(maps, self._part_of(replace(self.together)), score)
-
-    def _may_sway(self, maps: Record) -> bool:
-        plain = self.rows_run == self.batch.size and not self.batch.reference_rows and bool(self.study.torch_own)
-        return plain and OFF_SWAY not in self.study.undisturbed and may_sway(self.modality.model, maps)
-
-    def _held_by_swaying(self, maps: Record, score: Callable[[Tensor], Tensor]) -> bool:
-        """Whether gradients are the slope that torch's own kernels have, where there are no others."""
-        if not self._may_sway(maps):
-            return False
-        swayed = self._swayed(maps, score)
-        with torch.no_grad():
-            score_B = score(maps.logits).detach()
-        try:
-            _, doubt, slope = held(swayed.measured, score_B)
-        except OffSway:
-            self.study.undisturbed.add(OFF_SWAY)
-            return False
-        finally:
-            self.setup_forwards += swayed.passes
-        self.study.doubts.extend([doubt] * bool(doubt))
-        return slope is None
-
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
         """Refuse gradients at the maps that are not the slope of the score (study/interference.py), once per model.
 
@@ -215,10 +167,6 @@ class TracedBatch(ScoredBatch, ABC):
         if not due:
             return
         score = self.scalars if score is None else score
-        if due == [("slopes",)] and self._held_by_swaying(maps, score):
-            self.study.undisturbed.add(("slopes",))
-            self.notes.update(self.study.doubts)
-            return
         output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
 
         def changed(rewrite: Rewrite) -> Tensor:

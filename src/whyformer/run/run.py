@@ -220,7 +220,7 @@ class Run(TracedBatch):
             self._see(None)
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
-        if not known_form and not (isinstance(role, Recorder) and self.held_at_once(maps, role)):
+        if not known_form:
             self.require_undisturbed(maps.logits, graph=grad)
         if isinstance(role, Recorder) and role.plan is not None and role.leaf is not None and role.watches:
             plans.watched = role.graph is None

@@ -148,7 +148,7 @@ def _require_along(
     scores: (B,) with each attention a step further along a direction, from where it is or from a point so far apart;
     direction and point go by a seed.
     """
-    noise = noise_of(torch.finfo(logits.dtype).eps, logits)
+    noise = _noise_of(torch.finfo(logits.dtype).eps, logits)
 
     def moved(apart: float, seed: int, step: float) -> float:
         with torch.no_grad():
@@ -191,7 +191,7 @@ class Inputs:
         def moved(step: float) -> float:
             return float(self.changed((numbers + step * direction).to(self.numbers.dtype)).double().sum())
 
-        noise = noise_of(self.step, self.logits)
+        noise = _noise_of(self.step, self.logits)
         return Measured(moved, float(terms.sum()), float(terms.square().sum().sqrt()), noise)
 
     def beside(self, apart: float, seed: int) -> Tensor:
@@ -231,7 +231,7 @@ def _require(
     each side, and no gradient is both. So a gradient that is not the slope here is still accepted if it is what
     autograd computes here, and if beside the ties autograd computes the slope.
     """
-    passes, doubt, slope = held(here, score_B)
+    passes, doubt, slope = _held(here, score_B)
     if slope is None:
         return passes, doubt
     if not here.agrees(at(0.0, 0)[0].slope, STEPS[0]):
@@ -239,7 +239,7 @@ def _require(
     passes += 1
     for seed in POINTS:
         there, other_B = at(APART, seed)
-        more, doubt, slope = held(there, other_B)
+        more, doubt, slope = _held(there, other_B)
         passes += 1 + more
         if slope is not None or doubt:
             raise refusal(there.slope, there.over(STEPS[0]) if slope is None else slope)
@@ -251,11 +251,11 @@ def _randn(like: Tensor, seed: int) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
 
 
-def noise_of(step: float, logits: Tensor) -> float:
+def _noise_of(step: float, logits: Tensor) -> float:
     return NOISE * step * (float(logits.detach().abs().max()) + 1) * len(logits) ** 0.5
 
 
-def held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
+def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
     """How many passes it took, what is left to say, and the slope that was measured, where it is another."""
 
     if measured.agrees((measured.moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0], STEPS[0]):
@@ -368,7 +368,7 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) ->
     everything, looked = slice(len(watched)), watched.detach().float()
     halves = halves and len(watched) > 1 and MIXES not in known_about(model)
     with torch.no_grad():
-        plain = halved(part, len(watched)) if halves else part(everything).detach().float()
+        plain = _halved(part, len(watched)) if halves else part(everything).detach().float()
         if same(model, plain, looked):
             if halves:
                 known_about(model)[MIXES] = False
@@ -395,7 +395,7 @@ def require_apart(model: nn.Module, together: Tensor, part: Part) -> int:
     if MIXES in facts or len(together) < 2:
         return 0
     with torch.no_grad():
-        halves = halved(part, len(together))
+        halves = _halved(part, len(together))
     if not same(model, halves, together.detach().float()):
         raise mixed(model, together.detach().float(), halves)
     facts[MIXES] = False
@@ -411,7 +411,7 @@ def mixed(model: nn.Module, together: Tensor, apart: Tensor) -> MixedInputs:
     )
 
 
-def halved(part: Part, rows: int) -> Tensor:
+def _halved(part: Part, rows: int) -> Tensor:
     """(rows, C) of two passes, over half of the rows each."""
     halves = [part(half).detach().float() for half in (slice(0, rows // 2), slice(rows // 2, rows))]
     return torch.cat(halves) if len({half.shape[1] for half in halves}) == 1 else halves[0]
