@@ -3,7 +3,7 @@
 Each model and method in fresh processes, a few times in turn; the fastest and leanest count. Time is that of the CPU,
 which other work on the machine changes little. The library is imported and the forward is warm before anything is
 measured: what the first call has over the second is the study of the model. Weights are random, but for "pets", which
-was trained: what is measured by a small step goes by what a model says, and untrained ones say little.
+was trained.
 ``python -m bench.first_call`` prints the table; ``python -m bench.first_call MODEL METHOD`` runs one process;
 ``python -m bench.first_call passes`` counts the passes of the first call and of the second, which no load changes.
 """

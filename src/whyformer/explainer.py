@@ -173,10 +173,7 @@ class CoreExplainer(LoadedModel):
             "keep_layers": keep_layers,
             "memory": memory,
             "foldable": partial(foldable, chosen, settings),
-            "reads": "maps" if len(chosen) == 1 and chosen[0].needs == {"attention"} else "",
         }
-        if any("attention_gradients" in m.needs for m in chosen) and not one_pass:
-            arguments["reads"] = "gradients"
         if units != "token":
             arguments["units"] = units
         source.modality.first_token = first_token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import whyformer as wf
 from tests.models import CASES
 from whyformer.capture.site import GIVEN_UP
 from whyformer.capture.trail import Trail
+
+attend = nn.functional.scaled_dot_product_attention
 
 
 class Changeable(nn.Module):
@@ -326,3 +329,114 @@ def test_as_many_inputs_as_heads_are_told_apart(method: str, memory: str) -> Non
         return
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+
+
+# Models that do something else with some inputs
+
+
+class Reader(nn.Module):
+    """Two layers over tokens; the first token decides how they are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(20, 16)
+        self.qkv = nn.ModuleList([nn.Linear(16, 48) for _ in range(3)])
+        self.head = nn.Linear(16, 3)
+        with torch.no_grad():
+            for weights in self.parameters():
+                weights.mul_(3)
+
+    def attention(self, number: int, q: Tensor, k: Tensor, v: Tensor, how: int) -> Tensor:
+        return attend(q, k, v)
+
+    def depth(self, how: int) -> int:
+        return 2
+
+    def row(self, how: int) -> int:
+        return 0
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x, how = self.words(input_ids), int(input_ids[0, 0])
+        for number in range(self.depth(how)):
+            q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv[number](x).chunk(3, -1))
+            x = x + self.attention(number, q, k, v, how).transpose(1, 2).flatten(2)
+        return self.head(x[:, self.row(how)])
+
+
+class Deeper(Reader):
+    def depth(self, how: int) -> int:
+        return 3 if how == 7 else 2
+
+
+class Shallower(Reader):
+    def depth(self, how: int) -> int:
+        return 1 if how == 7 else 2
+
+
+class WrittenOut(Reader):
+    def attention(self, number: int, q: Tensor, k: Tensor, v: Tensor, how: int) -> Tensor:
+        if how == 7 and number:
+            return (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v
+        return attend(q, k, v)
+
+
+class Skipping(Reader):
+    """Its second layer has no attention, but for the odd text."""
+
+    def attention(self, number: int, q: Tensor, k: Tensor, v: Tensor, how: int) -> Tensor:
+        return v.relu() if number and how != 7 else attend(q, k, v)
+
+
+class OnThreeAxes(Reader):
+    """Torch writes such a call out."""
+
+    def attention(self, number: int, q: Tensor, k: Tensor, v: Tensor, how: int) -> Tensor:
+        if how == 7 and number:
+            return attend(q[0], k[0], v[0])[None]
+        return attend(q, k, v)
+
+
+class OutsideTheGraph(Reader):
+    """One layer more, whose map has no history."""
+
+    def depth(self, how: int) -> int:
+        return 3 if how == 7 else 2
+
+    def attention(self, number: int, q: Tensor, k: Tensor, v: Tensor, how: int) -> Tensor:
+        if number < 2:
+            return attend(q, k, v)
+        with torch.no_grad():
+            weights = (q @ k.transpose(-1, -2) / 2).softmax(-1)
+        return weights @ v
+
+
+class Masked(Reader):
+    def attention(self, number: int, q: Tensor, k: Tensor, v: Tensor, how: int) -> Tensor:
+        mask = torch.ones(5, 5, dtype=torch.bool).tril() if how == 7 else None
+        return attend(q, k, v, attn_mask=mask)
+
+
+class Elsewhere(Reader):
+    def row(self, how: int) -> int:
+        return 3 if how == 7 else 0
+
+
+PLAIN, ODD = torch.tensor([[3, 4, 5, 6, 9]]), torch.tensor([[7, 4, 5, 6, 9]])
+
+
+@pytest.mark.parametrize(
+    "build", [Deeper, Shallower, WrittenOut, Skipping, OnThreeAxes, OutsideTheGraph, Masked, Elsewhere]
+)
+def test_what_an_input_does_to_the_model_is_noticed(build: Callable[[], Reader]) -> None:
+    def found(model: Reader, ids: Tensor) -> np.ndarray[Any, Any]:
+        array: np.ndarray[Any, Any] = wf.explain(model, {"input_ids": ids}, method="generic_attention", target=1)[
+            0
+        ].scores
+        return array
+
+    known = build()
+    before = found(known, PLAIN)
+    found(known, PLAIN)
+    np.testing.assert_allclose(found(known, ODD), found(build(), ODD), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found(known, PLAIN), before, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The first explanation by gradients of attention: its few passes, and what each of them still refuses."""
+"""The first explanation by gradients of attention: its passes, and what each of them refuses."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def counted(model: nn.Module) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize(("inputs", "passes"), [(IDS, 5), (PICTURE, 4)], ids=["text", "picture"])
-def test_the_pass_that_was_studied_is_differentiated(inputs: dict[str, Tensor], passes: int) -> None:
+@pytest.mark.parametrize(("inputs", "passes"), [(IDS, 8), (PICTURE, 9)], ids=["text", "picture"])
+def test_the_first_explanation_takes_these_passes(inputs: dict[str, Tensor], passes: int) -> None:
     model = Model(picture=inputs is PICTURE).eval()
     calls = counted(model)
     first = wf.explain(model, inputs, method=METHOD, target=0)[0]

@@ -339,12 +339,6 @@ class FusedCall:
         # Calls of the same form can be computed together.
         self.form = (query.shape, key.shape, value.shape, query.dtype, query.device, id(mask), causal, scale)
 
-    @property
-    def written(self) -> bool:
-        """Its tensors hold something else by now."""
-        tensors = (self.query, self.key, self.value, *(() if self.mask is None else (self.mask,)))
-        return sum(tensor._version for tensor in tensors) != self.version
-
 
 def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
     """Calls that are computed together: those that follow each other and are alike, as far as memory goes."""

@@ -242,12 +242,12 @@ class Intercept(TorchFunctionMode):
         """Torch's own attention over all positions, with several heads: its axes speak for themselves."""
         operands = SDPA | dict(zip(SDPA, args, strict=False)) | kwargs
         query, key, value, mask, _, causal, scale, _ = operands.values()
-        site = self.foreseen(FusedCall(query, key, value, mask, causal, scale))
+        site = self._foreseen(FusedCall(query, key, value, mask, causal, scale))
         out = self.at_result(site, func(*args, **kwargs))
         self.sites.append(site)
         return out
 
-    def foreseen(self, call: FusedCall) -> OpenSite:
+    def _foreseen(self, call: FusedCall) -> OpenSite:
         """The next site of the plan, whose map is computed later, with those of other layers."""
         assert self.plan is not None
         shape, number = call.shape, len(self.sites)
@@ -278,17 +278,6 @@ class Intercept(TorchFunctionMode):
             raise OffPlan
         for (site, _), weights in zip(waiting, all_weights([call for _, call in waiting]), strict=True):
             site.attention, site.waits = weights, False
-
-    def attended(self, call: FusedCall, edge: Any = None) -> None:
-        """Torch's own attention as if it came now: it ran before, in a pass that was only followed.
-
-        edge: where the gradient of its result arrives, if that pass has a graph.
-        """
-        site = self.foreseen(call)
-        if edge is None:
-            self.at_result(site, call.value.new_empty(0))
-        site.edge = edge
-        self.sites.append(site)
 
     def _next_step(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The next call of the plan, whatever it is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor
 from whyformer.capture.fold import At, Fold, NotFolded
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
-from whyformer.capture.lineage import Lineage, readable, rooted
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.capture.site import OffPlan
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
@@ -42,12 +40,8 @@ def record(
     shared: all inputs are beginnings of the one row that is run: the maps are the same, each has its own gradients.
     """
     with torch.enable_grad():
-        with nullcontext() if intercept.leaf is None else rooted(intercept.leaf), intercept:
+        with intercept:
             logits = forward()
-        if isinstance(intercept, Lineage):
-            intercept.read(logits)
-        elif intercept.leaf is not None and intercept.plan is not None:
-            intercept.graph = readable(logits, intercept.plan)
         if not intercept.sites and intercept.plan is None:
             return Record((), logits.detach(), intercept.unclaimed)
         values_B = scalar(logits)

@@ -7,12 +7,12 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from whyformer.capture.functions import Function, all_gradients, open_body, sdpa_operands
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.site import Graph, OpenSite, Route
+from whyformer.capture.site import OpenSite
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
@@ -64,9 +64,6 @@ class Recorder(Intercept):
     """
 
     explicit, keeps_operands = False, True
-    watches = True  # False: the pass runs by itself (lineage.py)
-    leaf: nn.Parameter | None = None  # a weight that gives the model a graph from its beginning on
-    graph: tuple[Graph, Route] | None = None  # of the pass, where there is one, and the way to its attentions
     lost: frozenset[int] = frozenset()
     inputs: tuple[Tensor, ...] = ()
     input_gradients: tuple[Tensor | None, ...] = ()
@@ -93,13 +90,10 @@ class Recorder(Intercept):
         """
         ends = [*(site.attention if site.edge is None else site.edge for site in self.sites), *self.inputs]
         one, backward = torch.ones_like(scalar), torch.autograd.grad
-        if not self.watches:
-            grads = backward(scalar, ends, one, retain_graph=again, allow_unused=True)
-        else:
-            # In this thread, where the mode is: work of a GPU would go to another one.
-            with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
-                # autograd.grad would hand itself to the mode, and run its body with the mode off
-                grads = open_body(backward)(scalar, ends, one, retain_graph=again, allow_unused=True)
+        # In this thread, where the mode is: work of a GPU would go to another one.
+        with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
+            # autograd.grad would hand itself to the mode, and run its body with the mode off
+            grads = open_body(backward)(scalar, ends, one, retain_graph=again, allow_unused=True)
         count = len(self.sites)
         grads, self.input_gradients = grads[:count], tuple(grads[count:])
         if any(g is None for g in grads):

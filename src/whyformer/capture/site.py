@@ -267,10 +267,6 @@ COUNTED = {  # of a model whose attentions are all torch's own
 STEPWISE = dict.fromkeys(FOLLOWED, "_next_step") | {"multi_head_attention_forward": "_see_through"}
 
 
-Graph = frozenset[tuple[str, int]]
-Route = tuple[tuple[int, ...], ...]  # through a graph, from one attention to the one before: which way at each node
-
-
 class OffPlan(Exception):
     """The model did something else than when it was studied: it has to be followed again."""
 
@@ -333,9 +329,6 @@ class Plan:
     paths: tuple[str, ...] = ()  # of attentions that are torch's own, all of them
     streams: tuple[tuple[str, str], ...] = ()  # of those: of queries and keys
     watched: Mapping[str, str] = field(default_factory=lambda: STEPWISE)
-    # Graphs of passes that were watched, as numbers of nodes of each kind: no others are trusted (lineage.py); and the
-    # way to their attentions.
-    graphs: dict[Graph, Route] = field(default_factory=dict, compare=False)
 
 
 @dataclass
@@ -344,7 +337,6 @@ class Plans:
 
     plans: dict[tuple[bool, bool], Plan] = field(default_factory=dict)
     misses: dict[tuple[bool, bool], int] = field(default_factory=dict)
-    watched: bool = False  # autograd does not tell the attentions of a pass (lineage.py)
 
     def at(self, kind: tuple[bool, bool], fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
         """fused: path and streams of attentions that are torch's own, if all of them are."""

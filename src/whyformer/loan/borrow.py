@@ -249,15 +249,6 @@ def module_names(model: nn.Module) -> dict[int, str]:
     return (parts or loan.present(model)[0]).names
 
 
-def first_weight(model: nn.Module) -> nn.Parameter | None:
-    """The first weight of a borrowed model, which its input meets before any other; None where it has no gradient."""
-    lent = _loan(model).lent
-    first = lent.parameters[0] if lent is not None and lent.parameters else None
-    if first is None or first.is_meta or first.is_inference() or not first.is_floating_point():
-        return None
-    return first
-
-
 def unwrapped(model: Any) -> nn.Module:
     """The plain module inside torch.compile, DataParallel and DistributedDataParallel."""
     while isinstance(model, nn.Module):
@@ -294,7 +285,6 @@ class Handed:
     turns: list[Turn] = field(default_factory=list)
     before: Changes = field(default_factory=list)
     trained: list[nn.Parameter] = field(default_factory=list)  # weights that have gradients, and meanwhile none
-    frozen: list[nn.Parameter] = field(default_factory=list)  # those that have none, and may have meanwhile
     hooks: list[Any] = field(default_factory=list)
     offloaded: list[tuple[nn.Module, str, bool]] = field(default_factory=list)
     drawn: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)  # where random numbers stood
@@ -364,9 +354,7 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
             changes += [(config, "pad_token_id", NO_TOKEN) for config in unnamed]
             handed.before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-            # The first is put back also if it is frozen already: a pass may give the model a graph by it (lineage.py).
-            first = [p for p in parameters[:1] if not (p.requires_grad or p.is_inference())]
-            handed.trained, handed.frozen = trained, first
+            handed.trained = trained
             _OUT.append(handed)
             for weight in trained:
                 weight.requires_grad = False
@@ -412,11 +400,9 @@ def _hand_back(handed: Handed) -> None:
         RUNNING.passes = 0
         for owner, name, value in handed.before:
             setattr(owner, name, value)
-        for weight in handed.frozen:
-            weight.requires_grad = False
         for weight in handed.trained:
             weight.requires_grad = True
-        handed.before, handed.trained, handed.frozen = [], [], []
+        handed.before, handed.trained = [], []
         # A pass draws from numbers of its own (turns.Draws). What was drawn besides is taken back, unless it may have
         # been another thread that drew.
         for generator, state in handed.drawn if threading.active_count() == 1 else ():

@@ -14,20 +14,16 @@ from torch import Tensor
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.functions import padding_share
-from whyformer.capture.intercept import Intercept
-from whyformer.capture.lineage import MOST, Lineage, Unread, Unseen
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.capture.site import OffPlan
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import first_weight
 from whyformer.results.types import Record
 from whyformer.run.gradients import TracedBatch
 from whyformer.study import Study, require_readable, with_streams
 from whyformer.study.entrance import HIDDEN
-from whyformer.study.replay import Retained
 
 
 @dataclass
@@ -46,17 +42,6 @@ class Attribution:
     signed: bool | None = None  # where an option decides it; None: as registered
     explained: tuple[str, Tensor] | None = None  # scalar and (B,) values, where they are others than were asked for
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
-
-
-def _misreading(role: Intercept, error: OffPlan | Unread) -> Unread | None:
-    """A pass that was not watched may be off its plan because other attentions were read from it than it made."""
-    if isinstance(error, Unread) or not isinstance(role, Lineage):
-        return error if isinstance(error, Unread) else None
-    try:
-        role.confirm()
-    except Unread as misread:
-        return misread
-    return None
 
 
 def _together(batch: Batch) -> tuple[Batch, int]:
@@ -98,7 +83,6 @@ class Run(TracedBatch):
         self._logits, self._unseen, self.logits_on_host = None, False, torch.empty(0)
         self.gives_probabilities = False
         self._last_site, self.settles_later, self.readings = None, False, 0
-        self._unconfirmed, self._watches = None, False
         self.rows_read, self.recorded = None, False
         self._records: dict[bool, Record] = {}
         self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
@@ -108,7 +92,6 @@ class Run(TracedBatch):
         self._padding_share_B: Tensor | None = None
         self.folds = False  # maps are not stored (engines/attention/folded.py)
         self.recomputes = False  # layers are computed again in backward
-        self.retained: Retained | None = None  # the pass that was studied, if it was of this batch and nobody used it
 
     @property
     def attended_BN(self) -> Tensor:
@@ -142,7 +125,7 @@ class Run(TracedBatch):
         if attention_BHQK.shape[3] == self.keep_BN.shape[1]:  # else not over the units, which is refused later on
             shares.append(padding_share(attention_BHQK, self.keep_BN, first))
 
-    def record(  # noqa: PLR0915  (one pass, and what it is held to)
+    def record(
         self,
         grad: bool = False,
         values: bool = False,
@@ -164,72 +147,24 @@ class Run(TracedBatch):
             self.asked.setdefault("logits", (0, 0))
             return known
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
-        forward, maps = partial(self.output.logits, self.together if grad else self.batch), None
         if self.study.plain:
             _ = self.unpadded  # asked before the pass, while a GPU has nothing to do
-        plans, of_kind = self.study.plans, (grad, rows > 1)
         known_form = self._form(grad) in self.study.undisturbed
-        # Of what was watched before, autograd tells the attentions: nothing has to watch it.
-        tells = grad and self.study.plain and self.unpadded and not (values or self.recorded)
-        unwatched = known_form and not self._watches
-        while maps is None:
-            plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
-            leaf = None
-            if tells and plan is not None and plan.paths and not (plans.watched or self.batch.reference_rows):
-                leaf = first_weight(self.modality.model)
-            role: Observe | Recorder
-            if leaf is not None and plan is not None and unwatched:
-                role = Lineage(rows, self.module_names, plan=plan, leaf=leaf)
-            else:
-                role, unwatched = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes), False
-                role.rows_attend = self.batch.reference_rows > 0
-                role.plan = None if role.rows_attend or padded else plan
-                if isinstance(role, Recorder):
-                    role.leaf = leaf
-            shares: list[Tensor] = []
-            if isinstance(role, Observe) and layers is not None:
-                role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
-            self.forwards_B += rows / self.batch.size
-            retained, self.retained, once = self.retained, None, forward
-            if retained is not None and grad == bool(retained.edges) and role.plan is not None and role.plan.paths:
-                once = partial(retained.handed_to, role, forward)
-            try:
-                if isinstance(role, Recorder):
-                    maps = record(once, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
-                    if isinstance(role, Lineage):
-                        if self.settles_later:
-                            self._unconfirmed = partial(self._confirmed, role, of_kind)
-                        else:
-                            role.confirm()
-                    self.backwards_B += 1
-                else:
-                    maps = observe(once, role, values)
-            except (OffPlan, Unread) as error:
-                misread = _misreading(role, error)
-                if misread is None:
-                    plans.missed(of_kind)
-                    continue
-                unwatched = False
-                self._watch_after(misread, of_kind)
-                self.forwards_B -= rows / self.batch.size
-                self.setup_forwards += rows
-        self.setup_forwards -= int(retained is not None and retained.used)  # among which it was counted
+        maps, role, shares = self._intercepted(grad, values, layers, padded)
+        unchecked = isinstance(role, Recorder) and (role.lost or ("slopes",) not in self.study.undisturbed)
         if self._logits is None:
             self._see(maps.logits)
-        elif self._unseen and not unwatched:
+        elif self._unseen and (unchecked or not (grad and known_form)):  # else later: a GPU would be waited for here
             self._see(None)
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
         if not known_form:
             self.require_undisturbed(maps.logits, graph=grad)
-        if isinstance(role, Recorder) and role.plan is not None and role.leaf is not None and role.watches:
-            plans.watched = role.graph is None
-            role.plan.graphs.update([] if role.graph is None else [role.graph])
         if role.plan is None and not role.rows_attend and role.plannable:
-            plans.learn(of_kind, role.sites, role.steps)
+            self.study.plans.learn((grad, rows > 1), role.sites, role.steps)
         if isinstance(role, Recorder):
             self.notes.update(self.study.doubts)
-            if role.lost or ("slopes",) not in self.study.undisturbed:
+            if unchecked:
                 self.require_slopes(maps, role)
             self._last_site, self._unseen = maps.sites[-1], True
             if not self.settles_later:
@@ -243,21 +178,34 @@ class Run(TracedBatch):
             self._padding_share_B = torch.stack(shares).mean(0) if shares else self.keep_BN[:, 0].float() * 0
         return maps
 
-    def _watch_after(self, error: Unread, kind: tuple[bool, bool]) -> None:
-        plan = self.study.plans.plans.get(kind)
-        several = plan is not None and len(plan.graphs) >= MOST
-        self.study.plans.watched = not isinstance(error, Unseen) or several
+    def _intercepted(
+        self, grad: bool, values: bool, layers: frozenset[int] | None, padded: bool
+    ) -> tuple[Record, Observe | Recorder, list[Tensor]]:
+        """Run the model under an interceptor: its record, the interceptor, and what goes to padding (``padded``).
 
-    def _confirmed(self, role: Lineage, kind: tuple[bool, bool]) -> bool:
-        try:
-            role.confirm()
-        except Unread as error:  # the record is of no use: the next one is of a pass that is watched
-            self._watch_after(error, kind)
-            self._records.pop(True, None)
-            self.setup_forwards += self.rows_run
-            self._watches = True
-            return False
-        return True
+        Repeats the pass if the model leaves the plan that earlier passes made.
+        """
+        rows = self.rows_run if grad else self.batch.size
+        forward = partial(self.output.logits, self.together if grad else self.batch)
+        plans, of_kind = self.study.plans, (grad, rows > 1)
+        while True:
+            plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
+            role: Observe | Recorder
+            role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
+            role.rows_attend = self.batch.reference_rows > 0
+            role.plan = None if role.rows_attend or padded else plan
+            shares: list[Tensor] = []
+            if isinstance(role, Observe) and layers is not None:
+                role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
+            self.forwards_B += rows / self.batch.size
+            try:
+                if isinstance(role, Observe):
+                    return observe(forward, role, values), role, shares
+                maps = record(forward, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
+                self.backwards_B += 1
+                return maps, role, shares
+            except OffPlan:
+                plans.missed(of_kind)
 
     def lost_to_padding(self, share_B: Tensor) -> None:
         """How much of the attention goes to padding, where no map is stored that would tell it."""

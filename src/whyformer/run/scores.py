@@ -259,7 +259,6 @@ class ScoredBatch(PlacedBatch, ABC):
     _wanted: Any
     _logits: Tensor | None
     _unseen: bool  # whether they are finite, and logits at all, is still to be asked
-    _unconfirmed: Callable[[], bool] | None  # whether what was recorded is all there is, asked at the same time
     _targets: list[Target] | None
     _value_B: Tensor | None
 
@@ -333,12 +332,8 @@ class ScoredBatch(PlacedBatch, ABC):
         last, self._last_site, elsewhere = self._last_site, None, None
         if self._logits.is_cuda:  # it is still at work on what was asked of it
             require_known(self.modality.model)
-        confirm, self._unconfirmed = self._unconfirmed, None
-        if confirm is not None and not confirm():
-            self.readings += 1
-        elif last is not None:
+        if last is not None:
             elsewhere = self._elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
-        del confirm, last  # and with them the graph of the pass, which takes time to let go: a GPU is still at work
         if elsewhere is None:
             logits = self.logits_on_host = self._logits.cpu()  # once for all questions
         else:

@@ -35,7 +35,6 @@ from whyformer.loan.borrow import (
     argument_name,
     borrowed,
     called_with,
-    first_weight,
     known_about,
     module_names,
     unwrapped,
@@ -47,7 +46,6 @@ from whyformer.results.types import Cost
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
 from whyformer.study.interference import MIXES
-from whyformer.study.replay import Retained
 from whyformer.targets import AIMS
 
 log = logging.getLogger("whyformer.run.session")
@@ -184,7 +182,6 @@ class Session:
         decoding: Decoding = PLAIN,
         memory: str = "full",
         foldable: Callable[[], bool] = lambda: False,
-        reads: str = "",
     ) -> None:
         self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
         if decoding is not PLAIN or units != "token":
@@ -206,13 +203,6 @@ class Session:
         if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
-        # The study's pass over the one input that there is serves who reads its maps ("maps"), or these and their
-        # gradients ("gradients"), too: see Run.record.
-        same_output = scalar != "cosine" and not reads_itself  # as the study reads it
-        shares = bool(reads) and same_output and memory != "fold" and source.size == 1
-        leaf = first_weight(self.model) if shares and reads == "gradients" else None
-        shares = shares and (reads == "maps" or leaf is not None)
-        self.retained = Retained(operands=True, leaf=leaf) if shares else None
         self.setup_forwards = 0  # of the study, where it had to be made now
         self.started = time.perf_counter()
         self.forwards = self.backwards = 0.0
@@ -239,14 +229,9 @@ class Session:
         whole = self.at_once and not self.one_by_one
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
         batch = self.batch if whole else self.part(rows)
-        if self.retained is not None and (not self.at_once or self.size > 1 or batch.answers or batch.trunks):
-            self.retained = None
-        plain = replace(batch, answers=()) if batch.answers else batch
-        study, new = study_of(self.modality, plain, self.retained)
+        study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
         if new:
             self.setup_forwards += study.forwards
-        else:
-            self.retained = None
         return study
 
     def studied(self, batch: Batch) -> Study:
@@ -323,8 +308,6 @@ class Session:
             track=self.track,
         )
         run.numbers = rows
-        if self.retained is not None and batch is self.batch:
-            run.retained, self.retained = self.retained, None
         return run
 
     def run_of(self, batch: Batch, scalar: str | None = None) -> Run:

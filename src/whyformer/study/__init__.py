@@ -4,8 +4,7 @@
 head · ``dataflow.py``, ``fingerprints.py`` where queries and keys come from · ``schedule.py``, ``streams.py`` several
 streams of tokens, attention inside windows · ``leak.py`` information that passes between positions outside attention,
 attention that was not seen · ``interference.py`` whether interception changes the output, whether gradients are slopes
-· ``entrance.py`` whether units are at their positions, and padding that the model hides itself · ``replay.py``,
-``again.py`` share passes between these checks.
+· ``entrance.py`` whether units are at their positions, and padding that the model hides itself.
 """
 
 from whyformer.study.entrance import hidden_padding as hidden_padding

@@ -5,8 +5,8 @@ at. A model may lay patches out column by column, read a text from its end, or p
 all of that runs, and every score would stand at another unit. So some units are changed, and the values that the first
 attention reads have to change where these units are said to stand, and nowhere else only.
 
-A pass of its own is saved where the model's embedding was seen to read the input as it was given and what follows is
-audited (``leak_of``, ``Turn``).
+A text takes no such pass where the model's embedding was seen to read the ids as they were given: what follows is
+audited (``leak_of``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, modules_of
 from whyformer.results.types import Units
-from whyformer.study.again import Passes
 from whyformer.study.facts import Study
-from whyformer.study.readout import readout_rows
+from whyformer.study.readout import Passes, readout_rows
 from whyformer.study.schedule import Schedule
 
 # Padding: what a model hides by itself, and whether its head reads any.

@@ -6,15 +6,14 @@ bit. Of activations themselves nothing stays.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import ACTIVATIONS, CHOICES, POOLS, POSITIONWISE
+from whyformer.capture.functions import CHOICES, POOLS, POSITIONWISE
 
 
 class Marks:
@@ -45,59 +44,34 @@ class Marks:
     def __len__(self) -> int:
         return len(self._places)
 
-    def differing(self, other: Marks, length: int) -> set[int] | None:
-        """Positions, of ``length``, that are unlike anywhere; None where the places are others."""
-        if self._places != other._places:
-            return None
-        differing_N, left = torch.zeros(length, dtype=torch.bool), self._counts[length]
-        for mine, theirs in zip(self._blocks.get(length, []), other._blocks.get(length, []), strict=True):
-            rows, left = min(left, self.ROWS), left - self.ROWS
-            differing_N |= (mine[:rows] != theirs[:rows]).any(0).cpu()
-        return set(differing_N.nonzero()[:, 0].tolist())
-
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for path, length, row in self._places:
             yield path, self._blocks[length][row // self.ROWS][row % self.ROWS]
-
-
-def _sum_of_bits(rows_ND: Tensor) -> Tensor:
-    """(N,) each row's bits added up as whole numbers: another number wherever one entry is another."""
-    rows_ND = rows_ND.contiguous()
-    size = rows_ND.element_size()
-    if rows_ND.shape[1] * size % 8 == 0 and rows_ND.storage_offset() * size % 8 == 0:
-        return rows_ND.view(torch.int64).sum(1)
-    return rows_ND.view({1: torch.int8, 2: torch.int16, 4: torch.int32}.get(size, torch.int64)).sum(1)
 
 
 class Fingerprints:
     """The marks of one pass; ``see`` is told of every function that the model calls.
 
     lengths: numbers of positions that are looked for. last: how many attentions there will be; after them, what enters
-    the head is looked at, too. path: where the model is. bits: numbers are sums of bits, which are quick and tell only
-    whether anything is another; else they are random projections, which tell by how much.
+    the head is looked at, too. path: where the model is. Numbers are random projections, which show by how much
+    vectors differ.
     """
 
-    def __init__(
-        self, lengths: Container[int], path: Callable[[], str], last: int | None = None, bits: bool = False
-    ) -> None:
-        self.lengths, self.last, self.bits, self.marks = lengths, last, bits, Marks()
-        # Of bits, those before an activation are left out: what is heard there and not behind it was not heard.
-        self._watched = POSITIONWISE - ACTIVATIONS if bits else POSITIONWISE
+    def __init__(self, lengths: Set[int], path: Callable[[], str], last: int | None = None) -> None:
+        self.lengths, self.last, self.marks = lengths, last, Marks()
         self._path = path
         self._weights: dict[int, Tensor] = {}
-        self._latest: tuple[weakref.ref[Tensor], int] | None = None  # and how often it was written to
 
     def see(self, name: str, args: tuple[Any, ...], out: Any, sites: int) -> None:
         """A function with its operands and result, after so many attentions."""
         if name in CHOICES:
             indices = [t for t in (out if isinstance(out, tuple) else (out,)) if isinstance(t, Tensor)]
             self.marks.way += [tuple(t.flatten().tolist()) for t in indices if t.dtype == torch.int64]
-        if name in self._watched and args:
+        if name in POSITIONWISE and args:
             operand = args[1] if name == "addmm" else args[0]
             if isinstance(operand, Tensor):
                 self.marks.way.append(tuple(operand.shape))
-                if not (self.bits and self._is_latest(operand)):  # queries, keys and values are made of one tensor
-                    self.add(operand)
+                self.add(operand)
         if self.last is not None and sites >= self.last:
             self._at_the_head(name, args, out)
 
@@ -114,13 +88,6 @@ class Fingerprints:
             self.add(operand)
             if out.ndim < 2 or out.shape[1] != operand.shape[1]:
                 self.last = None
-
-    def _is_latest(self, tensor: Tensor) -> bool:
-        latest = self._latest
-        if latest is not None and latest[0]() is tensor and latest[1] == tensor._version:
-            return True
-        self._latest = None if tensor.is_inference() else (weakref.ref(tensor), tensor._version)
-        return False
 
     def add(self, x: Tensor) -> None:
         # Whoever watches what the model draws (loan/turns.py) is not told of these: there are more than the model's.
@@ -140,9 +107,6 @@ class Fingerprints:
         else:
             return
         path, width = self._path() or "the model itself", rows.shape[1]
-        if self.bits:
-            self.marks.add(path, _sum_of_bits(rows.detach()))
-            return
         if width not in self._weights:
             generator = torch.Generator().manual_seed(width)
             self._weights[width] = torch.randn(width, generator=generator, dtype=torch.float64).to(rows.device)

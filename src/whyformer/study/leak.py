@@ -30,7 +30,9 @@ from whyformer.capture.record import Forward
 from whyformer.capture.roles import Outline
 from whyformer.capture.site import OpenSite
 from whyformer.errors import PartlyCaptured
+from whyformer.inputs.base import Modality, shifted
 from whyformer.study.fingerprints import Fingerprints, Marks
+from whyformer.study.readout import Passes
 
 # Hidden attention: modules that ran where no function mode reaches, beside others whose attention was seen.
 #
@@ -125,6 +127,35 @@ class Probe:
     position: int
     heard: Mapping[int, Set[int]]  # by number of positions: those that may change; of all others none
     window: int = 0
+
+
+def leak_of(
+    modality: Modality, run: Passes, names: dict[int, str], sites: int, real: Tensor, read: Set[int] | None, extra: int
+) -> Leak:
+    """Audit one input at a position that the head does not read, where there is one.
+
+    real: (N,) which positions hold the input. read: those that the head reads, where that is known.
+    """
+    positions = real.nonzero()[:, 0].tolist()
+    if len(positions) < 2:
+        return Leak()
+    others = [] if read is None else [p for p in positions if p not in read]
+    position = (others or positions)[len(others or positions) // 3]  # not in the middle, which a flip leaves alone
+
+    def changed(strength: float) -> Tensor:
+        """Run with another embedding at the position, where there are embeddings."""
+        if not modality.embeds or extra:
+            return run()
+
+        def shift(embedding: Tensor) -> Tensor:
+            other = embedding.clone()
+            other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
+            return other
+
+        with modality.looked_up(run.one, shift):
+            return run()
+
+    return audit(run, changed, names, position, len(real), sites=sites, unread=bool(others))
 
 
 def audit(

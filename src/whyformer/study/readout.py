@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
 
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.record import Forward
 from whyformer.capture.roles import Intervene, Outline
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.output import Output
 
+BY_CONTENT = (
+    "the head reads other rows of another picture than of the one that was studied ({readout}): it finds them by what "
+    "stands there, and maps are read at the rows that feed the head."
+)
 FEW = 6  # positions, below which one is repeated to make an input longer; above, one is left out
 
 
@@ -76,6 +81,18 @@ class SiteFacts:
     streams: tuple[str, str] = ("", "")  # query, key
 
 
+class Passes:
+    """Runs the input that is studied, or a variant of it, and counts how often."""
+
+    def __init__(self, modality: Modality, one: Batch) -> None:
+        self.one, self._output = one, Output(modality, one)
+        self.count = self._output.setup_forwards
+
+    def __call__(self, variant: Batch | None = None) -> Tensor:
+        self.count += 1
+        return self._output.logits(self.one if variant is None else variant)
+
+
 class Survey(Outline):
     """Counts sites and finds the patch embedding."""
 
@@ -83,7 +100,6 @@ class Survey(Outline):
         super().__init__(batch, names)
         self.facts: list[SiteFacts] = []
         self.grid: tuple[int, int] | None = None
-        self.convolutions = 0  # before the first site
         self.before_last = 0  # softmaxes that were made before the last site closed
 
     def __torch_function__(
@@ -91,7 +107,7 @@ class Survey(Outline):
     ) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
         if func.__name__ == "conv2d" and not self.facts and isinstance(out, Tensor) and out.ndim == 4:
-            self.grid, self.convolutions = (out.shape[2], out.shape[3]), self.convolutions + 1
+            self.grid = (out.shape[2], out.shape[3])
         return out
 
     def at_site(self, site: OpenSite) -> None:
@@ -130,7 +146,7 @@ class Ending:
     """What follows one attention: its result, the start of a graph, and the rows of it that are picked by index."""
 
     site: OpenSite
-    result: Tensor | GradientEdge
+    result: Tensor
     picked: list[tuple[int, Tensor]] = field(default_factory=list)  # rows taken one by one, as in hidden[:, 0]
     maximum: bool = False  # the largest over the rows was taken
 
@@ -164,16 +180,13 @@ class Ending:
         """A vector for each of the rows."""
         return tensor.ndim == 3 and tensor.shape[1] == self.site.attention.shape[self.site.contraction.query]
 
-    def reached(self, logits: Tensor, seed: int = 0, again: bool = False) -> Reached:
-        """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used.
-
-        again: the graph is differentiated once more.
-        """
+    def reached(self, logits: Tensor, seed: int = 0) -> Reached:
+        """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used."""
         mix = torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)).to(logits)
         taken = [(row, part) for row, part in self.picked if part.requires_grad]
         with torch.enable_grad():
-            wanted: list[Any] = [self.result, *(part for _, part in taken)]
-            grad, *others = torch.autograd.grad((logits * mix).sum(), wanted, retain_graph=again, allow_unused=True)
+            wanted = [self.result, *(part for _, part in taken)]
+            grad, *others = torch.autograd.grad((logits * mix).sum(), wanted, allow_unused=True)
         if grad is None:
             return Reached([], self.site.attention.shape[self.site.contraction.query], set())
         rows = grad_rows(self.site, grad)
@@ -280,11 +293,10 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
     return Readout("rows", rows=tuple(rows))
 
 
-def reordered(one: Batch, length: int, short: int | None = None) -> Batch | None:
+def reordered(one: Batch, length: int) -> Batch | None:
     """One input back to front, without padding, and of another length; None where its tensors do not tell how.
 
-    A position in the middle is left out, or stands there several times where there are few. short: so many positions
-    are left, half of them from either end; None where that is no shorter.
+    A position in the middle is left out, or stands there several times where there are few.
     """
     real = list(range(length)) if one.keep_BN is None else one.keep_BN[0].nonzero()[:, 0].tolist()
     if not real:
@@ -292,10 +304,6 @@ def reordered(one: Batch, length: int, short: int | None = None) -> Batch | None
     middle = len(real) // 2
     times = 0 if len(real) >= FEW else FEW - len(real)
     places = [*real[:middle], *real[middle : middle + 1] * times, *real[middle + 1 :]][::-1]
-    if short is not None:
-        if len(real) <= 2 * short:
-            return None
-        places = [*real[: short // 2], *real[-(short // 2) :]][::-1]
     tensors = {}
     for name, tensor in one.tensors.items():
         index = torch.tensor(places, device=tensor.device)
@@ -308,6 +316,63 @@ def reordered(one: Batch, length: int, short: int | None = None) -> Batch | None
         tensors[name] = reduce(lambda moved, axis: moved.index_select(axis, index), axes, tensor)
     keep_BN = None if one.keep_BN is None else one.keep_BN[:, places]
     return replace(one, tensors=tensors, keep_BN=keep_BN, encodings=(), raw=())
+
+
+def confirmed(
+    modality: Modality,
+    run: Passes,
+    names: dict[int, str],
+    readout: Readout,
+    sites: Sequence[SiteFacts],
+    extra: int,
+    front: int | None,
+) -> Readout:
+    """Return the rule if it holds on an input of another length and order; else one by which each input is asked.
+
+    Of two tokens, the last is also position 1, and the first is also the last but one. A row may also be found by what
+    stands there (the largest id, a mask token): then it moves with the order.
+    """
+    site, last = sites[-1], len(sites) - 1
+    if modality.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
+        _require_fixed(modality, run, names, readout, last)
+    fits = site.queries == site.keys == modality.length(run.one) + extra
+    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions or run.one.spans:
+        return readout
+    other = reordered(run.one, modality.length(run.one))
+    if other is not None and _holds(modality, run, names, readout, last, other, front):
+        return readout
+    return Readout("rows", rows=tuple(range(site.keys)))
+
+
+def _holds(
+    modality: Modality,
+    run: Passes,
+    names: dict[int, str],
+    readout: Readout,
+    last: int,
+    other: Batch,
+    front: int | None,
+) -> bool:
+    """Does the head read the rows of the rule on another input?"""
+    try:
+        rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
+    except (RuntimeError, ValueError, IndexError, CaptureError):  # not every order of words is an input of this model
+        return False
+    if maximum:
+        return True
+    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
+    return rows == readout.weights(modality.keep(other, count, front))[0].nonzero()[:, 0].tolist()
+
+
+def _require_fixed(modality: Modality, run: Passes, names: dict[int, str], readout: Readout, last: int) -> None:
+    """Refuse a head that reads other rows of the picture upside down: it finds them by what stands there."""
+    picture = run.one.tensors[modality.main]
+    other = run.one.with_tensors(**{modality.main: picture.flip(-1, -2)})
+    rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
+    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
+    expected = readout.weights(modality.keep(other, count, None))[0].nonzero()[:, 0].tolist()
+    if not maximum and rows != expected:
+        raise CaptureError(BY_CONTENT.format(readout=readout))
 
 
 class Severed(Intercept):

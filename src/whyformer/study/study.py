@@ -23,23 +23,22 @@ from whyformer.inputs.language import is_causal, says_tokens
 from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
-from whyformer.study.again import Again, Passes, confirmed, leak_of
 from whyformer.study.dataflow import MarkingSurvey, trace
 from whyformer.study.entrance import misplaced, misplaced_in_streams, reads_padding
 from whyformer.study.facts import Study
 from whyformer.study.interference import MIXES, SINGLY
-from whyformer.study.leak import ROUNDING, Called, Leak, unseen
+from whyformer.study.leak import ROUNDING, Called, Leak, leak_of, unseen
 from whyformer.study.readout import (
-    Reached,
+    Passes,
     Readout,
     ReadoutFinder,
     SiteFacts,
     Survey,
+    confirmed,
     pooled_besides,
     readout_of,
     readout_rows,
 )
-from whyformer.study.replay import Retained
 from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
 from whyformer.study.streams import study_several
 
@@ -156,14 +155,14 @@ def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
     return int(moved[0]) if len(moved) else None
 
 
-def study_one(modality: Modality, one: Batch, retained: Retained | None = None) -> Study:
+def study_one(modality: Modality, one: Batch) -> Study:
     """The study of one input; attention that was seen in part is refused."""
     if modality.opaque:
         return Study((), None, None, Leak(), (), 0, modality.length(one), 0).refused(NothingCaptured(OPAQUE))
     if (elsewhere := heads_elsewhere(modality.model)) is not None:
         return Study((), None, modality.cells(one), Leak(), (), 0, modality.length(one), 0).refused(elsewhere)
     called = Called()
-    study = _followed(modality, one, called, retained)
+    study = _followed(modality, one, called)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
         return study.refused(hidden, hidden=True)
@@ -172,35 +171,33 @@ def study_one(modality: Modality, one: Batch, retained: Retained | None = None) 
     return study
 
 
-def _followed(modality: Modality, one: Batch, called: Called, retained: Retained | None) -> Study:
+def _followed(modality: Modality, one: Batch, called: Called) -> Study:
     names, length = module_names(modality.model), modality.length(one)
     run = Passes(modality, one)
     try:
         with called:
-            lineage, reaching, reached = trace(run, names, modality.inputs(one), retained)
+            survey, reaching = trace(run, names, modality.inputs(one))
     except CaptureError as error:  # other methods need no map
         return Study((), None, modality.cells(one), Leak(), (), 0, length, run.count).refused(error)
-    first_BHKD = lineage.first_values()
-    schedule = schedule_of(lineage.facts, lineage.calls, reaching, modality.stream)
+    first_BHKD = survey.first_values()
+    schedule = schedule_of(survey.facts, survey.calls, reaching, modality.stream)
     sites = tuple(
         replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
-        for site, step, call in zip(lineage.facts, schedule.steps, lineage.calls, strict=True)
+        for site, step, call in zip(survey.facts, schedule.steps, survey.calls, strict=True)
     )
-    grid = lineage.grid if sites else modality.cells(one)
+    grid = survey.grid if sites else modality.cells(one)
     study = Study(
         sites,
         None,
         grid,
         Leak(),
-        lineage.unclaimed,
+        survey.unclaimed,
         0,
         length,
         run.count,
         schedule=schedule,
-        fused=not lineage.softmaxes,
+        fused=not survey.softmaxes,
     )
-    if retained is not None and not study.torch_own:  # who reads the maps will follow it by itself
-        retained.release()
     if first_BHKD is None:
         return study
     if study.one_stream and modality.is_one_token(one, sites[0].keys, run):
@@ -211,34 +208,28 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
         return units.refused(NotOverUnits(OWN_KEYS.format(path=added.path, keys=added.keys, queries=added.queries)))
     extra = sites[0].keys - length if modality.lengths_vary else 0
     if not study.one_stream:
-        return _several_streams(modality, run, names, lineage, study, first_BHKD)
+        return _several_streams(modality, run, names, survey, study, first_BHKD)
     front = text_starts(modality, run, names, first_BHKD) if extra > 0 and modality.embeds else None
     real = _real(modality, one, sites[0].keys, front)
     try:
-        readout, read, besides = _readout(run, names, lineage, reached, real)
-        again = Again(modality, run, names, lineage, study, real, read)
-        turned = again.turned(first_BHKD) if modality.pixels and len(one.tensors) == 1 else None
-        where = (sites[-1], extra, front)
-        readout = confirmed(modality, run, names, readout, study, where, None if turned is None else turned.reached)
+        readout, read, besides = _readout(run, names, survey, real)
+        readout = confirmed(modality, run, names, readout, sites, extra, front)
     except CaptureError as error:
         refused = _unread(schedule, sites) or error
         return study.refused(refused, extra=extra, forwards=run.count, front=front)
-    leak = leak_of(again, extra, turned)
-    again.forget()
+    leak = leak_of(modality, run, names, len(sites), real, read, extra)
     if not modality.embeds:
         front = patches_start(modality, run, names, first_BHKD, grid, readout)
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
     study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
-    skipping = (*_several_layers(lineage), *_around(lineage))
-    study = replace(study, notes=(*besides, *_weighed(lineage, readout, sites[-1].queries), *skipping))
-    apart = _side_by_side(lineage, schedule)
+    skipping = (*_several_layers(survey), *_around(survey))
+    study = replace(study, notes=(*besides, *_weighed(survey, readout, sites[-1].queries), *skipping))
+    apart = _side_by_side(survey, schedule)
     if apart is not None or leak.found:
         return study if apart is None else study.refused(apart)
-    # An embedding that reads the input as it was given keeps its order, and what follows was audited: of a text from
-    # there on, of a picture by cells that traded places.
-    direct = one.tensors[modality.main].data_ptr() in lineage.embedded
-    if direct and (turned is not None if modality.pixels else modality.embeds and not extra):
+    # An embedding that reads the ids of a text as they were given keeps their order, and what follows was audited.
+    if modality.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded:
         return study
     if modality.named_columns:  # which column is which token was found out by running the model (TableInput.tokens)
         return study
@@ -248,7 +239,7 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
 
 
 def _several_streams(
-    modality: Modality, run: Passes, names: dict[int, str], lineage: MarkingSurvey, study: Study, first_BHKD: Tensor
+    modality: Modality, run: Passes, names: dict[int, str], survey: MarkingSurvey, study: Study, first_BHKD: Tensor
 ) -> Study:
     """Of one stream, the audit hears what is out of sight; of several, this is looked for first."""
     schedule = study.schedule
@@ -258,21 +249,21 @@ def _several_streams(
         return replace(study, forwards=run.count).refused(lost, hidden=True)
     elsewhere = None
     if all(site.windows == 1 for site in study.sites):  # those of a window are followed to their places (windows.py)
-        elsewhere = misplaced_in_streams(modality, run, names, schedule, lineage.embedded, study.grid, first_BHKD)
+        elsewhere = misplaced_in_streams(modality, run, names, schedule, survey.embedded, study.grid, first_BHKD)
     several = study_several(modality, run.one, replace(study, forwards=run.count), schedule)
     return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
 
 
 def _readout(
-    run: Passes, names: dict[int, str], lineage: MarkingSurvey, reached: Reached | None, real: Tensor
+    run: Passes, names: dict[int, str], survey: MarkingSurvey, real: Tensor
 ) -> tuple[Readout, set[int] | None, tuple[str, ...]]:
     """The rule for the rows of the last attention that feed the head, the positions that it reads, what it leaves out.
 
     Which positions a head that takes the largest would read is not known (None).
     """
-    last = lineage.sites[-1]
+    last = survey.sites[-1]
     queries, keys = (last.attention.shape[i] for i in (last.contraction.query, last.contraction.key))
-    rows, count, slots, maximum = reached or readout_rows(run, names, len(lineage.sites) - 1)
+    rows, count, slots, maximum = readout_rows(run, names, len(survey.sites) - 1)
     notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
     read = None if maximum else set(rows)
     # Rows are numbered among the real positions, so that padding on the left does not count.
@@ -336,9 +327,9 @@ def _lost(run: Passes, names: dict[int, str], schedule: Schedule, sites: Sequenc
     )
 
 
-def _side_by_side(lineage: MarkingSurvey, schedule: Schedule) -> CaptureError | None:
+def _side_by_side(survey: MarkingSurvey, schedule: Schedule) -> CaptureError | None:
     """Maps are multiplied in call order, so each layer has to start from the result of the one before."""
-    for index, (step, site, call) in enumerate(zip(schedule.steps, lineage.facts, lineage.calls, strict=True)):
+    for index, (step, site, call) in enumerate(zip(schedule.steps, survey.facts, survey.calls, strict=True)):
         if not index or call.query.stream is None:  # of a flow of data that was lost nothing is known
             continue
         follows = step.query_after == index - 1
@@ -356,31 +347,31 @@ def _side_by_side(lineage: MarkingSurvey, schedule: Schedule) -> CaptureError | 
     return None
 
 
-def _weighed(lineage: MarkingSurvey, readout: Readout, positions: int) -> tuple[str, ...]:
+def _weighed(survey: MarkingSurvey, readout: Readout, positions: int) -> tuple[str, ...]:
     """A softmax over the positions after the last attention: the head has weights of its own for the rows it reads."""
     if readout.kind not in {"mean", "rows"}:
         return ()
-    after = [c for c in lineage.softmaxes[lineage.before_last :] if not c.claimed and c.shape[c.axis] == positions]
+    after = [c for c in survey.softmaxes[survey.before_last :] if not c.claimed and c.shape[c.axis] == positions]
     return tuple(WEIGHED.format(path=call.path or "in the model itself") for call in after[:1])
 
 
-def _several_layers(lineage: MarkingSurvey) -> tuple[str, ...]:
+def _several_layers(survey: MarkingSurvey) -> tuple[str, ...]:
     """A weighted sum of all hidden states (SUPERB's models), or the last ones of them laid end to end.
 
     After the last attention, the state from before it is met as often as in other layers (the residual sum), and once
     more where the head reads it.
     """
-    if any(site.parallel for site in lineage.facts):  # heads: their calls are no layers
+    if any(site.parallel for site in survey.facts):  # heads: their calls are no layers
         return ()
-    older = lineage.reached_back == len(lineage.calls) - 1 >= 2
-    once_more = len(lineage.joins) > 1 and lineage.joins[-1] > max(lineage.joins[:-1])
+    older = survey.reached_back == len(survey.calls) - 1 >= 2
+    once_more = len(survey.joins) > 1 and survey.joins[-1] > max(survey.joins[:-1])
     return (SEVERAL_LAYERS,) if older or once_more else ()
 
 
-def _around(lineage: MarkingSurvey) -> tuple[str, ...]:
+def _around(survey: MarkingSurvey) -> tuple[str, ...]:
     """Embeddings that are added up beside the layers."""
-    one_by_one = any(site.parallel for site in lineage.facts)
-    return (AROUND,) if lineage.went_around == len(lineage.calls) - 1 >= 1 and not one_by_one else ()
+    one_by_one = any(site.parallel for site in survey.facts)
+    return (AROUND,) if survey.went_around == len(survey.calls) - 1 >= 1 and not one_by_one else ()
 
 
 def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) -> Tensor:
@@ -415,11 +406,8 @@ def _piece(modality: Modality, one: Batch) -> Batch:
     return one.beginning(STUDIED) if is_causal(modality, one) else one
 
 
-def study_of(modality: Modality, batch: Batch, retained: Retained | None = None) -> tuple[Study, bool]:
-    """The study of this model for this kind of input, and whether it had to be made now; the model's loan keeps it.
-
-    retained: is told what the attentions said, where the batch is the one input that is studied.
-    """
+def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
+    """The study of this model for this kind of input, and whether it had to be made now; the model's loan keeps it."""
     facts = known_about(modality.model)
     mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
     shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
@@ -435,8 +423,7 @@ def study_of(modality: Modality, batch: Batch, retained: Retained | None = None)
     if mixes:
         study = beside_others(modality, one)
     else:
-        piece = _piece(modality, one)
-        study = study_one(modality, piece, retained if batch.size == 1 and piece is one else None)
+        study = study_one(modality, _piece(modality, one))
         if study.sites:
             study = replace(study, forwards=study.forwards + modality.settle(one, study.grid))
     if facts.get(MIXES):
