@@ -226,11 +226,11 @@ def saved_table(library: str, folder: Path) -> Any:
 
 
 def sentence_transformer(folder: Path) -> Any:
-    from whyformer.cli._options import load_encoder
+    from whyformer.cli._options import load
 
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}', encoding="utf-8")
-    return load_encoder(str(folder))
+    return load("encoder", str(folder))
 
 
 def server() -> Any:

@@ -14,13 +14,6 @@ from whyformer.cli import _selftest, doctor
 from whyformer.cli._selftest import by_hand, self_test
 
 
-def test_it_says_what_is_there_and_that_explanations_come_out_right() -> None:
-    shown = run("doctor").stdout
-    for words in ("whyformer 0.", "torch ", "transformers ", "Pillow ", "cpu ", "sentiment, pets, textures, adult"):
-        assert words in shown
-    assert "passed" in shown and "two methods agree with numpy" in " ".join(shown.split())
-
-
 def test_every_extra_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "installed", lambda module: module == "transformers")
     shown = " ".join(run("doctor", "--no-test").stdout.split())

@@ -11,33 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from rich.cells import cell_len
-from typer.testing import CliRunner, Result
 
+from tests.cli.test_cli import run
 from whyformer import __main__ as start
 from whyformer.cli._input import kind_of
-from whyformer.cli.main import app
-from whyformer.demo.census import rows_file
 from whyformer.errors import BadInput
-
-
-def run(*arguments: object, stdin: bytes | None = None, code: int = 0, columns: int = 80) -> Result:
-    result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin, env={"COLUMNS": str(columns)})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("given")
-    Image.new("RGB", (40, 30), "orange").save(folder / "photo.jpg")
-    (folder / "rows.csv").write_text("".join(rows_file().read_text(encoding="utf-8").splitlines(True)[:3]))
-    (folder / "lines.txt").write_text("I like it\n\nSo boring\n", encoding="utf-8")
-    (folder / "notes.pdf").write_bytes(b"%PDF")
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -61,31 +40,11 @@ def test_the_kind_is_found_and_a_shipped_model_answers(
 
 
 def test_lines_come_from_stdin_and_other_encodings_are_refused() -> None:
-    shown = run("explain", "-", stdin="\ufeffI like it\n".encode()).stdout
+    shown = run("explain", "-", stdin="\ufeffI like it\n").stdout
     assert shown.startswith("I like it ──")
     for arguments in (("explain", "-"), ("explain", "text", "-"), ("explain", "prompt", "-", "--model", "m")):
         refused = run(*arguments, stdin=b"caf\xe9\n", code=1).stderr
         assert "no UTF-8 text (byte 3)" in refused and "iconv" in refused
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere.jpg"], "there is no file 'nowhere.jpg'"),
-        (["https://example.com/cat.jpg"], "no network is used here: download it first"),
-        (["image", "https://example.com/cat.jpg"], "no network is used here"),
-        (["."], "is a folder: give files"),
-        (["notes.pdf"], "cannot be told from its name"),
-        (["photo.jpg", "I like it"], "give one kind at a time"),
-        (["lines.txt", "lines.txt"], "one text file at a time"),
-    ],
-)
-def test_what_cannot_be_taken_is_said(
-    arguments: list[str], words: str, files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(files)
-    refused = run("explain", *arguments, code=1).stderr
-    assert words in refused and refused.startswith("Error: ") and refused.count("\n") == 1
 
 
 def test_a_sentence_is_a_text_whatever_it_ends_with() -> None:

@@ -1,4 +1,4 @@
-"""whyformer attention, maximize, and what heads says of pruning and gates."""
+"""whyformer attention, maximize and tcav, and what heads says of pruning and gates."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 import whyformer as wf
-from tests.cli.test_cli import run
+from tests.cli.test_cli import run, told
 from tests.concepts.textures import FOLDER
 from whyformer import heads
-from whyformer.demo import SENTENCE_LABELS, SENTENCES, load_sentiment, load_textures, model_folder
-from whyformer.demo.pictures import picture
+from whyformer.concepts.concept_vectors import tcav
+from whyformer.demo import SENTENCE_LABELS, SENTENCES, load_sentiment, load_textures, model_folder, pictures
 
 SENTENCE = SENTENCES[0]
 
@@ -23,55 +23,19 @@ SENTENCE = SENTENCES[0]
 
 
 def test_attention_prints_the_weights_that_the_model_has() -> None:
-    shown = json.loads(run("attention", SENTENCE, "--layer", 2, "--head", 1, "--json").stdout)
+    shown = told("attention", SENTENCE, "--layer", 2, "--head", 1)
     record = wf.Explainer(*load_sentiment()).record(SENTENCE)
     (site,) = shown[0]["sites"]
     np.testing.assert_allclose(site["attention"], record.sites[2].attention_BHQK[0, 1].numpy(), atol=1e-6)
     assert shown[0]["labels"] == ["[CLS]", "i", "like", "the", "movie", "[SEP]"] and site["site"] == 2
-    everything = json.loads(run("attention", "--json").stdout)
+    everything = told("attention")
     assert len(everything[0]["sites"]) == 4 and everything[0]["head"] == "mean"
 
 
-def test_attention_is_drawn_as_asked(tmp_path: Path) -> None:
-    grid = run("attention").stdout
-    assert f"Attention, every head: {SENTENCE}" in grid and "3.3" in grid and "0 … 1  attention" in grid
-    with_numbers = run("attention", SENTENCE, "--layer", 2, "--values").stdout
+def test_attention_with_its_numbers() -> None:
+    shown = run("attention", SENTENCE, "--layer", 2, "--values").stdout
     weight = wf.Explainer(*load_sentiment()).record(SENTENCE).sites[2].attention_BHQK[0].mean(0)[0, 2]
-    assert f"{weight:.2f}" in with_numbers and "mean over 4 heads" in with_numbers and "movie" in with_numbers
-    free = run("attention", "--scale", "free", "--out", tmp_path / "free.html").stdout
-    assert "each with its own scale" in free and (tmp_path / "free.html").stat().st_size > 5000
-    own = run("attention", SENTENCE, "--head", "max", "--scale", "0,0.5").stdout
-    assert "0 … 0.5  attention" in own and "max over 4 heads" in own
-    run("attention", "--out", tmp_path / "maps.json")
-    assert len(json.loads((tmp_path / "maps.json").read_text(encoding="utf-8"))[0]["sites"]) == 4
-
-
-def test_heads_in_colours(tmp_path: Path) -> None:
-    shown = run("attention", "--what", "colours", "--out", tmp_path / "c.png").stdout
-    assert "Where the heads look: a drawn cat" in shown and "head 5" in shown and "position 0, [CLS]" in shown
-    assert (tmp_path / "c.png").stat().st_size > 50_000
-    Image.fromarray(picture("horse", "striped", 1)).save(tmp_path / "horse.png")
-    shown = run(
-        "attention", tmp_path / "horse.png", "--model", FOLDER, "--what", "colours", "-l", 1, "--query", 3
-    ).stdout
-    assert "horse.png" in shown and "vit.layers.1" in shown and "position 3, patch 0,2" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("--what", "maps"), 1, "map"),
-        (("--scale", "wide"), 1, "'shared', 'free' or 'full'"),
-        (("--scale", "1,0"), 1, "the second is larger"),
-        (("--scale", "1,x"), 2, "two numbers"),
-        (("--layer", 9), 1, "4 sites"),
-        (("--head", 9), 1, "0 to 3"),
-        (("--model", model_folder("sentiment"), "--what", "colours"), 1, "model of images"),
-        (("--out", "maps.npz"), 2, "the ending says"),
-    ],
-)
-def test_attention_refuses(arguments: tuple[object, ...], code: int, message: str) -> None:
-    assert message in run("attention", *arguments, code=code).output.replace("\n", " ")
+    assert f"{weight:.2f}" in shown and "mean over 4 heads" in shown and "movie" in shown
 
 
 # maximize
@@ -85,31 +49,10 @@ def test_maximize_is_the_verb(tmp_path: Path) -> None:
     same = wf.activation_maximization(model, "zebra-like", processor=processor, lr=0.1, **how)
     saved = wf.load(tmp_path / "z.npz")
     assert np.array_equal(saved.image, same.image) and saved.penalties == pytest.approx(same.penalties)
-    shown = run(
-        "maximize", "--layer", 2, "--neuron", 5, "--position", 1, "--steps", 2, "--out", tmp_path / "n.png"
-    ).stdout
-    assert "token 1 5 of vit.layers.2" in shown and (tmp_path / "n.png").stat().st_size > 5000
     text = run(
         "maximize", "positive", "--model", model_folder("sentiment"), "--steps", 2, "--length", 3, "--json"
     ).stdout
     assert len(json.loads(text)["tokens"]) == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("--neuron", 3), 2, "give --layer"),
-        (("--layer", 1, "--position", 3), 2, "give --neuron"),
-        (("zebra-like", "--layer", 1), 2, "not both"),
-        (("--model", FOLDER), 2, "needs a class"),
-        (("--option", "jitter=1e999"), 1, "jitter=inf"),
-        (("--l2", "nan"), 1, "l2=nan"),
-        (("zebra",), 1, "zebra-like"),
-        (("--out", "z.gif"), 2, "the ending says"),
-    ],
-)
-def test_maximize_refuses(arguments: tuple[object, ...], code: int, message: str) -> None:
-    assert message in run("maximize", "--steps", 1, *arguments, code=code).output.replace("\n", " ")
 
 
 # heads
@@ -126,8 +69,6 @@ def test_pruning_tests_an_order_on_other_inputs(tmp_path: Path) -> None:
     assert curve["metric"] == "accuracy" and curve["values"] == pytest.approx(same.values.tolist())
     assert [tuple(at) for at in curve["order"]] == list(same.order)
     assert (tmp_path / "p.png").stat().st_size > 5000
-    alone = run("heads", "--what", "pruning", "--order", "random", "--points", 2, *SENTENCES[:2]).stdout
-    assert "agreement against heads kept (random" in alone
 
 
 def test_gates_are_learned(tmp_path: Path) -> None:
@@ -144,29 +85,58 @@ def test_gates_are_learned(tmp_path: Path) -> None:
     assert "learned gates" in pruned and "random, seed 0" in pruned
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--what", "gates", "a", "b"), "give --labels"),
-        (("--what", "pruning", "a"), "two inputs at least"),
-        (("--what", "pruning", "--order", "best"), "importance"),
-    ],
-)
-def test_heads_refuse(arguments: tuple[object, ...], message: str) -> None:
-    assert message in run("heads", *arguments, code=1).output
-
-
-def test_labels_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text("positive", encoding="utf-8")
-    said = run("heads", "--what", "pruning", "a", "b", "--labels", tmp_path / "labels.txt", code=1).output
-    assert "1 labels" in said and "2 inputs" in said
-
-
 # explain image, with the shipped model
 
 
 def test_the_shipped_model_of_images_is_the_default() -> None:
-    shown = json.loads(run("explain", "image", "--json").stdout)
+    shown = told("explain", "image")
     assert [one["prediction"]["label"] for one in shown] == ["cat", "dog"]
     assert shown[0]["units"]["grid"] == [16, 16]
-    assert "give image files" in run("explain", "image", "--model", FOLDER, code=2).output
+
+
+# tcav
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> Path:
+    for i in range(5):
+        for texture in ("striped", "dotted"):
+            _put(tmp_path / texture / f"{i}.png", pictures.swatch(texture, i))
+        for number in range(3):
+            _put(tmp_path / "random" / str(number) / f"{i}.png", pictures.picture("ball", "plain", 100 * number + i))
+        _put(tmp_path / "zebras" / f"{i}.png", pictures.picture("horse", "striped", i))
+    return tmp_path
+
+
+def _put(path: Path, pixels: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def test_folders_of_images(sets: Path) -> None:
+    striped, dotted = (f"{texture}={sets / texture}" for texture in ("striped", "dotted"))
+    how = ("--model", FOLDER, "-c", striped, "-c", dotted, "--inputs", sets / "zebras", "-t", "zebra-like", "-l", 2)
+    shown = run("tcav", *how, "--random", sets / "random", "--out", sets / "bars.png").output
+    assert "striped" in shown and "dotted" in shown and "weak test" in shown
+    assert (sets / "bars.png").stat().st_size > 5000
+    rows = told("tcav", *how, "--relative")["rows"]  # which needs no random sets
+    assert [(row["concept"], row["versus"]) for row in rows] == [("striped", "dotted"), ("dotted", "striped")]
+
+
+def test_files_of_texts(tmp_path: Path) -> None:
+    for name, line in (("good", "great film {}"), ("inputs", "I liked film {}"), ("random/a", "film {}"),
+                       ("random/b", "{} people"), ("random/c", "at {} on monday")):  # fmt: skip
+        path = tmp_path / f"{name}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(line.format(i) for i in range(5)), encoding="utf-8")
+    how = ("--random", tmp_path / "random", "--inputs", tmp_path / "inputs.txt", "-t", "positive", "-l", 1)
+    found = told("tcav", "--model", model_folder("sentiment"), "-c", f"good={tmp_path / 'good.txt'}", *how)
+    assert found["rows"][0]["concept"] == "good" and len(found["rows"][0]["scores"]) == 3
+    model, tokenizer = load_sentiment()
+    texts = {p.stem: p.read_text(encoding="utf-8").splitlines() for p in tmp_path.rglob("*.txt")}
+    sets = [texts[name] for name in "abc"]
+    same = tcav(
+        model, layer=1, concepts={"good": texts["good"]}, random_sets=sets, class_inputs=texts["inputs"],
+        target="positive", processor=tokenizer,
+    )  # fmt: skip
+    assert found["rows"][0]["magnitude"] == pytest.approx(same.rows[0].magnitude, rel=1e-4)  # one default for both

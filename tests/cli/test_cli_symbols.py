@@ -47,18 +47,15 @@ WRONG_USAGE = [
 ]
 
 
-@pytest.mark.parametrize("arguments", ERRORS, ids=lambda a: "-".join(a[:2]).replace(ESCAPE, "X"))
-def test_errors(arguments: tuple[str, ...]) -> None:
-    shown = run(*arguments, code=1).stderr
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [*((arguments, 1) for arguments in ERRORS), *((arguments, 2) for arguments in WRONG_USAGE)],
+    ids=lambda value: "-".join(value[:2]).replace(ESCAPE, "X") if isinstance(value, tuple) else None,
+)
+def test_refusals(arguments: tuple[str, ...], code: int) -> None:
+    shown = run(*arguments, code=code).stderr
     assert not RAW.search(shown), repr(shown)
-    assert shown.startswith("Error: ")
-
-
-@pytest.mark.parametrize("arguments", WRONG_USAGE, ids=lambda a: "-".join(a[:2]).replace(ESCAPE, "X"))
-def test_wrong_usage(arguments: tuple[str, ...]) -> None:
-    shown = run(*arguments, code=2).stderr
-    assert not RAW.search(shown), repr(shown)
-    assert "Error: " in shown
+    assert shown.startswith("Error: ") if code == 1 else "Error: " in shown
 
 
 def test_texts_and_names_of_files(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.cli.test_cli import run
+from tests.cli.test_cli import run, told
 from tests.tables.models import LAYOUTS, NUMBERS, rows, table
 from whyformer import demo
 from whyformer.demo.census import adult_rows
@@ -49,7 +49,7 @@ def test_the_shipped_model_explains_its_rows(tmp_path: Path) -> None:
     shown = run("explain", "table", "--row", 1, "--row", 3, "--out", tmp_path / "x.html").stdout
     assert "row 1" in shown and "row 3" in shown and "age = " in shown and "integrated_gradients" in shown
     assert "marital-status" in (tmp_path / "x.html").read_text()
-    data = json.loads(run("explain", "table", "-r", 0, "-m", "occlusion", "-t", ">50K", "--json").stdout)
+    data = told("explain", "table", "-r", 0, "-m", "occlusion", "-t", ">50K")
     model, described = demo.load_adult()
     found = wf.explain(model, adult_rows()[0], processor=described, method="occlusion", target=">50K")
     np.testing.assert_allclose(data[0]["scores"], found.scores, atol=1e-5)
@@ -98,9 +98,6 @@ def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     made = run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:wrong", code=1)
     assert "has to return (model, whyformer.Table)" in made.output
     assert "no 'absent'" in run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:absent", code=1).output
-    assert "no file" in run("explain", "table", file, "--model", "none.py:load", code=1).output
-    assert "cannot be imported" in run("explain", "table", file, "--model", "no.such:load", code=1).output
-    assert "no saved tabular model" in run("explain", "table", file, "--model", str(tmp_path), code=1).output
 
 
 def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:
@@ -127,10 +124,6 @@ def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:
 def test_usage_errors(tmp_path: Path) -> None:
     few = run("explain", "table")
     assert "The first 3 of 40 rows: choose others with --row N" in few.stderr and few.stdout.count("──\n") == 3
-    assert "numbered 0 to 39" in run("explain", "table", "--row", 40, code=1).output
-    assert "one method at a time" in run(
-        "explain", "table", "--overall", "-m", "saliency", "-m", "occlusion", code=2
-    ).output.replace("\n", " ")
     bad = adult_rows()
     bad[30]["workclass"] = "Spy"
     file = written(tmp_path / "bad.csv", bad)
@@ -138,9 +131,6 @@ def test_usage_errors(tmp_path: Path) -> None:
     assert "row 6 of column 'workclass'" in said and "from row 24 of the file" in said
     short = written(tmp_path / "short.csv", [{k: v for k, v in row.items() if k != "age"} for row in bad])
     assert "'age' is missing" in run("explain", "table", short, "--row", 0, code=1).output
-    (tmp_path / "empty.csv").write_text("")
-    assert "holds no rows" in run("explain", "table", tmp_path / "empty.csv", code=1).output
-    assert "no CSV file at" in run("explain", "table", tmp_path / "none.csv", code=1).output
 
 
 def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 import whyformer as wf
 from tests.methods.properties import close
-from whyformer.cli._explaining import seen_by
+from whyformer.cli._results import seen_by
 
 QUERY, LABEL = 2, 1
 SIZES = [(90, 180), (120, 100)]  # become 96×192 and 115×96: 3×6 and 4×3 patches in a tensor of 115×192, 4×6

@@ -32,8 +32,8 @@ from whyformer.jobs.dataset import Case, DatasetSummary, Importance
 from whyformer.language.citations import Citations, SourceSentence
 from whyformer.reports.report import Report
 from whyformer.results.result import Result
+from whyformer.results.types import AttentionMaps, Cost, Explanation, Generation, SiteMap, Target
 from whyformer.results.types import Choice as Said
-from whyformer.results.types import Cost, Explanation, Generation, Target
 from whyformer.tables import ContextExplanation, CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
 
 NAN = float("nan")
@@ -451,9 +451,16 @@ def report(explanations: tuple[Explanation, ...] = ()) -> Report:
     )
 
 
+def attention_maps() -> AttentionMaps:
+    weights = np.random.default_rng(31).dirichlet(np.ones(4), (2, 4)).astype(np.float32)
+    sites = tuple(SiteMap(i, PATHS[i], "self", weights[i]) for i in range(2))
+    return AttentionMaps("a good film", ("[CLS]", "a good", "film", "[SEP]"), "mean", sites)
+
+
 ALL: dict[type[Result], Callable[[], Any]] = {
     Explanation: explanation,
     Generation: samples.generation,
+    AttentionMaps: attention_maps,
     HeadImportance: head_importance,
     PruningCurve: pruning_curve,
     LearnedGates: learned_gates,

@@ -133,7 +133,7 @@ def test_texts_kinds_and_files(bert_folder: Path, tmp_path: Path) -> None:
         run("--file", lines, "--model", bert_folder, "--what", "roles", "--out", out)
     assert "positional" in (tmp_path / "roles.html").read_text(encoding="utf-8")
     assert wf.load(tmp_path / "roles.npz").inputs == 2
-    assert json.loads((tmp_path / "roles.json").read_text(encoding="utf-8"))[0]["layer"] == 0
+    assert wf.load(tmp_path / "roles.json").inputs == 2
     assert "entropy" in run(*texts, "--model", bert_folder, "--what", "layers").stdout
     assert "copying" in run("--model", bert_folder, "--what", "circuits").stdout
 

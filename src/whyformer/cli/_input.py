@@ -123,7 +123,6 @@ PICTURES = (".html", ".png", ".svg", ".pdf")
 DRAWN = (".png", ".svg", ".pdf")  # by matplotlib
 DATA = (".json", ".npz")
 RECODE = "Convert it first, e.g.: iconv -f latin1 -t utf-8"
-REPORT = (*PICTURES, ".json")  # a result that is drawn, or kept as data
 # Of the digits that isdigit() knows, int() reads some, and none where there are thousands of them.
 NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 
@@ -162,18 +161,6 @@ def target_from(target: str | None, versus: str | None) -> Any:
     if versus is None:
         return None if target is None else number_or_word(target)
     return (None if target is None else number_or_word(target), number_or_word(versus))
-
-
-def layer_from(layer: str) -> int | str:
-    """An attention block by its number, or a module by its name."""
-    return number_or_word(layer)
-
-
-def units_from(units: str) -> str:
-    """What gets a score in a text."""
-    if units not in ("token", "word", "sentence", "role"):
-        raise typer.BadParameter(f"{units!r} is none of token, word, sentence and role", param_hint="--units")
-    return units
 
 
 def object_from(target: str | None) -> Any:
@@ -236,17 +223,15 @@ def drawn_faces() -> dict[str, Any]:
     return {f"a drawn {animal}": Image.fromarray(face(animal)) for animal in ("cat", "dog")}
 
 
-def check_out(
-    out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), why: str = "", hint: str = "--out"
-) -> None:
-    """A file type that can be written, in a folder that exists; asked before long work."""
+def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), flag: str = "--out") -> None:
+    """Refuse a file that cannot be written: of another type, or in a folder that does not exist."""
     if out is None:
         return
     if out.suffix not in endings:
         raise typer.BadParameter(
-            f"{out.name!r}: the ending says what is written; use {', '.join(endings)}{why}", param_hint=hint
+            f"{out.name!r}: the ending says what is written; use {', '.join(endings)}", param_hint=flag
         )
     if out.suffix in DRAWN:
         require("matplotlib", why=f"writing {out.name!r}")
     if trouble := trouble_writing(out):
-        raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint=hint)
+        raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint=flag)

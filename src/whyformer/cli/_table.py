@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+from whyformer.cli._options import Asked
+from whyformer.cli._results import deliver
 from whyformer.errors import BadInput
 
 MOST = 10  # rows that are explained one by one without being asked for by number
@@ -85,48 +87,31 @@ def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tup
     return Explainer(loaded, table), [picked[n] for n in wanted], [f"row {n}" for n in wanted]
 
 
-def in_context_pictures(
-    path: Path | None,
-    model: str | None,
-    context: Path,
-    numbers: list[int],
-    methods: list[str],
-    out: Path | None,
-    json: bool,
-    options: dict[str, Any],
-) -> None:
+def in_context_pictures(path: Path | None, context: Path, numbers: list[int], asked: Asked) -> None:
     """Rows beside training rows, of a model that learns in context; what it is told is in the table's target column."""
-    from whyformer.cli._explaining import print_json, say_written
+    from dataclasses import replace
+
     from whyformer.tables.global_explanation import CsvRows
     from whyformer.tables.in_context import explain_in_context
 
-    if len(methods) > 1:
-        raise typer.BadParameter("--context takes one method at a time", param_hint="--method")
-    explainer, raw, titles = chosen_rows(path, model, numbers)
+    method = _one_method(asked, "--context")
+    explainer, raw, titles = chosen_rows(path, asked.model, numbers)
     table = explainer.processor
     if not table.target:
         raise BadInput("which column of the training rows is the answer? Name it: Table(…, target='…').")
-    if out is not None and len(raw) > 1:
+    if asked.out is not None and len(raw) > 1:
         raise typer.BadParameter("one file holds one row: choose it with --row N", param_hint="--out")
     known = CsvRows(context, table, 2**31 - 1)
     (columns,) = list(known)
     if table.target not in columns:
         raise BadInput(f"{str(context)!r} has no column {table.target!r}, the answers that the model is told.")
     answers = [str(v) if str(v) in table.classes else _number(table.target, v) for v in columns.pop(table.target)]
-    options = {k: v for k, v in options.items() if k not in {"batch_size", "seed"}}
-    chosen: dict[str, Any] = {"method": methods[0]} if methods else {}
-    results = explain_in_context(
-        explainer.model, raw, context=columns, answers=answers, processor=table, **chosen, **options
-    )
+    options = {k: v for k, v in asked.settings.items() if k not in {"batch_size", "seed"}} | method
+    results = explain_in_context(explainer.model, raw, context=columns, answers=answers, processor=table, **options)
     assert isinstance(results, list)
-    if json:
-        print_json([result.to_dict() for result in results], indent=None)
-    else:
-        for title, result in zip(titles, results, strict=True):
-            print(title)
-            result.show()
-    if out is not None:
-        say_written([results[0].save(out)])
+    views = [result.view() for result in results]
+    titled = [replace(view, title=f"{title}: {view.title}") for title, view in zip(titles, views, strict=True)]
+    deliver([[result] for result in results], asked, views=titled, names=titles)
 
 
 def _number(column: str, value: Any) -> float | int:
@@ -139,20 +124,17 @@ def _number(column: str, value: Any) -> float | int:
     return int(number) if number.is_integer() else number
 
 
-def overall_picture(
-    path: Path | None, model: str | None, methods: list[str], out: Path | None, json: bool, options: dict[str, Any]
-) -> None:
-    from whyformer.cli._explaining import print_json, say_written
+def overall_picture(path: Path | None, asked: Asked) -> None:
+    """All rows, on average."""
     from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
 
-    if len(methods) > 1:
-        raise typer.BadParameter("--overall takes one method at a time", param_hint="--method")
-    loaded, table = load_table(model)
-    rows = rows_of(path, table, options["batch_size"] or BATCH_SIZE)
-    result = explain_global(loaded, rows, processor=table, method=methods[0] if methods else None, **options)
-    if json:
-        print_json(result.to_dict(), indent=None)
-    else:
-        result.show()
-    if out is not None:
-        say_written([result.save(out)])
+    method = _one_method(asked, "--overall")
+    loaded, table = load_table(asked.model)
+    rows = rows_of(path, table, asked.batch_size or BATCH_SIZE)
+    deliver(explain_global(loaded, rows, processor=table, **method, **asked.settings), asked)
+
+
+def _one_method(asked: Asked, flag: str) -> dict[str, Any]:
+    if len(asked.method or []) > 1:
+        raise typer.BadParameter(f"{flag} takes one method at a time", param_hint="--method")
+    return {"method": asked.method[0]} if asked.method else {}

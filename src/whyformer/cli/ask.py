@@ -7,19 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._explaining import Json, Options, Out, Seed, asked
-from whyformer.cli._input import units_from
-from whyformer.cli._options import LanguageModel, Method, TextUnits, Trusted
+from whyformer.cli._options import Asked, takes
+from whyformer.cli._results import deliver
+from whyformer.cli.explain import refuse_both
 from whyformer.errors import BadInput, NotOffered
 
 LENGTH = 32  # tokens of an answer, unless told
 DOCUMENTS = (".txt", ".md")
 
 
+@takes(
+    "model/language trust_remote_code docs generate answer system method/ask units option seed/explain out/explain "
+    "json/explain"
+)
 def ask(
+    asked: Asked,
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; '-' reads it from stdin.")],
-    model: LanguageModel,
-    trust_remote_code: Trusted = False,
     docs: Annotated[
         Path | None,
         typer.Option("--docs", metavar="FOLDER", help="Answer from the .txt and .md files in here, with citations."),
@@ -30,19 +33,9 @@ def ask(
             "--generate", "-g", min=1, metavar="N", help="Tokens the answer may have.", show_default=str(LENGTH)
         ),
     ] = None,
-    answer: Annotated[
-        str | None,
-        typer.Option("--answer", metavar="TEXT", help="Explain this answer.", show_default="what the model answers"),
-    ] = None,
     system: Annotated[
         str | None, typer.Option("--system", metavar="TEXT", help="What the model is told first.")
     ] = None,
-    method: Method = None,
-    units: TextUnits = "token",
-    option: Options = None,
-    seed: Seed = 0,
-    out: Out = None,
-    json: Json = False,
 ) -> None:
     """Ask a language model, and see what its answer came from.
 
@@ -55,33 +48,28 @@ def ask(
       whyformer ask "Who signed?" --model my-llm/ --docs contracts/ \\
           --out cited.html
     """
-    options = asked(out, option, [method] if method else [], seed=seed)
-    if generate is not None and answer is not None:
-        raise typer.BadParameter(
-            "--generate is for what the model writes, and --answer gives it", param_hint="--answer"
-        )
-    question, units = _question(question), units_from(units)
+    refuse_both(generate, asked.answer)
+    question = _question(question)
     documents = None if docs is None else documents_in(docs)
-    if documents is not None and (system is not None or units != "token"):
+    if documents is not None and (system is not None or asked.units != "token"):
         raise typer.BadParameter(
             "--system and --units are for questions without --docs: documents are cited by the sentence",
             param_hint="--docs",
         )
-    from whyformer.cli._explaining import deliver_result
-    from whyformer.cli._options import load_language
-
-    lm, tokenizer = load_language(model, trust_remote_code)
-    options |= {"method": method, "processor": tokenizer}
+    lm, tokenizer = asked.load("language")
+    options = asked.settings | {"method": asked.method, "processor": tokenizer}
     if documents is not None:
         from whyformer.language.citations import cite
 
-        cited = cite(lm, question, documents, answer=answer, generate=generate or LENGTH, **options)
-        deliver_result(cited, out, json)
+        del options["units"]
+        cited = cite(lm, question, documents, answer=asked.answer, generate=generate or LENGTH, **options)
+        deliver(cited, asked)
         return
     from whyformer.verbs import explain
 
-    options |= {"units": units} if answer is not None else {"units": units, "generate": generate or LENGTH}
-    deliver_result(explain(lm, _prompt(tokenizer, question, system, answer), **options), out, json)
+    if asked.answer is None:
+        options["generate"] = generate or LENGTH
+    deliver(explain(lm, _prompt(tokenizer, question, system, asked.answer), **options), asked)
 
 
 def _question(question: str) -> str:

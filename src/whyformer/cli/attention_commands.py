@@ -1,4 +1,4 @@
-"""whyformer capture: what was seen inside a model, and whether attention explanations can be trusted with it."""
+"""whyformer attention and capture: attention maps, and what was seen inside a model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whyformer.cli._input import PICTURES, check_out, inputs_from, number_or_word
-from whyformer.cli._options import File, Inputs, Json, Trusted
+from whyformer.cli._input import drawn_faces, inputs_from, number_or_word
+from whyformer.cli._options import Asked, takes
+from whyformer.cli._results import deliver, print_json, seen_by
+from whyformer.errors import BadInput, one_of
 from whyformer.extras import require
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from whyformer.results.types import AttentionMaps
     from whyformer.study import Study
 
 
@@ -23,19 +26,9 @@ WHAT = ("map", "grid", "colours", "streams")
 SCALES = ("shared", "free", "full")
 
 
+@takes("inputs file model/attention trust_remote_code what layer head query values scale out/attention json")
 def attention(
-    inputs: Inputs = None,
-    file: File = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="Folder or hub name.",
-            show_default="the shipped sentiment model; for colours, that of cats and dogs",
-        ),
-    ] = None,
-    trust_remote_code: Trusted = False,
+    asked: Asked,
     what: Annotated[
         str | None,
         typer.Option(
@@ -63,11 +56,6 @@ def attention(
             show_default="shared",
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg, .pdf or .json."),
-    ] = None,
-    json: Json = False,
 ) -> None:
     """Show attention maps: matrices, or heads in colours.
 
@@ -82,35 +70,25 @@ def attention(
       whyformer attention cat.jpg --model my-vit/ --what colours --layer 8
       whyformer attention "Hello" --model my-marian/ --what streams
     """
-    from whyformer.errors import BadInput, one_of
-
-    check_out(out, (*PICTURES, ".json"))
     chosen = what or ("grid" if layer is None and head is None else "map")
     one_of("--what", chosen, WHAT)
     options: dict[str, Any] = {"values": values, **({} if scale is None else {"scale": _scale(scale)})}
-    from whyformer.cli._options import load_any, load_image, load_text
     from whyformer.verbs import Explainer
 
-    shown = _index_or_word(head)
-    if model is not None:
-        loaded, processor, kind = load_any(model, trust_remote_code)
-    elif chosen == "colours":
-        loaded, processor, kind = *load_image(None), "image"
-    else:
-        loaded, processor, kind = *load_text(None), "text"
+    shown = "mean" if head is None else number_or_word(head)
+    loaded, processor, kind = asked.load_any("image" if chosen == "colours" else "text")
     if kind not in ("text", "image"):
-        raise BadInput(f"{model!r} takes neither texts alone nor images alone. In Python: Explainer(model).record(…).")
+        raise BadInput(
+            f"{asked.model!r} takes neither texts alone nor images alone. In Python: Explainer(model).record(…)."
+        )
     if chosen == "colours" and kind != "image":
         raise BadInput("--what colours lays heads over an image: give a model of images, or leave --model out.")
     explainer = Explainer(loaded, processor)
-    maps = [_Maps(explainer, raw, name) for name, raw in _inputs(inputs or [], file, kind, model is None).items()]
+    maps = [_Maps(explainer, raw, name) for name, raw in _inputs(asked, kind).items()]
     views = [one.view(chosen, layer, shown, query, options) for one in maps]
-    plain = [one.plain(layer, shown) for one in maps] if json or (out is not None and out.suffix == ".json") else []
-    _deliver(views, plain, out, json)
-
-
-def _index_or_word(head: str | None) -> Any:
-    return "mean" if head is None else number_or_word(head)
+    as_data = asked.json or (asked.out is not None and asked.out.suffix == ".json")
+    rows = [[one.result(layer, shown)] for one in maps] if as_data else []
+    deliver(rows, asked, views=views, names=[str(i) for i in range(1, len(maps) + 1)], title="Attention")
 
 
 def _scale(text: str) -> Any:
@@ -123,16 +101,15 @@ def _scale(text: str) -> Any:
         ) from None
 
 
-def _inputs(arguments: list[str], file: Path | None, kind: str, shipped: bool) -> dict[str, Any]:
+def _inputs(asked: Asked, kind: str) -> dict[str, Any]:
     """Title → input."""
-    from whyformer.cli._input import drawn_faces
-
-    if kind == "image" and shipped and not arguments:
+    given = asked.inputs or []
+    if kind == "image" and asked.model is None and not given:
         return {"a drawn cat": drawn_faces()["a drawn cat"]}
-    raw = inputs_from(arguments, file, kind, "attention")
+    raw = inputs_from(given, asked.file, kind, "attention")
     if kind == "image":
-        return {Path(name).name: image for name, image in zip(arguments, raw, strict=True)}
-    return {text: text for text in (raw if arguments or file is not None else raw[:1])}
+        return {Path(name).name: image for name, image in zip(given, raw, strict=True)}
+    return {text: text for text in (raw if given or asked.file is not None else raw[:1])}
 
 
 class _Maps:
@@ -153,7 +130,6 @@ class _Maps:
         from dataclasses import replace
 
         from whyformer import views
-        from whyformer.cli._explaining import seen_by
 
         at = -1 if layer is None else layer
         if what == "map":
@@ -182,50 +158,25 @@ class _Maps:
             for stream in dict.fromkeys(units.stream)
         }
 
-    def plain(self, layer: int | None, head: Any) -> dict[str, Any]:
+    def result(self, layer: int | None, head: Any) -> AttentionMaps:
         """Labels and matrices: all of them, or those that were asked for."""
+        from whyformer.results.types import AttentionMaps, SiteMap
         from whyformer.views.attention_view import attention_map
 
-        numbers = range(len(self.record.sites)) if layer is None else [layer]
-        sites = []
-        for number in numbers:
-            (panel,) = attention_map(self.record, number, head).panels
+        maps = []
+        for number in range(len(self.record.sites)) if layer is None else [layer]:
+            matrix: Any = attention_map(self.record, number, head).panels[0].marks[0]
             site = self.record.sites[number]
-            matrix: Any = panel.marks[0]
-            sites.append({"site": number, "path": site.path, "kind": site.kind, "attention": matrix.values.tolist()})
-        return {"input": self.title, "labels": list(self.units.labels), "head": head, "sites": sites}
-
-
-def _deliver(views: list[Any], plain: list[dict[str, Any]], out: Path | None, json: bool) -> None:
-    import json as json_text
-
-    from whyformer.cli._explaining import print_json, say_written, write
-    from whyformer.files.paths import writing
-
-    if json:
-        print_json(plain)
-    else:
-        for view in views:
-            view.show()
-    if out is None:
-        return
-    if out.suffix != ".json":
-        say_written(write([], views, out, "Attention"))
-        return
-    with writing(out):
-        out.write_text(json_text.dumps(plain, ensure_ascii=False), encoding="utf-8")
-    say_written([out])
+            maps.append(SiteMap(number, site.path, site.kind, matrix.values))
+        return AttentionMaps(self.title, self.units.labels, head, tuple(maps))
 
 
 EXAMPLE = "The quick brown fox jumps over the lazy dog"
 
 
+@takes("model trust_remote_code text image json")
 def capture(
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
-    ] = None,
-    trust_remote_code: Trusted = False,
+    asked: Asked,
     text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Text to run the model on.")] = EXAMPLE,
     image: Annotated[
         Path | None,
@@ -238,7 +189,6 @@ def capture(
             show_default="noise",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what was seen inside a model, and whether all of it was.
 
@@ -252,12 +202,11 @@ def capture(
       whyformer capture --model my-bert/ --text "A sentence"
       whyformer capture --model my-vit/ --image cat.jpg
     """
-    from whyformer.cli._options import load_any, load_text
     from whyformer.errors import CaptureError
     from whyformer.study import require_readable
     from whyformer.verbs import Explainer
 
-    loaded, processor, kind = (*load_text(None), "text") if model is None else load_any(model, trust_remote_code)
+    loaded, processor, kind = asked.load_any()
     explainer = Explainer(loaded, processor)
     study = explainer.study(_example(loaded, kind, text, image))
     trouble = None
@@ -269,7 +218,7 @@ def capture(
         trouble = "no attention was seen: the model has none, or makes it outside torch's functions."
     elif study.unclaimed:
         trouble = "a softmax looks like attention but was not used as such (see above): the maps may be incomplete."
-    if json:
+    if asked.json:
         _print_json(study, trouble)
     else:
         _print(type(loaded).__name__, study, trouble)
@@ -381,8 +330,6 @@ def _audit(study: Study) -> str:
 
 def _print_json(study: Study, trouble: str | None) -> None:
     import dataclasses
-
-    from whyformer.cli._explaining import print_json
 
     print_json(
         {

@@ -1,43 +1,108 @@
-"""whyformer metrics: by what explanations are judged."""
+"""whyformer methods and metrics: what is registered, what it looks at, what it costs."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whyformer.cli._explaining import print_json
+from whyformer.cli._options import Asked, takes
+from whyformer.cli._results import print_json
 
 if TYPE_CHECKING:
     from whyformer.registry import Method, Metric
 
+SCOPE = "local"  # what is registered explains one prediction; what looks at many inputs is a verb of its own
+LOOKS_AT = """
+looks at  attention maps, gradients of the input, or inputs and outputs only (black box)
+scope     local: one prediction, not the model over many inputs
+signed    says what spoke against the target too
+class     the scores depend on the class that is explained
+cost      passes through the model per input
 
-# What there is in a registry, as ``whyformer methods`` and ``whyformer metrics`` print it.
+Papers
+"""
+KINDS = """
+faithfulness  do the scores say what the model depends on?
+plausibility  do they agree with what people marked?
+localisation  do they lie on the object?
+robustness    do they stay when the input hardly changes?
+complexity    are a few parts named, or all a little?
 
-Entry = TypeVar("Entry", "Method", "Metric")
+One metric with its formula: whyformer metrics comprehensiveness"""
 
 
-def listed(
-    entries: Sequence[Entry],
-    single: bool,
-    json: bool,
-    *,
-    plain: Callable[[Entry], dict[str, Any]],
-    facts: Callable[[Entry], list[str]],
-    table: Callable[[Sequence[Entry]], None],
+@takes("json")
+def methods(
+    asked: Asked,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one method with its options.")] = None,
 ) -> None:
-    """All entries as JSON, a single one on a sheet of its own, or several in a table."""
-    if json:
-        print_json([plain(e) for e in entries])
-    elif single:
-        _sheet(entries[0], facts(entries[0]))
+    """List the methods: what they look at, what they cost.
+
+    \b
+    Examples:
+      whyformer methods
+      whyformer methods generic_attention
+      whyformer methods --json
+    """
+    from whyformer.registry import get_method, list_methods
+
+    chosen = [get_method(name)] if name else list(list_methods().values())
+    if asked.json:
+        print_json([_plain(m) for m in chosen])
+    elif name:
+        _sheet(chosen[0], _facts(chosen[0]))
     else:
-        table(entries)
+        from rich.text import Text
+
+        cells = [(m.name, m.specificity, SCOPE, _yes(m.signed), _yes(m.class_specific), m.cost_text) for m in chosen]
+        _table(
+            ("method", "looks at", "scope", "signed", "class", "cost"),
+            cells,
+            before=[Text("Post-hoc methods: they explain a trained model as it is."), Text("")],
+            after=[
+                Text(LOOKS_AT.rstrip("\n")),
+                *(Text(f"{m.name}: {m.paper}", style="dim") for m in chosen),
+                Text("\nOne method with its options: whyformer methods generic_attention"),
+            ],
+        )
 
 
-def needs_of(entry: Method | Metric) -> str:
+@takes("json")
+def metrics(
+    asked: Asked,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one metric with its options.")] = None,
+) -> None:
+    """List the metrics: what they ask, what they cost.
+
+    \b
+    Examples:
+      whyformer metrics
+      whyformer metrics comprehensiveness
+      whyformer metrics --json
+    """
+    from whyformer.registry import get_metric, list_metrics
+
+    chosen = [get_metric(name)] if name else list(list_metrics().values())
+    if asked.json:
+        print_json([_plain_metric(m) for m in chosen])
+    elif name:
+        _sheet(chosen[0], _metric_facts(chosen[0]))
+    else:
+        from rich.text import Text
+
+        ordered = sorted(chosen, key=lambda m: (m.kind, m.name))
+        cells = [(m.name, m.kind, "high" if m.higher_is_better else "low", m.cost_text) for m in ordered]
+        _table(("metric", "kind", "good", "cost per input"), cells, after=[Text(KINDS)])
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _needs(entry: Method | Metric) -> str:
     return ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing"
 
 
@@ -59,27 +124,22 @@ def _sheet(entry: Method | Metric, facts: list[str]) -> None:
     )
 
 
-# whyformer methods: what there is, what it looks at, what it costs.
-
-SCOPE = "local"  # what is registered explains one prediction; what looks at many inputs is a verb of its own
-
-
-def methods(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one method with its options.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+def _table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], before: Sequence[Any] = (), after: Sequence[Any] = ()
 ) -> None:
-    """List the methods: what they look at, what they cost.
+    """One row per entry: its name in bold first, and last what it costs, which may wrap."""
+    from rich.console import Group
+    from rich.table import Table
 
-    \b
-    Examples:
-      whyformer methods
-      whyformer methods generic_attention
-      whyformer methods --json
-    """
-    from whyformer.registry import get_method, list_methods
+    from whyformer.views.terminal.terminal_page import put
 
-    chosen = [get_method(name)] if name else list(list_methods().values())
-    listed(chosen, bool(name), json, plain=_plain, facts=_facts, table=_table)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for heading in headings[:-1]:
+        table.add_column(heading, no_wrap=True, style="bold" if heading == headings[0] else "")
+    table.add_column(headings[-1], overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    put(Group(*before, table, *after))
 
 
 def _plain(m: Method) -> dict[str, Any]:
@@ -100,41 +160,6 @@ def _plain(m: Method) -> dict[str, Any]:
     }
 
 
-def _table(chosen: Sequence[Method]) -> None:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from whyformer.views.terminal.terminal_page import put
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=False)
-    for heading in ("method", "looks at", "scope", "signed", "class"):
-        table.add_column(heading, no_wrap=True, style="bold" if heading == "method" else "")
-    table.add_column("cost", overflow="fold")
-    for m in chosen:
-        sides = "yes" if m.signed else "no"
-        table.add_row(m.name, m.specificity, SCOPE, sides, "yes" if m.class_specific else "no", m.cost_text)
-    papers = [Text(f"{m.name}: {m.paper}", style="dim") for m in chosen]
-    put(
-        Group(
-            Text("Post-hoc methods: they explain a trained model as it is."),
-            Text(""),
-            table,
-            Text(""),
-            Text("looks at  attention maps, gradients of the input, or inputs and outputs only (black box)"),
-            Text("scope     local: one prediction, not the model over many inputs"),
-            Text("signed    says what spoke against the target too"),
-            Text("class     the scores depend on the class that is explained"),
-            Text("cost      passes through the model per input"),
-            Text(""),
-            Text("Papers"),
-            *papers,
-            Text(""),
-            Text("One method with its options: whyformer methods generic_attention"),
-        )
-    )
-
-
 def _facts(m: Method) -> list[str]:
     says = "signed (for and against)" if m.signed else "unsigned (how much)"
     depends = "depends on the class" if m.class_specific else "the same for every class"
@@ -142,27 +167,9 @@ def _facts(m: Method) -> list[str]:
         f"looks at  {m.specificity}; post-hoc, {SCOPE}",
         f"scores    {says}; {depends}",
         f"cost      {m.cost_text} per input",
-        f"needs     {needs_of(m)}",
+        f"needs     {_needs(m)}",
         f"paper     {m.paper}",
     ]
-
-
-def metrics(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one metric with its options.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the metrics: what they ask, what they cost.
-
-    \b
-    Examples:
-      whyformer metrics
-      whyformer metrics comprehensiveness
-      whyformer metrics --json
-    """
-    from whyformer.registry import get_metric, list_metrics
-
-    chosen = [get_metric(name)] if name else list(list_metrics().values())
-    listed(chosen, bool(name), json, plain=_plain_metric, facts=_metric_facts, table=_metric_table)
 
 
 def _plain_metric(m: Metric) -> dict[str, Any]:
@@ -178,38 +185,10 @@ def _plain_metric(m: Metric) -> dict[str, Any]:
     }
 
 
-def _metric_table(chosen: Sequence[Metric]) -> None:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from whyformer.views.terminal.terminal_page import put
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for heading in ("metric", "kind", "good"):
-        table.add_column(heading, no_wrap=True, style="bold" if heading == "metric" else "")
-    table.add_column("cost per input", overflow="fold")
-    for m in sorted(chosen, key=lambda m: (m.kind, m.name)):
-        table.add_row(m.name, m.kind, "high" if m.higher_is_better else "low", m.cost_text)
-    put(
-        Group(
-            table,
-            Text(""),
-            Text("faithfulness  do the scores say what the model depends on?"),
-            Text("plausibility  do they agree with what people marked?"),
-            Text("localisation  do they lie on the object?"),
-            Text("robustness    do they stay when the input hardly changes?"),
-            Text("complexity    are a few parts named, or all a little?"),
-            Text(""),
-            Text("One metric with its formula: whyformer metrics comprehensiveness"),
-        )
-    )
-
-
 def _metric_facts(m: Metric) -> list[str]:
     return [
         f"kind   {m.kind}; {'high' if m.higher_is_better else 'low'} is good",
         f"cost   {m.cost_text} per input",
-        f"needs  {needs_of(m)}",
+        f"needs  {_needs(m)}",
         f"paper  {m.paper}",
     ]

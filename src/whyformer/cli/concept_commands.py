@@ -1,4 +1,4 @@
-"""whyformer maximize: an input made to drive one unit of a model as high as it goes."""
+"""whyformer tcav and maximize: whether an answer depends on a concept, and an input that drives one unit."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._explaining import deliver_result
-from whyformer.cli._input import check_out, options_from
-from whyformer.cli._options import AnyOut, BatchSize, Json, Seed, Trusted
+from whyformer.cli._input import number_or_word, texts_from
+from whyformer.cli._options import Asked, load, takes
+from whyformer.cli._results import deliver
+from whyformer.errors import BadInput
 from whyformer.extras import require
 
 # whyformer tcav: does the model's answer depend on a concept?
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-OUTPUTS = (".json", ".npz", ".html", ".png", ".svg", ".pdf")
 SHIPPED_POOLING = "mean"  # what its textures are spread over; models of one's own have the default of wf.tcav
 
 
+@takes(
+    "model/textures trust_remote_code concept random inputs target/tcav layer relative pooling classifier batch_size "
+    "seed out json"
+)
 def tcav(
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped texture model"),
-    ] = None,
-    trust_remote_code: Trusted = False,
+    asked: Asked,
     concept: Annotated[
         list[str] | None,
         typer.Option("--concept", "-c", metavar="NAME=PATH", help="A concept: folder of images, or file of texts."),
@@ -43,13 +43,6 @@ def tcav(
         Path | None,
         typer.Option("--inputs", "-i", exists=True, metavar="PATH", help="Inputs of the class that is asked about."),
     ] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", "-t", metavar="CLASS", help="Class, by name or index.")
-    ] = None,
-    layer: Annotated[
-        str | None,
-        typer.Option("--layer", "-l", metavar="LAYER", help="Attention block by number, or module name."),
-    ] = None,
     relative: Annotated[bool, typer.Option("--relative", help="Compare the concepts with each other.")] = False,
     pooling: Annotated[
         str | None,
@@ -58,10 +51,6 @@ def tcav(
         ),
     ] = None,
     classifier: Annotated[str, typer.Option("--classifier", metavar="NAME", help="logistic or sgd.")] = "logistic",
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    out: AnyOut = None,
-    json: Json = False,
 ) -> None:
     """Test whether a model's answer depends on concepts.
 
@@ -78,55 +67,32 @@ def tcav(
       whyformer tcav --model my-bert/ -c polite=polite.txt --random texts/ \\
           --inputs reviews.txt --target positive --layer 3
     """
-    check_out(out, OUTPUTS)
-    together = (model, concept, inputs)
+    together = (asked.model, concept, inputs)
     if any((*together, random)) and not all(together):
         raise typer.BadParameter("give --model, --concept, --random and --inputs together, or none of them")
-    if model is not None and not random and not relative:
+    if asked.model is not None and not random and not relative:
         raise typer.BadParameter("concepts are compared with --random sets; with --relative, with each other")
-    if model is not None and (target is None or layer is None):
+    if asked.model is not None and (asked.target is None or asked.layer is None):
         raise typer.BadParameter("your own model needs --target and --layer")
-    from whyformer.cli._input import layer_from, target_from
     from whyformer.concepts.concept_vectors import tcav as measure
 
-    arguments = (
-        shipped_concepts(seed)
-        if model is None
-        else _user_concepts(model, trust_remote_code, concept or [], random or [], inputs)
-    )
-    shipped_layer = arguments.pop("layer", None)
-    place = shipped_layer if layer is None else layer_from(layer)
-    aim = arguments.pop("target", None)
-    aim = aim if target is None else target_from(target, None)
-    loaded = arguments.pop("model")
-    if model is None or pooling is not None:
-        arguments["pooling"] = pooling or SHIPPED_POOLING
-    result = measure(
-        loaded,
-        layer=place,
-        target=aim,
-        relative=relative,
-        classifier=classifier,
-        batch_size=batch_size,
-        seed=seed,
-        **arguments,
-    )
-    deliver_result(result, out, json)
+    if inputs is None:
+        arguments = shipped_concepts(asked.seed) | {"pooling": SHIPPED_POOLING}
+    else:
+        arguments = _user_concepts(asked, concept or [], random or [], inputs)
+    told = {"layer": None if asked.layer is None else number_or_word(asked.layer), "pooling": pooling} | asked.settings
+    arguments |= {name: value for name, value in told.items() if value is not None}
+    deliver(measure(arguments.pop("model"), relative=relative, classifier=classifier, **arguments), asked)
 
 
-def _user_concepts(
-    model: str, trusted: bool, concepts: list[str], random: list[Path], inputs: Path | None
-) -> dict[str, Any]:
+def _user_concepts(asked: Asked, concepts: list[str], random: list[Path], inputs: Path) -> dict[str, Any]:
     named = {}
     for option in concepts:
         name, sign, path = option.partition("=")
         if not sign or not name or not Path(path).exists():
             raise typer.BadParameter(f"{option!r} is not NAME=PATH of a folder or file", param_hint="--concept")
         named[name] = Path(path)
-    from whyformer.cli._options import load_any
-
-    loaded, processor, modality = load_any(model, trusted)
-    assert inputs is not None
+    loaded, processor, modality = asked.load_any()
     return {
         "model": loaded,
         "processor": processor,
@@ -147,9 +113,6 @@ def _sets(path: Path, modality: str) -> list[Path]:
 
 
 def _read(path: Path, modality: str) -> list[Any]:
-    from whyformer.cli._input import texts_from
-    from whyformer.errors import BadInput
-
     if modality == "text":
         if path.is_dir():
             raise BadInput(f"{str(path)!r} is a folder: texts are read from files, one per line.")
@@ -164,13 +127,12 @@ def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any
     """Generated pictures for the shipped model of textures."""
     import numpy as np
 
-    from whyformer.cli._options import load_textures
     from whyformer.demo import pictures as drawn
 
     require("transformers", "PIL", "whyformer_models", "sklearn", why="tcav on the shipped model of textures")
     from PIL import Image
 
-    model, processor = load_textures()
+    model, processor = load("textures", None)
     rng = np.random.default_rng(seed)
 
     def mixed() -> Any:
@@ -195,19 +157,12 @@ def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any
 SHIPPED = "zebra-like"
 
 
+@takes("model/textures trust_remote_code layer/mean neuron position steps l2 tv length option/maximize seed out json")
 def maximize(
+    asked: Asked,
     unit: Annotated[
         str | None,
         typer.Argument(metavar="CLASS", help="Class, by name or index.", show_default=f"shipped model: {SHIPPED}"),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped texture model"),
-    ] = None,
-    trust_remote_code: Trusted = False,
-    layer: Annotated[
-        str | None,
-        typer.Option("--layer", "-l", metavar="LAYER", help="Attention block by number, or module name; its mean."),
     ] = None,
     neuron: Annotated[
         int | None, typer.Option("--neuron", "-n", min=0, metavar="N", help="One neuron of the layer.")
@@ -219,18 +174,6 @@ def maximize(
     l2: Annotated[float, typer.Option("--l2", metavar="LAMBDA", help="Pictures: penalty LAMBDA·‖x‖².")] = 1e-4,
     tv: Annotated[float, typer.Option("--tv", metavar="LAMBDA", help="Pictures: penalty LAMBDA·TV(x).")] = 1e-4,
     length: Annotated[int, typer.Option("--length", min=1, metavar="N", help="Texts: how many tokens.")] = 8,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="KEY=VALUE",
-            help="An option of activation_maximization, e.g. jitter=8; repeatable.",
-        ),
-    ] = None,
-    seed: Seed = 0,
-    out: AnyOut = None,
-    json: Json = False,
 ) -> None:
     """Make an input that drives one unit as high as it goes.
 
@@ -245,33 +188,27 @@ def maximize(
       whyformer maximize cat --model my-vit/ --option jitter=8
       whyformer maximize positive --model my-bert/ --length 5
     """
-    check_out(out)
-    sought = _unit(unit, layer, neuron, position, model)
-    settings: dict[str, Any] = {"steps": steps, "l2": l2, "tv": tv, "length": length, "seed": seed}
-    settings |= options_from(option or [])
-    from whyformer.cli._options import load_any, load_textures
+    sought = _unit(unit, asked.layer, neuron, position, asked.model)
+    settings: dict[str, Any] = {"steps": steps, "l2": l2, "tv": tv, "length": length} | asked.settings
     from whyformer.concepts.activation_maximization import activation_maximization
-    from whyformer.errors import BadInput
 
-    loaded, processor, kind = (*load_textures(), "image") if model is None else load_any(model, trust_remote_code)
+    model, processor, kind = asked.load_any("textures")
     if kind not in ("image", "text"):
-        raise BadInput(f"{model!r} is no model of images alone or texts alone: neither can be made for it.")
-    deliver_result(activation_maximization(loaded, sought, processor=processor, **settings), out, json)
+        raise BadInput(f"{asked.model!r} is no model of images alone or texts alone: neither can be made for it.")
+    deliver(activation_maximization(model, sought, processor=processor, **settings), asked)
 
 
 def _unit(unit: str | None, layer: str | None, neuron: int | None, position: int | None, model: str | None) -> Any:
     """As ``activation_maximization`` takes it."""
-    from whyformer.cli._input import layer_from, target_from
-
     if layer is None:
         if neuron is not None or position is not None:
             raise typer.BadParameter("a neuron is one of a layer: give --layer, too", param_hint="--neuron")
         if unit is None and model is not None:
             raise typer.BadParameter("your own model needs a class, or --layer", param_hint="CLASS")
-        return target_from(unit or SHIPPED, None)
+        return number_or_word(unit or SHIPPED)
     if unit is not None:
         raise typer.BadParameter("give a class or --layer, not both", param_hint="--layer")
-    place = layer_from(layer)
+    place = number_or_word(layer)
     if neuron is None:
         if position is not None:
             raise typer.BadParameter("give --neuron, too: which one at that token", param_hint="--position")

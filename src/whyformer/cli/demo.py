@@ -47,13 +47,9 @@ def _explained(name: str, images: list[Any], methods: tuple[str, ...]) -> list[t
     require("PIL", why="pictures")
     from PIL import Image
 
-    from whyformer import demo
-    from whyformer.files.paths import quiet
     from whyformer.verbs import Explainer
 
-    with quiet():
-        model, processor = demo.load_pets() if name == "pets" else demo.load_textures()
-    explanations = Explainer(model, processor).explain(
+    explanations = Explainer(*_loaded(name)).explain(
         [Image.fromarray(pixels) for pixels in images], method=list(methods), progress=False
     )
     return [(pixels, [explanations[method][i] for method in methods]) for i, pixels in enumerate(images)]
@@ -147,9 +143,8 @@ def _loaded(name: str) -> tuple[Any, Any]:
     from whyformer import demo as shipped
     from whyformer.files.paths import quiet
 
-    load = {"sentiment": shipped.load_sentiment, "pets": shipped.load_pets, "adult": shipped.load_adult}[name]
     with quiet():
-        return load()
+        return getattr(shipped, f"load_{name}")()
 
 
 def _screen(view: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whyformer.cli._results import print_json
 from whyformer.extras import LIBRARIES, installed
 from whyformer.version import __version__
 
@@ -49,8 +50,6 @@ def doctor(
     """
     state = diagnosis(test)
     if json:
-        from whyformer.cli._explaining import print_json
-
         print_json(state)
     else:
         _print(state)

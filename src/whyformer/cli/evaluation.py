@@ -1,58 +1,28 @@
-"""whyformer check: should this explanation be believed?"""
+"""whyformer compare, recommend and check: which method to trust, and whether to trust it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._explaining import deliver_result
-from whyformer.cli._input import REPORT, check_out, inputs_from, number_or_word, target_from, texts_from
-from whyformer.cli._options import (
-    BatchSize,
-    Cache,
-    File,
-    Hold,
-    Inputs,
-    Json,
-    Model,
-    Out,
-    Replace,
-    Seed,
-    Target,
-    TextUnits,
-    Trusted,
-    common,
-    loaded,
-)
-from whyformer.errors import BadInput
+from whyformer.cli._input import inputs_from, number_or_word, texts_from
+from whyformer.cli._options import Asked, takes
+from whyformer.cli._results import deliver
+from whyformer.errors import BadInput, one_of
 
-# whyformer compare: which method to trust here.
+MODEL = "inputs file model trust_remote_code"
+JUDGED = "replace units hold target batch_size seed cache out/compare json"
 
 
+@takes(f"{MODEL} method/compare metric {JUDGED}")
 def compare(
-    inputs: Inputs = None,
-    file: File = None,
-    model: Model = None,
-    trust_remote_code: Trusted = False,
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", "-m", metavar="NAME", help="A method; repeat for several.", show_default="all"),
-    ] = None,
+    asked: Asked,
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", metavar="NAME", help="A metric; repeat. See: whyformer metrics", show_default="five"),
     ] = None,
-    replace: Replace = None,
-    units: TextUnits = "token",
-    hold: Hold = None,
-    target: Target = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    cache: Cache = None,
-    out: Out = None,
-    json: Json = False,
 ) -> None:
     """Compare methods: faithfulness with intervals, cost, agreement.
 
@@ -67,37 +37,22 @@ def compare(
       whyformer compare --model my-lm/ -f prompts.txt --units sentence --hold -1
       whyformer compare --model my-vit/ *.jpg --cache results/
     """
-    check_out(out, REPORT)
-    from whyformer.registry import get_method, get_metric
+    from whyformer.evaluate.compare import compare as run
+    from whyformer.registry import get_metric
 
-    for name in method or []:
-        get_method(name)
     for name in metric or []:
         get_metric(name)
-    transformer, processor, raw = loaded(model, trust_remote_code, inputs or [], file, "compare")
-    from whyformer.evaluate.compare import compare as run
-
-    options = common(target, replace, units, hold, batch_size, seed, cache)
-    deliver_result(
-        run(transformer, raw, processor=processor, methods=method or None, metrics=metric or None, **options), out, json
-    )
+    model, processor, raw = asked.load_with_inputs("compare")
+    chosen: dict[str, Any] = {"methods": asked.method or None, "metrics": metric or None}
+    deliver(run(model, raw, processor=processor, **chosen, **asked.settings), asked)
 
 
-# whyformer recommend: how to explain this model.
-
-
+@takes(f"{MODEL} scope method/recommend attention_only budget {JUDGED}")
 def recommend(
-    inputs: Inputs = None,
-    file: File = None,
-    model: Model = None,
-    trust_remote_code: Trusted = False,
+    asked: Asked,
     scope: Annotated[
         str, typer.Option("--scope", metavar="SCOPE", help="One choice for the dataset, per label or per instance.")
     ] = "dataset",
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", "-m", metavar="NAME", help="A method that stands too; repeat.", show_default="all"),
-    ] = None,
     attention_only: Annotated[
         bool, typer.Option("--attention-only", help="Choose among attention aggregations only.")
     ] = False,
@@ -105,15 +60,6 @@ def recommend(
         str | None,
         typer.Option("--budget", metavar="COST", help="The best within so many forwards (20), or a time (2s, 500ms)."),
     ] = None,
-    replace: Replace = None,
-    units: TextUnits = "token",
-    hold: Hold = None,
-    target: Target = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    cache: Cache = None,
-    out: Out = None,
-    json: Json = False,
 ) -> None:
     """Choose how to explain a model, and test the choice.
 
@@ -128,37 +74,21 @@ def recommend(
       whyformer recommend --file reviews.txt --attention-only
       whyformer recommend --file reviews.txt --budget 20
     """
-    check_out(out, REPORT)
-    from whyformer.errors import one_of
-    from whyformer.registry import get_method
-
     one_of("--scope", scope, ("dataset", "label", "instance"))
-    if budget is not None:
-        from whyformer.evaluate.budget import budget_of
-
-        budget_of(budget)  # before a model is loaded
-    for name in method or []:
-        get_method(name)
-    transformer, processor, raw = loaded(model, trust_remote_code, inputs or [], file, "recommend")
+    from whyformer.evaluate.budget import budget_of
     from whyformer.evaluate.recommend import recommend as run
 
-    others = [] if attention_only and not method else method or None
-    options = common(target, replace, units, hold, batch_size, seed, cache)
-    result = run(transformer, raw, processor=processor, scope=scope, methods=others, budget=budget, **options)
-    deliver_result(result, out, json)
+    if budget is not None:
+        budget_of(budget)  # before a model is loaded
+    model, processor, raw = asked.load_with_inputs("recommend")
+    methods = [] if attention_only and not asked.method else asked.method or None
+    chosen: dict[str, Any] = {"scope": scope, "methods": methods, "budget": budget}
+    deliver(run(model, raw, processor=processor, **chosen, **asked.settings), asked)
 
 
+@takes(f"{MODEL} method/check checks train epochs target batch_size seed cache out/check json")
 def check(
-    inputs: Inputs = None,
-    file: File = None,
-    model: Model = None,
-    trust_remote_code: Trusted = False,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", "-m", metavar="NAME", help="Whose explanations are checked.", show_default="the default method"
-        ),
-    ] = None,
+    asked: Asked,
     checks: Annotated[
         list[str] | None,
         typer.Option("--checks", "-c", metavar="NAME", help="A check; repeatable.", show_default="all"),
@@ -173,15 +103,6 @@ def check(
         ),
     ] = None,
     epochs: Annotated[int, typer.Option("--epochs", metavar="N", help="Of the training, with --train.")] = 3,
-    target: Target = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    cache: Cache = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a file too: .html, .png, .svg or .json."),
-    ] = None,
-    json: Json = False,
 ) -> None:
     """Check what an explanation can be trusted with.
 
@@ -197,47 +118,26 @@ def check(
       whyformer check cat.jpg --model my-vit/ --out check.png
       whyformer check --model my-bert/ --train reviews.tsv --out trained.html
     """
-    check_out(out, REPORT)
-    if train is not None:
-        if inputs or file is not None or checks or method is not None or target is not None or cache is not None:
-            raise BadInput("--train trains on the examples of its file: give no texts, --file, --checks or --method.")
-        _trained(train, epochs, model, trust_remote_code, batch_size, seed, out, json)
+    if train is None:
+        from whyformer.checks.check import check as run
+
+        model, processor, raw = asked.load_with_inputs("check", demo=False)
+        found = run(model, raw, processor=processor, checks=checks or None, method=asked.method, **asked.settings)
+        deliver(found, asked)
         return
-    from whyformer.checks.check import check as run_checks
-
-    transformer, processor, raw = loaded(model, trust_remote_code, inputs or [], file, "check", demo=False)
-    result = run_checks(
-        transformer,
-        raw,
-        processor=processor,
-        checks=checks or None,
-        method=method,
-        target=target_from(target, None),
-        seed=seed,
-        batch_size=batch_size,
-        cache=cache,
-    )
-    deliver_result(result, out, json)
-
-
-def _trained(
-    file: Path,
-    epochs: int,
-    name: str | None,
-    trusted: bool,
-    batch_size: int | None,
-    seed: int,
-    out: Path | None,
-    json: bool,
-) -> None:
-    texts, labels = labelled(file)
+    if (
+        any(given is not None for given in (asked.file, asked.method, asked.target, asked.cache))
+        or asked.inputs
+        or checks
+    ):
+        raise BadInput("--train trains on the examples of its file: give no texts, --file, --checks or --method.")
     from whyformer.checks.retrained import retrained_attention
-    from whyformer.cli._options import load_any, load_text
 
-    transformer, processor, modality = (*load_text(None), "text") if name is None else load_any(name, trusted)
-    raw = texts if modality == "text" else inputs_from(texts, None, modality, "check")
-    options = {"processor": processor, "epochs": epochs, "batch_size": batch_size, "seed": seed}
-    deliver_result(retrained_attention(transformer, raw, labels, **options), out, json)
+    texts, labels = labelled(train)
+    model, processor, kind = asked.load_any()
+    raw = texts if kind == "text" else inputs_from(texts, None, kind, "check")
+    options = {"epochs": epochs, "batch_size": asked.batch_size, "seed": asked.seed}
+    deliver(retrained_attention(model, raw, labels, processor=processor, **options), asked)
 
 
 def labelled(file: Path) -> tuple[list[str], list[str | int]]:

@@ -7,67 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whyformer.cli._explaining import (
-    BatchSize,
-    Json,
-    MemoryWay,
-    Methods,
-    Options,
-    Out,
-    OwnScale,
-    ReportFile,
-    Scalar,
-    Seed,
-    TargetName,
-    Versus,
-    asked,
-    deliver,
-    deliver_report,
-    deliver_results,
-    next_classes,
-    per_input,
-    repeated,
-    seen_by,
-    written,
-)
-from whyformer.cli._input import (
-    Explaining,
-    object_from,
-    refuse_address,
-    target_from,
-    text_of_stdin,
-    texts_from,
-    units_from,
-)
-from whyformer.cli._options import LanguageModel, TextUnits, Trusted
+from whyformer.cli._input import Explaining, drawn_faces, object_from, refuse_address, text_of_stdin, texts_from
+from whyformer.cli._options import Asked, takes
+from whyformer.cli._results import deliver, deliver_report, next_classes, per_input, repeated, seen_by, written
 
 if TYPE_CHECKING:
     from whyformer.results.types import Explanation
 
-
-# whyformer explain pair|similar|sound: an image with a text, two texts, a clip.
-
-
-Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Folder or hub name.")]
+MODEL = "model/given trust_remote_code"
+ENDS = "out/explain json/explain"
 
 
+@takes(f"{MODEL} answer method target/explain scalar option batch_size seed/explain {ENDS}")
 def pair(
+    asked: Asked,
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="Questions, captions or prompts about it.")],
-    model: Model,
-    trust_remote_code: Trusted = False,
-    answer: Annotated[
-        str | None,
-        typer.Option("--answer", metavar="TEXT", help="Explain this answer.", show_default="what the model answers"),
-    ] = None,
-    method: Methods = None,
-    target: TargetName = None,
-    scalar: Scalar = "logit",
-    option: Options = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    out: Out = None,
-    json: Json = False,
 ) -> None:
     """Explain what a model says about an image with a text.
 
@@ -79,37 +34,26 @@ def pair(
       whyformer explain pair cat.jpg "a cat" "a dog" --model my-clip/ \\
           --scalar cosine
     """
-    options = asked(
-        out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed
-    )
-    from whyformer.cli._options import load_pair
     from whyformer.files.image_file import open_image
-    from whyformer.verbs import Explainer
 
     opened = open_image(image)
-    explainer = Explainer(*load_pair(model, trust_remote_code))
-    raw = [(opened, text) if answer is None else ((opened, text), answer) for text in texts]
-    explained = explainer.explain(raw, method=method or None, **options)
+    explainer = asked.explainer("pair")
+    raw = [(opened, text) if asked.answer is None else ((opened, text), asked.answer) for text in texts]
+    explained = asked.explain(explainer, raw)
     results = per_input(explained)
     titles = [
         f"{image.name}: {text} → {row[0].target.label}" if row[0].target.label else f"{image.name}: {text}"
         for text, row in zip(repeated(explained, texts), results, strict=True)
     ]
     seen = _pictures(explainer, raw, opened)
-    deliver(results, out, json, images=repeated(explained, seen), titles=titles)
+    deliver(results, asked, images=repeated(explained, seen), titles=titles)
 
 
+@takes(f"{MODEL} method option batch_size seed/explain {ENDS}")
 def similar(
+    asked: Asked,
     first: Annotated[str, typer.Argument(metavar="TEXT", help="A text.")],
     others: Annotated[list[str], typer.Argument(metavar="OTHER", help="Texts to compare it with.")],
-    model: Model,
-    trust_remote_code: Trusted = False,
-    method: Methods = None,
-    option: Options = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    out: Out = None,
-    json: Json = False,
 ) -> None:
     """Explain how close texts are: which words bring them together.
 
@@ -122,31 +66,16 @@ def similar(
       whyformer explain similar "A cat sleeps" "A kitten naps" "Rain" \\
           --model my-encoder/ --out similar.html
     """
-    options = asked(out, option, method, batch_size=batch_size, seed=seed)
-    from whyformer.cli._options import load_encoder
-    from whyformer.verbs import Explainer
     from whyformer.views.several import similarity_view
 
-    explained = Explainer(*load_encoder(model, trust_remote_code)).explain(
-        [(first, other) for other in others], method=method or None, **options
-    )
-    results = per_input(explained)
-    views = [similarity_view(e) for row in results for e in row]
-    deliver(results, out, json, views=views)
+    results = per_input(asked.explain(asked.explainer("encoder"), [(first, other) for other in others]))
+    deliver(results, asked, views=[similarity_view(e) for row in results for e in row])
 
 
+@takes(f"{MODEL} method target/explain scalar option batch_size seed/explain {ENDS}")
 def sound(
+    asked: Asked,
     clips: Annotated[list[Path], typer.Argument(metavar="CLIP.WAV", help="16-bit .wav files at the model's rate.")],
-    model: Model,
-    trust_remote_code: Trusted = False,
-    method: Methods = None,
-    target: TargetName = None,
-    scalar: Scalar = "logit",
-    option: Options = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    out: Out = None,
-    json: Json = False,
 ) -> None:
     """Explain what a model hears in a clip: which moments it came from.
 
@@ -155,15 +84,9 @@ def sound(
       whyformer explain sound hello.wav --model my-whisper/ --out words.html
       whyformer explain sound dog.wav --model my-wav2vec2/ -t bark
     """
-    options = asked(
-        out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed
-    )
-    from whyformer.cli._options import load_sound
-    from whyformer.verbs import Explainer
-
-    explained = Explainer(*load_sound(model, trust_remote_code)).explain(list(clips), method=method or None, **options)
+    explained = asked.explain(asked.explainer("sound"), list(clips))
     titles = repeated(explained, [path.name for path in clips])
-    deliver(per_input(explained), out, json, titles=titles, views=written(explained))
+    deliver(per_input(explained), asked, titles=titles, views=written(explained))
 
 
 def _pictures(explainer: Any, raw: list[Any], opened: Any) -> list[Any]:
@@ -176,13 +99,13 @@ def _pictures(explainer: Any, raw: list[Any], opened: Any) -> list[Any]:
     return seen_by(explainer, raw, modality.image)
 
 
-# whyformer explain prompt: what a language model says next, or its answer.
-
-
+@takes(
+    "model/language trust_remote_code answer generate span units choices method target/token versus/token option "
+    f"memory seed/explain {ENDS}"
+)
 def prompt(
+    asked: Asked,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The prompt; '-' reads it from stdin.")],
-    model: LanguageModel,
-    trust_remote_code: Trusted = False,
     answer: Annotated[
         str | None, typer.Option("--answer", metavar="TEXT", help="Explain this answer, token by token.")
     ] = None,
@@ -191,23 +114,9 @@ def prompt(
         typer.Option("--generate", "-g", min=1, metavar="N", help="Explain what the model writes, N tokens at most."),
     ] = None,
     span: Annotated[bool, typer.Option("--span", help="The answer as a whole instead of token by token.")] = False,
-    units: TextUnits = "token",
     choices: Annotated[
         str | None, typer.Option("--choices", metavar="A,B", help="Which of these comes next: yes,no")
     ] = None,
-    method: Methods = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", "-t", metavar="TOKEN", help="Token to explain.", show_default="the prediction"),
-    ] = None,
-    versus: Annotated[
-        str | None, typer.Option("--versus", metavar="TOKEN", help="Explain the target rather than this token.")
-    ] = None,
-    option: Options = None,
-    memory: MemoryWay = "auto",
-    seed: Seed = 0,
-    out: Out = None,
-    json: Json = False,
 ) -> None:
     """Explain what a language model says after a prompt.
 
@@ -222,56 +131,39 @@ def prompt(
       whyformer explain prompt "Is fire cold?" --model my-llm/ \\
           --choices yes,no
     """
-    wanted = {"target": target_from(target, versus), "units": units_from(units), "memory": memory}
-    options = asked(out, option, method, seed=seed, **wanted)
+    refuse_both(generate, answer)
+    if span and generate is None and answer is None:
+        raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
+    asked.settings |= {"generate": generate, "span": span}
+    if choices is not None:
+        asked.settings["choices"] = [choice.strip() for choice in choices.split(",")]
+    text = text_of_stdin().rstrip("\n") if text == "-" else text
+    explained = asked.explain(asked.explainer("language"), text if answer is None else (text, answer))
+    results = list(explained.values()) if isinstance(explained, dict) else [explained]
+    if len(results) == 1:
+        deliver(results[0], asked)
+    else:
+        rows, views = [[result] for result in results], [result.view() for result in results]
+        deliver(rows, asked, views=views, names=[result.method for result in results])
+
+
+def refuse_both(generate: int | None, answer: str | None) -> None:
     if generate is not None and answer is not None:
         raise typer.BadParameter(
             "--generate is for what the model writes, and --answer gives it", param_hint="--answer"
         )
-    if span and generate is None and answer is None:
-        raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
-    options |= {"generate": generate, "span": span}
-    options |= {"choices": [choice.strip() for choice in choices.split(",")]} if choices is not None else {}
-    text = text_of_stdin().rstrip("\n") if text == "-" else text
-    from whyformer.cli._options import load_language
-    from whyformer.verbs import explain
-
-    lm, tokenizer = load_language(model, trust_remote_code)
-    raw = text if answer is None else (text, answer)
-    explained = explain(lm, raw, processor=tokenizer, method=method or None, **options)
-    results = list(explained.values()) if isinstance(explained, dict) else [explained]
-    deliver_results(results, out, json)
 
 
-# whyformer explain text|image|table|pair|similar|sound: why did the model say that?
-
-
+@takes(
+    "file model trust_remote_code method target/explain versus scalar option by batch_size memory seed/explain "
+    "own_scale out/explain report json/explain"
+)
 def text(
+    asked: Asked,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Texts; '-' reads one per line from stdin.")
     ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", exists=True, dir_okay=False, metavar="FILE", help="Read one text per line."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
-    ] = None,
-    trust_remote_code: Trusted = False,
-    method: Methods = None,
-    target: TargetName = None,
-    versus: Versus = None,
-    scalar: Scalar = "logit",
-    option: Options = None,
     by: Annotated[str, typer.Option("--by", metavar="UNIT", help="Highlight by token or by word.")] = "token",
-    batch_size: BatchSize = None,
-    memory: MemoryWay = "auto",
-    seed: Seed = 0,
-    own_scale: OwnScale = False,
-    out: Out = None,
-    report: ReportFile = None,
-    json: Json = False,
 ) -> None:
     """Explain what a model says about texts.
 
@@ -284,50 +176,27 @@ def text(
       cat reviews.txt | whyformer explain text - --json
       whyformer explain text --file reviews.txt --model my-bert/
     """
-    runs = {"scalar": scalar, "batch_size": batch_size, "memory": memory, "seed": seed}
-    options = asked(out, option, method, report, target=target_from(target, versus), **runs)
     if by not in ("token", "word"):
         raise typer.BadParameter(f"{by!r} is neither token nor word", param_hint="--by")
-    raw = texts_from(texts or [], file)
-    from whyformer.cli._options import load_text
-    from whyformer.verbs import Explainer
-
-    explainer = Explainer(*load_text(model, trust_remote_code))
-    explained = explainer.explain(raw, method=method or None, **options)
-    others = next_classes(explainer, raw, explained, out, options)
-    deliver(per_input(explained), out, json, by=by, shared=not own_scale, views=written(explained), others=others)
-    deliver_report(explainer, raw, report, method, option, options)
+    raw = texts_from(texts or [], asked.file)
+    explainer = asked.explainer("text")
+    explained = asked.explain(explainer, raw)
+    _finish(explainer, raw, explained, asked, by=by, views=written(explained))
 
 
+@takes(
+    "model/image trust_remote_code method target/explain versus scalar option batch_size seed/explain own_scale "
+    "detail out/explain report json/explain"
+)
 def image(
+    asked: Asked,
     images: Annotated[
         list[Path] | None,
         typer.Argument(metavar="IMAGE", help="Image files.", show_default="a drawn cat and a drawn dog"),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="Folder or hub name of an image classifier or detector.",
-            show_default="the shipped model of cats and dogs",
-        ),
-    ] = None,
-    trust_remote_code: Trusted = False,
-    method: Methods = None,
-    target: TargetName = None,
-    versus: Versus = None,
-    scalar: Scalar = "logit",
-    option: Options = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    own_scale: OwnScale = False,
     detail: Annotated[
         bool, typer.Option("--detail", help="Scores of single pixels, too, of methods that have them.")
     ] = False,
-    out: Out = None,
-    report: ReportFile = None,
-    json: Json = False,
 ) -> None:
     """Explain what a model says about images.
 
@@ -341,44 +210,34 @@ def image(
           -m grad_sam -m attention_rollout --out both.html
       whyformer explain image cat.jpg --model my-detr/ --target 7:cat
     """
-    runs = {"scalar": scalar, "batch_size": batch_size, "seed": seed}
-    options = asked(out, option, method, report, target=target_from(target, versus), **runs)
-    from whyformer.cli._input import drawn_faces
-    from whyformer.cli._options import load_image
     from whyformer.files.image_file import open_image
-    from whyformer.verbs import Explainer
 
-    if model is not None and not images:
+    if asked.model is not None and not images:
         raise typer.BadParameter("give image files; only the shipped model has pictures of its own", param_hint="IMAGE")
     for path in images or []:
         refuse_address(str(path))
-    faces = drawn_faces() if not images else {}
-    opened = [*faces.values()] if faces else [open_image(path) for path in images or []]
-    explainer = Explainer(*load_image(model, trust_remote_code))
-    if explainer.prepare(opened[:1])[0].objects and versus is None:
-        options["target"] = object_from(target)
-    explained = explainer.explain(opened, method=method or None, **options)
-    names = [*faces] if faces else [path.name for path in images or []]
-    results, seen = per_input(explained), repeated(explained, seen_by(explainer, opened))
-    titles = [_titled(name, row) for name, row in zip(repeated(explained, names), results, strict=True)]
-    drawn: dict[str, Any] = {"images": seen, "titles": titles, "shared": not own_scale, "detail": detail}
-    deliver(results, out, json, others=next_classes(explainer, opened, explained, out, options), **drawn)
-    deliver_report(explainer, opened, report, method, option, options)
+    faces = {} if images else drawn_faces()
+    names = [path.name for path in images or []] or [*faces]
+    opened = [open_image(path) for path in images or []] or [*faces.values()]
+    explainer = asked.explainer("image")
+    if explainer.prepare(opened[:1])[0].objects and asked.versus is None:
+        asked.settings["target"] = object_from(asked.target)
+    explained = asked.explain(explainer, opened)
+    seen = repeated(explained, seen_by(explainer, opened))
+    rows = zip(repeated(explained, names), per_input(explained), strict=True)
+    titles = [_titled(name, row) for name, row in rows]
+    _finish(explainer, opened, explained, asked, images=seen, titles=titles, detail=detail)
 
 
+@takes(
+    "model/table row overall context method target/explain versus scalar option batch_size seed/explain own_scale "
+    "out/explain report json/explain"
+)
 def table(
+    asked: Asked,
     rows: Annotated[
         Path | None,
         typer.Argument(metavar="ROWS.CSV", help="A CSV file with a header.", show_default="40 rows of census data"),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="A folder (tables.save_model), or module:function (or file.py:function) that returns model and Table.",
-            show_default="the shipped census model",
-        ),
     ] = None,
     row: Annotated[
         list[int] | None, typer.Option("--row", "-r", min=0, metavar="N", help="Row to explain, from 0; repeatable.")
@@ -392,17 +251,6 @@ def table(
             help="Training rows, with the table's target column, of a model that learns in context.",
         ),
     ] = None,
-    method: Methods = None,
-    target: TargetName = None,
-    versus: Versus = None,
-    scalar: Scalar = "logit",
-    option: Options = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    own_scale: OwnScale = False,
-    out: Out = None,
-    report: ReportFile = None,
-    json: Json = False,
 ) -> None:
     """Explain what a model says about the rows of a table.
 
@@ -416,25 +264,26 @@ def table(
       whyformer explain table rows.csv --model mine.py:load \\
           --context training.csv --row 3
     """
-    runs = {"scalar": scalar, "batch_size": batch_size, "seed": seed}
-    options = asked(out, option, method, report, target=target_from(target, versus), **runs)
     from whyformer.cli._table import chosen_rows, in_context_pictures, overall_picture
 
+    if context is not None and (overall or asked.report is not None):
+        raise typer.BadParameter("explains single rows: leave out --overall and --report", param_hint="--context")
+    if overall and asked.report is not None:
+        raise typer.BadParameter("a report is of single rows: leave out --overall", param_hint="--report")
     if context is not None:
-        if overall or report is not None:
-            raise typer.BadParameter("explains single rows: leave out --overall and --report", param_hint="--context")
-        in_context_pictures(rows, model, context, row or [], method or [], out, json, options)
-        return
-    if overall:
-        if report is not None:
-            raise typer.BadParameter("a report is of single rows: leave out --overall", param_hint="--report")
-        overall_picture(rows, model, method or [], out, json, options)
-        return
-    explainer, raw, titles = chosen_rows(rows, model, row or [])
-    explained = explainer.explain(raw, method=method or None, **options)
-    others = next_classes(explainer, raw, explained, out, options)
-    deliver(per_input(explained), out, json, titles=titles, shared=not own_scale, others=others)
-    deliver_report(explainer, raw, report, method, option, options)
+        in_context_pictures(rows, context, row or [], asked)
+    elif overall:
+        overall_picture(rows, asked)
+    else:
+        explainer, raw, titles = chosen_rows(rows, asked.model, row or [])
+        _finish(explainer, raw, asked.explain(explainer, raw), asked, titles=titles)
+
+
+def _finish(explainer: Any, raw: list[Any], explained: Any, asked: Asked, **drawn: Any) -> None:
+    """Deliver explanations, and the report if there is to be one."""
+    others = next_classes(explainer, raw, explained, asked)
+    deliver(per_input(explained), asked, shared=not asked.own_scale, others=others, **drawn)
+    deliver_report(explainer, raw, asked)
 
 
 def _titled(name: str, row: list[Explanation]) -> str:

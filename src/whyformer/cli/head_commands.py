@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._explaining import print_json, say_written
-from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, target_from
-from whyformer.cli._options import AnyOut, BatchSize, File, Inputs, Json, Model, Seed, Target, Trusted
-from whyformer.files.paths import writing
+from whyformer.cli._input import inputs_from, number_or_word, texts_from
+from whyformer.cli._options import Asked, takes
+from whyformer.cli._results import deliver
+from whyformer.errors import BadInput, one_of
 
 WHAT = ("importance", "roles", "layers", "pruning", "gates", "induction", "circuits")
+UNASKED = ("induction", "circuits")  # these need no inputs
 ORDERS = ("importance", "gates", "random")
 
 
+@takes(
+    "inputs file model trust_remote_code what kind per target normalize labels order points penalty steps batch_size "
+    "seed out json"
+)
 def heads(
-    inputs: Inputs = None,
-    file: File = None,
-    model: Model = None,
-    trust_remote_code: Trusted = False,
+    asked: Asked,
     what: Annotated[str, typer.Option("--what", metavar="WHAT", help=f"One of: {', '.join(WHAT)}.")] = "importance",
     kind: Annotated[
         str, typer.Option("--kind", metavar="KIND", help="Importance by gradient, confidence, relevance or ablation.")
@@ -29,7 +30,6 @@ def heads(
     per: Annotated[
         str, typer.Option("--per", metavar="PER", help="Gradients per example, token or batch.")
     ] = "example",
-    target: Target = None,
     normalize: Annotated[
         str | None, typer.Option("--normalize", metavar="HOW", help="l2, minmax, l2_minmax or share.")
     ] = None,
@@ -52,10 +52,6 @@ def heads(
     ] = None,
     penalty: Annotated[float, typer.Option("--penalty", metavar="COST", help="Gates: what an open head costs.")] = 0.02,
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Gates: steps of training.")] = 200,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    out: AnyOut = None,
-    json: Json = False,
 ) -> None:
     """Show which attention heads matter, and what they do.
 
@@ -72,133 +68,78 @@ def heads(
       whyformer heads --what gates --penalty 0.05 --out gates.html
       whyformer heads --model my-gpt2/ --what induction
     """
-    from whyformer.errors import one_of
-
     one_of("--what", what, WHAT)
     one_of("--order", order, ORDERS)
-    check_out(out, (*PICTURES, *DATA), f" with --what {what}")
-    from whyformer.cli._options import load_any, load_text
+    from whyformer import heads as library
 
-    loaded, processor, modality = (*load_text(None), "text") if model is None else load_any(model, trust_remote_code)
-    needs_inputs = what not in {"induction", "circuits"}
-    raw = inputs_from(inputs or [], file, modality, "heads") if needs_inputs else None
-    options: dict[str, Any] = {"kind": kind, "per": per, "target": target, "normalize": normalize, "seed": seed}
+    model, processor, modality = asked.load_any()
+    common: dict[str, Any] = {"processor": processor, "batch_size": asked.batch_size}
+    seeded, target = {"seed": asked.seed}, {"target": asked.settings["target"]}
+    importance = {"kind": kind, "per": per, "normalize": normalize, **target, **seeded, **common}
     beside: dict[str, Any] = {}
-    if raw is not None and what in ("pruning", "gates"):
-        right = _labels(labels, raw, demo=modality == "text" and not inputs and file is None, what=what, order=order)
-        training = {"penalty": penalty, "steps": steps, "batch_size": batch_size, "seed": seed, "processor": processor}
+    raw = inputs_from(asked.inputs or [], asked.file, modality, "heads") if what not in UNASKED else []
+    result: Any
+    if what == "induction":
+        result = library.induction(model, **common, **seeded)
+    elif what == "circuits":
+        result = library.circuits(model, processor=processor, **seeded)
+    elif what == "importance":
+        result = library.head_importance(model, raw, **importance)
+    elif what == "roles":
+        result = library.roles(model, raw, **common)
+    elif what == "layers":
+        result = library.layer_profile(model, raw, **target, **common)
+    else:
+        demo = modality == "text" and not asked.inputs and asked.file is None
+        classes = _classes(labels, raw, demo, needed="gates" in (what, order))
+        training = {"penalty": penalty, "steps": steps, **seeded, **common}
         if what == "gates":
-            result = _gates(loaded, raw, right, training)
+            result = library.learn_gates(model, raw, classes or [], **training)
         else:
-            result, beside = _pruning(loaded, raw, right, order, points, options, training)
-    else:
-        result = _result(what, loaded, processor, raw, options, batch_size)
-    if json:
-        print_json(_plain(what, result))
-    else:
-        result.show(**beside)
-    if out is not None:
-        _write(what, result, out, beside)
-        say_written([out])
+            settings = {"points": points, **seeded, **common}
+            result, beside = _pruning(model, raw, classes, order, importance, training, settings)
+    deliver(result, asked, plain=result.rows() if what in ("roles", "layers") else None, **beside)
 
 
-def _labels(file: Path | None, inputs: list[Any], demo: bool, what: str, order: str) -> list[str] | None:
+def _classes(file: Path | None, inputs: list[Any], demo: bool, needed: bool) -> list[int | str] | None:
     """One per input. Pruning does without them: it then asks how often the model still says the same."""
-    from whyformer.cli._input import texts_from
     from whyformer.demo import SENTENCE_LABELS
-    from whyformer.errors import BadInput
 
     if file is None:
-        if demo:
-            return list(SENTENCE_LABELS)
-        if what == "gates" or order == "gates":
+        if needed and not demo:
             raise BadInput("gates are trained on the right answers: give --labels FILE, one class per line.")
-        return None
-    classes = [line.strip() for line in texts_from([], file)]
+        return list(SENTENCE_LABELS) if demo else None
+    classes = [number_or_word(line.strip()) for line in texts_from([], file)]
     if len(classes) != len(inputs):
         raise BadInput(f"{str(file)!r} has {len(classes)} labels, and there are {len(inputs)} inputs: one each.")
     return classes
 
 
-def _gates(model: Any, inputs: list[Any], labels: list[str] | None, training: dict[str, Any]) -> Any:
-    from whyformer import heads
-
-    return heads.learn_gates(model, inputs, [target_from(label, None) for label in labels or []], **training)
-
-
 def _pruning(
     model: Any,
     inputs: list[Any],
-    labels: list[str] | None,
+    classes: list[int | str] | None,
     order: str,
-    points: int | None,
-    options: dict[str, Any],
+    importance: dict[str, Any],
     training: dict[str, Any],
+    settings: dict[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
     """The curve, and a random one to draw beside it. What is tested is not what the order was found on."""
     from whyformer import heads
-    from whyformer.errors import BadInput
 
     if len(inputs) < 2:
         raise BadInput("pruning needs two inputs at least: one half finds the order, the other tests it.")
-    common = {"processor": training["processor"], "batch_size": training["batch_size"]}
-    classes = None if labels is None else [target_from(label, None) for label in labels]
-    found_on, tested_on, truth = inputs[::2], inputs[1::2], classes and classes[1::2]
-    ranked: Any = "random"
-    if order == "gates":
-        ranked = _gates(model, found_on, labels and labels[::2], training)
-    elif order == "importance":
-        ranked = heads.head_importance(
-            model, found_on, **common, **{**options, "target": target_from(options["target"], None)}
-        )
-    settings: dict[str, Any] = {"points": points, "metric": "agreement" if classes is None else "accuracy", **common}
-    settings["seed"] = options["seed"]
+    settings["metric"] = "agreement" if classes is None else "accuracy"
     if order == "random":  # found on nothing
         return heads.pruning_curve(model, inputs, classes, order="random", **settings), {}
-    curve = heads.pruning_curve(model, tested_on, truth, order=ranked, **settings)
+    found_on, tested_on, truth = inputs[::2], inputs[1::2], classes and classes[1::2]
+    ranked: Any
+    if order == "gates":
+        ranked = heads.learn_gates(model, found_on, (classes or [])[::2], **training)
+    else:
+        ranked = heads.head_importance(model, found_on, **importance)
+    curve, chance = (heads.pruning_curve(model, tested_on, truth, order=o, **settings) for o in (ranked, "random"))
     typer.echo(
         f"the order of heads comes from {len(found_on)} inputs, the curve from {len(tested_on)} others.", err=True
     )
-    return curve, {"beside": [heads.pruning_curve(model, tested_on, truth, order="random", **settings)]}
-
-
-def _result(
-    what: str, model: Any, processor: Any, inputs: list[Any] | None, options: dict[str, Any], batch_size: int | None
-) -> Any:
-    from whyformer import heads
-
-    common = {"processor": processor, "batch_size": batch_size}
-    target = target_from(options["target"], None)
-    if what == "roles":
-        return heads.roles(model, inputs, **common)
-    if what == "layers":
-        return heads.layer_profile(model, inputs, target=target, **common)
-    if what == "induction":
-        return heads.induction(model, seed=options["seed"], **common)
-    if what == "circuits":
-        return heads.circuits(model, processor=processor, seed=options["seed"])
-    return heads.head_importance(model, inputs, **common, **{**options, "target": target})
-
-
-def _plain(what: str, result: Any) -> Any:
-    if what in ("importance", "pruning", "gates"):
-        return result.to_dict()
-    if what == "roles":
-        return result.rows()
-    if what == "layers":
-        return result.rows()
-    names = ("previous_token", "duplicate_token", "induction") if what == "induction" else ("copying", "matching")
-    return {name: getattr(result, name).tolist() for name in names}
-
-
-def _write(what: str, result: Any, out: Path, beside: dict[str, Any]) -> None:
-    if out.suffix == ".json" and what in (
-        "roles",
-        "layers",
-        "induction",
-        "circuits",
-    ):  # the table alone, without the weights behind it
-        with writing(out):
-            out.write_text(json_text.dumps(_plain(what, result), ensure_ascii=False), encoding="utf-8")
-    else:
-        result.save(out, **(beside if out.suffix in PICTURES else {}))
+    return curve, {"beside": [chance]}

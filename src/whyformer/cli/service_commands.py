@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whyformer.cli._explaining import Methods, Options, Scalar, Seed, TargetName, Versus, asked
-from whyformer.cli._input import target_from
-from whyformer.cli._options import Trusted
+from whyformer.cli._options import Asked, load, load_any, takes
+from whyformer.cli._results import say_written
+from whyformer.cli._table import load_table
 from whyformer.extras import SHIPPED, require
 
 if TYPE_CHECKING:
@@ -20,36 +20,26 @@ if TYPE_CHECKING:
 # whyformer batch: a whole dataset explained into a folder, resumed where it stopped.
 
 
+@takes(
+    "out model/batch trust_remote_code method column key target/explain versus target_column scalar option too_long "
+    "part_rows batch_tokens batch_size/rows engine workers address seed/explain quiet log"
+)
 def batch(
+    asked: Asked,
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A .csv, .tsv, .jsonl, .parquet or .txt file, or a folder of images.")
     ],
     out: Annotated[
         Path, typer.Option("--out", file_okay=False, metavar="DIR", help="A new folder, or one to go on in.")
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="Folder or hub name; of a table, also file.py:function that returns model and Table.",
-            show_default="the shipped sentiment model",
-        ),
-    ] = None,
-    trust_remote_code: Trusted = False,
-    method: Methods = None,
     column: Annotated[
         list[str] | None,
         typer.Option("--column", "-c", metavar="NAME", help="Column that holds the input; twice for a pair of texts."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="NAME", help="Column that names the rows.")] = None,
-    target: TargetName = None,
-    versus: Versus = None,
     target_column: Annotated[
         str | None, typer.Option("--target-column", metavar="NAME", help="Column that says what to explain of a row.")
     ] = None,
-    scalar: Scalar = "logit",
-    option: Options = None,
     too_long: Annotated[
         str, typer.Option("--too-long", metavar="WHAT", help="Texts beyond the model's length: error or cut.")
     ] = "error",
@@ -61,10 +51,6 @@ def batch(
         typer.Option(
             "--batch-tokens", min=1, metavar="N", help="Positions per pass.", show_default="1024, 16384 on a GPU"
         ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option("--batch-size", min=1, metavar="N", help="Rows per pass.", show_default="32, 256 on a GPU"),
     ] = None,
     engine: Annotated[
         str, typer.Option("--engine", metavar="NAME", help="local, or ray: parts on a Ray cluster.")
@@ -83,7 +69,6 @@ def batch(
         str | None,
         typer.Option("--address", metavar="ADDRESS", help="Of a running Ray cluster.", show_default="one started here"),
     ] = None,
-    seed: Seed = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
     log: Annotated[bool, typer.Option("--log", help="Progress as JSON lines on stderr, no summary.")] = False,
 ) -> None:
@@ -103,39 +88,30 @@ def batch(
       whyformer batch reviews.parquet --out why/ --workers 2
       whyformer batch reviews.parquet --out why/ --engine ray --workers 8
     """
-    options = asked(
-        None, option, method, target=target_from(target, versus), scalar=scalar, seed=seed, too_long=too_long
-    )
     if quiet and log:
         raise typer.BadParameter("--quiet says nothing, and --log writes lines: choose one", param_hint="--quiet")
-    sizes = {"part_rows": part_rows, "batch_tokens": batch_tokens, "batch_size": batch_size}
-    options |= {"engine": engine, "workers": workers, "address": address}
-    options |= sizes | {"column": column or None, "key": key, "method": method or None, "target_column": target_column}
+    options = asked.settings | {"column": column or None, "key": key, "method": asked.method or None}
+    options |= {"target_column": target_column, "too_long": too_long, "part_rows": part_rows}
+    options |= {"batch_tokens": batch_tokens, "engine": engine, "workers": workers, "address": address}
     require("pyarrow", *(["ray"] if engine == "ray" else []), why="whyformer batch")
     from whyformer.jobs import explain_dataset
     from whyformer.jobs.source import rows_of
 
     rows_of(source)  # what cannot be read is refused before a model is loaded
-    loaded, processor = _loaded(model, trust_remote_code)
+    if asked.model is not None and _is_table(asked.model):
+        model, processor = load_table(asked.model)
+    else:
+        model, processor, _ = asked.load_any()
     shown: Any = "json" if log else False if quiet else None
-    dataset = explain_dataset(loaded, source, out=out, processor=processor, progress=shown, **options)
+    dataset = explain_dataset(model, source, out=out, processor=processor, progress=shown, **options)
     if not quiet and not log:
         dataset.summary.overview().show()
-        typer.echo(f"wrote {out}", err=True)
+        say_written(out)
 
 
-def _loaded(name: str | None, trusted: bool) -> tuple[Any, Any]:
-    """Model and processor: of texts, images or sound, or of a table where the name or folder says so."""
-    from whyformer.cli._options import load_any, load_text
-    from whyformer.cli._table import load_table
-    from whyformer.tables.saved import TABLE
-
-    if name is None:
-        return load_text(None)
-    if (Path(name) / TABLE).is_file() or (":" in name and not Path(name).exists()):
-        return load_table(name)
-    model, processor, _ = load_any(name, trusted)
-    return model, processor
+def _is_table(name: str) -> bool:
+    """A saved tabular model, or a function that returns model and Table."""
+    return (Path(name) / "table.json").is_file() or (":" in name and not Path(name).exists())
 
 
 STORE = Path("whyformer.sqlite")
@@ -196,16 +172,13 @@ def serve(
 
 def served_model(name: str) -> ServedModel:
     """A model that the user named: a folder, a name on the hub, or a function that returns model and Table."""
-    from whyformer.cli._options import load_any, load_encoder
-    from whyformer.cli._table import load_table
     from whyformer.serve.models import ServedModel, kind_of
     from whyformer.verbs import Explainer
 
-    folder = Path(name)
-    if (folder / "table.json").is_file() or (":" in name and not folder.is_dir()):
+    if _is_table(name):
         return ServedModel(_short(name), "table", Explainer(*load_table(name)))
-    if (folder / "1_Pooling").is_dir():  # a SentenceTransformer, which may read its tokens in a way of its own
-        return ServedModel(_short(name), "similarity", Explainer(*load_encoder(name)))
+    if (Path(name) / "1_Pooling").is_dir():  # a SentenceTransformer, which may read its tokens in a way of its own
+        return ServedModel(_short(name), "similarity", Explainer(*load("encoder", name)))
     model, processor, kind = load_any(name)
     explainer = Explainer(model, processor)
     return ServedModel(_short(name), kind_of(explainer, kind), explainer)
@@ -213,7 +186,6 @@ def served_model(name: str) -> ServedModel:
 
 def hub_model(name: str) -> ServedModel:
     """A model that a client named: from the hub only, its weights as safetensors only, none of its code."""
-    from whyformer.cli._options import load_any
     from whyformer.errors import BadInput
     from whyformer.serve.models import ServedModel, kind_of
     from whyformer.verbs import Explainer

@@ -187,6 +187,42 @@ class Record:
         return brief(self)
 
 
+@dataclass(frozen=True)
+class SiteMap:
+    """One attention map (queries × keys) of one attention call, of a head or over all heads."""
+
+    site: int  # number of the call
+    path: str
+    kind: str  # "self" or "cross"
+    attention: Float32
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.attention) != 2:
+            raise BadInput(f"attention has {np.ndim(self.attention)} axes: a map has two, queries and keys.")
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps(Result):
+    """Attention maps of one input, as ``whyformer attention`` writes them."""
+
+    what: ClassVar[str] = "attention maps"
+
+    input: str
+    labels: tuple[str, ...]  # of the input's positions
+    head: int | str  # a number, "mean" or "max"
+    sites: tuple[SiteMap, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per cell of a map."""
+        return dataframe(
+            [
+                {"site": one.site, "path": one.path, "query": i, "key": j, "attention": float(weight)}
+                for one in self.sites
+                for (i, j), weight in np.ndenumerate(one.attention)
+            ]
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation(Result):
     """Why the model said what it said: one score per unit, and what to know before believing them.

@@ -12,13 +12,13 @@ import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.parameters import OneOf, Place, Places, checked
-from whyformer.results.types import Explanation, Record, Site, Units
+from whyformer.results.types import AttentionMaps, Explanation, Record, Site, Units
 from whyformer.shapes import Array
 from whyformer.views.header import ends
 from whyformer.views.image_marks import require_fit, to_pixels
 from whyformer.views.marks import HeadColours, Matrix, Scale
 from whyformer.views.scales import largest, scale_of
-from whyformer.views.view import Fact, Heads, Panel, View
+from whyformer.views.view import Fact, Heads, Panel, View, view_of
 
 Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units
 ScaleOf = Annotated[str, OneOf("shared", "free", "full")] | tuple[float, float]
@@ -268,6 +268,21 @@ def relevance_map(
         caption += " Colours are scaled to the entries off the diagonal."
     drawn = _drawn("Relevance map", panels, facts(explanation), caption, min(2, len(panels)))
     return replace(drawn, doubts=doubts(explanation))
+
+
+@view_of.register(AttentionMaps)
+@checked
+def maps_view(maps: AttentionMaps, *, values: bool = False, scale: ScaleOf = "shared") -> View:
+    """Each map with its labels; ``values`` and ``scale`` as for ``heads_grid``."""
+    panels = []
+    for site, its_scale in zip(maps.sites, _scales([site.attention for site in maps.sites], scale), strict=True):
+        sizes = site.attention.shape
+        rows, columns = (maps.labels if len(maps.labels) == n else tuple(map(str, range(n))) for n in sizes)
+        mark = Matrix(site.attention, its_scale, rows, columns, "query", "key", numbers=values)
+        panels.append(Panel((mark,), f"{site.site}: {site.path}", wide=len(maps.sites) == 1))
+    shown = f"head {maps.head}" if isinstance(maps.head, int) else f"{maps.head} over heads"
+    columns_of_panels = max(1, min(LABELLED, len(panels)))
+    return _drawn(f"Attention: {maps.input}", panels, (Fact("shown", shown),), CAPTION, columns_of_panels)
 
 
 def _off_diagonal(values: Array) -> Array:

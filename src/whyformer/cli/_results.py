@@ -1,0 +1,197 @@
+"""What becomes of results: printed, written to files, put into reports."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from whyformer.brief import as_symbols, escaped_json
+from whyformer.cli._input import DATA, PICTURES, options_from
+
+if TYPE_CHECKING:
+    from whyformer.cli._options import Asked
+    from whyformer.results.types import Explanation
+
+WHY = "Why did the model say that?"
+
+
+def print_json(plain: Any) -> None:
+    """JSON on stdout, which may be a terminal: what would steer it is written as JSON's own escapes."""
+    typer.echo(escaped_json(json.dumps(plain, ensure_ascii=False, indent=1)))
+
+
+def say_written(*paths: Path) -> None:
+    """On stderr, so that a pipe gets the result only."""
+    for path in paths:
+        typer.echo(as_symbols(f"wrote {path}"), err=True)
+
+
+def deliver(found: Any, asked: Asked, **drawn: Any) -> None:
+    """Print a result, or its JSON with --json, and write --out; the same for several inputs, a row of results each."""
+    (_deliver_rows if type(found) is list else _deliver_one)(found, asked, **drawn)  # a Generation is a list, too
+
+
+def _deliver_one(result: Any, asked: Asked, plain: Any = None, **drawn: Any) -> None:
+    """``plain``: what --json prints instead of the whole result."""
+    if asked.json:
+        print_json(result.to_dict() if plain is None else plain)
+    else:
+        result.show(**drawn)
+    if asked.out is not None:
+        say_written(result.save(asked.out, **(drawn if asked.out.suffix in PICTURES else {})))
+
+
+def _deliver_rows(
+    rows: list[list[Any]],
+    asked: Asked,
+    views: list[Any] | None = None,
+    names: list[str] | None = None,
+    title: str = WHY,
+    **drawn: Any,
+) -> None:
+    """Write one HTML page, one picture per input, or one data file per result.
+
+    ``views``: pictures to show in place of one per input. ``names``: of files, for rows of one result.
+    """
+    if asked.json:
+        print_json([result.to_dict() for row in rows for result in row])
+        if asked.out is None:
+            return
+    views = views_of(rows, **drawn) if views is None else views
+    for view in [] if asked.json else views:
+        view.show()
+    if asked.out is None:
+        return
+    if asked.out.suffix == ".html":
+        from whyformer.views import page
+
+        say_written(page(views, title).save(asked.out))
+        return
+    if asked.out.suffix not in DATA:
+        files = [*zip(names or map(str, range(1, len(views) + 1)), views, strict=True)]
+    elif names is not None:
+        files = [(name, row[0]) for name, row in zip(names, rows, strict=True)]
+    else:
+        files = [(f"{i}-{result.method}", result) for i, row in enumerate(rows, 1) for result in row]
+    for name, each in files:
+        out = asked.out if len(files) == 1 else asked.out.with_name(f"{asked.out.stem}-{name}{asked.out.suffix}")
+        say_written(each.save(out))
+
+
+def views_of(
+    rows: list[list[Any]],
+    *,
+    images: list[Any] | None = None,
+    titles: list[str] | None = None,
+    others: list[Any] | None = None,
+    shared: bool = True,
+    **options: Any,
+) -> list[Any]:
+    """One view per input: a single explanation in full, several side by side."""
+    from whyformer.views import side_by_side, view_of
+
+    views = []
+    for i, row in enumerate(rows):
+        own: dict[str, Any] = {"image": images[i] if images else None, "title": titles[i] if titles else ""}
+        own |= {"others": others[i] if others else (), **options}
+        views.append(view_of(row[0], **own) if len(row) == 1 else side_by_side(row, shared=shared, **own))
+    return views
+
+
+def per_input(explained: Any) -> list[list[Explanation]]:
+    """What Explainer gave for a list of inputs → per input, one explanation per method."""
+    per_method = list(explained.values()) if isinstance(explained, dict) else [explained]
+    rows: list[list[Explanation]] = []
+    for row in zip(*per_method, strict=True):
+        # An input can give several: one per written token, or per detected object.
+        rows += [list(r) for r in zip(*row, strict=True)] if isinstance(row[0], list) else [list(row)]
+    return rows
+
+
+def repeated(explained: Any, values: list[Any]) -> list[Any]:
+    """One value per input → one per explanation."""
+    explanations = next(iter(explained.values())) if isinstance(explained, dict) else explained
+    counts = [len(one) if isinstance(one, list) else 1 for one in explanations]
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+
+
+CHEAP = 4  # passes of a method whose explanations of other classes are put on a page unasked
+
+
+def next_classes(explainer: Any, raw: Any, explained: Any, asked: Asked) -> list[Any] | None:
+    """Per input, why the prediction rather than the next classes: a page that cannot ask has them with it."""
+    arguments = asked.settings
+    by_method = explained if isinstance(explained, dict) else {None: explained}
+    if asked.out is None or asked.out.suffix != ".html" or arguments["target"] is not None:
+        return None
+    from whyformer.reports.report import contrasts
+
+    others: list[list[Explanation]] = [[] for _ in next(iter(by_method.values()))]
+    for explanations in by_method.values():
+        first = explanations[0]
+        if isinstance(first, list) or first.cost.forwards + first.cost.backwards > CHEAP:
+            continue
+        ask = partial(_towards, explainer, raw, first.method, arguments)
+        for number, answers in enumerate(contrasts(ask, explanations) or ()):
+            others[number] += answers
+    return others if any(others) else None
+
+
+def _towards(explainer: Any, raw: Any, method: str, arguments: dict[str, Any], targets: list[Any]) -> Any:
+    """As it was asked for, with those of the options that this method has."""
+    from whyformer.registry import get_method
+
+    names = {"scalar", "batch_size", "memory", "seed", *get_method(method).options}
+    fitting = {name: value for name, value in arguments.items() if name in names}
+    return explainer.explain(raw, method=method, target=targets, progress=False, **fitting)
+
+
+REPORTED = ("target", "scalar", "batch_size", "seed")
+
+
+def deliver_report(explainer: Any, raw: Any, asked: Asked) -> None:
+    """Write the report that was asked for. Several methods are compared with each other, one with the usual ones."""
+    if asked.report is None:
+        return
+    from whyformer.registry import get_method
+    from whyformer.reports.report import usual_methods
+
+    settings, arguments = options_from(asked.option or []), asked.settings
+    usual = usual_methods(explainer.source(raw).modality.kind)
+    methods = asked.method or (usual[:1] if settings else [])
+    named: list[Any] = []
+    for name in methods:  # with several methods, an option goes to those that have it
+        of_method = {k: v for k, v in settings.items() if k in get_method(name).options and k != "hold"}
+        named.append({"method": name, **of_method} if of_method else name)
+    named += [name for name in usual if name not in methods] if len(named) < 2 else []
+    shared = {name: arguments[name] for name in REPORTED} | {"hold": settings.get("hold")}  # the judge's, too
+    say_written(explainer.report(raw, methods=named, **shared).save(asked.report))
+
+
+def seen_by(explainer: Any, images: list[Any], main: str = "") -> list[Any]:
+    """The images as the model saw them (resized, cropped), so that patches lie where they belong."""
+    from whyformer.views.image_marks import unnormalized
+
+    modality, batch, _ = explainer.prepare(images)
+    processor = getattr(explainer.processor, "image_processor", explainer.processor)
+    mean, std = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
+    if not getattr(processor, "do_normalize", True):
+        mean = std = None
+    pictures, masks = batch.tensors[main or modality.main], batch.tensors.get("pixel_mask")
+    if masks is not None and masks.ndim == 3:  # smaller images were padded at the right and bottom
+        sizes = [(int(m.any(1).sum()), int(m.any(0).sum())) for m in masks]
+        pictures = [pixels[:, :high, :wide] for pixels, (high, wide) in zip(pictures, sizes, strict=True)]
+    return [unnormalized(pixels.float().cpu().numpy(), mean, std) for pixels in pictures]
+
+
+def written(explained: Any) -> list[Any] | None:
+    """For one method on an encoder-decoder: one source × target picture per input, in place of one per token."""
+    if isinstance(explained, dict) or not explained or not isinstance(explained[0], list):
+        return None
+    from whyformer.views.several import steps_view
+
+    return [steps_view(steps) for steps in explained]
