@@ -22,7 +22,7 @@ from whyformer.serve.store import Entry, Store
 from whyformer.shapes import Array
 from whyformer.views import Page, View, list_page, side_by_side, view_of
 from whyformer.views.html.html_page import fragment
-from whyformer.views.html.live import live_html
+from whyformer.views.html.live import live_data
 from whyformer.views.image_marks import frames_of
 from whyformer.views.several import similarity_view, steps_view
 from whyformer.views.view import Explained
@@ -86,15 +86,8 @@ def _left_out(entry: Entry, items: Sequence[Any]) -> str:
 
 def drawn(entry: Entry) -> dict[str, Any]:
     """All that is known of an answer, with its link. Trust and heads are drawn from their own numbers."""
-    told: dict[str, Any] = entry.listed() | {"question": entry.question, "failures": entry.failures}
-    told |= {
-        "beside": entry.beside,
-        "parent": entry.parent,
-        "picture": entry.picture,
-        "items": [],
-        "html": None,
-        "tabs": [],
-    }
+    told: dict[str, Any] = entry.listed() | {"items": [], "html": None, "tabs": []}
+    told |= {name: getattr(entry, name) for name in ("question", "failures", "beside", "parent", "picture")}
     if entry.kind in ("trust", "heads"):
         return told | {"about": entry.results[0], "views": []}
     results = results_of(entry)
@@ -109,24 +102,13 @@ def drawn(entry: Entry) -> dict[str, Any]:
     picture = picture_of(entry, results)
     views = picture.views if isinstance(picture, Page) else (picture,)
     if all(view.explained is not None for view in views):
-        told["tabs"] = _tabs(entry, results)
-        told["html"] = _pairs_of_tokens(results)
+        if entry.kind == "explanation":  # of two texts that are compared, each has heads of its own
+            told["tabs"] = ["trust"] if set(results[0].units.stream) == set(SIDES) else list(ABOUT)
+        maps = [(each, each.matrix) for each in results if isinstance(each, Explanation)]
+        paired = [each for each, matrix in maps if isinstance(matrix, dict) and SIDES in matrix]
+        told["html"] = fragment(Page("", (similarity_view(paired[0]),))) if paired else None
         return told | {"views": [_live(view) for view in views]}
     return told | {"views": [], "html": fragment(picture if isinstance(picture, Page) else Page("", (picture,)))}
-
-
-def _tabs(entry: Entry, results: Sequence[Any]) -> list[str]:
-    if entry.kind != "explanation":
-        return []
-    compared = results[0].units.stream and set(results[0].units.stream) == set(SIDES)  # each text has heads of its own
-    return ["trust"] if compared else list(ABOUT)
-
-
-def _pairs_of_tokens(results: Sequence[Any]) -> str | None:
-    """Of two texts that are compared: what each pair of their tokens adds, where a method knows it."""
-    known = [each for each in results if isinstance(each, Explanation) and isinstance(each.matrix, dict)]
-    known = [each for each in known if SIDES in (each.matrix or {})]
-    return fragment(Page("", (similarity_view(known[0]),))) if known else None
 
 
 def _name(explanation: Explanation) -> str:
@@ -135,18 +117,14 @@ def _name(explanation: Explanation) -> str:
 
 
 def _live(view: View) -> dict[str, Any]:
-    """What ``live_html`` writes beside the still picture of a saved page, without its element."""
-    element = live_html(view)
-    data = json.loads(element[element.index(">") + 1 : element.rindex("</script>")])
-    facts = [[fact.name, fact.value] for fact in view.facts]
-    details = [[fact.name, fact.value] for fact in view.details]
-    told = {
+    """The data that a saved page holds beside its still picture, and the words around it."""
+    told: dict[str, Any] = {
         "title": view.title,
-        "facts": facts,
-        "details": details,
+        "facts": [[fact.name, fact.value] for fact in view.facts],
+        "details": [[fact.name, fact.value] for fact in view.details],
         "doubts": list(view.doubts),
         "caption": view.caption,
-        "data": data,
+        "data": live_data(view),
     }
     if not isinstance(view.explained, Explained):
         return told

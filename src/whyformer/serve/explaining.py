@@ -64,30 +64,18 @@ def _units(before: Explanation, after: Explanation) -> list[dict[str, Any]]:
             pairs = [(a, None) for a in range(i, j)] + [(None, b) for b in range(k, m)]
         for a, b in pairs:
             label = new.labels[b] if b is not None else old.labels[a or 0]
-            told.append(
-                {
-                    "label": label,
-                    "values": [_value(before, a), _value(after, b)],
-                    "before": _score(before, a),
-                    "after": _score(after, b),
-                }
-            )
+            sides = ((before, a), (after, b))
+            scores = [None if unit is None else round(float(e.scores[unit]), 6) for e, unit in sides]
+            # What stood in a column.
+            values = [None if unit is None or e.units.values is None else e.units.values[unit] for e, unit in sides]
+            told.append({"label": label, "values": values, "before": scores[0], "after": scores[1]})
     return told
-
-
-def _score(explanation: Explanation, unit: int | None) -> float | None:
-    return None if unit is None else round(float(explanation.scores[unit]), 6)
-
-
-def _value(explanation: Explanation, unit: int | None) -> str | None:
-    """What stood in a column."""
-    values = explanation.units.values
-    return None if unit is None or values is None else values[unit]
 
 
 Working = Generator[None, None, Any]
 
 LONGEST_TITLE = 200
+TAKEN = ("method", "inputs", "batch_size", "memory", "progress", "generate", "units")  # names of ``explain`` itself
 MOST_ITEMS = 20  # objects of a detector, or written tokens, that are drawn one by one
 log = logging.getLogger("whyformer.serve")
 
@@ -118,12 +106,8 @@ def _item(explanation: Explanation) -> dict[str, Any]:
 
 def said_by(prediction: Target) -> dict[str, Any]:
     others = [{"label": str(c), "index": c.index, "probability": c.probability} for c in prediction.next or ()]
-    return {
-        "label": str(prediction),
-        "index": prediction.index,
-        "probability": prediction.probability,
-        "next": others,
-    }
+    first = {"label": str(prediction), "index": prediction.index, "probability": prediction.probability}
+    return first | {"next": others}
 
 
 def explained(served: ServedModel, question: Explain, store: Store) -> Working:
@@ -160,16 +144,7 @@ def how_of(question: Explain) -> dict[str, Any]:
         settings["units"] = question.units
     if question.generate is not None:
         settings["generate"] = question.generate
-    clash = question.options.keys() & {
-        *settings,
-        "method",
-        "inputs",
-        "batch_size",
-        "memory",
-        "progress",
-        "generate",
-        "units",
-    }
+    clash = question.options.keys() & {*settings, *TAKEN}
     if clash:
         raise BadInput(f"{sorted(clash)[0]!r} is no option of a method.")
     return settings | {name: tuple(v) if isinstance(v, list) else v for name, v in question.options.items()}
@@ -288,9 +263,7 @@ def compared(served: ServedModel, question: Compare, store: Store) -> Working:
 
 def methods_compared(served: ServedModel, question: Compare) -> list[str]:
     """Those that were named, else all that explain this model and take few passes."""
-    if question.methods is not None:
-        return list(dict.fromkeys(question.methods))
-    return cheap_methods(served)
+    return cheap_methods(served) if question.methods is None else list(dict.fromkeys(question.methods))
 
 
 def cheap_methods(served: ServedModel, units: int = MANY_UNITS) -> list[str]:

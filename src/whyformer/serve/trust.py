@@ -11,7 +11,7 @@ from whyformer.checks.exam import options_of_tokens
 from whyformer.engines.perturbation.players import area, only_top, without_top
 from whyformer.errors import NotOffered, WhyformerError
 from whyformer.evaluate.agreement import spearman
-from whyformer.evaluate.games import games_of
+from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import random_scores
 from whyformer.registry import get_method
 from whyformer.results.types import Explanation
@@ -47,28 +47,37 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
     # What the method on screen held stays for the judge, and for other methods that can hold it.
     hold = next((e.options["hold"] for e in subject.explanations if e.options.get("hold") is not None), None)
     judged = settings | {"hold": hold}
-    curves, parts, held = _curves(served, raw, subject, judged)
-    yield
-    ran: list[dict[str, Any]] = [
-        {"method": each.method, "shown": True, "area": line["area"]}
-        for each, line in zip(subject.explanations, curves["remove"]["lines"], strict=True)
-    ]
-    scores = [each.scores for each in subject.explanations]
+    shown = list(subject.explanations)
+    others: list[Explanation] = []
     refused: list[dict[str, Any]] = []
     for name in _others(served, subject):
         try:
             asked = judged if hold is not None and "hold" in get_method(name).options else settings
             other = served.explainer.explain(raw, method=name, **asked, scalar=explanation.scalar)
             if isinstance(other, Explanation) and other.units.labels == explanation.units.labels:
-                ran.append({"method": name, "shown": False, "area": _area(served, raw, other, judged)})
-                scores.append(other.scores)
+                others.append(other)
         except WhyformerError as reason:
             refused.append({"method": name, "refused": str(reason)})
         yield
-    if len(ran) > 1 and len(parts) > 1:
-        agreeing = spearman(np.stack([s[parts] for s in scores]))[0]
-        for each, value in zip(ran, agreeing, strict=True):
-            each["agreement"] = number_of(value)
+    # Other jobs run between two units of work, so the model is borrowed within one: all curves are drawn here.
+    with games_of(served.explainer, [raw], **judged) as games:
+        curves = _curves(games, shown, _value(served, explanation))
+        parts, game, held = games.parts[0], games.game(0), list(games.doubts()) if games.hold is not None else []
+        areas = [area(game.values(without_top(each.scores[parts], FRACTIONS)), FRACTIONS) for each in others]
+    yield
+    ran: list[dict[str, Any]] = [
+        {"method": line["method"], "shown": True, "area": line["area"]} for line in curves["remove"]["lines"]
+    ]
+    ran += [
+        {"method": each.method, "shown": False, "area": number_of(size)}
+        for each, size in zip(others, areas, strict=True)
+    ]
+    ordinary = [i for i, special in enumerate(explanation.units.special) if not special]
+    compared = ordinary if games.hold is None else parts.tolist()
+    if len(ran) > 1 and len(compared) > 1:
+        agreeing = spearman(np.stack([each.scores[compared] for each in (*shown, *others)]))[0]
+        for row, value in zip(ran, agreeing, strict=True):
+            row["agreement"] = number_of(value)
     findings = [{"level": "note", "check": "curves", "title": "What was held", "text": text} for text in held]
     for name in (*QUICK_CHECKS, *(SLOW_CHECKS if thorough else ())):
         findings += _findings(served, raw, name, explanation, settings)
@@ -78,49 +87,35 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
     return stored(store, subject, "trust", about)
 
 
-def _curves(
-    served: ServedModel, raw: Any, subject: Subject, settings: dict[str, Any]
-) -> tuple[dict[str, Any], list[int], list[str]]:
-    """What the model says as the highest scores go, and as nothing but them is there; and the same in random orders.
-
-    And the units that are judged, and what is to be said of those that were held."""
-    with games_of(served.explainer, [raw], **settings) as games:
-        parts, game = games.parts[0], games.game(0)
-        if len(parts) < 2:
-            raise NotOffered("the input has no two parts that could be taken away.")
-        drawn = random_scores(len(parts), 0, games.seed, DRAWS)
-        told: dict[str, Any] = {"fractions": FRACTIONS, "parts": len(parts), "replacement": str(games.replacement)}
-        told["value"] = _value(served, subject.first)
-        for kind, make in (("remove", without_top), ("keep", only_top)):
-            random = np.stack([game.values(make(order, FRACTIONS)) for order in drawn])
-            areas = [area(each, FRACTIONS) for each in random]
-            lines = []
-            for explanation in subject.explanations:
-                curve = game.values(make(explanation.scores[parts], FRACTIONS))
-                told_area = number_of(area(curve, FRACTIONS))
-                lines.append({"method": explanation.method, "curve": numbers_of(curve), "area": told_area})
-            told[kind] = {
-                "lines": lines,
-                "low": numbers_of(random.min(0)),
-                "high": numbers_of(random.max(0)),
-                "mean": numbers_of(random.mean(0)),
-                "random": [number_of(min(areas)), number_of(sum(areas) / len(areas)), number_of(max(areas))],
-            }
-        judged = [i for i, special in enumerate(subject.first.units.special) if not special]
-        if games.hold is not None:
-            judged = parts.tolist()
-        return told, judged, [] if games.hold is None else list(games.doubts())
+def _curves(games: Games, explanations: list[Explanation], value: str) -> dict[str, Any]:
+    """The model's output as the highest scores are removed, and as only they are kept; the same in random orders."""
+    parts, game = games.parts[0], games.game(0)
+    if len(parts) < 2:
+        raise NotOffered("the input has no two parts that could be taken away.")
+    drawn = random_scores(len(parts), 0, games.seed, DRAWS)
+    told: dict[str, Any] = {"fractions": FRACTIONS, "parts": len(parts), "replacement": str(games.replacement)}
+    told["value"] = value
+    for kind, make in (("remove", without_top), ("keep", only_top)):
+        random = np.stack([game.values(make(order, FRACTIONS)) for order in drawn])
+        areas = [area(each, FRACTIONS) for each in random]
+        lines = []
+        for explanation in explanations:
+            curve = game.values(make(explanation.scores[parts], FRACTIONS))
+            size = number_of(area(curve, FRACTIONS))
+            lines.append({"method": explanation.method, "curve": numbers_of(curve), "area": size})
+        told[kind] = {
+            "lines": lines,
+            "low": numbers_of(random.min(0)),
+            "high": numbers_of(random.max(0)),
+            "mean": numbers_of(random.mean(0)),
+            "random": [number_of(min(areas)), number_of(sum(areas) / len(areas)), number_of(max(areas))],
+        }
+    return told
 
 
 def _value(served: ServedModel, explanation: Explanation) -> str:
     """What the curves are of (evaluate/games.py): a model without classes has no probability."""
     return "probability" if explanation.prediction.probability is not None or served.kind == "detector" else "value"
-
-
-def _area(served: ServedModel, raw: Any, explanation: Explanation, settings: dict[str, Any]) -> float | None:
-    with games_of(served.explainer, [raw], **settings) as games:
-        curve = games.game(0).values(without_top(explanation.scores[games.parts[0]], FRACTIONS))
-        return number_of(area(curve, FRACTIONS))
 
 
 def _findings(

@@ -39,14 +39,20 @@ def script() -> str:
     return drawing() + (Path(__file__).parent / "saved.js").read_text(encoding="utf-8")
 
 
-def live_html(view: View) -> str:
-    """The data of one view in an element that browsers do not draw; nothing where the view has no live form."""
-    if view.explained is None:
-        return ""
+def live_data(view: View) -> dict[str, Any] | None:
+    """What the script draws one view from; None where the view has no live form."""
     if isinstance(view.explained, Explained):
-        data = _of_input(view.explained, view.panels)
-    else:
-        data = _of_rows(view.explained) if isinstance(view.explained, TableRows) else _of_heads(view.explained)
+        return _of_input(view.explained, view.panels)
+    if isinstance(view.explained, TableRows):
+        return _of_rows(view.explained)
+    return None if view.explained is None else _of_heads(view.explained)
+
+
+def live_html(view: View) -> str:
+    """The data of one view in an element that browsers do not draw."""
+    data = live_data(view)
+    if data is None:
+        return ""
     return f'<script type="application/json" class="wf-data" data-kind="{data["kind"]}">{as_json(data)}</script>'
 
 
@@ -73,6 +79,11 @@ def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
     for each, explanation in zip(maps, source.explanations, strict=True):
         twice = names.count(each["method"]) > 1
         each["name"] = f"{each['method']} · {explained(explanation)}" if twice else each["method"]
+    by_target: dict[Any, list[Explanation]] = {}
+    for other in source.others:
+        by_target.setdefault((other.target.index, other.target.versus), []).append(other)
+    questions = [question_of(group) for group in by_target.values()]
+    size = source.image.shape[:2] if source.image is not None else first.units.image_size or first.units.grid
     return {
         "kind": "explanation",
         "units": _units(first.units),
@@ -84,19 +95,12 @@ def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
             "asks": not said.independent and said.end is None,
         },
         "picture": None if source.image is None else picture_uri(source.image),
-        "size": _size(source.image, first.units),
+        "size": None if size is None else [int(size[0]), int(size[1])],
         "frames": [{"box": list(frame.box), "label": frame.label} for frame in frames_of(first)],
         "by": source.by,
         "specials": source.specials,
-        "others": [question for group in _by_target(source.others) if (question := question_of(group)) is not None],
+        "others": [question for question in questions if question is not None],
     }
-
-
-def _by_target(others: tuple[Explanation, ...]) -> list[list[Explanation]]:
-    groups: dict[Any, list[Explanation]] = {}
-    for explanation in others:
-        groups.setdefault((explanation.target.index, explanation.target.versus), []).append(explanation)
-    return list(groups.values())
 
 
 def question_of(explanations: list[Explanation]) -> dict[str, Any] | None:
@@ -162,24 +166,12 @@ def _map(explanation: Explanation, panel: Panel | None) -> dict[str, Any]:
 
 def _trust(trust: Trust) -> dict[str, Any]:
     deletion, name = trust.deletion, trust.name
-    curve = None
+    curve: dict[str, Any] | None = None
     if deletion is not None:
-        curve = {
-            "counts": list(deletion.counts),
-            "order": list(deletion.orders[name]),
-            **{
-                key: [rounded(v) for v in values]
-                for key, values in (
-                    ("curve", deletion.curves[name]),
-                    ("low", deletion.low),
-                    ("mean", deletion.mean),
-                    ("high", deletion.high),
-                )
-            },
-            "beaten": deletion.beaten[name],
-            "draws": deletion.draws,
-            "value": deletion.value,
-        }
+        curve = {"counts": list(deletion.counts), "order": list(deletion.orders[name])}
+        curve |= {"curve": [rounded(v) for v in deletion.curves[name]]}
+        curve |= {key: [rounded(v) for v in getattr(deletion, key)] for key in ("low", "mean", "high")}
+        curve |= {"beaten": deletion.beaten[name], "draws": deletion.draws, "value": deletion.value}
     return {"badge": str(trust.standing), "verdict": trust.standing.verdict, "deletion": curve}
 
 
@@ -226,11 +218,6 @@ def _of_heads(heads: Heads) -> dict[str, Any]:
             for name, maps in heads.sites
         ],
     }
-
-
-def _size(image: Array | None, units: Units) -> list[int] | None:
-    size = image.shape[:2] if image is not None else units.image_size or units.grid
-    return None if size is None else [int(size[0]), int(size[1])]
 
 
 def picture_uri(pixels: Array) -> str:
