@@ -23,8 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import whyformer as wf
 from whyformer.views import side_by_side, view_of
-from whyformer.views.pair import boxes_view
-from whyformer.views.several import steps_view
+from whyformer.views.several import boxes_view, steps_view
 
 WORDS = (
     "[PAD] [EOS] [UNK] [MASK] what colour is the ball on left a red and blue box le ballon rouge est à gauche".split()

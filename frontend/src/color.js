@@ -1,4 +1,4 @@
-// The colours of views/color.py, and their twins on a dark ground: there the weakest score is dark, too.
+// The colours of views/scales.py, and their twins on a dark ground: there the weakest score is dark, too.
 
 /** @typedef {[number, number, number]} RGB */
 

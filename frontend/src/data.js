@@ -116,7 +116,8 @@ const POWERS = 7;
 
 /**
  * Numbers of one column, with as many decimals each as give the largest three digits; those that nobody could count
- * are told in the power of ten of the largest. The same rule as in Python (views/facts.py), to the last digit.
+ * are told in the power of ten of the largest. The same rule as in Python (views/header.py), to the last digit.
+ * The page adds scores up by itself (words, shares, what a filter leaves), so Python cannot send them as text.
  * @param {number[]} values
  */
 export function columnOf(values) {

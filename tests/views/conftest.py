@@ -12,15 +12,24 @@ from tests.support.browser import ABSENT, Browser, browser_path
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if browser_path() is None:
         pytest.skip(ABSENT)
     with Browser(tmp_path_factory.mktemp("browser")) as browser:
         yield browser
 
 
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """Each test that opens pages fails where one of them writes an error to its console."""
+    chromium.errors.clear()
+    yield chromium
+    assert chromium.errors == []
+
+
 def opened(browser: Browser, shown: Any, folder: Path, **how: Any) -> Browser:
     """The page of a result or view, saved and opened."""
+    assert browser.errors == []  # of the page before
     options = {name: how.pop(name) for name in ("image",) if name in how}
     browser.open(shown.save(folder / "x.html", **options), **how)
     return browser

@@ -83,7 +83,6 @@ def test_heads_have_colours_of_their_own() -> None:
 
 def test_special_tokens_do_not_stretch_the_scale() -> None:
     run = view_of(samples.text()).panels[0].marks[0]
-    assert isinstance(run, TokenRun)
     assert run.scale.high == pytest.approx(0.3)
 
 
@@ -94,12 +93,10 @@ def test_one_scale_for_maps_side_by_side() -> None:
     assert scales == {view.legend}
     for panel, explanation in zip(view.panels, (first, second), strict=True):
         run = panel.marks[0]
-        assert isinstance(run, TokenRun)
         told = [p.score for p in run.pieces if p.score is not None]
         assert sum(told) == pytest.approx(1.0)  # shares of what is not special
         assert told == pytest.approx(list(explanation.scores[1:-1] * share(explanation)))
         ranked = panel.marks[1]
-        assert isinstance(ranked, Ranking)  # its numbers are what its bars are drawn by
         assert [b.score for b in ranked.bars] == pytest.approx(sorted(told)[::-1])
     own = side_by_side([first, second], shared=False)
     assert "own scale" in own.caption

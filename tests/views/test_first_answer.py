@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.views import samples
 from whyformer.registry import list_methods
-from whyformer.results.types import Choice, Explanation, Generation, Target, Units
+from whyformer.results.types import Choice, Cost, Explanation, Generation, Target, Units
 from whyformer.views import view_of
 from whyformer.views.explained import side_by_side
-from whyformer.views.header import MEANINGS, answer, check_words, decimals, details, doubts, ends, fixed, method_words
+from whyformer.views.header import (
+    MEANINGS,
+    answer,
+    check_words,
+    cost,
+    decimals,
+    details,
+    doubts,
+    ends,
+    explained,
+    fixed,
+    method_words,
+    options,
+)  # fmt: skip
 from whyformer.views.marks import Scale
 from whyformer.views.terminal.terminal_page import text
 from whyformer.views.text_marks import folded_units, folded_words
@@ -42,6 +57,31 @@ ANSWERS = {
         "Paris (25.0 % likely as a whole)",
     ),
 }
+
+
+EXPLAINED = {
+    "logit of 'positive' = 3.431": {},
+    "log-odds of 'negative' = -1.5 (not the prediction)": {
+        "target": Target(0, "negative"), "scalar": "log_odds", "value": -1.5},
+    "logit of 'positive' rather than 'negative' = 3.431": {"target": Target(1, "positive", 0, "negative")},
+    "logit of '7' = 3.431": {"target": Target(7), "prediction": Target(7)},
+}  # fmt: skip
+OPTIONS = {"options": {"steps": 20, "baseline": None, "heads": "max"}}
+WORDS = [
+    *((explained, how, words) for words, how in EXPLAINED.items()),
+    (options, OPTIONS, "steps=20, heads=max"),  # all, where it is not known which were changed
+    (options, OPTIONS | {"changed": ("steps",)}, "steps=20"),
+    (options, OPTIONS | {"changed": ()}, ""),
+    (cost, {}, "1 forward + 1 backward, 12 ms"),
+    (cost, {"cost": Cost(52, 50, 2.34)}, "52 forwards + 50 backwards, 2.3 s"),
+    (cost, {"cost": Cost(1, 0, 0.0001)}, "1 forward, < 1 ms"),
+    (cost, {"cost": Cost()}, "no pass, < 1 ms"),
+]
+
+
+@pytest.mark.parametrize(("tell", "how", "words"), WORDS)
+def test_what_was_explained_how_and_at_what_cost(tell: Callable[..., str], how: dict[str, Any], words: str) -> None:
+    assert tell(samples.text(**how)) == words
 
 
 @pytest.mark.parametrize("task", ANSWERS)

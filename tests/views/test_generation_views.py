@@ -16,7 +16,7 @@ from tests.views.test_terminal import SNAPSHOTS, drawn
 from whyformer.results.types import Explanation, Generation, Target, Units
 from whyformer.views import generation_view, side_by_side, view_of
 from whyformer.views.generation import texts_of
-from whyformer.views.marks import Dialogue, Matrix, Ranking, Reading, TokenRun
+from whyformer.views.marks import Dialogue, Matrix, Ranking, Reading
 from whyformer.views.reading import groups_of
 from whyformer.views.scales import first_token
 from whyformer.views.view import View
@@ -155,11 +155,11 @@ def test_the_first_token_is_not_on_the_scale() -> None:
     explanation = prompt([9.0, 0.2, 0.5, 0.3], ["The", "capital", "of", "France"])
     view = view_of(explanation)
     run = view.panels[0].marks[0]
-    assert isinstance(run, TokenRun) and run.scale.high == pytest.approx(0.5)
+    assert run.scale.high == pytest.approx(0.5)
     assert [piece.aside for piece in run.pieces if piece.score is not None] == [True, False, False, False]
     assert "Hatched, not coloured: 'The'." in view.caption
     mark = view.panels[-1].marks[0]
-    assert isinstance(mark, Ranking) and [bar.label for bar in mark.bars] == ["of", "France", "capital"]
+    assert [bar.label for bar in mark.bars] == ["of", "France", "capital"]
     assert mark.folded.startswith("'The', the first token, where language models often park attention, holds 90.0 %")
     assert mark.scale.high == pytest.approx(0.5)
 
@@ -177,7 +177,7 @@ def test_the_first_token_can_be_coloured() -> None:
     explanation = prompt([9.0, 0.2, 0.5, 0.3], ["The", "capital", "of", "France"])
     view = view_of(explanation, colour_first_token=True)
     run = view.panels[0].marks[0]
-    assert isinstance(run, TokenRun) and run.scale.high == pytest.approx(9.0) and not any(p.aside for p in run.pieces)
+    assert run.scale.high == pytest.approx(9.0) and not any(p.aside for p in run.pieces)
     assert "The first token took 90.0 % of all scores." in view.caption and "hatched" not in view.caption
     whole = dialogue(generation_view(samples.generation(), colour_first_token=True))
     assert not whole.aside.any() and dialogue(view_of(samples.generation())).aside[:, 0].all()
@@ -205,7 +205,7 @@ def test_several_methods_say_what_the_first_token_took() -> None:
 def test_lists_name_tokens_as_they_are_read() -> None:
     raw = prompt([1.0, 0.2, 0.5, 0.3, 0.1], ["The", "Ġcapital", "Ċ", "▁of", "Ġ"])
     ranked = view_of(raw).panels[-1].marks[0]
-    assert isinstance(ranked, Ranking) and [b.label for b in ranked.bars] == ["⏎", "of", "capital", "␣"]
+    assert [b.label for b in ranked.bars] == ["⏎", "of", "capital", "␣"]
     assert raw.ranked()[-1][0] == "Ġ", "the result keeps what the tokenizer says"
 
 
@@ -260,7 +260,7 @@ def test_voices_have_names_and_templates_are_quiet() -> None:
     ]  # fmt: skip
     assert view.title == "Tom moved to Lisbon. Where is Tom?"
     ranked = view.panels[-1].marks[0]
-    assert isinstance(ranked, Ranking) and "What the chat template put in holds" in ranked.folded
+    assert "What the chat template put in holds" in ranked.folded
     page = view.to_html()
     quiet = re.findall(r'<div class="wf-quiet"[^>]*>(.*?)</div>', page)
     assert len(quiet) == 3 and not any("background" in part for part in quiet)
@@ -305,7 +305,7 @@ def test_a_contrast_with_a_sign_has_two_sides() -> None:
     sides = {p.title: p.marks[0] for p in view.panels if p.title.startswith("for ")}
     assert list(sides) == ["for 'Paris'", "for 'London'"]
     paris, london = sides.values()
-    assert isinstance(paris, Ranking) and isinstance(london, Ranking)
+    assert isinstance(london, Ranking)
     assert [b.label for b in paris.bars] == ["capital", "France"] and [b.label for b in london.bars] == ["of"]
     assert "What raises it speaks for 'Paris', what lowers it for 'London'." in view.caption
 

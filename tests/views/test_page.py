@@ -62,7 +62,6 @@ def test_a_unit_is_linked_in_text_bars_and_map(browser: Browser, tmp_path: Path)
     browser.point(".wf-line[data-units='4']", click=True)
     browser.point("h2")  # held, although the mouse is elsewhere
     assert chosen(browser)[0] == "like"
-    assert browser.errors == []
 
 
 def test_arrow_keys_walk_through_units_and_escape_lets_go(browser: Browser, tmp_path: Path) -> None:
@@ -104,7 +103,6 @@ def test_bars_are_sorted_filtered_and_joined_to_words(browser: Browser, tmp_path
     assert labels(browser)[:3] == ["[CLS]", "unbelievable", "not"] and browser.does(folded) == []
     slide(browser, "[type=search]", "'LIK'")
     assert labels(browser) == ["like"]
-    assert browser.errors == []
 
 
 NUMBERS = {
@@ -150,7 +148,6 @@ def test_side_by_side_longer_bars_have_larger_numbers(browser: Browser, tmp_path
     assert "generic_attention 0.300 (1. of 10, 32.8 % of its total)" in said and "occlusion" in said
     click(browser, "own scales")
     assert browser.does("document.querySelectorAll('.wf-legend:not([hidden])')[1].textContent").startswith("-2.1")
-    assert browser.errors == []
 
 
 def test_standard_errors_are_lines_at_the_end_of_their_bars(browser: Browser, tmp_path: Path) -> None:
@@ -190,7 +187,6 @@ def test_patches_are_pointed_at_and_the_overlay_fades(browser: Browser, tmp_path
     slide(browser, "[aria-label=zoom]", 3)
     assert browser.does("document.querySelector('.wf-heat').style.opacity") == "0.2"
     assert browser.does("document.querySelector('.wf-stage').style.width") == "300%"
-    assert browser.errors == []
 
 
 def test_layers_are_chosen(browser: Browser, tmp_path: Path) -> None:
@@ -238,7 +234,6 @@ def test_markup_in_tokens_and_labels_stays_text(browser: Browser, tmp_path: Path
     columns = replace(table.units, labels=(NASTY, "b", "c"), values=(NASTY, "1", "2"))
     opened(browser, table.replace(units=columns), tmp_path)
     assert f"{NASTY} = {NASTY}" in labels(browser) and browser.does("[...document.images].length") == 0
-    assert browser.errors == []
 
 
 def test_long_texts_are_drawn_piece_by_piece(browser: Browser, tmp_path: Path) -> None:
@@ -255,7 +250,6 @@ def test_long_texts_are_drawn_piece_by_piece(browser: Browser, tmp_path: Path) -
     assert "8 neighbours share a cell" in browser.does("document.querySelector('.wf-canvas').textContent")
     browser.point(".wf-token[data-units='4000']")
     assert "w4000" in browser.does("document.querySelector('.wf-said-unit').textContent")
-    assert browser.errors == []
 
 
 def test_text_beyond_the_models_limit_is_not_drawn_as_zero(browser: Browser, tmp_path: Path) -> None:
@@ -275,7 +269,6 @@ def test_a_view_becomes_a_picture(browser: Browser, tmp_path: Path) -> None:
         "new MutationObserver(() => r(b.textContent)).observe(b, {childList: true}); })"
     )
     assert browser.does(said) in ("copied", "saved")
-    assert browser.errors == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -300,7 +293,6 @@ def test_the_picture_has_what_the_view_has(browser: Browser, tmp_path: Path, dar
     ground, bar = ("13 17 23", "76 159 220") if dark else ("255 255 255", "43 123 185")
     assert width > 1500 and max(seen, key=seen.get) == ground  # twice as fine as the screen
     assert seen[bar] > 5000  # bars, in their colour
-    assert browser.errors == []
 
 
 def test_narrow_screens_do_not_scroll_sideways(browser: Browser, tmp_path: Path) -> None:
@@ -329,7 +321,7 @@ def test_in_a_notebook_the_frame_is_as_high_as_the_page(browser: Browser, tmp_pa
     assert high == pytest.approx(browser.does(f"{inner}.body.scrollHeight"), abs=2) and high > 400
     assert browser.does(f"getComputedStyle({inner}.querySelector('.wf-line')).fontSize") != "40px"
     browser.does(f"{inner}.querySelector('.wf-line[data-units]').click()")  # it can be asked there, too
-    assert browser.does(f"{inner}.querySelectorAll('.wf-here').length") > 0 and browser.errors == []
+    assert browser.does(f"{inner}.querySelectorAll('.wf-here').length") > 0
 
 
 def test_every_control_has_a_name(browser: Browser, tmp_path: Path) -> None:
@@ -367,7 +359,6 @@ def test_an_answer_says_what_each_token_came_from(browser: Browser, tmp_path: Pa
     assert browser.does(tom % "backgroundColor") == "rgb(140, 203, 247)"  # the strongest on a dark ground
     browser.press("ArrowRight")
     assert browser.does("document.querySelector('.wf-from').textContent").startswith("“Lis” ← moved")
-    assert browser.errors == []
 
 
 @pytest.mark.parametrize("name", ["Comparison", "CheckUp", "HeadImportance", "Recommendation", "TCAVResult"])
@@ -376,7 +367,6 @@ def test_other_results_open_dark_and_narrow_without_errors(browser: Browser, tmp
     opened(browser, result, tmp_path, dark=True, width=420)
     assert browser.does("document.documentElement.classList.contains('wf-started')")
     assert browser.does("document.documentElement.scrollWidth") <= 420
-    assert browser.errors == []
 
 
 def test_sound_has_a_time_axis(browser: Browser, tmp_path: Path) -> None:
@@ -397,4 +387,3 @@ def test_sound_has_a_time_axis(browser: Browser, tmp_path: Path) -> None:
     ink = "document.querySelector('.wf-wave').getContext('2d').getImageData(%d, 4, 1, 1).data[3]"
     assert [browser.does(ink % x) for x in (0, 2, 4)] == [0, 255, 0]  # loud in the middle
     assert browser.does("document.querySelector('.wf-still').hidden")
-    assert browser.errors == []

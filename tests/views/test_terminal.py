@@ -157,7 +157,6 @@ def test_any_text_keeps_within_the_width_and_loses_nothing(words: str) -> None:
     units = Units(labels=(words[:3],), special=(False,), stream=("text",), spans=((0, len(words)),), text=words)
     explanation = samples.text().replace(units=units, scores=samples.text().scores[3:4])
     run = view_of(explanation).panels[0].marks[0]
-    assert isinstance(run, TokenRun)
     lines = ["".join(c.char for c in line) for line in wrapped(characters_of(run), 20)]
     assert all(cell_len(line) <= 20 for line in lines)
     assert "".join("".join(lines).split()) == "".join(words.replace("\x07", " ").split())

@@ -14,7 +14,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.parameters import OneOf, Place, Places, checked
 from whyformer.results.types import AttentionMaps, Explanation, Record, Site, Units
 from whyformer.shapes import Array
-from whyformer.views.header import ends
+from whyformer.views.header import doubts, ends, facts
 from whyformer.views.image_marks import require_fit, to_pixels
 from whyformer.views.marks import HeadColours, Matrix, Scale
 from whyformer.views.scales import largest, scale_of
@@ -56,9 +56,11 @@ def attention_map(
     (one_scale,) = _scales([weights], scale)
     matrix = Matrix(weights, one_scale, rows, columns, "query (looks)", "key (is looked at)", numbers=values)
     which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
-    facts = [Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which)]
-    facts += [Fact("window", f"the first of {chosen.windows}")] if chosen.windows > 1 else []
-    return _drawn("Attention", [Panel((matrix,), wide=True)], tuple(facts), CAPTION)
+    query, key = chosen.streams
+    kind = f"{chosen.kind}-attention" + (f", {query} to {key}" if query and query != key else "")
+    told = [Fact("site", chosen.path or "the model itself"), Fact("kind", kind), Fact("shown", which)]
+    told += [Fact("window", f"the first of {chosen.windows}")] if chosen.windows > 1 else []
+    return _drawn("Attention", [Panel((matrix,), wide=True)], tuple(told), CAPTION)
 
 
 def _scales(maps: Sequence[Array], scale: str | tuple[float, float], signed: bool = False) -> list[Scale]:
@@ -77,17 +79,16 @@ def _scales(maps: Sequence[Array], scale: str | tuple[float, float], signed: boo
 
 def _drawn(title: str, panels: Sequence[Panel], facts: tuple[Fact, ...], caption: str, columns: int = 1) -> View:
     """A view of matrices: numbers where they fit, one legend where one scale holds for all, else a line at each map."""
-    scales = {m.scale for p in panels for m in p.marks if isinstance(m, Matrix)}
-    crowded = max((m.values.size for p in panels for m in p.marks if isinstance(m, Matrix) and m.numbers), default=0)
+    maps = [mark for panel in panels for mark in panel.marks if isinstance(mark, Matrix)]
+    scales = {mark.scale for mark in maps}
+    crowded = max((mark.values.size for mark in maps if mark.numbers), default=0)
     if crowded > FEW:
         caption += f" Numbers are left out: a map has {crowded} cells, and there is room for {FEW}."
     elif crowded:
         caption = caption.replace(CAPTION, IN_NUMBERS)
     if len(scales) > 1:
         caption += " Each map has its own scale: strengths cannot be compared between maps."
-    highest = max(
-        (float(np.nanmax(np.abs(m.values))) for p in panels for m in p.marks if isinstance(m, Matrix)), default=0.0
-    )
+    highest = max((float(np.nanmax(np.abs(mark.values))) for mark in maps), default=0.0)
     power = math.floor(math.log10(highest)) if np.isfinite(highest) and highest >= LARGE else 0
     if power and 0 < crowded <= FEW:
         caption += f" Numbers in the cells are times 1e{power}."
@@ -246,8 +247,6 @@ def relevance_map(
     ``values`` and ``scale`` as for ``heads_grid``; what a position gets from itself is left out of a scale that is
     not named in numbers.
     """
-    from whyformer.views.header import doubts, facts
-
     matrix = explanation.matrix
     if matrix is None:
         raise NotOffered(f"{explanation.method} has no map of positions by positions; its scores are all there is.")
@@ -256,12 +255,18 @@ def relevance_map(
         if streams not in parts:
             raise UnknownName("pair of streams", streams, parts)
         parts = {streams: parts[streams]}
-    scales = _scales([_off_diagonal(m) for m in parts.values()], scale, explanation.signed)
-    panels = []
+    # What a position gets from itself often outweighs all else and would leave the rest white.
+    square = [m.shape[0] == m.shape[1] > 1 for m in parts.values()]
+    others = [m[~np.eye(len(m), dtype=bool)] if same else m for m, same in zip(parts.values(), square, strict=True)]
+    scales = _scales(others, scale, explanation.signed)
+    units, panels = explanation.units, []
     for ((query, key), cells), its_scale in zip(parts.items(), scales, strict=True):
-        rows, columns = (_unit_labels(explanation.units, s, n) for s, n in zip((query, key), cells.shape, strict=True))
+        labels = []
+        for stream, count in zip((query, key), cells.shape, strict=True):
+            known = [label for label, s in zip(units.labels, units.stream, strict=True) if not stream or s == stream]
+            labels.append(tuple(known) if len(known) == count else tuple(map(str, range(count))))
         axes = (query or "output position", key or "input position")
-        mark = Matrix(cells, replace(its_scale, meaning="score"), rows, columns, *axes, numbers=values)
+        mark = Matrix(cells, replace(its_scale, meaning="score"), labels[0], labels[1], *axes, numbers=values)
         panels.append(Panel((mark,), f"{query} ← {key}" if query else "", wide=len(parts) == 1))
     caption = "Rows are output positions, columns input positions."
     if scale in ("shared", "free"):
@@ -283,14 +288,6 @@ def maps_view(maps: AttentionMaps, *, values: bool = False, scale: ScaleOf = "sh
     shown = f"head {maps.head}" if isinstance(maps.head, int) else f"{maps.head} over heads"
     columns_of_panels = max(1, min(LABELLED, len(panels)))
     return _drawn(f"Attention: {maps.input}", panels, (Fact("shown", shown),), CAPTION, columns_of_panels)
-
-
-def _off_diagonal(values: Array) -> Array:
-    """What a position gets from itself often outweighs all else and would leave the rest white."""
-    if values.shape[0] != values.shape[1] or len(values) < 2:
-        return values
-    rest: Array = values[~np.eye(len(values), dtype=bool)]
-    return rest
 
 
 def _site(record: Record, number: int) -> Site:
@@ -354,11 +351,6 @@ def _group(site: Site, has_decoder: bool) -> tuple[str, str, str]:
     return f"{site.kind}-attention {queries} × {keys}, {place or 'the model itself'}", "", ""
 
 
-def _kind(site: Site) -> str:
-    query, key = site.streams
-    return f"{site.kind}-attention" + (f", {query} to {key}" if query and query != key else "")
-
-
 def _stream_labels(labels: Mapping[str, Sequence[str]] | None, stream: str, length: int) -> tuple[str, ...]:
     names = (labels or {}).get(stream)
     if names is None:
@@ -366,8 +358,3 @@ def _stream_labels(labels: Mapping[str, Sequence[str]] | None, stream: str, leng
     if len(names) != length:
         raise BadInput(f"{len(names)} labels for the {length} positions of {stream!r}.")
     return tuple(map(str, names))
-
-
-def _unit_labels(units: Units, stream: str, length: int) -> tuple[str, ...]:
-    chosen = [label for label, s in zip(units.labels, units.stream, strict=True) if not stream or s == stream]
-    return tuple(chosen) if len(chosen) == length else tuple(map(str, range(length)))

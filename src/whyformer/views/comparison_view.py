@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,13 @@ LEAD = (
 def comparison_page(result: Any) -> Page:
     """Everything about a Comparison."""
     views = [table_view(result), *curves_view(result), *agreement_view(result), *_metrics_view(result)]
-    outro: tuple[str | Terms, ...] = ()
-    if result.failures:
-        facts = tuple(Fact(name, reason) for name, reason in result.failures.items())
-        outro = (Terms(facts, "Could not be run here", code=True),)
     lead = (result.verdict, LEAD) if result.verdict else (LEAD,)
-    return Page(result.title, tuple(views), lead, outro)
+    return Page(result.title, tuple(views), lead, reasons(result.failures, "Could not be run here"))
+
+
+def reasons(by_name: Mapping[str, str], title: str) -> tuple[Terms, ...]:
+    facts = tuple(Fact(name, reason) for name, reason in by_name.items())
+    return (Terms(facts, title, code=True),) if facts else ()
 
 
 def table_view(result: Any) -> View:
@@ -40,7 +42,8 @@ def table_view(result: Any) -> View:
         if row.baseline:
             quiet.append(number)
         scores = [row.scores.get(m) for m in result.metrics]
-        rows.append((_name(row), place(row.rank), *(with_limits(s, row.baseline) for s in scores), *_costs(row)))
+        name = f"{row.name} ({row.baseline})" if row.baseline else str(row.name)
+        rows.append((name, place(row.rank), *(with_limits(s, row.baseline) for s in scores), *_costs(row)))
         shades.append((None, None, *(_shade(result, row, m) for m in result.metrics), None, None, None))
     facts = (
         Fact("inputs", str(result.inputs)),
@@ -50,10 +53,6 @@ def table_view(result: Any) -> View:
     )
     table = TableMark(columns, tuple(rows), tuple(shades), tuple(quiet))
     return View("Methods", (Panel((table,), wide=True),), facts, tuple(result.warnings))
-
-
-def _name(row: Any) -> str:
-    return f"{row.name} ({row.baseline})" if row.baseline else str(row.name)
 
 
 def place(rank: float) -> str:
@@ -82,12 +81,13 @@ def _shade(result: Any, row: Any, metric: str) -> float | None:
 def _costs(row: Any) -> tuple[str, str, str]:
     if math.isnan(row.forwards):
         return "", "", ""
+    return *_passes(row), "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.3g}"
+
+
+def _passes(row: Any) -> tuple[str, str]:
+    """Forwards and backwards, and milliseconds."""
     passes = f"{row.forwards:.4g} + {row.backwards:.4g}" if row.backwards else f"{row.forwards:.4g}"
-    return passes, _milliseconds(row.seconds), "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.3g}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:,.0f}" if seconds >= 0.1 else f"{seconds * 1000:.3g}"
+    return passes, f"{row.seconds * 1000:,.0f}" if row.seconds >= 0.1 else f"{row.seconds * 1000:.3g}"
 
 
 def curves_view(result: Any) -> list[View]:
@@ -162,11 +162,8 @@ RFT = (
 def recommendation_page(result: Any) -> Page:
     """Everything about a Recommendation."""
     views = [_outcome_view(result), *_budget_view(result), _choices_view(result), *_space_view(result)]
-    outro: tuple[str | Terms, ...] = ()
     over = result.budgeted.over if result.budgeted is not None else {}
-    for reasons, title in ((over, "Over the budget"), (result.excluded, "Not among the candidates")):
-        facts = tuple(Fact(name, reason) for name, reason in reasons.items())
-        outro += (Terms(facts, title, code=True),) if facts else ()
+    outro = (*reasons(over, "Over the budget"), *reasons(result.excluded, "Not among the candidates"))
     return Page(result.title, tuple(views), (result.verdict,), outro)
 
 
@@ -186,14 +183,19 @@ def _outcome_view(result: Any) -> View:
         picked = outcome.cost_class in classes
         if not picked:
             quiet.append(number)
-        mean = f"{outcome.mean:.3f}" + ("" if math.isnan(outcome.low) else f" ({outcome.low:.3f}–{outcome.high:.3f})")
         gains = (gain(outcome.over_random), gain(outcome.over_attention))
-        rows.append((_cost_class(result, outcome.cost_class), outcome.name if picked else "", mean, *gains))
+        name = outcome.name if picked else ""
+        rows.append((_cost_class(result, outcome.cost_class), name, _mean(outcome), *gains))
     columns = ("", "chosen", "AOPC ↑", "gain over random", "gain over last-layer attention")
     table = TableMark(columns, tuple(rows), quiet=tuple(quiet))
     panels = (Panel((table,), wide=True),) if rows else ()
     title = "How the choice did on inputs that did not choose it"
     return View(title, panels, facts, tuple(result.warnings), AOPC if rows else "")
+
+
+def _mean(score: Any) -> str:
+    mean = "–" if math.isnan(score.mean) else f"{score.mean:.3f}"
+    return mean + ("" if math.isnan(score.low) else f" ({score.low:.3f}–{score.high:.3f})")
 
 
 def _cost_class(result: Any, name: str) -> str:
@@ -209,12 +211,8 @@ def _budget_view(result: Any) -> list[View]:
     seconds = not budgeted.limit.endswith("forwards")
     rows = []
     for one in budgeted.candidates:
-        mean = "–" if math.isnan(one.mean) else f"{one.mean:.3f}"
-        mean += "" if math.isnan(one.low) else f" ({one.low:.3f}–{one.high:.3f})"
         price = f"{one.price * 1000:,.0f} ms" if seconds else f"{one.price:.0f}"
-        passes = f"{one.forwards:.4g} + {one.backwards:.4g}" if one.backwards else f"{one.forwards:.4g}"
-        costs = (price, passes, _milliseconds(one.seconds))
-        rows.append((one.name, *costs, f"{one.chosen_by:.3f}", mean, gain(one.over_choice)))
+        rows.append((one.name, price, *_passes(one), f"{one.chosen_by:.3f}", _mean(one), gain(one.over_choice)))
     columns = ("method", "said to cost", "passes", "ms", "AOPC, choosing ↑", "AOPC, testing ↑", "ahead of the choice")
     caption = (
         f"The choice comes first, then the order of the inputs that chose. Prices are for an input of {budgeted.units} "
@@ -242,8 +240,7 @@ def _choices_view(result: Any) -> View:
     )
     left_out = len(rows) - MOST
     table = TableMark(("for", "chosen", "RFT ↑", "inputs"), rows[:MOST])
-    caption = RFT
-    caption += f" {left_out} more choices are not shown." if left_out > 0 else ""
+    caption = RFT + (f" {left_out} more choices are not shown." if left_out > 0 else "")
     return View("What was chosen", (Panel((table,), wide=True),), caption=caption)
 
 

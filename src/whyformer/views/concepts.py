@@ -19,38 +19,24 @@ def scores_view(result: Any, *, title: str = "") -> View:
     """One bar per concept with 95 % limits; dots are single concept vectors, a star is a claim that holds."""
     panels = [Panel((_bars(result),), f"share of inputs whose logit of {result.target!r} rises along the concept")]
     panels.append(Panel((_table(result),), wide=True))
+    claims = ", ".join(row.name for row in result.rows if row.significant) or "none of them"
     vectors = len(result.rows[0].scores) if result.rows else 0
     facts = (
         Fact("model", result.model),
         Fact("asked about", f"{result.inputs} inputs of '{result.target}', at {result.layer}"),
         Fact("concept vectors", f"{vectors} for each bar"),
-        Fact("not by chance", _claims(result)),
+        Fact("not by chance", "not tested" if all(np.isnan(row.p) for row in result.rows) else claims),
     )
     caption = "Lines are 95 % limits, dots single concept vectors, ★ a score that is not by chance."
     return View(title or result.title, tuple(panels), facts, tuple(result.warnings), caption)
 
 
-def _claims(result: Any) -> str:
-    if all(np.isnan(row.p) for row in result.rows):
-        return "not tested"
-    return ", ".join(row.name for row in result.rows if row.significant) or "none of them"
-
-
 def _bars(result: Any) -> Bars:
-    alpha = _alpha(result)
-    bars = [
-        Bar(
-            row.name,
-            row.mean,
-            False,
-            _limit(row.low),
-            _limit(row.high),
-            row.scores,
-            _mark(row, alpha),
-            not row.significant,
-        )
-        for row in result.rows
-    ]
+    alpha = float(result.options.get("alpha", 0.0))
+    bars = []
+    for row in result.rows:
+        low, high = (None if np.isnan(limit) else float(limit) for limit in (row.low, row.high))
+        bars.append(Bar(row.name, row.mean, False, low, high, row.scores, _mark(row, alpha), not row.significant))
     if result.random:
         bars.append(Bar(_null(result), float(np.mean(result.random)), special=True, dots=tuple(result.random)))
     return Bars(tuple(bars), SHARES, reference=0.5)
@@ -59,14 +45,6 @@ def _bars(result: Any) -> Bars:
 def _null(result: Any) -> str:
     """What scores are tested against."""
     return "shuffled" if result.options.get("tested_against") == "shuffled concepts" else "random | random"
-
-
-def _alpha(result: Any) -> float:
-    return float(result.options.get("alpha", 0.0))
-
-
-def _limit(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _mark(row: Any, alpha: float) -> str:
@@ -88,7 +66,7 @@ def _verdict(row: Any, alpha: float) -> str:
 
 
 def _table(result: Any) -> TableMark:
-    alpha = _alpha(result)
+    alpha = float(result.options.get("alpha", 0.0))
     rows = [
         (
             row.name,
@@ -121,21 +99,15 @@ def maximized_view(result: Any) -> View:
         liked = TokenRun((Piece(" ".join(result.tokens)),), Scale(0.0, 1.0))
     steps = np.arange(len(result.history))
     course = Lines(steps, (Line(result.unit, np.asarray(result.history)),), "step", "activation", whole_x=True)
-    facts = [Fact("model", result.model), Fact("activation", _course(result))]
+    start = "" if np.isnan(result.start) else f"from {number(result.start)} "
+    reached = f"{start}to {number(result.value)} in {len(result.history)} steps"
+    facts = [Fact("model", result.model), Fact("activation", reached)]
     if result.image is not None:
-        facts.append(Fact("picture", f"{' × '.join(map(str, result.image.shape[:2]))} pixels, {_grid(result)}"))
+        grid = f"checkerboard {result.checkerboard:.2f} (1: no patch grid to be seen)"
+        facts.append(Fact("picture", f"{' × '.join(map(str, result.image.shape[:2]))} pixels, {grid}"))
     if result.penalties:
         facts.append(Fact("penalties", ", ".join(f"{k} = {number(v)}" for k, v in result.penalties.items())))
     if result.options:
         facts.append(Fact("options", ", ".join(f"{k}={v}" for k, v in result.options.items())))
     panels = (Panel((liked,), title), Panel((course,), "step by step"))
     return View(f"{result.model}: what raises {result.unit}", panels, tuple(facts), result.warnings, columns=2)
-
-
-def _grid(result: Any) -> str:
-    return f"checkerboard {result.checkerboard:.2f} (1: no patch grid to be seen)"
-
-
-def _course(result: Any) -> str:
-    start = "" if np.isnan(result.start) else f"from {number(result.start)} "
-    return f"{start}to {number(result.value)} in {len(result.history)} steps"

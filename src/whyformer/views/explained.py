@@ -14,7 +14,7 @@ from whyformer.files.image_file import pixels_of_uri
 from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.results.result import PICTURES
-from whyformer.results.types import Explanation, Generation, Units
+from whyformer.results.types import Explanation, Generation, Target, Units
 from whyformer.shapes import Array
 from whyformer.views.header import (
     MEANINGS,
@@ -28,6 +28,7 @@ from whyformer.views.header import (
     is_predicted,
 )
 from whyformer.views.image_marks import (
+    boxes_on,
     enlarged,
     fits,
     frames_of,
@@ -40,7 +41,6 @@ from whyformer.views.image_marks import (
     to_pixels,
 )
 from whyformer.views.marks import Bars, Heat, Mark, Picture, Ranking, Reading, Scale, TokenRun
-from whyformer.views.pair import boxes_on
 from whyformer.views.reading import first_token_words, in_full_colour, is_long, reading_of, shortened_question
 from whyformer.views.scales import first_token, scale_of, share
 from whyformer.views.table_marks import unmoved_words, unseen_panel, with_values
@@ -92,6 +92,7 @@ def explanation_view(
     panels += pixel_panels(explanation) if detail else []
     panels += _ranked(explanation, most, by, specials)
     panels += unseen
+    marks = [mark for panel in panels for mark in panel.marks]
     return View(
         headline(explanation, title),
         tuple(panels),
@@ -99,7 +100,7 @@ def explanation_view(
         doubts(explanation),
         caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
-        legend=_scale_in(panels),
+        legend=next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Bars, Heat))), None),
         details=notes,
         explained=Explained(
             [whole.replace(signed=explanation.signed)], pixels, by, others=_others(others, [whole]), specials=specials
@@ -124,13 +125,15 @@ def headline(explanation: Explanation, title: str = "") -> str:
     target, words = explanation.target, title or title_of(explanation)
     if is_predicted(explanation) and target.versus is None:
         return words
-    names = (target.label or target.index, target.versus_label or target.versus)
-    first, second = map(_quoted, names)
+    first, second = _named(target)
     return f"Why {first}{'' if target.versus is None else f' rather than {second}'}? · {words}"
 
 
-def _quoted(name: Any) -> str:
-    return repr(name.strip()) if isinstance(name, str) else str(name)
+def _named(target: Target) -> tuple[str, str]:
+    """The explained class or token, and the one that it is held against."""
+    names = (target.label or target.index, target.versus_label or target.versus)
+    first, second = (repr(name.strip()) if isinstance(name, str) else str(name) for name in names)
+    return first, second
 
 
 def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool) -> list[Panel]:
@@ -144,14 +147,13 @@ def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool)
     bars = ranking(explanation, most=len(explanation.units), by=by, scale=scale, specials=specials).bars
     sides = ([b for b in bars if b.score > 0], [b for b in bars if b.score < 0])
     half = max(1, len(whole.bars) // 2) if whole.left_out else len(bars)
-    names = (target.label or target.index, target.versus_label or target.versus)
     last = 1 if sides[1] else 0
     return [
         Panel(
             (Ranking(tuple(side[:half]), whole.scale, max(0, len(side) - half), whole.folded * (at == last)),),
-            f"for {_quoted(name)}",
+            f"for {name}",
         )
-        for at, (side, name) in enumerate(zip(sides, names, strict=True))
+        for at, (side, name) in enumerate(zip(sides, _named(target), strict=True))
         if side
     ]
 
@@ -327,7 +329,11 @@ def caption(chosen: Sequence[Explanation], shares: bool = False, separate_scales
         text = f"{SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
     else:
         text = f"{SIGNED if signed else UNSIGNED}."
-    text += _sides(chosen) + _hatched(chosen) + unmoved_words(chosen)
+    text += _sides(chosen)
+    # What the text shows without its colour; what it holds is said below the bars.
+    names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := first_token(e)) is not None)
+    text += f" Hatched, not coloured: {', '.join(map(repr, names))}." if names else ""
+    text += unmoved_words(chosen)
     if separate_scales:
         text += " Each map has its own scale: strengths cannot be compared between maps."
     if shares:
@@ -343,18 +349,12 @@ def _sides(chosen: Sequence[Explanation]) -> str:
     target = chosen[0].target
     if target.versus is None or len({e.target for e in chosen}) > 1:
         return ""
-    first, second = _quoted(target.label or target.index), _quoted(target.versus_label or target.versus)
+    first, second = _named(target)
     text = f" What raises it speaks for {first}, what lowers it for {second}." if any(e.signed for e in chosen) else ""
     unsigned = dict.fromkeys(e.method for e in chosen if not e.signed)
     if unsigned:
         text += f" {', '.join(unsigned)} says what counted between {first} and {second}, not for which of them."
     return text
-
-
-def _hatched(chosen: Sequence[Explanation]) -> str:
-    """Names what the text shows without its colour; what it holds is said below the bars."""
-    names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := first_token(e)) is not None)
-    return f" Hatched, not coloured: {', '.join(map(repr, names))}." if names else ""
 
 
 def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale | None, times: float) -> list[Mark]:
@@ -401,7 +401,9 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
     """By whether a method has a sign: what has none must not be drawn as raising the value. Both reach as far."""
     meaning = "share of the method's total" if mixed else "score"
     patches = chosen[0].units.grid is not None and len(set(chosen[0].units.stream)) == 1
-    reached = [_reached(e, by, patches) * t for e, t in zip(chosen, times, strict=True)]
+    own = [None if patches else scale_for(e, by) for e in chosen]
+    ends = [e.heatmap() if s is None else np.array([s.low, s.high]) for e, s in zip(chosen, own, strict=True)]
+    reached = [end * t for end, t in zip(ends, times, strict=True)]
     largest = max(float(np.abs(r).max()) for r in reached)
     both = len({e.signed for e in chosen}) > 1
     scales = {}
@@ -414,13 +416,6 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
     return scales
 
 
-def _reached(explanation: Explanation, by: str, patches: bool) -> Array:
-    if patches:
-        return explanation.heatmap()
-    scale = scale_for(explanation, by)
-    return np.array([scale.low, scale.high])
-
-
 def _same_readout(chosen: list[Explanation]) -> bool:
     return len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
 
@@ -430,12 +425,6 @@ def _panel_title(explanation: Explanation, all_of_them: list[Explanation]) -> st
     targets = {(e.target, e.scalar) for e in all_of_them}
     parts = [explanation.method] if len(methods) > 1 or len(targets) == 1 else []
     return " · ".join([*parts, explained(explanation)] if len(targets) > 1 else parts)
-
-
-def _scale_in(panels: Sequence[Panel]) -> Scale | None:
-    """The scale of the first mark that has colours."""
-    marks = [mark for panel in panels for mark in panel.marks]
-    return next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Bars, Heat))), None)
 
 
 # Writing pictures: the ending of the file name says what.

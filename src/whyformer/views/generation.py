@@ -11,7 +11,7 @@ from whyformer.parameters import Count, checked
 from whyformer.results.types import Cost, Explanation, Generation
 from whyformer.views.explained import SIGNED, UNSIGNED, By
 from whyformer.views.header import cost_of, doubts_of_all, duration, facts_about_method, named, percent
-from whyformer.views.marks import LEAST, Dialogue, Matrix, Piece, Reading, Scale, TableMark, TokenRun
+from whyformer.views.marks import LEAST, Dialogue, Matrix, Piece, Reading, Scale, TableMark, TokenRun, shortened
 from whyformer.views.reading import (
     Group,
     apart_words,
@@ -35,7 +35,7 @@ def citations_page(citations: Any) -> Page:
     numbers, notes = _numbered(citations)
     scale = scale_of([np.array([c.drop for s in citations.sentences for c in s.citations] or [0.0]).clip(min=0)])
     scale = Scale(0.0, scale.high, meaning="fall of the log-probability without it")
-    views = [_answer(citations, numbers), _sources(citations, notes)]
+    views = [_answer(citations, notes), _sources(citations, notes)]
     views += [_document(citations, d, scale, numbers) for d in range(len(citations.names))]
     return Page(f"What the answer to “{citations.question}” rests on", tuple(views))
 
@@ -49,53 +49,36 @@ def _numbered(citations: Any) -> tuple[dict[int, int], list[tuple[int, int, int]
     notes = []
     for row in range(len(citations.spans)):
         drops = np.nan_to_num(citations.drops[row], nan=-np.inf)
-        for source in np.argsort(-drops, kind="stable")[: citations.top]:
+        for source in np.argsort(-drops, kind="stable")[: citations.top].tolist():
             if drops[source] > citations.support:
-                number = numbers.setdefault(int(source), len(numbers) + 1)
-                notes.append((number, row, int(source)))
+                notes.append((numbers.setdefault(source, len(numbers) + 1), row, source))
     return numbers, notes
 
 
-def _answer(citations: Any, numbers: dict[int, int]) -> View:
+def _answer(citations: Any, notes: list[tuple[int, int, int]]) -> View:
     pieces, end = [], 0
     plain = Scale(0.0, 1.0)
     for row, ((start, stop), supported) in enumerate(zip(citations.spans, citations.supported, strict=True)):
         pieces.append(Piece(citations.answer[end:start]))
-        drops = np.nan_to_num(citations.drops[row], nan=-np.inf)
-        cited = [
-            numbers[int(s)] for s in np.argsort(-drops, kind="stable")[: citations.top] if drops[s] > citations.support
-        ]
-        mark = "".join(f" [{n}]" for n in cited) if supported else " [no document]"
+        mark = "".join(f" [{n}]" for n, sentence, _ in notes if sentence == row) if supported else " [no document]"
         pieces.append(Piece(citations.answer[start:stop] + mark))
         end = stop
+    cost = citations.cost
     facts = (
         Fact("question", citations.question),
         Fact("ranked by", f"{citations.method}, {citations.model}"),
-        Fact("cost", _cost(citations)),
+        Fact("cost", f"{cost.forwards:.0f} forwards, {cost.backwards:.0f} backwards, {duration(cost.seconds)}"),
     )
     answer = Panel((TokenRun(tuple(pieces), plain),), wide=True)
     return View("The answer", (answer,), facts, doubts=citations.warnings, words_first=True)
-
-
-def _cost(citations: Any) -> str:
-    cost = citations.cost
-    return f"{cost.forwards:.0f} forwards, {cost.backwards:.0f} backwards, {duration(cost.seconds)}"
 
 
 def _sources(citations: Any, notes: list[tuple[int, int, int]]) -> View:
     rows = []
     for number, row, source in notes:
         sentence = citations.sources[source]
-        rows.append(
-            (
-                f"[{number}]",
-                f"{citations.drops[row, source]:+.2f}",
-                f"{citations.scores[row, source]:.3g}",
-                str(row + 1),
-                citations.names[sentence.document],
-                sentence.text,
-            )
-        )
+        numbers = (f"[{number}]", f"{citations.drops[row, source]:+.2f}", f"{citations.scores[row, source]:.3g}")
+        rows.append((*numbers, str(row + 1), citations.names[sentence.document], sentence.text))
     table = TableMark(("", "drop", "score", "of sentence", "document", "source"), tuple(rows))
     caption = (
         "drop: how much the log-probability of that sentence of the answer falls without the source; 1.1 is a factor "
@@ -148,16 +131,18 @@ def generation_view(
     steps = [in_full_colour(e) for e in generation.tokens] if colour_first_token else generation.tokens
     dialogue, groups = dialogue_of(generation, steps, by)
     heat = _heat(dialogue, [group.text for group in groups], most)
-    last = steps[-1]
+    caption = f"{SIGNED if any(e.signed for e in steps) else UNSIGNED}.{SHARES}{apart_words(steps)}"
+    caption += READ_AT if any(aside_of(e) - {first_token(e)} for e in steps) else ""
+    caption += first_token_words(generation.tokens, coloured=True) if colour_first_token else ""
     return View(
-        title or shortened_question(last),
+        title or shortened_question(steps[-1]),
         (
             Panel((dialogue,), "the answer", wide=True),
             Panel((heat,), f"each token of the answer, and {_columns(dialogue, heat)}", wide=True),
         ),
         _certainty(generation),
         doubts_of_all(steps),
-        _caption(steps) + (first_token_words(generation.tokens, coloured=True) if colour_first_token else ""),
+        caption,
         legend=heat.scale,
         details=_facts(steps),
     )
@@ -212,12 +197,8 @@ def _heat(dialogue: Dialogue, labels: Sequence[str], most: int) -> Matrix:
     meaning = "share of a row (empty: not yet there, or not on the scale)"
     scale = scale_of([values], dialogue.reading.scale.signed, meaning=meaning)
     rows = tuple(text.strip() or repr(text) for text in dialogue.said[:MOST_ROWS])
-    return Matrix(values, scale, rows, tuple(_cut(labels[i]) for i in chosen), "token of the answer", "came from")
-
-
-def _cut(label: str) -> str:
-    words = " ".join(label.split())
-    return words if len(words) <= LONGEST_LABEL else words[: LONGEST_LABEL - 1] + "…"
+    columns = tuple(shortened(" ".join(labels[i].split()), LONGEST_LABEL) for i in chosen)
+    return Matrix(values, scale, rows, columns, "token of the answer", "came from")
 
 
 def _columns(dialogue: Dialogue, heat: Matrix) -> str:
@@ -269,11 +250,3 @@ def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
     scalar = first.scalar.replace("_", "-")
     entries.append(Fact("explained", f"{scalar} of each token of the answer, {len(steps)} in all"))
     return (*entries, Fact("model", first.model)) if first.model else tuple(entries)
-
-
-def _caption(steps: Sequence[Explanation]) -> str:
-    text = f"{SIGNED if any(e.signed for e in steps) else UNSIGNED}." + SHARES
-    text += apart_words(steps)
-    if any(aside_of(e) - {first_token(e)} for e in steps):
-        text += READ_AT
-    return text

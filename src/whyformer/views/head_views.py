@@ -56,15 +56,12 @@ def by_part(values_L: Array, parts: Sequence[str] | None) -> list[tuple[str, Arr
 def importance_view(result: Any) -> View:
     """Heat map of a HeadImportance, one for each part of a model with several streams, and what to doubt about it."""
     scale = head_scale([result.scores], result.signed)
-    facts = (Fact("kind", _settings(result.kind, result.options)), Fact("cost", cost_of(result.cost)))
+    settings = ", ".join([result.kind, *(f"{k}={v}" for k, v in result.options.items() if v is not None)])
+    facts = (Fact("kind", settings), Fact("cost", cost_of(result.cost)))
     caption = "Grey: no such head." if np.isnan(result.scores).any() else ""
     maps = by_part(result.scores, result.parts)
     panels = tuple(Panel((head_map(scores, scale),), name) for name, scores in maps)
     return View(result.title, panels, facts, result.warnings, caption, columns=min(len(maps), 3), legend=scale)
-
-
-def _settings(kind: str, options: dict[str, Any]) -> str:
-    return ", ".join([kind, *(f"{k}={v}" for k, v in options.items() if v is not None)])
 
 
 @checked
@@ -144,20 +141,17 @@ def roles_view(result: Any) -> View:
     rows = result.rows()
     kinds: dict[str, list[dict[str, Any]]] = {"no role": []}
     for row in rows:
-        kinds.setdefault("positional" if row["role"].startswith("positional") else row["role"] or "no role", []).append(
-            row
-        )
-    groups = [
-        Points(
-            kind,
-            np.array([row["positional"] for row in members]),
-            np.array([_elsewhere(row) for row in members]),
-            kind == "no role",
-            tuple(f"{_layer(row)}, head {row['head']}: {row['role'] or 'no role'}" for row in members),
-        )
-        for kind, members in kinds.items()
-        if members
-    ]
+        role = row["role"] or "no role"
+        kinds.setdefault("positional" if role.startswith("positional") else role, []).append(row)
+    groups = []
+    for kind, members in kinds.items():
+        across = np.array([row["positional"] for row in members])
+        up = np.array([float(np.nansum([row["separator"], row["first"]])) for row in members])
+        tips = []
+        for row in members:
+            layer = f"{row['part']} layer {row['depth']}" if "part" in row else f"layer {row['layer']}"
+            tips.append(f"{layer}, head {row['head']}: {row['role'] or 'no role'}")
+        groups += [Points(kind, across, up, kind == "no role", tuple(tips))] if members else []
     x_axis, y_axis = "share of argmaxes at the best fixed offset", "attention on separators and the first position"
     shown = sorted(rows, key=lambda row: not row["role"])
     panels = (Panel((Scatter(tuple(groups), x_axis, y_axis),)), Panel((rows_table(shown),), wide=True))
@@ -169,22 +163,11 @@ def roles_view(result: Any) -> View:
     return View(f"head roles, {result.inputs} inputs", panels, tuple(facts), caption=caption)
 
 
-def _layer(row: dict[str, Any]) -> str:
-    return f"{row['part']} layer {row['depth']}" if "part" in row else f"layer {row['layer']}"
-
-
-def _elsewhere(row: dict[str, Any]) -> float:
-    return float(np.nansum([row["separator"], row["first"]]))
-
-
 @checked
 def induction_view(result: Any) -> View:
     """The three maps side by side, on one scale."""
-    maps = [
-        ("previous token", result.previous_token),
-        ("duplicate token", result.duplicate_token),
-        ("induction", result.induction),
-    ]
+    names = ("previous_token", "duplicate_token", "induction")
+    maps = [(name.replace("_", " "), getattr(result, name)) for name in names]
     title = f"{result.sequences} × {result.length} random tokens, read twice"
     return head_maps(maps, title, meaning="mean attention")
 
@@ -212,18 +195,12 @@ def direct_view(result: Any, index: Place = 0) -> View:
 @checked
 def syntactic_view(result: Any) -> View:
     """The best head of each relation against the best fixed offset, and how far each of them is ahead."""
-    rows = [
-        {
-            "relation": relation,
-            "direction": direction,
-            "head": f"{layer}.{head}",
-            "hits": share,
-            "best offset": baseline,
-            "gain": share - baseline,
-            "arcs": arcs,
-        }
-        for relation, direction, layer, head, share, baseline, arcs in result.best()
+    columns = ("relation", "direction", "head", "hits", "best offset", "gain", "arcs")
+    best = [
+        (a, b, f"{layer}.{head}", hits, base, hits - base, arcs)
+        for a, b, layer, head, hits, base, arcs in result.best()
     ]
+    rows = [dict(zip(columns, row, strict=True)) for row in best]
     panel = Panel((rows_table(rows),), wide=True)
     left_out = f" The first {MOST_ROWS} of {len(rows)} are listed." if len(rows) > MOST_ROWS else ""
     caption = "Heads as layer.head. Best offset: what always looking at the same distance hits." + left_out
@@ -309,11 +286,13 @@ def level_maps(explanations: Sequence[Explanation], layer: Place | None = None) 
     """
     if not explanations:
         raise BadInput("there is nothing to draw: the list of explanations is empty.")
-    maps = [_shares(_map(one, layer)) for one in explanations]
-    scale = Scale(0.0, max(float(m.max()) for m in maps), meaning="share of a row")
+    chosen = [_map(one, layer) for one in explanations]
+    totals = [rows.sum(-1, keepdims=True) for rows in chosen]
+    shares = [np.divide(m, t, out=np.zeros_like(m), where=t > 0) for m, t in zip(chosen, totals, strict=True)]
+    scale = Scale(0.0, max(float(m.max()) for m in shares), meaning="share of a row")
     labels = explanations[0].units.labels
     panels = []
-    for share, one in zip(maps, explanations, strict=True):
+    for share, one in zip(shares, explanations, strict=True):
         rows = labels if share.shape[0] == len(labels) else ()
         mark = Matrix(share, scale, rows, labels, "position", "token")
         panels.append(Panel((mark,), str(one.options.get("level", one.method))))
@@ -330,8 +309,3 @@ def _map(explanation: Explanation, layer: int | None) -> Array:
     if layer is not None and not -len(maps) <= layer < len(maps):
         raise BadInput(f"layer={layer}: there are {len(maps)}, numbered 0 to {len(maps) - 1}.")
     return maps if layer is None else maps[layer]
-
-
-def _shares(rows: Array) -> Array:
-    total = rows.sum(-1, keepdims=True)
-    return np.divide(rows, total, out=np.zeros_like(rows), where=total > 0)

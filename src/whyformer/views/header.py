@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from whyformer.results.types import Choice, Cost, Explanation, Target
 from whyformer.views.image_marks import frames_of, gradient_space
-from whyformer.views.marks import Scale
+from whyformer.views.marks import Bar, Bars, Ranking, Scale
 from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
 from whyformer.views.view import Fact
 
@@ -66,19 +66,15 @@ def method_words(name: str, default_for: str | None) -> str:
 
 # What a method knows of its own error: sums that should come out and do not, and what that leaves to read.
 _ORDER = "Read which parts come first, not how much each one counts."
+_CHANGE = (
+    "The scores should add up to the change they are shares of, and {amount} is missing ({name} {value}). " + _ORDER
+)
 _SUMS: Mapping[str, str] = {
     "conservation error": (
         "The scores should add up to the relevance at the model's output, and {amount} is missing ({name} {value}): "
         f"biases and positions, which are no part of the input, hold it. {_ORDER}"
     ),
-    "completeness error": (
-        "The scores should add up to the change they are shares of, and {amount} is missing ({name} {value}). "
-        f"{_ORDER}"
-    ),
-    "additivity error": (
-        "The scores should add up to the change they are shares of, and {amount} is missing ({name} {value}). "
-        f"{_ORDER}"
-    ),
+    **dict.fromkeys(("completeness error", "additivity error"), _CHANGE),
 }
 _OTHERS: Mapping[str, str] = {
     "standard error": (
@@ -103,18 +99,11 @@ def check_words(name: str, value: str, share: str | None) -> str:
 
 # A check that leaves nothing to doubt, in a word or two before its figures.
 _SMALL: Mapping[str, str] = {
-    "conservation error": "missing from the sum of scores",
-    "completeness error": "missing from the sum of scores",
-    "additivity error": "missing from the sum of scores",
+    **dict.fromkeys(_SUMS, "missing from the sum of scores"),
     "standard error": "would vary by",
     "prefix reused": "share of the text that was not read again",
     "outside units": "score of what is in no unit",
 }
-
-
-def figure_words(name: str, figures: str) -> str:
-    """missing from the sum of scores 0.01146 (0.6 %)"""
-    return f"{_SMALL.get(name, name)} {figures}"
 
 
 TOLERATED = 0.05  # share of an error that leaves nothing to doubt
@@ -159,12 +148,8 @@ def answer_words(explanation: Explanation) -> str:
     same = target.versus is None and (target.index, target.position) == (said.index, said.position)
     if not same or explanation.scalar != "logit":
         return named(said)
-    return number(explanation.value) if is_nameless(said.label) else f"{named(said)} = {number(explanation.value)}"
-
-
-def is_nameless(label: str) -> bool:
-    """A single output has no name worth saying: none, or the one that configurations make up."""
-    return not label or label == "LABEL_0"
+    nameless = said.label in ("", "LABEL_0")  # a single output: none, or the name that configurations make up
+    return number(explanation.value) if nameless else f"{named(said)} = {number(explanation.value)}"
 
 
 def named(choice: Target | Choice) -> str:
@@ -198,7 +183,9 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
         entries.append(Fact("options", settings))
     entries.append(Fact("cost", cost(explanation)))
     if explanation.readout and not is_answer(explanation):
-        entries.append(Fact("read from", read_from(explanation)))
+        at = position_read(explanation)
+        place = "" if at is None else f", {explanation.units.labels[at]}"
+        entries.append(Fact("read from", explanation.readout + place))
     if explanation.base is not None:
         entries.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
     if explanation.errors is not None:
@@ -208,7 +195,9 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
         together = [f"'{one}' × '{other}' {number(value)}" for one, other, value in explanation.interactions]
         entries.append(Fact("interactions", ", ".join(together)))
     small = [
-        figure_words(name, _figures(value, share)) for name, value, share, large in _checked(explanation) if not large
+        f"{_SMALL.get(name, name)} {number(value)}" + ("" if share is None else f" ({percent(share)})")
+        for name, value, share, large in _checked(explanation)
+        if not large
     ]
     if small:
         entries.append(Fact("checked", ", ".join(small)))
@@ -235,12 +224,6 @@ def explained(explanation: Explanation) -> str:
     return text
 
 
-def read_from(explanation: Explanation) -> str:
-    """The output row, with the unit that stands there."""
-    at = position_read(explanation)
-    return explanation.readout if at is None else f"{explanation.readout}, {explanation.units.labels[at]}"
-
-
 def options(explanation: Explanation) -> str:
     """name=value of the options that differ from the defaults; of all where that is not known.
 
@@ -250,11 +233,7 @@ def options(explanation: Explanation) -> str:
     said = {k: v for k, v in explanation.options.items() if v is not None}
     if changed is not None:
         said = {k: v for k, v in explanation.options.items() if k in changed or (k in STAND_INS and k in said)}
-    return ", ".join(f"{k}={shown(v)}" for k, v in said.items())
-
-
-def shown(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
+    return ", ".join(f"{k}={v}" for k, v in said.items())
 
 
 def cost(explanation: Explanation) -> str:
@@ -279,9 +258,7 @@ def duration(seconds: float) -> str:
 
 def doubts(explanation: Explanation) -> tuple[str, ...]:
     """What a reader should know before believing the scores; an error that is small is none of it."""
-    large = [(name, value, share) for name, value, share, large in _checked(explanation) if large]
-    words = [check_words(name, number(v), None if share is None else percent(share)) for name, v, share in large]
-    return (*explanation.warnings, *words)
+    return doubts_of_all([explanation])
 
 
 def doubts_of_all(explanations: Sequence[Explanation]) -> tuple[str, ...]:
@@ -314,10 +291,6 @@ def _checked(explanation: Explanation) -> list[tuple[str, float, float | None, b
         large = value > TOLERATED * largest if share is None else share > TOLERATED
         checks.append((name.replace("_", " "), value, share, "error" in name and large))
     return checks
-
-
-def _figures(value: float, share: float | None) -> str:
-    return number(value) + ("" if share is None else f" ({percent(share)})")
 
 
 def percent(share: float) -> str:
@@ -373,6 +346,45 @@ def column(scores: Sequence[float], scale: Scale) -> Callable[[float], str]:
         return percent
     digits = decimals(scores)
     return lambda score: fixed(score, digits)
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """A bar as all back ends draw it. Places and widths are shares of its track."""
+
+    rank: int  # 0 in lists that are not ranked
+    bar: Bar
+    number: str
+    error: str  # half the distance of its limits
+    start: float
+    width: float
+    beyond: bool  # cut off at the end of the scale, and hatched
+    limits: tuple[float, float] | None
+    dots: tuple[float, ...]
+
+
+def bar_rows(mark: Bars | Ranking) -> list[BarRow]:
+    scale, ranked = mark.scale, isinstance(mark, Ranking)
+    told = column([bar.score for bar in mark.bars], scale)
+    rows = []
+    for rank, bar in enumerate(mark.bars, 1):
+        error, limits, zero = "", None, 0.5 if scale.signed else 0.0
+        if bar.low is not None and bar.high is not None:
+            error, limits = f" ± {told((bar.high - bar.low) / 2)}", (scale.place(bar.low), scale.place(bar.high))
+        width = abs(scale.length(bar.score)) * (0.5 if scale.signed else 1.0)
+        start, dots = min(zero, scale.place(bar.score)), tuple(map(scale.place, bar.dots))
+        beyond = scale.exceeded(bar.score)
+        rows.append(BarRow(rank * ranked, bar, told(bar.score), error, start, width, beyond, limits, dots))
+    return rows
+
+
+def left_out(mark: Bars | Ranking) -> str:
+    return f"… {mark.left_out} more" if isinstance(mark, Ranking) and mark.left_out else ""
+
+
+def legend_words(scale: Scale, gap: str) -> str:
+    low, high = ends(scale)
+    return f"{low} … {'0 … ' if scale.signed else ''}{high}{gap}{scale.meaning}"
 
 
 def ends(scale: Scale) -> tuple[str, str]:

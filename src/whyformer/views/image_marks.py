@@ -1,9 +1,10 @@
-"""Sound: scores of frames over time, above the waveform they were cut from."""
+"""Images and sound: heat over the picture, boxes, single pixels, and scores over time."""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,7 @@ from whyformer.files.image_file import open_image, resized
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views.marks import Frame, HeadColours, Heat, Line, Lines, Picture, Scale
-from whyformer.views.scales import DIVERGING, HEAT, bytes_of, head_colour, ramp, rgb, scale_of
-
-# Images: heat over the picture, smooth or as the grid of patches; frames and pixels.
+from whyformer.views.scales import DIVERGING, HEAT, bytes_of, colours, head_colour, ramp, rgb, scale_of
 
 # Frames on a picture: where a detector put the object whose explanation is shown.
 
@@ -275,11 +274,15 @@ def of_sound(units: Units) -> bool:
 
 
 def fits(image: Array, units: Units) -> bool:
-    """A picture has the proportions that the patches cover."""
+    """A picture has the proportions that the patches cover, but for rounding."""
     if units.grid is None or units.image_size is None or of_sound(units):
         return False
-    shapes = [shape for shape in (units.image_size, units.picture_size) if shape is not None]
-    return any(_alike((image.shape[0], image.shape[1]), shape, units.grid) for shape in shapes)
+    (height, width), grid = image.shape[:2], units.grid
+    for high, wide in (shape for shape in (units.image_size, units.picture_size) if shape is not None):
+        by_height = abs(height * wide / width - high) <= max(high / grid[0], ROUNDING)
+        if by_height or abs(width * high / height - wide) <= max(wide / grid[1], ROUNDING):
+            return True
+    return False
 
 
 def require_fit(image: Array | None, units: Units) -> None:
@@ -289,7 +292,7 @@ def require_fit(image: Array | None, units: Units) -> None:
     if of_sound(units):
         raise BadInput("image= is for pictures, and these are patches of sound: leave it out.")
     (height, width), (high, wide) = image.shape[:2], units.image_size
-    if any(_alike((height, width), shape, units.grid) for shape in (units.image_size, units.picture_size) if shape):
+    if fits(image, units):
         return
     raise BadInput(
         f"the image is {height} pixels high and {width} wide, and the model saw {high} × {wide}: other proportions, so "
@@ -297,13 +300,6 @@ def require_fit(image: Array | None, units: Units) -> None:
         "return_tensors='pt')['pixel_values'][0]. Where the processor cuts nothing off and only squeezes the picture, "
         f"picture.resize(({wide}, {high})) is the same."
     )
-
-
-def _alike(size: tuple[int, int], other: tuple[int, int], grid: tuple[int, int]) -> bool:
-    """The same proportions, but for rounding."""
-    (height, width), (high, wide) = size, other
-    by_height = abs(height * wide / width - high) <= max(high / grid[0], ROUNDING)
-    return by_height or abs(width * high / height - wide) <= max(wide / grid[1], ROUNDING)
 
 
 def in_time(units: Units, stream: str) -> bool:
@@ -325,3 +321,34 @@ def time_lines(explanation: Explanation, times: float = 1.0) -> Lines:
         at = (np.arange(len(loud)) + 0.5) * units.seconds / len(loud)
         lines.append(Line("waveform", loud, quiet=True, x=at))
     return Lines(x, tuple(lines), "seconds", "score" if times == 1.0 else "share of the method's total", from_zero=True)
+
+
+# Regions of an image as boxes, coloured by their score.
+
+
+def boxes_on(
+    explanation: Explanation, members: Sequence[int], pixels: Array, scale: Scale | None = None, times: float = 1.0
+) -> Array:
+    """The picture with the boxes of some units; ``times``: a factor of the scores, for a scale of shares."""
+    scores = explanation.scores[list(members)] * np.float32(times)
+    boxes = explanation.units.boxes or ()
+    return boxes_drawn(pixels, [boxes[i] for i in members], scores, scale or scale_of([scores], explanation.signed))
+
+
+def boxes_drawn(pixels: Array, boxes: list[tuple[float, ...]], scores: Array, scale: Scale) -> Array:
+    """Frames in the colour of their score, thicker and less see-through the more they weigh; the strongest on top."""
+    canvas = pixels.astype(np.float32)
+    height, width = canvas.shape[:2]
+    for index in np.argsort(np.abs(scores), kind="stable"):
+        left, top, right, bottom = (float(np.clip(x, 0, 1)) for x in boxes[index][:4])
+        rows = sorted((round(top * (height - 1)), round(bottom * (height - 1))))
+        columns = sorted((round(left * (width - 1)), round(right * (width - 1))))
+        strength = abs(scale.length(float(scores[index])))
+        colour = colours(scale, scores[[index]])[0].astype(np.float32)
+        frame = np.zeros((height, width), bool)
+        frame[rows[0] : rows[1] + 1, columns[0] : columns[1] + 1] = True
+        thick = 1 + round(strength * max(2, min(height, width) // 60))
+        frame[rows[0] + thick : rows[1] + 1 - thick, columns[0] + thick : columns[1] + 1 - thick] = False
+        alpha = 0.25 + 0.75 * strength
+        canvas[frame] = canvas[frame] * (1 - alpha) + colour * alpha
+    return bytes_of(canvas)

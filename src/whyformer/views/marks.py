@@ -10,6 +10,11 @@ import numpy as np
 from whyformer.shapes import Array
 
 LEAST = 0.01  # the smallest share that is worth a word
+PAIR = " = "  # between a column and its value; such labels get more room
+
+
+def shortened(words: str, longest: int) -> str:
+    return words if len(words) <= longest else words[: longest - 1] + "…"
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,10 @@ class Scale:
         """-1 to 1: length and direction of a bar that starts at zero."""
         reach = max(abs(self.low), abs(self.high))
         return min(1.0, max(-1.0, score / reach)) if reach and not math.isnan(score) else 0.0
+
+    def place(self, score: float) -> float:
+        """0 to 1: where a score lies on the track of a bar."""
+        return 0.5 + 0.5 * self.length(score) if self.signed else max(0.0, self.length(score))
 
 
 @dataclass(frozen=True)
@@ -96,11 +105,6 @@ class Ranking:
     scale: Scale
     left_out: int = 0
     folded: str = ""  # which units have no bar, and what they hold
-
-    def parts(self) -> list[tuple[int, Bar] | str]:
-        """Places and bars, with a line of words where some are left out."""
-        lines: list[tuple[int, Bar] | str] = [(i + 1, bar) for i, bar in enumerate(self.bars)]
-        return [*lines, f"… {self.left_out} more"] if self.left_out else lines
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,9 @@ class Utterance:
     passages: tuple[Passage, ...]
     quiet: bool = False
 
+    def text(self) -> str:
+        return "".join(piece.text for passage in self.passages for piece in passage.pieces)
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -260,8 +267,8 @@ class Reading:
 
     def scored(self) -> list[Piece]:
         """Pieces with a score, in their order."""
-        pieces = [piece for part in self.parts for passage in part.passages for piece in passage.pieces]
-        return [piece for piece in pieces if piece.score is not None]
+        passages = [passage for part in self.parts for passage in part.passages]
+        return [piece for passage in passages for piece in passage.pieces if piece.score is not None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.extras import command_for
-from whyformer.results.types import Explanation
 from whyformer.views.html.live import question_of
 from whyformer.views.view import Explained
 
@@ -45,15 +44,12 @@ def answer(drawn: Any, ask: Ask, told: Any) -> dict[str, Any]:
         sources = [view.explained for view in drawn._page().views if isinstance(view.explained, Explained)]
         said = sources[place].explanations[0].prediction
         other = next(choice.index for choice in said.next or () if str(choice) == label)  # labels may be missing
-        question = question_of(_of_input(ask(target=(None, other)), place))
+        answered = ask(target=(None, other))
+        parts = list(answered.values()) if isinstance(answered, dict) else [answered]
+        question = question_of([part[place] if isinstance(part, list) else part for part in parts])
     except Exception as error:  # whatever it is, the page waits for it
         return {"number": number, "error": f"{type(error).__name__}: {error}"}
     return {"number": number, "question": question and question | {"label": label}}
-
-
-def _of_input(answered: Any, place: int) -> list[Explanation]:
-    parts = list(answered.values()) if isinstance(answered, dict) else [answered]
-    return [part[place] if isinstance(part, list) else part for part in parts]
 
 
 def _has_kernel() -> bool:

@@ -19,11 +19,8 @@ from whyformer.views.text_marks import scale_for
 ANSWER = "answer"  # the role of what was said
 HEADINGS = {ANSWER: "the answer so far", "": "prompt"}
 LONG = 160  # pieces of a part that are shown in full
-ENDS, AROUND, STRONGEST = (
-    24,
-    6,
-    12,
-)  # of a longer one: at both ends, around each of the strongest, and how many those are
+# Of a longer one: at both ends, around each of the strongest, and how many those are.
+ENDS, AROUND, STRONGEST = 24, 6, 12
 FEWEST = 16  # that are worth folding
 LONGEST_TITLE = 74  # so that it stands on one line
 LONG_PIECE = 30  # letters, on average: pieces are sentences, and a fifth as many are shown
@@ -61,6 +58,7 @@ def summed(scores: Array, groups: Sequence[Group]) -> Array:
 def groups_of(units: Units, by: str) -> list[Group]:
     """Words with their pieces, or single units; no word goes on from one voice to the next."""
     members: list[list[int]] = []
+    groups: list[Group] = []
     for i in range(len(units)):
         if i and (_same_word(units, i, by) or _inside(units, i)):
             members[-1].append(i)
@@ -68,8 +66,12 @@ def groups_of(units: Units, by: str) -> list[Group]:
             members.append([i])
     if units.text is None or units.spans is None:
         marked = any(label.startswith(("Ġ", "▁")) for label in units.labels)
-        return [Group(tuple(m), units.text_of(m), _space(units, m[0], marked)) for m in members]
-    groups, at = [], 0
+        for m in members:  # what stands before a unit of an unknown text, from how its label is written
+            label = units.labels[m[0]]
+            glued = not label.startswith(("Ġ", "▁")) if marked else label.startswith("##")
+            groups.append(Group(tuple(m), units.text_of(m), "" if glued or not m[0] else " "))
+        return groups
+    at = 0
     for m in members:
         start, end = units.spans[m[0]][0], max(units.spans[i][1] for i in m)
         text = units.text[start:end]
@@ -78,12 +80,6 @@ def groups_of(units: Units, by: str) -> list[Group]:
         groups.append(Group(tuple(m), shown, units.text[at : start + space] if at <= start else ""))
         at = max(at, start + space + len(shown)) if end > start else at
     return groups
-
-
-def _space(units: Units, index: int, marked: bool) -> str:
-    """What stands before a unit of an unknown text, from how its label is written."""
-    glued = not units.labels[index].startswith(("Ġ", "▁")) if marked else units.labels[index].startswith("##")
-    return "" if glued or not index else " "
 
 
 def _same_word(units: Units, i: int, by: str) -> bool:
@@ -187,7 +183,12 @@ def shortened_question(explanation: Explanation) -> str:
 
 def apart_words(steps: Sequence[Explanation]) -> str:
     """What is not on the scale of the words, and what it took."""
-    template = template_share(steps)
+    shares = []
+    for e in steps:
+        inside = [i for i in range(1, len(e.units)) if in_template(e.units, i)]  # the first token aside
+        total = float(np.abs(e.scores).sum())
+        shares.append(float(np.abs(e.scores[inside]).sum()) / total if total else 0.0)
+    template = float(np.mean(shares))
     words = f" What the chat template put in took {percent(template)} and is not coloured." if template else ""
     return first_token_words(steps) + words
 
@@ -204,13 +205,3 @@ def first_token_words(steps: Sequence[Explanation], coloured: bool = False) -> s
     took = next(iter(means.values())) if len(means) == 1 else ", ".join(f"{v} of {k}" for k, v in means.items())
     words = "." if coloured else " and is hatched, not coloured: language models often park attention there."
     return f" The first token took {took} of all scores{words}"
-
-
-def template_share(steps: Sequence[Explanation]) -> float:
-    """Mean share of what a chat template put in, the first token aside."""
-    shares = []
-    for e in steps:
-        inside = [i for i in range(1, len(e.units)) if in_template(e.units, i)]
-        total = float(np.abs(e.scores).sum())
-        shares.append(float(np.abs(e.scores[inside]).sum()) / total if total else 0.0)
-    return float(np.mean(shares))

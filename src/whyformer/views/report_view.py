@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from whyformer.evidence import Deletion
 from whyformer.parameters import checked
 from whyformer.results.types import Explanation
-from whyformer.views.comparison_view import LEAD, agreement_view, curves_view, table_view
+from whyformer.views.comparison_view import LEAD, agreement_view, curves_view, reasons, table_view
 from whyformer.views.explained import TEXT, side_by_side, title_of
 from whyformer.views.header import cost_of, duration, options, percent
 from whyformer.views.image_marks import heat
@@ -29,7 +30,8 @@ MOST_INPUTS = 5
 @checked
 def checkup_page(checkup: Any) -> Page:
     """The page of a CheckUp."""
-    lead: list[str | Terms] = [_summary(checkup), *findings_of(checkup)]
+    counts = [len(checkup.of(level)) for level in ("warning", "note", "ok")]
+    summary = "{} to doubt, {} to know, {} fine; {}.".format(*counts, duration(checkup.seconds))
     views: list[View] = []
     if "jain_wallace" in checkup.results:
         views += [_twice(test) for test in checkup.results["jain_wallace"].inputs[:MOST_INPUTS]]
@@ -37,19 +39,14 @@ def checkup_page(checkup: Any) -> Page:
         views.append(_erased(checkup.results["serrano_smith"]))
     if "randomisation" in checkup.results:
         views.append(_cascade(checkup.results["randomisation"]))
-    return Page(checkup.title, tuple(views), tuple(lead))
+    return Page(checkup.title, tuple(views), (summary, *findings_of(checkup.findings)))
 
 
-def findings_of(checkup: Any) -> list[Terms]:
+def findings_of(findings: Iterable[Any]) -> list[Terms]:
     """What was found, what to doubt first."""
-    by_level = {level: tuple(Fact(f.title, f.text) for f in checkup.of(level)) for level in HEADINGS}
+    found = list(findings)
+    by_level = {level: tuple(Fact(f.title, f.text) for f in found if f.level == level) for level in HEADINGS}
     return [Terms(facts, HEADINGS[level], level=level) for level, facts in by_level.items() if facts]
-
-
-def _summary(checkup: Any) -> str:
-    counts = {level: len(checkup.of(level)) for level in HEADINGS}
-    words = f"{counts['warning']} to doubt, {counts['note']} to know, {counts['ok']} fine"
-    return f"{words}; {duration(checkup.seconds)}."
 
 
 def _twice(test: Any) -> View:
@@ -62,32 +59,25 @@ def _twice(test: Any) -> View:
     for name, one in zip(names, maps, strict=False):
         output = f"{one.scalar} of '{one.target.label or one.target.index}' = {one.value:.3f}"
         panels.append(Panel(_drawn(one, scale), f"{name}: {output}", wide=one.units.grid is None))
+    facts = [
+        Fact("difference", f"JSD {test.jsd:.2f} of at most 0.69, output |Δp| = {test.change:.3f}"),
+        Fact("shuffled", f"median |Δp| = {test.median_change:.3f}; largest weight {test.max_attention:.2f}"),
+    ]
+    # Gradients at the input and mixing ratios are not known for several streams.
+    taus = [(tau, name) for tau, name in ((test.tau_gradient, "gradient"), (test.tau_loo, "leave-one-out"))]
+    agreement = ", ".join(f"{tau:+.2f} ({name})" for tau, name in taus if not math.isnan(tau))
+    facts += [Fact("agreement", f"Kendall's τ {agreement}")] if agreement else []
+    if not math.isnan(test.mixing):
+        facts.append(Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"))
     return View(
         test.title,
         tuple(panels),
-        (
-            Fact("difference", f"JSD {test.jsd:.2f} of at most 0.69, output |Δp| = {test.change:.3f}"),
-            Fact("shuffled", f"median |Δp| = {test.median_change:.3f}; largest weight {test.max_attention:.2f}"),
-            *_known(test),
-        ),
+        tuple(facts),
         caption="Attention over the ordinary units, on a scale that ends at the largest weight of the model's own map. "
         "Special tokens keep their weights in both.",
         columns=2,
         legend=scale,
     )
-
-
-def _known(test: Any) -> list[Fact]:
-    """What can be told of this model: gradients at the input and mixing ratios are not known for several streams."""
-    agreement = [
-        f"{tau:+.2f} ({name})"
-        for name, tau in (("gradient", test.tau_gradient), ("leave-one-out", test.tau_loo))
-        if not math.isnan(tau)
-    ]
-    facts = [Fact("agreement", f"Kendall's τ {', '.join(agreement)}")] if agreement else []
-    if not math.isnan(test.mixing):
-        facts.append(Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"))
-    return facts
 
 
 def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
@@ -120,10 +110,10 @@ def _erased(result: Any) -> View:
 
 def _cascade(result: Any) -> View:
     scale = Scale(-1.0, 1.0, True, "Spearman with the original map")
-    known = [s for s in result.stages if s.cascading == s.cascading]
-    together = Bars(tuple(Bar(_short(s.part), s.cascading) for s in known), scale)
-    alone = Bars(
-        tuple(Bar(_short(s.part), s.independent) for s in result.stages if s.independent == s.independent), scale
+    known = [[(s.part, getattr(s, kind)) for s in result.stages] for kind in ("cascading", "independent")]
+    together, alone = (
+        Bars(tuple(Bar(_short(part), value) for part, value in pairs if not math.isnan(value)), scale)
+        for pairs in known
     )
     return View(
         f"{result.method} with random weights",
@@ -142,11 +132,6 @@ def _short(part: str) -> str:
 @checked
 def retrained_page(result: Any) -> Page:
     """The page of a RetrainedAttention: what was found in words, all models, and output against attention."""
-    lead: list[str | Terms] = []
-    for level, heading in HEADINGS.items():
-        facts = tuple(Fact(f.title, f.text) for f in result.findings() if f.level == level)
-        if facts:
-            lead.append(Terms(facts, heading, level=level))
     columns = ("model", "accuracy", "95 % limits", "F1", "TVD of the output", "JSD of attention")
     rows = tuple(
         (
@@ -165,7 +150,8 @@ def retrained_page(result: Any) -> Page:
             np.array([m.tvd for m in members]),
             labels=tuple(m.name if math.isnan(m.weight) else f"λ = {m.weight:g}" for m in members),
         )
-        for name, members in _by_name(twins).items()
+        for name in dict.fromkeys(m.name for m in twins)
+        for members in [[m for m in twins if m.name == name]]
     )
     plane = Scatter(groups, "JSD of attention from the model's", "TVD of the output from the model's")
     settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
@@ -177,14 +163,7 @@ def retrained_page(result: Any) -> Page:
         "On the validation examples. An adversary is trained to say what the model says and to look elsewhere, the "
         "more so the larger λ. The MLP sees one position at a time.",
     )
-    return Page(result.title, (view,), tuple(lead))
-
-
-def _by_name(models: list[Any]) -> dict[str, list[Any]]:
-    groups: dict[str, list[Any]] = {}
-    for model in models:
-        groups.setdefault(model.name, []).append(model)
-    return groups
+    return Page(result.title, (view,), tuple(findings_of(result.findings())))
 
 
 LOW, HIGH = 0.3, 0.7  # mean rank correlations that are called little and large agreement
@@ -324,12 +303,10 @@ def _outro(report: Any) -> tuple[str | Terms, ...]:
     comparison = report.comparison
     parts: list[str | Terms] = []
     if report.checkup is not None:
-        parts += findings_of(report.checkup)
+        parts += findings_of(report.checkup.findings)
     else:
         parts.append(report.unchecked)
-    if comparison.failures:
-        reasons = tuple(Fact(name, reason) for name, reason in comparison.failures.items())
-        parts.append(Terms(reasons, "Could not be run here", code=True))
+    parts += reasons(comparison.failures, "Could not be run here")
     parts.append(Terms(_computed(report), "How it was computed"))
     parts.append(Terms((*READING, *MISLEADS), "How to read it, and when it misleads"))
     about = tuple(

@@ -27,22 +27,8 @@ GREY = "#8a929b"
 PALE = "#b8c4d0"  # bars that say nothing for sure
 # Okabe and Ito's colours first, Tol's muted ones after them.
 HEADS = (
-    "#e69f00",
-    "#56b4e9",
-    "#009e73",
-    "#f0e442",
-    "#0072b2",
-    "#d55e00",
-    "#cc79a7",
-    "#999999",
-    "#332288",
-    "#44aa99",
-    "#882255",
-    "#ddcc77",
-    "#117733",
-    "#88ccee",
-    "#aa4499",
-    "#cc6677",
+    *("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"),
+    *("#332288", "#44aa99", "#882255", "#ddcc77", "#117733", "#88ccee", "#aa4499", "#cc6677"),
 )
 
 
@@ -84,6 +70,10 @@ def colour(scale: Scale, score: float) -> RGB:
     return int(red), int(green), int(blue)
 
 
+def anchors_of(scale: Scale, over_images: bool) -> tuple[str, ...]:
+    return DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
+
+
 def bar_colour(bar: Bar, scale: Scale) -> str:
     """Bars are told apart by length: all of one sign have the same strong colour, but for special and quiet ones."""
     if bar.special or bar.quiet:
@@ -91,7 +81,7 @@ def bar_colour(bar: Bar, scale: Scale) -> str:
     return hexadecimal(colour(scale, scale.high * 0.8 if scale.length(bar.score) >= 0 else scale.low * 0.8))
 
 
-def ink_on(background: RGB) -> str:
+def ink_on(background: Sequence[int]) -> str:
     """Black or white text, whichever contrasts more (WCAG relative luminance)."""
     linear = [(c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4) for c in background]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

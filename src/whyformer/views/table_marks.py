@@ -11,7 +11,7 @@ from whyformer.errors import BadInput
 from whyformer.parameters import checked
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
-from whyformer.views.header import STAND_INS, duration, number
+from whyformer.views.header import STAND_INS, doubts, duration, facts, number
 from whyformer.views.marks import Bar, Bars, Matrix, Scale, TableMark
 from whyformer.views.scales import scale_of
 from whyformer.views.view import Fact, Panel, View
@@ -51,14 +51,11 @@ def stand_in_of(explanation: Explanation) -> str:
     return next((str(explanation.options[name]) for name in STAND_INS if explanation.options.get(name)), "")
 
 
-def _is_column(units: Units, index: int) -> bool:
-    return units.stream[index] == "table" and not units.special[index]
-
-
 def untried(explanation: Explanation) -> list[int]:
     """Columns that hold what stands for an absent value anyway: nothing was taken away, so their zero says nothing."""
     units = explanation.units
-    zero = [i for i, score in enumerate(explanation.scores) if score == 0 and _is_column(units, i)]
+    columns = [i for i, stream in enumerate(units.stream) if stream == "table" and not units.special[i]]
+    zero = [i for i in columns if explanation.scores[i] == 0]
     return zero if stand_in_of(explanation) and len(zero) < len(units) else []
 
 
@@ -109,22 +106,18 @@ def global_view(result: Any) -> View:
     order += [i for i, special in enumerate(result.special) if special]
     panels = [Panel((_bars(result.labels, result.special, result.importance, low, high, order, scale),), what)]
     if result.signed:
-        signed_scale = scale_of(
-            [result.mean[plain], *_known(result.low[plain], result.high[plain])], True, meaning="mean"
-        )
-        panels.append(
-            Panel(
-                (_bars(result.labels, result.special, result.mean, result.low, result.high, order, signed_scale),),
-                "mean",
-            )
-        )
+        limits = _known(result.low[plain], result.high[plain])
+        both_ways = scale_of([result.mean[plain], *limits], True, meaning="mean")
+        bars = _bars(result.labels, result.special, result.mean, result.low, result.high, order, both_ways)
+        panels.append(Panel((bars,), "mean"))
     panels += unseen_panel(result.unseen)
-    panels += _maps(result, plain)
-    settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
+    if result.matrix is not None and min(result.matrix.shape) > 1:
+        panels.append(Panel((column_map(result.matrix, result.labels, result.special),), "who looks at whom, mean"))
+    if result.samples is not None and len(result.samples) > 1:
+        panels.append(Panel((row_map(result, plain),), f"{min(MOST_ROWS, len(result.samples))} of the rows", wide=True))
     facts = [
         Fact("rows", f"{result.rows}, {duration(result.seconds)}"),
-        Fact("explained", f"{result.scalar.replace('_', '-')} of {result.target}"),
-        Fact("method", result.method + (f" ({settings})" if settings else "")),
+        *_asked(result),
         Fact("model", result.model),
     ]
     caption = f"{MEANT} Maps leave the model's own tokens out of their colours."
@@ -153,11 +146,9 @@ def corpus_view(result: Any) -> View:
         for i in shown[:MOST_ROWS]
     )
     panels.append(Panel((TableMark(("where it weighed most", "word", "times", "mean"), rows),), wide=True))
-    settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
     facts = [
         Fact("texts", f"{result.texts}, {duration(result.seconds)}"),
-        Fact("explained", f"{result.scalar.replace('_', '-')} of {result.target}"),
-        Fact("method", result.method + (f" ({settings})" if settings else "")),
+        *_asked(result),
         Fact("words", f"{len(result.words)}; {result.left_out} more occur too rarely"),
         Fact("model", result.model),
     ]
@@ -181,9 +172,8 @@ def row_attention_view(result: Any) -> View:
     layers = tuple(str(layer) for layer in range(len(per_layer)))
     shade = scale_of([per_layer], meaning="attention, mean over heads")
     across = Matrix(per_layer, shade, layers, tuple(result.labels), "layer", "row that is looked at")
-    left_out = (
-        f" {len(ranked) - MOST_ROWS} rows that got less are not shown as bars." if len(ranked) > MOST_ROWS else ""
-    )
+    more = len(ranked) - MOST_ROWS
+    left_out = f" {more} rows that got less are not shown as bars." if more > 0 else ""
     return View(
         "Which rows this row looked at",
         (Panel((bars,), "mean over layers and heads", wide=True), Panel((across,), "layer by layer", wide=True)),
@@ -200,6 +190,12 @@ def global_bars(units: Units, sizes: Array) -> Bars:
     return Bars(tuple(Bar(units.labels[i], float(sizes[i]), units.special[i]) for i in order), scale)
 
 
+def _asked(result: Any, value: str = "") -> tuple[Fact, Fact]:
+    settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
+    explained = f"{result.scalar.replace('_', '-')} of {result.target}{value}"
+    return Fact("explained", explained), Fact("method", result.method + (f" ({settings})" if settings else ""))
+
+
 def _known(*limits: Array) -> list[Array]:
     return [x[~np.isnan(x)] for x in limits]
 
@@ -212,16 +208,6 @@ def _bars(
 
     drawn = [Bar(labels[i], float(mean[i]), special[i], limit(low[i]), limit(high[i])) for i in order]
     return Bars(tuple(drawn), scale)
-
-
-def _maps(result: Any, plain: list[int]) -> list[Panel]:
-    """The mean map between columns, and the scores of single rows."""
-    panels = []
-    if result.matrix is not None and min(result.matrix.shape) > 1:
-        panels.append(Panel((column_map(result.matrix, result.labels, result.special),), "who looks at whom, mean"))
-    if result.samples is not None and len(result.samples) > 1:
-        panels.append(Panel((row_map(result, plain),), f"{min(MOST_ROWS, len(result.samples))} of the rows", wide=True))
-    return panels
 
 
 def column_map(values: Array, labels: Sequence[str], special: Sequence[bool], signed: bool = False) -> Matrix:
@@ -252,8 +238,6 @@ def row_map(result: Any, plain: list[int]) -> Matrix:
 @checked
 def table_map(explanation: Explanation) -> View:
     """The map between the columns of one row, with their values."""
-    from whyformer.views.header import doubts, facts
-
     if not isinstance(explanation.matrix, np.ndarray):
         raise BadInput(
             f"{explanation.method} returned no map between columns: pass an explanation whose matrix is one."
@@ -301,10 +285,8 @@ def context_view(result: Any) -> View:
         labels = tuple(names[i] for i in first)
         mark = Matrix(result.cells[first], shade, labels, result.columns, "training row", "column")
         panels.append(Panel((mark,), f"cells of the first {len(first)} of these training rows", wide=True))
-    settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
     facts = (
-        Fact("explained", f"{result.scalar.replace('_', '-')} of {result.target} = {number(result.value)}"),
-        Fact("method", result.method + (f" ({settings})" if settings else "")),
+        *_asked(result, f" = {number(result.value)}"),
         Fact("cost", f"{result.forwards} forward, {result.backwards} backward"),
         Fact("model", result.model),
     )

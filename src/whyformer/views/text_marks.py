@@ -204,15 +204,10 @@ def ranking(
     chosen, folded = listed(explanation, by, None, specials)
     size: Callable[[float], float] = abs if explanation.signed else float
     order = sorted(chosen, key=lambda entry: (bool(entry.note), -size(entry.score)))
-    shown = tuple(
-        _bar(explanation, entry, times) for entry in order[: shown_first(len(order)) if most is None else most]
-    )
+    if most is None:  # as on the page
+        most = len(order) if len(order) <= FEW else MOST
+    shown = tuple(_bar(explanation, entry, times) for entry in order[:most])
     return Ranking(shown, scale or scale_for(explanation, by), len(order) - len(shown), folded)
-
-
-def shown_first(count: int) -> int:
-    """So many entries of a list are shown: all of a short one, the first of a longer one (as on the page)."""
-    return count if count <= FEW else MOST
 
 
 def listed(
@@ -227,8 +222,13 @@ def listed(
 
 
 def _bar(explanation: Explanation, entry: _Entry, times: float) -> Bar:
-    label, ends = _read(explanation, entry.label), _limits(entry.score, entry.error, times)
-    return Bar(label, entry.score * times, entry.special, *ends, note=entry.note, quiet=entry.aside)
+    label = entry.label
+    if FIRST_TOKEN in explanation.checks:  # as it is read, not as byte-level tokenizers write spaces and line breaks
+        label = label.replace("Ċ", "⏎").lstrip("Ġ▁") or "␣"
+    low = high = None
+    if entry.error:  # 95 % limits as they are drawn: not where nothing was estimated
+        low, high = ((entry.score + sign * ABOUT_95 * entry.error) * times for sign in (-1, 1))
+    return Bar(label, entry.score * times, entry.special, low, high, note=entry.note, quiet=entry.aside)
 
 
 def scale_for(explanation: Explanation, by: str = "token") -> Scale:
@@ -244,49 +244,26 @@ def scale_for(explanation: Explanation, by: str = "token") -> Scale:
 def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -> list[_Entry]:
     units = explanation.units
     members = range(len(units)) if members is None else members
-    sink, unmoved = first_token(explanation), untried(explanation)
-    if by == "token" or units.word is None:
-        return [
-            _Entry(
-                units.labels[i],
-                float(explanation.scores[i]),
-                units.special[i],
-                None if units.spans is None else units.spans[i],
-                i == sink,
-                _error(explanation, [i]),
-                TYPICAL if i in unmoved else "",
-                (i,),
-            )
-            for i in members
-        ]
+    sink, unmoved, errors = first_token(explanation), untried(explanation), explanation.errors
     groups: dict[int, list[int]] = {}
+    single = by == "token" or units.word is None
     for i in members:
-        if units.word[i] >= 0:
-            groups.setdefault(units.word[i], []).append(i)
-    return [_word(explanation, group) for group in groups.values()]
-
-
-def _read(explanation: Explanation, label: str) -> str:
-    """A label; of a language model as it is read, not as byte-level tokenizers write spaces and line breaks."""
-    return label if FIRST_TOKEN not in explanation.checks else label.replace("Ċ", "⏎").lstrip("Ġ▁") or "␣"
-
-
-def _word(explanation: Explanation, group: list[int]) -> _Entry:
-    units = explanation.units
-    score = float(explanation.scores[group].sum())
-    span = None if units.spans is None else (units.spans[group[0]][0], units.spans[group[-1]][1])
-    aside = first_token(explanation) in group
-    return _Entry(units.text_of(group), score, False, span, aside, _error(explanation, group), members=tuple(group))
-
-
-def _error(explanation: Explanation, group: list[int]) -> float | None:
-    """The standard error of a unit, or of a word: no larger than those of its pieces together."""
-    return None if explanation.errors is None else float(explanation.errors[group].sum())
-
-
-def _limits(score: float, error: float | None, times: float) -> tuple[float | None, float | None]:
-    """95 % limits of a score as it is drawn, a thin line: not where nothing was estimated."""
-    return ((score - ABOUT_95 * error) * times, (score + ABOUT_95 * error) * times) if error else (None, None)
+        word = i if single or units.word is None else units.word[i]
+        if word >= 0:
+            groups.setdefault(word, []).append(i)
+    return [
+        _Entry(
+            units.labels[group[0]] if single else units.text_of(group),
+            float(explanation.scores[group[0]] if single else explanation.scores[group].sum()),
+            single and units.special[group[0]],
+            None if units.spans is None else (units.spans[group[0]][0], units.spans[group[-1]][1]),
+            sink in group,
+            None if errors is None else float(errors[group].sum()),  # of a word, no larger than of its pieces together
+            TYPICAL if single and group[0] in unmoved else "",
+            tuple(group),
+        )
+        for group in groups.values()
+    ]
 
 
 # Breaking highlighted text into lines, character by character, for backends that have no layout of their own.

@@ -139,6 +139,10 @@ class View(_Drawn):
     explained: Explained | TableRows | Heads | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
+    def marks(self) -> list[Mark]:
+        return [mark for panel in self.panels for mark in panel.marks]
+
+    @property
     def legends(self) -> tuple[Scale, ...]:
         """The colour scales that are shown beside it."""
         return tuple(scale for scale in (self.legend, self.second_legend) if scale is not None)
@@ -185,8 +189,8 @@ def captions(views: Sequence[View]) -> list[str]:
 
 def _cut_off(view: View) -> str:
     """Names the bars that are longer than their scale."""
-    marks = [m for p in view.panels for m in p.marks if isinstance(m, (Bars, Ranking))]
-    names = list(dict.fromkeys(b.label for m in marks for b in m.bars if m.scale.exceeded(b.score)))
+    lists = [mark for mark in view.marks if isinstance(mark, (Bars, Ranking))]
+    names = list(dict.fromkeys(b.label for m in lists for b in m.bars if m.scale.exceeded(b.score)))
     if not names:
         return ""
     told = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

@@ -16,6 +16,7 @@ from whyformer.views.figure.sheet import (
     Sheet,
     cells,
     characters_drawn,
+    column_widths,
     direction,
     draw_dialogue,
     draw_lines,
@@ -27,12 +28,11 @@ from whyformer.views.figure.sheet import (
     letter,
     numbered_width,
     spelled,
-    table_width,
 )
-from whyformer.views.header import column, ends
+from whyformer.views.header import BarRow, bar_rows, left_out, legend_words
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture
 from whyformer.views.marks import (
-    Bar,
+    PAIR,
     Bars,
     Dialogue,
     Frame,
@@ -48,15 +48,9 @@ from whyformer.views.marks import (
     Scatter,
     TableMark,
     TokenRun,
+    shortened,
 )
-from whyformer.views.scales import (
-    DIVERGING,
-    HEAT,
-    SEQUENTIAL,
-    bar_colour,
-    head_colour,
-    ramp,
-)
+from whyformer.views.scales import anchors_of, bar_colour, head_colour, ramp
 from whyformer.views.view import Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
 
 MARGIN, GAP = 0.3, 0.35
@@ -92,26 +86,18 @@ def save_figure(page: Page, path: Path) -> None:
 
 
 def _width(view: View) -> float:
-    marks = [m for p in view.panels for m in p.marks]
+    marks = view.marks
     if marks and all(isinstance(m, Matrix) and m.small for m in marks):
         return max(6.0, 1.05 * view.columns + 2 * MARGIN)
-    numbered = max((numbered_width(m) * (1 if p.wide else view.columns) for p, m in _matrices(view)), default=0.0)
+    placed = [(1 if panel.wide else view.columns, mark) for panel in view.panels for mark in panel.marks]
+    numbered = max((numbered_width(m) * count for count, m in placed if isinstance(m, Matrix)), default=0.0)
     if numbered:  # numbers that were asked for are to be read
         numbered += 2 * MARGIN + GAP * (view.columns - 1)
     if len(marks) == 1 and isinstance(marks[0], Matrix):
         return max(numbered, 8.0 if max(marks[0].values.shape) > 16 else 6.5)
     plain = max(numbered, {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5))
-    tables = [
-        table_width(m) * (1 if p.wide else view.columns)
-        for p in view.panels
-        for m in p.marks
-        if isinstance(m, TableMark)
-    ]
+    tables = [sum(column_widths(mark)) * count for count, mark in placed if isinstance(mark, TableMark)]
     return min(11.0, max(plain, max(tables) + 2 * MARGIN)) if tables else plain
-
-
-def _matrices(view: View) -> list[tuple[Panel, Matrix]]:
-    return [(p, m) for p in view.panels for m in p.marks if isinstance(m, Matrix)]
 
 
 def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) -> float:
@@ -136,12 +122,9 @@ def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> flo
         columns = 1 if row[0].wide else view.columns
         gap = 0.08 if _small(row[0]) else GAP
         each = (width - gap * (columns - 1)) / columns
-        y = (
-            max(_panel(sheet, MARGIN + i * (each + gap), y, each, panel) for i, panel in enumerate(row))
-            + gap / 2
-            + 0.05
-        )
-    over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
+        lowest = max(_panel(sheet, MARGIN + i * (each + gap), y, each, panel) for i, panel in enumerate(row))
+        y = lowest + gap / 2 + 0.05
+    over_images = any(isinstance(m, Heat) for m in view.marks)
     for scale in view.legends:
         y = _legend(sheet, y, scale, over_images)
     if caption:
@@ -180,118 +163,62 @@ def _panel(sheet: Sheet, x: float, y: float, width: float, panel: Panel) -> floa
     if panel.note:
         y = sheet.paragraph(x, y, width, panel.note, size=8, color=GREY) + 0.05
     for mark in panel.marks:
-        y = _mark(sheet, x, y, width, mark) + (0 if small else 0.1)
+        y = MARKS[type(mark)](sheet, x, y, width, mark) + (0 if small else 0.1)
     if panel.small_print():
         y = sheet.paragraph(x, y, width, " · ".join(panel.small_print()), size=7.5, color=GREY)
     return _doubts(sheet, x, y, width, panel.doubts)
 
 
-def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
-    """Draw a mark with its upper left corner at x, y; returns where it ends."""
-    if isinstance(mark, TokenRun):
-        return draw_run(sheet, x, y, width, mark)
-    if isinstance(mark, Ranking):
-        return _folded(sheet, x, _rows(sheet, x, y, width, mark.parts(), mark.scale, numbered=True), width, mark)
-    if isinstance(mark, Bars):
-        lines = [(0, b) for b in mark.bars]
-        return _folded(sheet, x, _rows(sheet, x, y, width, lines, mark.scale, reference=mark.reference), width, mark)
-    if isinstance(mark, Picture):
-        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
-    if isinstance(mark, Heat):
-        size = canvas_size(mark, PIXELS)
-        return _image(sheet, x, y, width, size, lambda size: painted(mark, size), mark.frames, smooth=mark.fine)
-    if isinstance(mark, Matrix):
-        return draw_matrix(sheet, x, y, width, mark)
-    if isinstance(mark, TableMark):
-        return draw_table(sheet, x, y, width, mark)
-    if isinstance(mark, Lines):
-        return draw_lines(sheet, x, y, width, mark)
-    if isinstance(mark, Scatter):
-        return draw_scatter(sheet, x, y, width, mark)
-    if isinstance(mark, Reading):
-        return draw_reading(sheet, x, y, width, mark)
-    if isinstance(mark, Dialogue):
-        return draw_dialogue(sheet, x, y, width, mark)
-    y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
-    return _keys(sheet, x, y, width, mark)
+def _picture(sheet: Sheet, x: float, y: float, width: float, mark: Picture) -> float:
+    return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
 
 
-def _folded(sheet: Sheet, x: float, y: float, width: float, mark: Bars | Ranking) -> float:
+def _heat(sheet: Sheet, x: float, y: float, width: float, mark: Heat) -> float:
+    size = canvas_size(mark, PIXELS)
+    return _image(sheet, x, y, width, size, lambda size: painted(mark, size), mark.frames, smooth=mark.fine)
+
+
+def _bars(sheet: Sheet, x: float, y: float, width: float, mark: Bars | Ranking) -> float:
+    rows, more, scale, ranked = bar_rows(mark), left_out(mark), mark.scale, isinstance(mark, Ranking)
+    if rows or more:  # else all units are folded away
+        size = 8.5
+        step = letter(size, mono=True)
+        longest = min(34, max(18, int((width - 1.0) / step) - (14 if ranked else 9)))  # for columns with their values
+        names = [_short(row.bar.label, longest if PAIR in row.bar.label else 18) for row in rows]
+        labels = [f"{row.rank:>2}. {name}" if ranked else name for row, name in zip(rows, names, strict=True)]
+        number_at = x + (max(map(cells, [*labels, more])) + 2 + max((len(r.number) for r in rows), default=0)) * step
+        notes = max((cells(row.bar.note) for row in rows), default=0) * letter(8)
+        track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1 - notes))
+        top = y
+        quiet: dict[str, Any] = {"size": size, "mono": True, "color": GREY, "style": "italic"}
+        for row, label in zip(rows, labels, strict=True):
+            look = quiet if row.bar.special else quiet | {"color": INK, "style": "normal"}
+            # A mark without a width: the number of a word that runs from right to left stays in front of it.
+            sheet.text(x, y + ROW * 0.7, f"\u200e{label}" if ranked and direction(label) == "R" else label, **look)
+            sheet.text(number_at, y + ROW * 0.7, row.number, ha="right", **look)
+            _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, row, scale)
+            sheet.text(track_at + track + 0.1, y + ROW * 0.7, row.bar.note, size=8, color=GREY)
+            y += ROW
+        if more:
+            sheet.text(x, y + ROW * 0.7, more, **quiet)
+            y += ROW
+        if scale.signed:
+            sheet.box(track_at + track / 2, top, 0.005, y - top, GREY)
+        if isinstance(mark, Bars) and mark.reference is not None:
+            at = [track_at + track * scale.place(mark.reference)] * 2
+            sheet.axes.plot(at, [top, y], color=GREY, linewidth=0.8, linestyle=":")
     return sheet.paragraph(x, y + 0.04, width, mark.folded, size=8, color=GREY) if mark.folded else y
 
 
-def _rows(
-    sheet: Sheet,
-    x: float,
-    y: float,
-    width: float,
-    lines: Sequence[tuple[int, Bar] | str],
-    scale: Scale,
-    numbered: bool = False,
-    reference: float | None = None,
-) -> float:
-    if not lines:  # all units are folded away
-        return y
-    size = 8.5
-    step = letter(size, mono=True)
-    told = column([line[1].score for line in lines if not isinstance(line, str)], scale)
-    longest = min(34, max(18, int((width - 1.0) / step) - (14 if numbered else 9)))  # for columns with their values
-    labels = [_label(line, numbered, longest) for line in lines]
-    scores = ["" if isinstance(line, str) else told(line[1].score) for line in lines]
-    number_at = x + (max(cells(s) for s in labels) + 2 + max(len(s) for s in scores)) * step
-    notes = max((cells(line[1].note) for line in lines if not isinstance(line, str)), default=0) * letter(8)
-    track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1 - notes))
-    top = y
-    for line, label, score in zip(lines, labels, scores, strict=True):
-        quiet = isinstance(line, str) or line[1].special
-        look: dict[str, Any] = {
-            "size": size,
-            "mono": True,
-            "color": GREY if quiet else INK,
-            "style": "italic" if quiet else "normal",
-        }
-        # A mark without a width: the number of a word that runs from right to left stays in front of it.
-        sheet.text(x, y + ROW * 0.7, f"\u200e{label}" if numbered and direction(label) == "R" else label, **look)
-        if not isinstance(line, str):
-            sheet.text(number_at, y + ROW * 0.7, score, ha="right", **look)
-            _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, line[1], scale)
-            sheet.text(track_at + track + 0.1, y + ROW * 0.7, line[1].note, size=8, color=GREY)
-        y += ROW
-    if scale.signed:
-        sheet.box(track_at + track / 2, top, 0.005, y - top, GREY)
-    if reference is not None:
-        at = [_place(track_at, track, scale, reference)] * 2
-        sheet.axes.plot(at, [top, y], color=GREY, linewidth=0.8, linestyle=":")
-    return y
-
-
-def _label(line: tuple[int, Bar] | str, numbered: bool, longest: int) -> str:
-    if isinstance(line, str):
-        return line
-    label = _short(line[1].label, longest if " = " in line[1].label else 18)
-    return f"{line[0]:>2}. {label}" if numbered else label
-
-
-def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:
-    length = scale.length(bar.score)
-    fill = bar_colour(bar, scale)
-    full = width / 2 if scale.signed else width
-    start = x + (width / 2 if scale.signed else 0) + min(0.0, length) * full
-    striped = scale.exceeded(bar.score)
-    style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if striped else {}
-    sheet.box(start, y, abs(length) * full, height, fill, **style)
-    if bar.low is not None and bar.high is not None:
-        left, right = (_place(x, width, scale, limit) for limit in (bar.low, bar.high))
+def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, row: BarRow, scale: Scale) -> None:
+    style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if row.beyond else {}
+    sheet.box(x + width * row.start, y, width * row.width, height, bar_colour(row.bar, scale), **style)
+    if row.limits is not None:
+        left, right = (x + width * limit for limit in row.limits)
         sheet.box(left, y + height / 2 - 0.006, right - left, 0.012, INK)
-    if bar.dots:
-        at = [_place(x, width, scale, value) for value in bar.dots]
+    if row.dots:
+        at = [x + width * dot for dot in row.dots]
         sheet.axes.scatter(at, [y + height / 2] * len(at), s=5, color="black", alpha=0.25, linewidths=0)
-
-
-def _place(x: float, width: float, scale: Scale, value: float) -> float:
-    """Where a value lies on a track."""
-    middle, full = (x + width / 2, width / 2) if scale.signed else (x, width)
-    return max(x, middle + scale.length(value) * full)
 
 
 def _image(
@@ -324,7 +251,8 @@ def _frame(sheet: Sheet, x: float, y: float, width: float, height: float, frame:
     sheet.text(at_x + 0.04, at_y + high - 0.045, label, size=8, color="white", zorder=4)
 
 
-def _keys(sheet: Sheet, x: float, y: float, width: float, mark: HeadColours) -> float:
+def _heads(sheet: Sheet, x: float, y: float, width: float, mark: HeadColours) -> float:
+    y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
     at = x
     y += 0.22
     for i, name in zip(mark.numbers, mark.names, strict=True):
@@ -338,16 +266,29 @@ def _keys(sheet: Sheet, x: float, y: float, width: float, mark: HeadColours) -> 
 
 
 def _legend(sheet: Sheet, y: float, scale: Scale, over_images: bool) -> float:
-    anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
     y += 0.05
-    sheet.pixels(MARGIN, y, 1.8, 0.1, ramp(anchors, np.linspace(0, 1, 256)[None]))
+    sheet.pixels(MARGIN, y, 1.8, 0.1, ramp(anchors_of(scale, over_images), np.linspace(0, 1, 256)[None]))
     sheet.box(MARGIN, y, 1.8, 0.1, "none", LINE)
-    low, high = ends(scale)
-    words = f"{low} … {'0 … ' if scale.signed else ''}{high}   {scale.meaning}"
-    sheet.text(MARGIN + 1.95, y + 0.1, words, size=8, color=GREY)
+    sheet.text(MARGIN + 1.95, y + 0.1, legend_words(scale, "   "), size=8, color=GREY)
     return y + 0.15
 
 
 def _short(label: str, longest: int) -> str:
-    label = " ".join(label.split()) if "\n" in label else label
-    return label if len(label) <= longest else label[: longest - 1] + "…"
+    return shortened(" ".join(label.split()) if "\n" in label else label, longest)
+
+
+Draw = Callable[[Sheet, float, float, float, Any], float]  # x, y of the upper left corner and width → where it ends
+MARKS: dict[type[Mark], Draw] = {
+    TokenRun: draw_run,
+    Bars: _bars,
+    Ranking: _bars,
+    Picture: _picture,
+    Heat: _heat,
+    Matrix: draw_matrix,
+    HeadColours: _heads,
+    TableMark: draw_table,
+    Lines: draw_lines,
+    Scatter: draw_scatter,
+    Reading: draw_reading,
+    Dialogue: draw_dialogue,
+}

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from whyformer.shapes import Array
 from whyformer.views.header import short, whole_percent
 from whyformer.views.html.charts import SHADE
-from whyformer.views.marks import Dialogue, Lines, Matrix, Reading, Scatter, TableMark, TokenRun
+from whyformer.views.marks import PAIR, Dialogue, Lines, Matrix, Reading, Scatter, TableMark, TokenRun, shortened
 from whyformer.views.scales import axes_of, colour, colours, hexadecimal, ink_on, styles, x_of
 from whyformer.views.text_marks import characters_of, wrapped
 
@@ -211,12 +211,12 @@ DASHES: dict[str, Any] = {"": "-", "5 3": (0, (4, 2)), "2 3": (0, (1.5, 2)), "7 
 
 def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: TableMark) -> float:
     """Returns where the table ends; columns shrink where the sheet is too narrow."""
-    wide = _column_widths(mark)
+    wide = column_widths(mark)
     scale = min(1.0, width / sum(wide))
     size, wide = TABLE_TEXT * scale, [w * scale for w in wide]
     ends = x + np.cumsum(wide)
     for c, heading in enumerate(mark.columns):
-        _cell(sheet, x, ends, wide, c, y, heading, size, color=GREY)
+        _cell(sheet, x, ends, c, y, heading, size, color=GREY)
     y += TABLE_ROW
     sheet.axes.plot([x, x + float(sum(wide))], [y, y], color=GREY, linewidth=0.7)
     for r, row in enumerate(mark.rows):
@@ -227,26 +227,20 @@ def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: TableMark) 
                 background = colour(SHADE, shade)
                 ink = ink_on(background)
                 sheet.box(float(ends[c]) - wide[c], y + 0.01, wide[c], TABLE_ROW - 0.02, hexadecimal(background))
-            _cell(sheet, x, ends, wide, c, y, text, size, color=ink, style="italic" if quiet else "normal")
+            _cell(sheet, x, ends, c, y, text, size, color=ink, style="italic" if quiet else "normal")
         y += TABLE_ROW
     return y
 
 
-def table_width(mark: TableMark) -> float:
-    """Inches that a table takes where there is room for it."""
-    return sum(_column_widths(mark))
-
-
-def _column_widths(mark: TableMark) -> list[float]:
+def column_widths(mark: TableMark) -> list[float]:
+    """Inches that columns take where there is room for them."""
     return [
         max([cells(mark.columns[c]), *(cells(row[c]) for row in mark.rows)]) * letter(TABLE_TEXT) + 0.2
         for c in range(len(mark.columns))
     ]
 
 
-def _cell(
-    sheet: Sheet, x: float, ends: Any, wide: list[float], column: int, y: float, text: str, size: float, **look: Any
-) -> None:
+def _cell(sheet: Sheet, x: float, ends: Any, column: int, y: float, text: str, size: float, **look: Any) -> None:
     at = x if column == 0 else float(ends[column]) - 0.06
     sheet.text(at, y + TABLE_ROW * 0.7, text, size=size, ha="left" if column == 0 else "right", **look)
 
@@ -349,12 +343,8 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     labelled = max(rows, columns) <= MOST_LABELS
     row_labels = [_short(label) for label in mark.row_labels] if labelled else []
     column_labels = [_short(label) for label in mark.column_labels] if labelled else []
-    left = (
-        x
-        + (0.32 if mark.row_axis else 0.25)
-        + max((len(label) for label in row_labels), default=0) * letter(MATRIX_TEXT)
-    )
-    longest = max((len(label) for label in column_labels), default=0)
+    left = x + (0.32 if mark.row_axis else 0.25) + max(map(len, row_labels), default=0) * letter(MATRIX_TEXT)
+    longest = max(map(len, column_labels), default=0)
     overhang = longest * letter(MATRIX_TEXT) if longest > UPRIGHT else 0.08
     cell = min(NUMBERED if mark.numbers else LARGEST_CELL, (x + width - left - overhang * 0.6) / columns)
     top = y + 0.1 + overhang * 0.82
@@ -364,7 +354,7 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     sheet.box(left, top, cell * columns, cell * rows, "none", LINE)
     if mark.numbers and cell >= READABLE:
         for (r, c), value in np.ndenumerate(mark.told()):
-            ink = ink_on((int(pixels[r, c, 0]), int(pixels[r, c, 1]), int(pixels[r, c, 2])))
+            ink = ink_on([int(part) for part in pixels[r, c]])
             middle: dict[str, Any] = {"ha": "center", "va": "center", "size": cell * 15, "color": ink}
             sheet.text(left + (c + 0.5) * cell, top + (r + 0.5) * cell, short(float(value)), **middle)
     for i, label in enumerate(row_labels):
@@ -387,8 +377,7 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
 
 
 def _short(label: str) -> str:
-    longest = 2 * LONGEST_LABEL if " = " in label else LONGEST_LABEL  # a column and its value
-    return label if len(label) <= longest else label[: longest - 1] + "…"
+    return shortened(label, 2 * LONGEST_LABEL if PAIR in label else LONGEST_LABEL)
 
 
 # Highlighted text on a sheet, what was read voice by voice, and an answer with what its tokens came from.
@@ -411,9 +400,8 @@ def draw_run(sheet: Sheet, x: float, y: float, width: float, run: TokenRun, size
             ink, first = INK, characters[0]
             if first.aside:
                 ink = GREY
-                sheet.box(
-                    at, y + 0.02, cells(words) * step, line_height - 0.05, "white", LINE, hatch="////", linewidth=0
-                )
+                size_of = (cells(words) * step, line_height - 0.05)
+                sheet.box(at, y + 0.02, *size_of, "white", LINE, hatch="////", linewidth=0)
             elif first.tint is not None:
                 background = colour(run.scale, first.tint)
                 ink = ink_on(background)
@@ -428,8 +416,7 @@ def draw_reading(sheet: Sheet, x: float, y: float, width: float, mark: Reading) 
     """Voice by voice under their names; folds in one line of words, what a template put in without colours."""
     for part in mark.parts:
         if part.quiet:
-            words = "".join(piece.text for passage in part.passages for piece in passage.pieces)
-            y = sheet.paragraph(x, y, width, f"{part.heading}: {words}", size=7, color=GREY) + 0.03
+            y = sheet.paragraph(x, y, width, f"{part.heading}: {part.text()}", size=7, color=GREY) + 0.03
             continue
         y = sheet.paragraph(x, y + 0.04, width, part.heading, size=8, color=GREY, weight="bold") + 0.04
         for passage in part.passages:

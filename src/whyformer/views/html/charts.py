@@ -14,6 +14,7 @@ from whyformer.views.header import decimals, fixed, short, whole_percent
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture, png
 from whyformer.views.marks import (
     LEAST,
+    PAIR,
     Dialogue,
     Frame,
     HeadColours,
@@ -28,6 +29,7 @@ from whyformer.views.marks import (
     Scatter,
     TableMark,
     Utterance,
+    shortened,
 )
 from whyformer.views.scales import Axis, axes_of, colour, colours, hexadecimal, ink_on, styles, x_of
 
@@ -137,7 +139,11 @@ def matrix_svg(mark: Matrix) -> str:
         anchor = "" if slanted else ' text-anchor="middle"'
         parts.append(f'<text transform="translate({at}) {turned}"{anchor}>{escape(label)}</text>')
     if numbered:
-        parts += _numbers(mark, pixels, left, top)
+        parts += [
+            f'<text x="{left + (c + 0.5) * NUMBERED:.1f}" y="{top + (r + 0.5) * NUMBERED + 4:.1f}" '
+            f'text-anchor="middle" fill="{ink_on([int(part) for part in pixels[r, c]])}">{short(float(value))}</text>'
+            for (r, c), value in np.ndenumerate(mark.told())
+        ]
     if labelled and rows * columns <= MOST_CELL_TIPS:
         parts += _cell_tips(mark, left, top, cell)
     grey = 'fill="#57606a" text-anchor="middle"'
@@ -160,16 +166,6 @@ def matrix_svg(mark: Matrix) -> str:
     )
 
 
-def _numbers(mark: Matrix, pixels: Array, left: float, top: float) -> list[str]:
-    told = mark.told()
-    return [
-        f'<text x="{left + (c + 0.5) * NUMBERED:.1f}" y="{top + (r + 0.5) * NUMBERED + 4:.1f}" text-anchor="middle" '
-        f'fill="{ink_on((int(red), int(green), int(blue)))}">{short(float(told[r, c]))}</text>'
-        for r, row in enumerate(pixels)
-        for c, (red, green, blue) in enumerate(row)
-    ]
-
-
 def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
     def name(labels: tuple[str, ...], i: int) -> str:
         return labels[i] if i < len(labels) else str(i)
@@ -187,8 +183,8 @@ def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
 
 
 def _short(label: str, longest: int) -> str:
-    longest = max(longest, 2 * LONGEST_LABEL) if " = " in label else longest  # a column and its value
-    return label if len(label) <= longest else label[: longest - 1] + "…"
+    longest = max(longest, 2 * LONGEST_LABEL) if PAIR in label else longest  # a column and its value
+    return shortened(label, longest)
 
 
 # What a language model read, and its answer: choose a token or a sentence of it to see what it came from.
@@ -219,32 +215,34 @@ def _passage(passage: Passage, scale: Scale | None, numbers: Any) -> str:
     if not passage.folded:
         return inner
     strongest = max((p.score or 0.0 for p in passage.pieces if not p.aside), key=abs, default=0.0)
-    style = "" if scale is None else f' style="{_style(scale, strongest)}"'
+    style = "" if scale is None else f' style="{tint(scale, strongest)}"'
     return f'<details class="wf-fold"><summary{style}>{escape(passage.folded)}</summary>{inner}</details>'
 
 
 def _piece(piece: Piece, scale: Scale | None, numbers: Any) -> str:
     if piece.score is None:
         return escape(piece.text)
-    drawn = "" if piece.aside or scale is None else f' style="{_style(scale, piece.score)}"'
+    drawn = "" if piece.aside or scale is None else f' style="{tint(scale, piece.score)}"'
     kind = "wf-token" + " wf-special" * (piece.special and scale is not None) + " wf-aside" * piece.aside
     tip = "not on the scale" if piece.aside else f"{piece.score:.4g}"
     return f'<span class="{kind}" data-piece="{next(numbers)}"{drawn} title="{tip}">{escape(piece.text)}</span>'
 
 
-def _style(scale: Scale, score: float) -> str:
+def tint(scale: Scale, score: float) -> str:
+    """The colours of a score as CSS."""
     background = colour(scale, score)
     return f"background:{hexadecimal(background)};color:{ink_on(background)}"
 
 
 def dialogue_html(mark: Dialogue) -> str:
     whole = (0, len(mark.said))
-    said = "".join(_button(text, (t, t + 1), _name(text)) for t, text in enumerate(mark.said))
+    said = "".join(_button(text, (t, t + 1), f"“{text.strip() or text}”") for t, text in enumerate(mark.said))
     chips = [_button("the whole answer", whole, "the whole answer")]
     if len(mark.sentences) > 1:
         for number, (first, end) in enumerate(mark.sentences, 1):
             text = "".join(mark.said[first:end])
-            chips.append(_button(_cut(f"{number}: {' '.join(text.split())}"), (first, end), f"sentence {number}"))
+            words = shortened(f"{number}: {' '.join(text.split())}", LONGEST_CHIP)
+            chips.append(_button(words, (first, end), f"sentence {number}"))
     sources = ", ".join(f"{' '.join(text.split())} {whole_percent(share)}" for text, share in mark.sources(*whole, 6))
     return (
         '<div class="wf-dialogue">'
@@ -259,14 +257,6 @@ def dialogue_html(mark: Dialogue) -> str:
 def _button(text: str, tokens: tuple[int, int], name: str) -> str:
     which = f'data-first="{tokens[0]}" data-end="{tokens[1]}" data-name="{escape(name)}"'
     return f'<button type="button" {which}>{escape(text)}</button>'
-
-
-def _name(text: str) -> str:
-    return f"“{text.strip() or text}”"
-
-
-def _cut(words: str) -> str:
-    return words if len(words) <= LONGEST_CHIP else words[: LONGEST_CHIP - 1] + "…"
 
 
 def _data(mark: Dialogue) -> str:
@@ -301,7 +291,9 @@ def table_html(mark: TableMark) -> str:
         quiet = "color:var(--wf-grey);font-style:italic;" if r in mark.quiet else ""
         cells = ""
         for c, text in enumerate(row):
-            cells += f'<td style="{_cell(c)}{quiet}{_tint(mark.shade(r, c))}">{escape(text)}</td>'
+            shade = mark.shade(r, c)
+            tinted = "" if shade is None else f"{tint(SHADE, shade)};"
+            cells += f'<td style="{_cell(c)}{quiet}{tinted}">{escape(text)}</td>'
         body.append(f"<tr>{cells}</tr>")
     return (
         '<div style="overflow-x:auto"><table class="wf-shaded" '
@@ -313,13 +305,6 @@ def table_html(mark: TableMark) -> str:
 def _cell(column: int) -> str:
     side = "left" if column == 0 else "right"
     return f"text-align:{side};padding:3px 6px;white-space:nowrap;font-variant-numeric:tabular-nums;"
-
-
-def _tint(shade: float | None) -> str:
-    if shade is None:
-        return ""
-    background = colour(SHADE, shade)
-    return f"background:{hexadecimal(background)};color:{ink_on(background)};"
 
 
 def lines_svg(mark: Lines) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
-from whyformer.views.header import column, decimals, ends, fixed, number
+from whyformer.views.header import BarRow, bar_rows, decimals, ends, fixed, left_out, number
 from whyformer.views.html.charts import (
     dialogue_html,
     heads_svg,
@@ -17,11 +18,12 @@ from whyformer.views.html.charts import (
     reading_html,
     scatter_svg,
     table_html,
+    tint,
 )
 from whyformer.views.html.live import live_html, script
 from whyformer.views.html.style import STYLE
 from whyformer.views.marks import (
-    Bar,
+    PAIR,
     Bars,
     Dialogue,
     HeadColours,
@@ -37,7 +39,7 @@ from whyformer.views.marks import (
     TableMark,
     TokenRun,
 )
-from whyformer.views.scales import DIVERGING, HEAT, SEQUENTIAL, bar_colour, colour, head_colour, hexadecimal, ink_on
+from whyformer.views.scales import anchors_of, bar_colour, head_colour
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
 
 SENTENCE = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
@@ -61,9 +63,8 @@ def document(page: Page, asks: bool = False) -> str:
 def framed(page: Page) -> str:
     """The page in a frame, for notebooks: their styles stay outside, and its own inside. The script fits its height."""
     style = "width:100%;border:0;height:640px;resize:vertical"
-    return (
-        f'<iframe class="wf-frame-host" title="whyformer" style="{style}" srcdoc="{escape(document(page))}"></iframe>'
-    )
+    kind = f'class="wf-frame-host" title="whyformer" style="{style}"'
+    return f'<iframe {kind} srcdoc="{escape(document(page))}"></iframe>'
 
 
 def fragment(page: Page) -> str:
@@ -72,16 +73,12 @@ def fragment(page: Page) -> str:
     # A single view has its title below; screen readers look for one of the first rank.
     parts.append(f"<h1>{escape(page.title)}</h1>" if page.title else '<h1 class="wf-heard">whyformer</h1>')
     parts += _words(page.lead)
-    if _has_specials(page):
+    lists = [mark for view in page.views for mark in view.marks if isinstance(mark, (Bars, Ranking))]
+    if any(bar.special for mark in lists for bar in mark.bars):
         parts.append('<label class="wf-switch"><input type="checkbox" checked> special tokens in lists</label>')
     parts += [_view(view, caption) for view, caption in zip(page.views, captions(page.views), strict=True)]
     parts += _words(page.outro)
     return "\n".join([*parts, "</main>"])
-
-
-def _has_specials(page: Page) -> bool:
-    marks = [m for v in page.views for p in v.panels for m in p.marks]
-    return any(b.special for m in marks if isinstance(m, (Bars, Ranking)) for b in m.bars)
 
 
 def _words(blocks: Sequence[str | Terms]) -> list[str]:
@@ -118,13 +115,19 @@ def _findings(block: Terms) -> str:
 
 def _view(view: View, caption: str) -> str:
     parts = ['<section class="wf-view">', f'<h2 dir="auto">{escape(view.title)}</h2>']
-    parts += [] if view.words_first else [_answer(view) if view.details else _facts(view.facts)]
-    small = all(isinstance(m, Matrix) and m.small for p in view.panels for m in p.marks)
+    if view.details and not view.words_first:
+        # What the model says, in large; where the script draws the classes with their probabilities, it gives way.
+        source = view.explained
+        drawn = isinstance(source, Explained) and source.explanations[0].prediction.probability is not None
+        words = [f"<span>{escape(f.name)}</span> {escape(f.value)}" for f in view.facts]
+        parts.append("".join(f'<p class="wf-answer{" wf-still" * drawn}">{each}</p>' for each in words))
+    parts += [_facts(view.facts)] if not view.details and not view.words_first else []
+    small = all(isinstance(m, Matrix) and m.small for m in view.marks)
     for row in rows_of(view.panels, view.columns):
         kind = ("wf-row wf-small" if small else "wf-row") + " wf-still" * _is_drawn(view, row)
         style = f' style="--columns:{1 if row[0].wide else view.columns}"'
         parts.append(f'<div class="{kind}"{style}>{"".join(_panel(p) for p in row)}</div>')
-    over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
+    over_images = any(isinstance(m, Heat) for m in view.marks)
     parts += [_legend(scale, over_images, view.explained is not None) for scale in view.legends]
     parts.append(live_html(view))
     if caption:
@@ -161,21 +164,9 @@ def _facts(facts: Sequence[Fact], still: bool = False) -> str:
     return f'<dl class="wf-facts{" wf-still" * still}">{items}</dl>'
 
 
-def _answer(view: View) -> str:
-    """What the model says, in large; where the script draws the classes with their probabilities, it gives way."""
-    source = view.explained
-    drawn = isinstance(source, Explained) and source.explanations[0].prediction.probability is not None
-    still = " wf-still" * drawn
-    words = [f"<span>{escape(f.name)}</span> {escape(f.value)}" for f in view.facts]
-    return "".join(f'<p class="wf-answer{still}">{each}</p>' for each in words)
-
-
 def _doubts(doubts: Sequence[str]) -> str:
-    if not doubts:
-        return ""
-    return (
-        f'<div class="wf-doubts"><b>What to doubt</b><ul>{"".join(f"<li>{escape(d)}</li>" for d in doubts)}</ul></div>'
-    )
+    items = "".join(f"<li>{escape(doubt)}</li>" for doubt in doubts)
+    return f'<div class="wf-doubts"><b>What to doubt</b><ul>{items}</ul></div>' if items else ""
 
 
 def _panel(panel: Panel) -> str:
@@ -184,36 +175,10 @@ def _panel(panel: Panel) -> str:
         parts.append(f"<h3>{escape(panel.title)}</h3>")
     if panel.note:
         parts.append(f'<p class="wf-note">{escape(panel.note)}</p>')
-    parts += [_mark(mark) for mark in panel.marks]
+    parts += [MARKS[type(mark)](mark) for mark in panel.marks]
     if panel.small_print():
         parts.append(f'<p class="wf-note">{" · ".join(map(escape, panel.small_print()))}</p>')
     return "".join([*parts, _doubts(panel.doubts), "</div>"])
-
-
-def _mark(mark: Mark) -> str:
-    if isinstance(mark, TokenRun):
-        return _run(mark)
-    if isinstance(mark, Ranking):
-        return _ranking(mark)
-    if isinstance(mark, Bars):
-        return _bars(mark)
-    if isinstance(mark, Picture):
-        return picture_svg(mark)
-    if isinstance(mark, Heat):
-        return heat_svg(mark)
-    if isinstance(mark, Matrix):
-        return matrix_svg(mark)
-    if isinstance(mark, TableMark):
-        return table_html(mark)
-    if isinstance(mark, Lines):
-        return lines_svg(mark)
-    if isinstance(mark, Scatter):
-        return scatter_svg(mark)
-    if isinstance(mark, Reading):
-        return reading_html(mark)
-    if isinstance(mark, Dialogue):
-        return dialogue_html(mark)
-    return _heads(mark)
 
 
 def _run(run: TokenRun) -> str:
@@ -223,70 +188,43 @@ def _run(run: TokenRun) -> str:
         if piece.score is None:
             parts.append(escape(piece.text))
             continue
-        background = colour(run.scale, piece.score)
-        style = "" if piece.aside else f' style="background:{hexadecimal(background)};color:{ink_on(background)}"'
+        style = "" if piece.aside else f' style="{tint(run.scale, piece.score)}"'
         tip = escape(f"{piece.text!r}: {fixed(piece.score, digits)}")
         kind = "wf-token" + " wf-special" * piece.special + " wf-aside" * piece.aside
         parts.append(f'<span class="{kind}"{style} title="{tip}">{escape(piece.text)}</span>')
     return f'<p class="wf-run" dir="auto">{"".join(parts)}</p>'
 
 
-def _ranking(mark: Ranking) -> str:
-    told = column([b.score for b in mark.bars], mark.scale)
-    rows = ""
-    for part in mark.parts():
-        if isinstance(part, str):
-            rows += f'<tr><td></td><td class="wf-more" colspan="3">{escape(part)}</td></tr>'
-        else:
-            rows += _row(part[1], f"{part[0]}.", told, mark.scale)
-    return f'<table class="wf-bars">{rows}</table>{_folded(mark)}'
+def _bars(mark: Bars | Ranking) -> str:
+    """A row per bar; what is left out, and what has no bar, in words."""
+    rows = "".join(_row(row, mark) for row in bar_rows(mark))
+    more = escape(left_out(mark))
+    rows += f'<tr><td></td><td class="wf-more" colspan="3">{more}</td></tr>' if more else ""
+    folded = f'<p class="wf-note">{escape(mark.folded)}</p>' if mark.folded else ""
+    return f'<table class="wf-bars">{rows}</table>{folded}'
 
 
-def _bars(mark: Bars) -> str:
-    told = column([b.score for b in mark.bars], mark.scale)
-    rows = "".join(_row(b, "", told, mark.scale, mark.reference) for b in mark.bars)
-    return f'<table class="wf-bars">{rows}</table>{_folded(mark)}'
-
-
-def _folded(mark: Bars | Ranking) -> str:
-    return f'<p class="wf-note">{escape(mark.folded)}</p>' if mark.folded else ""
-
-
-def _row(bar: Bar, place: str, told: Callable[[float], str], scale: Scale, reference: float | None = None) -> str:
-    length = scale.length(bar.score)
-    beyond = scale.exceeded(bar.score)
-    fill = bar_colour(bar, scale)
-    size = abs(length) * (50 if scale.signed else 100)
-    start = (50 - size if length < 0 else 50) if scale.signed else 0
-    kind = "wf-bar wf-beyond" if beyond else "wf-bar"
-    tip = ' title="longer than the scale of the other units"' if beyond else ""
-    axis = '<i class="wf-axis"></i>' if scale.signed else ""
-    drawn = f'<i class="{kind}" style="left:{start:.2f}%;width:{size:.2f}%;background-color:{fill}"{tip}></i>{axis}'
-    if reference is not None:
-        drawn += f'<i class="wf-reference" style="left:{_place(scale, reference):.2f}%"></i>'
-    drawn += _limits(bar, scale) + "".join(
-        f'<i class="wf-dot" style="left:{_place(scale, value):.2f}%"></i>' for value in bar.dots
-    )
-    wide = ' class="wf-pair"' if " = " in bar.label else ""  # a column and its value
-    cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto"{wide}>{escape(bar.label)}</th>'
-    special = ' class="wf-special"' if bar.special else ""
-    cells += f'<td class="wf-number">{told(bar.score)}</td><td class="wf-track">{drawn}</td>'
+def _row(row: BarRow, mark: Bars | Ranking) -> str:
+    bar, scale = row.bar, mark.scale
+    kind = "wf-bar wf-beyond" if row.beyond else "wf-bar"
+    tip = ' title="longer than the scale of the other units"' if row.beyond else ""
+    place = f"left:{100 * row.start:.2f}%;width:{100 * row.width:.2f}%;background-color:{bar_colour(bar, scale)}"
+    drawn = f'<i class="{kind}" style="{place}"{tip}></i>' + '<i class="wf-axis"></i>' * scale.signed
+    if isinstance(mark, Bars) and mark.reference is not None:
+        drawn += f'<i class="wf-reference" style="left:{100 * scale.place(mark.reference):.2f}%"></i>'
+    if row.limits is not None:
+        start, end = (100 * limit for limit in row.limits)
+        place = f"position:absolute;top:50%;height:1px;background:#1b1f24;left:{start:.2f}%;width:{end - start:.2f}%"
+        words = f"{number(bar.low or 0.0)} to {number(bar.high or 0.0)}"
+        drawn += f'<i class="wf-limits" style="{place}" title="{words}"></i>'
+    drawn += "".join(f'<i class="wf-dot" style="left:{100 * dot:.2f}%"></i>' for dot in row.dots)
+    wide = ' class="wf-pair"' * (PAIR in bar.label)
+    special = ' class="wf-special"' * bar.special
+    cells = f"<td>{row.rank}.</td>" if row.rank else ""
+    cells += f'<th scope="row" dir="auto"{wide}>{escape(bar.label)}</th>'
+    cells += f'<td class="wf-number">{row.number}</td><td class="wf-track">{drawn}</td>'
     cells += f'<td class="wf-end">{escape(bar.note)}</td>' if bar.note else ""
     return f"<tr{special}>{cells}</tr>"
-
-
-def _limits(bar: Bar, scale: Scale) -> str:
-    if bar.low is None or bar.high is None:
-        return ""
-    start, end = (_place(scale, x) for x in (bar.low, bar.high))
-    place = f"position:absolute;top:50%;height:1px;background:#1b1f24;left:{start:.2f}%;width:{end - start:.2f}%"
-    return f'<i class="wf-limits" style="{place}" title="{number(bar.low)} to {number(bar.high)}"></i>'
-
-
-def _place(scale: Scale, value: float) -> float:
-    """Per cent of the track."""
-    middle, full = (50, 50) if scale.signed else (0, 100)
-    return max(0.0, middle + full * scale.length(value))
 
 
 def _heads(mark: HeadColours) -> str:
@@ -298,13 +236,28 @@ def _heads(mark: HeadColours) -> str:
 
 
 def _legend(scale: Scale, over_images: bool, still: bool = False) -> str:
-    anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
     zero = "<span>0</span>" if scale.signed else ""
     low, high = ends(scale)
-    ramp = f"background:linear-gradient(to right,{','.join(anchors)})"
+    ramp = f"background:linear-gradient(to right,{','.join(anchors_of(scale, over_images))})"
     kind = "wf-ramp" if over_images else "wf-ramp wf-paper"  # begins at the white of paper, but over images
     return (
         f'<div class="wf-legend{" wf-still" * still}"><span class="{kind}" style="{ramp}"></span>'
         f'<span class="wf-ends"><span>{low}</span>{zero}<span>{high}</span></span>'
         f"<span>{escape(scale.meaning)}</span></div>"
     )
+
+
+MARKS: dict[type[Mark], Callable[[Any], str]] = {
+    TokenRun: _run,
+    Bars: _bars,
+    Ranking: _bars,
+    Picture: picture_svg,
+    Heat: heat_svg,
+    Matrix: matrix_svg,
+    HeadColours: _heads,
+    TableMark: table_html,
+    Lines: lines_svg,
+    Scatter: scatter_svg,
+    Reading: reading_html,
+    Dialogue: dialogue_html,
+}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -13,18 +15,22 @@ from rich.text import Text
 
 from whyformer.files.image_file import resized
 from whyformer.shapes import Array
-from whyformer.views.header import number, short, whole_percent
+from whyformer.views.header import BarRow, bar_rows, left_out, number, short, whole_percent
 from whyformer.views.html.charts import SHADE
 from whyformer.views.image_marks import canvas_size, framed, painted, painted_heads, picture, shrunk
 from whyformer.views.marks import (
+    PAIR,
+    Bars,
     Dialogue,
     HeadColours,
     Heat,
     Line,
     Lines,
+    Mark,
     Matrix,
     Picture,
     Piece,
+    Ranking,
     Reading,
     Scale,
     Scatter,
@@ -138,12 +144,12 @@ RISING = " ▁▂▃▄▅▆▇█"
 HANGING = " ▔▀█"
 
 
-def run_lines(run: TokenRun, width: int, coloured: bool) -> list[Text]:
+def run_block(run: TokenRun, width: int, coloured: bool) -> Group:
     """Lines of text with coloured backgrounds; without colours, blocks under the words (above and under if signed)."""
     lines: list[Text] = []
     for line in wrapped(characters_of(run), width):
         lines += [_highlighted(line, run.scale)] if coloured else _with_blocks(line, run.scale)
-    return lines
+    return Group(*lines)
 
 
 def _highlighted(line: list[Char], scale: Scale) -> Text:
@@ -182,57 +188,115 @@ def _block(char: Char, scale: Scale, sign: int) -> str:
     return marks[level] * cells
 
 
-def reading_lines(mark: Reading, width: int, coloured: bool) -> list[Text]:
+def reading_block(mark: Reading, width: int, coloured: bool) -> Group:
     """Voice by voice under their names; folds in one line of words, what a template put in without colours."""
-    lines: list[Text] = []
+    lines: list[RenderableType] = []
     for part in mark.parts:
         if part.quiet:
-            words = "".join(piece.text for passage in part.passages for piece in passage.pieces)
-            lines += [Text(line, style="dim") for line in _cut(f"{part.heading}: {words}", width)]
+            lines.append(Text(cut(f"{part.heading}: {part.text()}", width), style="dim"))
             continue
         lines.append(Text(part.heading, style="bold" if coloured else "", no_wrap=True))
         for passage in part.passages:
             if passage.folded:
                 lines.append(Text(f"{passage.folded}, not shown …", style="dim"))
             else:
-                lines += run_lines(TokenRun(passage.from_its_first_word(), mark.scale), width, coloured)
-    return lines
+                lines.append(run_block(TokenRun(passage.from_its_first_word(), mark.scale), width, coloured))
+    return Group(*lines)
 
 
-def dialogue_lines(mark: Dialogue, width: int, coloured: bool) -> list[Text]:
+def dialogue_block(mark: Dialogue, width: int, coloured: bool) -> Group:
     """The answer; its sentences and its first tokens, each with what it came from; what was read, and the mean."""
-    lines = [Text("".join(c.char for c in line), style="bold") for line in _plainly("".join(mark.said).strip(), width)]
+    answer = TokenRun((Piece("".join(mark.said).strip()),), Scale(0.0, 1.0))
+    lines = [Text("".join(c.char for c in line), style="bold") for line in wrapped(characters_of(answer), width)]
     lines.append(Text())
     if len(mark.sentences) > 1:
         for first, end in mark.sentences:
-            lines += _came_from("".join(mark.said[first:end]).strip(), mark, first, end, width, LONGEST_TOKEN * 2)
+            words = "".join(mark.said[first:end]).strip()
+            lines.append(_came_from(words, mark, first, end, width, LONGEST_TOKEN * 2))
         lines.append(Text())
     for token in range(min(len(mark.said), MOST_TOKENS)):
-        lines += _came_from(mark.said[token].strip() or repr(mark.said[token]), mark, token, token + 1, width)
+        words = mark.said[token].strip() or repr(mark.said[token])
+        lines.append(_came_from(words, mark, token, token + 1, width))
     if len(mark.said) > MOST_TOKENS:
         lines.append(Text(f"… {len(mark.said) - MOST_TOKENS} more tokens", style="dim"))
     lines += [Text(), Text("what it read, with the mean over the answer", style="dim")]
-    return lines + reading_lines(mark.reading, width, coloured)
+    return Group(*lines, reading_block(mark.reading, width, coloured))
 
 
-def _came_from(name: str, mark: Dialogue, first: int, end: int, width: int, room: int = LONGEST_TOKEN) -> list[Text]:
+def _came_from(name: str, mark: Dialogue, first: int, end: int, width: int, room: int = LONGEST_TOKEN) -> Text:
     sources = mark.sources(first, end)
     longest = max(LONGEST_TOKEN, width // 3)
-    words = ", ".join(f"{_cut(' '.join(text.split()), longest)[0]} {whole_percent(share)}" for text, share in sources)
+    words = ", ".join(f"{cut(' '.join(text.split()), longest)} {whole_percent(share)}" for text, share in sources)
     words = words or "no word in particular"
     room = min(room, width // 3)
-    shown = set_cell_size(_cut(" ".join(name.split()), room)[0], room)
+    shown = set_cell_size(cut(" ".join(name.split()), room), room)
     text = Text(f"{shown} ← ", no_wrap=True)
-    return [text.append(_cut(words, width - cell_len(text.plain))[0])]
+    return text.append(cut(words, width - cell_len(text.plain)))
 
 
-def _cut(words: str, width: int) -> list[str]:
+def cut(words: str, width: int) -> str:
     """At most one line."""
-    return [words if cell_len(words) <= width else set_cell_size(words, max(1, width - 1)).rstrip() + "…"]
+    words = " ".join(words.split()) if "\n" in words else words
+    return words if cell_len(words) <= width else set_cell_size(words, max(1, width - 1)).rstrip() + "…"
 
 
-def _plainly(words: str, width: int) -> list[list[Char]]:
-    return wrapped(characters_of(TokenRun((Piece(words),), Scale(0.0, 1.0))), width)
+# Lists of bars.
+
+SHORTEST = 20  # cells of bars: with less room, notes beside them are their first word
+LONGEST_NAME, LONGEST_BAR = 20, 30
+
+
+def bars_block(mark: Bars | Ranking, width: int, coloured: bool) -> Group:
+    rows, more = bar_rows(mark), left_out(mark)
+    places = len(str(len(rows) or 1))
+    labels = []
+    for row in rows:  # a column with its value may take half of the width
+        label = cut(row.bar.label, max(LONGEST_NAME, width // 2) if PAIR in row.bar.label else LONGEST_NAME)
+        labels.append(f"{row.rank:>{places}}. {label}" if row.rank else label)
+    lines = _bar_lines(rows, labels, mark.scale, width, coloured)
+    lines += [Text(" " * (places + 2) + more, style="dim")] if more else []
+    return Group(*lines, *([Text(mark.folded, style="dim")] if mark.folded else []))
+
+
+def _bar_lines(rows: list[BarRow], labels: list[str], scale: Scale, width: int, coloured: bool) -> list[Text]:
+    scores = [row.number + row.error for row in rows]
+    label_width, score_width = (max(map(cell_len, words), default=0) for words in (labels, scores))
+    whole, notes = width - label_width - score_width - 2, [row.bar.note for row in rows]
+    room = whole - max((len(note) + 1 for note in notes if note), default=0)
+    if room < SHORTEST:
+        notes = [note.partition(":")[0] for note in notes]
+        room = whole - max((len(note) + 1 for note in notes if note), default=0)
+    lines = []
+    for label, score, row, note in zip(labels, scores, rows, notes, strict=True):
+        line = Text(f"{set_cell_size(label, label_width)} {score:>{score_width}} ", no_wrap=True)
+        if room >= 4:
+            drawn = _bar(row, scale, min(room, LONGEST_BAR), coloured)
+            drawn.pad_right(min(room, LONGEST_BAR) - len(drawn) if note else 0)
+            line.append_text(drawn)
+        line.append(f" {note}" if note else "", style="dim")
+        if row.bar.special:
+            line.stylize("dim")
+        lines.append(line)
+    return lines
+
+
+def _bar(row: BarRow, scale: Scale, room: int, coloured: bool) -> Text:
+    bar, length = row.bar, scale.length(row.bar.score)
+    if scale.signed:
+        half = (room - 1) // 2
+        cells = round(abs(length) * half)
+        left = " " * (half - cells) + "▓" * cells if length < 0 else " " * half
+        drawn = f"{left}│{'█' * cells if length > 0 else ''}"
+    else:
+        full, rest = divmod(round(max(0.0, length * room) * 8), 8)
+        drawn = "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
+    if row.beyond:  # longer than the scale of the ordinary units
+        drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
+    if not coloured or bar.special or bar.quiet:
+        return Text(drawn)
+    # Bars are told apart by length; pale ends of the map would vanish on a white terminal.
+    strong = max(abs(bar.score), 0.7 * max(abs(scale.low), abs(scale.high))) * (1 if bar.score >= 0 else -1)
+    return Text(drawn, style=hexadecimal(colour(scale, strong)))
 
 
 SHADES = "·░▒▓█"  # a dot for nothing, so that the edges of a map are seen
@@ -395,3 +459,19 @@ def _half_blocks(pixels: Array) -> Text:
         text.append("\n")
     text.rstrip()
     return text
+
+
+MARKS: dict[type[Mark], Callable[[Any, int, bool], RenderableType]] = {
+    TokenRun: run_block,
+    Bars: bars_block,
+    Ranking: bars_block,
+    Picture: picture_block,
+    Heat: heat_block,
+    Matrix: matrix_block,
+    HeadColours: heads_block,
+    TableMark: table_block,
+    Lines: lines_block,
+    Scatter: scatter_block,
+    Reading: reading_block,
+    Dialogue: dialogue_block,
+}

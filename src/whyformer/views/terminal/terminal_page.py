@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
@@ -17,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from whyformer.brief import as_symbols
-from whyformer.views.header import column, ends
+from whyformer.views.header import legend_words
 from whyformer.views.marks import (
-    Bar,
+    PAIR,
     Bars,
     Dialogue,
     HeadColours,
@@ -31,38 +30,18 @@ from whyformer.views.marks import (
     Ranking,
     Reading,
     Scale,
-    Scatter,
-    TableMark,
     TokenRun,
 )
 from whyformer.views.scales import colour, hexadecimal
-from whyformer.views.terminal.blocks import (
-    MINUS,
-    SHADES,
-    dialogue_lines,
-    heads_block,
-    heat_block,
-    lines_block,
-    matrix_block,
-    matrix_width,
-    narrowest_lines,
-    picture_block,
-    reading_lines,
-    run_lines,
-    scatter_block,
-    table_block,
-)
+from whyformer.views.terminal.blocks import MARKS, MINUS, SHADES, cut, matrix_width, narrowest_lines
 from whyformer.views.view import STRIPED, Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
-SHORTEST = 20  # cells of bars: with less room, notes beside them are their first word
 NARROWEST = 36  # a panel that would be narrower goes below instead of beside
 NARROWEST_PATCHES = 24  # the same of pictures, with a list of their patches
 NARROWEST_PAIRS = 56  # the same where columns stand with their values
-PAIR = " = "
-LONGEST_LABEL = 20
 ARROWED = ("The bar (» or «)", "The bars (» or «)")
 ORDERED = ("256", "truecolor")  # with sixteen colours, a scale would not keep its order: blocks do
 ALONE = ("method", "doubt")  # details on lines of their own
@@ -168,7 +147,7 @@ class _Draw:
 
     def view(self, view: View, caption: str) -> list[RenderableType]:
         parts: list[RenderableType] = [
-            Rule(Text(_short(view.title, self.width - 6), style="bold"), align="left", style="dim")
+            Rule(Text(cut(view.title, self.width - 6), style="bold"), align="left", style="dim")
         ]
         told_first = bool(view.details)  # the answer, which the rest is about
         header: list[RenderableType] = [self.facts(view.facts, bold=told_first), ""] if view.facts else []
@@ -177,10 +156,8 @@ class _Draw:
         fitting = max(1, min(view.columns, (self.width + 2) // (self.narrowest(view) + 2)))
         for row in rows_of(self.worth_drawing(view.panels), fitting):
             parts += [self.row(row, 1 if row[0].wide else fitting), ""]
-        legends = [
-            self.legend(scale) for scale in view.legends if any(_shaded(m) for p in view.panels for m in p.marks)
-        ]
-        parts += [*legends, ""] if legends else []
+        if view.legends and any(isinstance(mark, Matrix) and not mark.numbers for mark in view.marks):
+            parts += [*map(self.legend, view.legends), ""]
         if caption:
             for striped, arrowed in zip(STRIPED[::-1], ARROWED[::-1], strict=True):
                 caption = caption.replace(striped, arrowed)
@@ -191,13 +168,13 @@ class _Draw:
         if view.details:
             parts += [*self.details(view.details), ""]
         if view.doubts:
-            parts += [*self.doubts(view.doubts), ""]
+            parts.append(Text("What to doubt", style="bold yellow" if self.coloured else ""))
+            parts += [*(Padding(Text(f"- {doubt}"), (0, 0, 0, 2)) for doubt in view.doubts), ""]
         return parts
 
     def legend(self, scale: Scale) -> Text:
         """What shades and colours of maps stand for; texts and bars have their numbers beside them."""
-        low, high = ends(scale)
-        words = f" {low} … {'0 … ' if scale.signed else ''}{high}  {scale.meaning}"
+        words = f" {legend_words(scale, '  ')}"
         if not self.coloured:
             return Text((MINUS[:0:-1] if scale.signed else "") + SHADES + words, style="dim")
         line = Text()
@@ -247,10 +224,6 @@ class _Draw:
         lines = [f"{fact.name}: {fact.value}" for fact in alone]
         return [Text(line, style="dim") for line in (*lines[:1], rest, *lines[1:]) if line]
 
-    def doubts(self, doubts: Sequence[str]) -> list[RenderableType]:
-        heading = Text("What to doubt", style="bold yellow" if self.coloured else "")
-        return [heading, *(Padding(Text(f"- {d}"), (0, 0, 0, 2)) for d in doubts)]
-
     def row(self, panels: list[Panel], columns: int) -> RenderableType:
         width = (self.width - 2 * (columns - 1)) // columns
         if columns == 1:
@@ -268,113 +241,15 @@ class _Draw:
         small = [panel.note, *(f.value for f in panel.facts if f.name in {"options", "cost"})]
         parts += [Text(line, style="dim") for line in small if line]
         for mark in panel.marks:
-            parts.append(self.mark(mark, width))
+            parts.append(MARKS[type(mark)](mark, width, self.coloured))
         for doubt in panel.doubts:
             parts.append(Text(f"! {doubt}", style="yellow" if self.coloured else ""))
         return Group(*parts)
 
-    def mark(self, mark: Mark, width: int) -> RenderableType:
-        if isinstance(mark, TokenRun):
-            return Group(*run_lines(mark, width, self.coloured))
-        if isinstance(mark, Ranking):
-            return self.ranking(mark, width)
-        if isinstance(mark, Bars):
-            return self.bars(mark, width)
-        if isinstance(mark, Picture):
-            return picture_block(mark, width, self.coloured)
-        if isinstance(mark, Heat):
-            return heat_block(mark, width, self.coloured)
-        if isinstance(mark, Matrix):
-            return matrix_block(mark, width, self.coloured)
-        if isinstance(mark, TableMark):
-            return table_block(mark, width, self.coloured)
-        if isinstance(mark, Lines):
-            return lines_block(mark, width, self.coloured)
-        if isinstance(mark, Scatter):
-            return scatter_block(mark, width, self.coloured)
-        if isinstance(mark, Reading):
-            return Group(*reading_lines(mark, width, self.coloured))
-        if isinstance(mark, Dialogue):
-            return Group(*dialogue_lines(mark, width, self.coloured))
-        return heads_block(mark, width, self.coloured)
-
-    def ranking(self, mark: Ranking, width: int) -> Group:
-        parts = mark.parts()
-        places = len(str(max((p[0] for p in parts if not isinstance(p, str)), default=1)))
-        labels = [f"{p[0]:>{places}}. {_fitting(p[1].label, width)}" for p in parts if not isinstance(p, str)]
-        lines = self._bar_lines(mark.bars, labels, mark.scale, width)
-        lines += [Text(" " * (places + 2) + part, style="dim") for part in parts if isinstance(part, str)]
-        return Group(*lines, *self._folded(mark))
-
-    def bars(self, mark: Bars, width: int) -> Group:
-        labels = [_fitting(b.label, width) for b in mark.bars]
-        return Group(*self._bar_lines(mark.bars, labels, mark.scale, width), *self._folded(mark))
-
-    def _folded(self, mark: Bars | Ranking) -> list[Text]:
-        return [Text(mark.folded, style="dim")] if mark.folded else []
-
-    def _bar_lines(self, bars: Sequence[Bar], labels: Sequence[str], scale: Scale, width: int) -> list[Text]:
-        told = column([b.score for b in bars], scale)
-        scores = [told(b.score) + _limits(b, told) for b in bars]
-        label_width = max((cell_len(x) for x in labels), default=0)
-        score_width = max((len(x) for x in scores), default=0)
-        whole, notes = width - label_width - score_width - 2, [b.note for b in bars]
-        room = whole - max((len(note) + 1 for note in notes if note), default=0)
-        if room < SHORTEST:
-            notes = [note.partition(":")[0] for note in notes]
-            room = whole - max((len(note) + 1 for note in notes if note), default=0)
-        lines = []
-        for label, score, bar, note in zip(labels, scores, bars, notes, strict=True):
-            line = Text(f"{set_cell_size(label, label_width)} {score:>{score_width}} ", no_wrap=True)
-            if room >= 4:
-                drawn = self._bar(bar, scale, min(room, 30))
-                drawn.pad_right(min(room, 30) - len(drawn) if note else 0)
-                line.append_text(drawn)
-            line.append(f" {note}" if note else "", style="dim")
-            if bar.special:
-                line.stylize("dim")
-            lines.append(line)
-        return lines
-
-    def _bar(self, bar: Bar, scale: Scale, room: int) -> Text:
-        length = scale.length(bar.score)
-        if scale.signed:
-            half = (room - 1) // 2
-            cells = round(abs(length) * half)
-            left = " " * (half - cells) + "▓" * cells if length < 0 else " " * half
-            right = "█" * cells if length > 0 else ""
-            drawn = f"{left}│{right}"
-        else:
-            drawn = _eighths(length * room)
-        if scale.exceeded(bar.score):  # longer than the scale of the ordinary units
-            drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
-        plain = not self.coloured or bar.special or bar.quiet
-        return Text(drawn, style="" if plain else hexadecimal(colour(scale, _strong(scale, bar.score))))
-
-
-def _shaded(mark: Mark) -> bool:
-    return isinstance(mark, Matrix) and not mark.numbers
-
-
-def _limits(bar: Bar, told: Callable[[float], str]) -> str:
-    """± half the distance of the limits."""
-    return "" if bar.low is None or bar.high is None else f" ± {told((bar.high - bar.low) / 2)}"
-
-
-def _strong(scale: Scale, score: float) -> float:
-    """Bars are told apart by length; pale ends of the map would vanish on a white terminal."""
-    reach = max(abs(scale.low), abs(scale.high))
-    return (1 if score >= 0 else -1) * max(abs(score), 0.7 * reach)
-
-
-def _eighths(cells: float) -> str:
-    full, rest = divmod(round(max(0.0, cells) * 8), 8)
-    return "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
-
 
 def _without_colours(caption: str, view: View) -> str:
     """What the caption says of colours, said of blocks."""
-    marks = [m for p in view.panels for m in p.marks]
+    marks = view.marks
     words = BLOCK_WORDS if any(isinstance(m, (TokenRun, Reading, Dialogue)) for m in marks) else BAR_WORDS
     shaded = any(isinstance(m, (Heat, Matrix, HeadColours)) for m in marks)
     if shaded and not any(isinstance(m, Dialogue) for m in marks):
@@ -382,13 +257,3 @@ def _without_colours(caption: str, view: View) -> str:
     for colour_words, other_words in words.items():
         caption = caption.replace(colour_words, other_words)
     return caption
-
-
-def _fitting(label: str, width: int) -> str:
-    """A label; a column with its value may take half of the width."""
-    return _short(label, max(LONGEST_LABEL, width // 2) if PAIR in label else LONGEST_LABEL)
-
-
-def _short(label: str, longest: int) -> str:
-    label = " ".join(label.split()) if "\n" in label else label
-    return label if cell_len(label) <= longest else set_cell_size(label, longest - 1).rstrip() + "…"
