@@ -298,18 +298,10 @@ def side_by_side_of(question: Compare, store: Store) -> str:
     if len(inputs) > 1:
         raise BadInput("these results are of inputs that differ: choose results of one input.")
     first = entries[0]
-    return store.add(
-        Entry(
-            model=first.model,
-            kind="explanation",
-            method=", ".join(dict.fromkeys(result.method for result in results)),
-            title=first.title,
-            said=first.said,
-            question=first.question,
-            results=[plain for entry in entries for plain in entry.results],
-            picture=first.picture,
-        )
-    )
+    methods = ", ".join(dict.fromkeys(result.method for result in results))
+    plain = [each for entry in entries for each in entry.results]
+    asked = (first.title, first.said, first.question)
+    return store.add(Entry(first.model, "explanation", methods, *asked, plain, picture=first.picture))
 
 
 # Layers × heads: who attends to whom in an input, and how much the explained score depends on each head.

@@ -19,7 +19,7 @@ from whyformer.inputs.families import task_of
 from whyformer.inputs.processing import class_names
 from whyformer.inputs.similarity import compares_texts
 from whyformer.inputs.table_schema import Standardize, Table
-from whyformer.registry import Method, default_method, list_methods
+from whyformer.registry import default_method, list_methods
 from whyformer.results.types import Explanation
 from whyformer.serve.safety import Input, opened_picture, opened_sound
 from whyformer.serve.store import Store
@@ -170,8 +170,11 @@ class ServedModel:
 
     def described(self) -> dict[str, Any]:
         """As the page shows it."""
-        second = second_of(self.explainer, self.kind)
-        classes = self.classes
+        second, table, classes = second_of(self.explainer, self.kind), self.explainer.processor, self.classes
+        columns = None
+        if isinstance(table, Table):
+            kinds = {name: list(values) for name, values in table.categorical.items()}
+            columns = [{"name": name, "categories": kinds.get(name)} for name in table.columns]
         return {
             "name": self.name,
             "kind": self.kind,
@@ -182,21 +185,12 @@ class ServedModel:
             "default": self.default,
             "samples": [_shown(sample) for sample in self.samples] if self.kind not in ("image", "detector") else [],
             "pictures": len(self.samples) if self.kind in PICTURES else 0,
-            "columns": self._columns(),
+            "columns": columns,
             "chat": bool(getattr(self.explainer.processor, "chat_template", None)),
             "second": None if second is None else {"names": second[0], "must": second[1]},
             "rate": rate_of(self.explainer) if self.kind == "sound" else None,
             "trouble": self.trouble or None,
         }
-
-    def _columns(self) -> list[dict[str, Any]] | None:
-        table = self.explainer.processor
-        if not isinstance(table, Table):
-            return None
-        return [
-            {"name": n, "categories": list(table.categorical[n]) if n in table.categorical else None}
-            for n in table.columns
-        ]
 
     # From what a client sends to what the explainer takes
 
@@ -322,23 +316,15 @@ class ServedModel:
 
     def methods(self) -> list[dict[str, Any]]:
         """All methods, with why one does not apply; ``applies`` is None where that was not tried."""
-        return [self._told(method) for method in list_methods().values()]
-
-    def _told(self, method: Method) -> dict[str, Any]:
-        trouble = None if self.troubles is None else self.troubles.get(method.name)
-        return {
-            "name": method.name,
-            "idea": method.idea,
-            "paper": method.paper,
-            "cost": method.cost_text,
-            "signed": method.signed,
-            "class_specific": method.class_specific,
-            "looks_at": method.specificity,
-            "options": {name: _plain(parameter.default) for name, parameter in method.options.items()},
-            "default": method.name == self.default,
-            "applies": None if trouble is None else not trouble,
-            "reason": trouble or None,
-        }
+        listed = []
+        for name, method in list_methods().items():
+            trouble = None if self.troubles is None else self.troubles.get(name)
+            told: dict[str, Any] = {"name": name, "cost": method.cost_text, "looks_at": method.specificity}
+            told |= {each: getattr(method, each) for each in ("idea", "paper", "signed", "class_specific")}
+            told |= {"options": {key: _plain(option.default) for key, option in method.options.items()}}
+            told |= {"default": name == self.default, "applies": None if trouble is None else not trouble}
+            listed.append(told | {"reason": trouble or None})
+        return listed
 
 
 def is_dear(method: str, units: int) -> bool:

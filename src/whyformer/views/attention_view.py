@@ -93,16 +93,15 @@ def _drawn(title: str, panels: Sequence[Panel], facts: tuple[Fact, ...], caption
     if power and 0 < crowded <= FEW:
         caption += f" Numbers in the cells are times 1e{power}."
     legend = scales.pop() if len(scales) == 1 else None
-    fitting = [_fitting(panel, crowded <= FEW, legend is None, power) for panel in panels]
+    fitting = []
+    for panel in panels:
+        marks = [
+            replace(m, numbers=m.numbers and crowded <= FEW, power=power) for m in panel.marks if isinstance(m, Matrix)
+        ]
+        reach = [" to ".join(ends(mark.scale)) for mark in marks if legend is None]
+        name = ", ".join([panel.title, *reach] if panel.title else reach)
+        fitting.append(replace(panel, marks=tuple(marks), title=name))
     return View(title, tuple(fitting), facts, caption=caption, columns=columns, legend=legend)
-
-
-def _fitting(panel: Panel, numbers: bool, own_scale: bool, power: int) -> Panel:
-    marks = tuple(
-        replace(m, numbers=m.numbers and numbers, power=power) if isinstance(m, Matrix) else m for m in panel.marks
-    )
-    reach = [" to ".join(ends(m.scale)) for m in marks if isinstance(m, Matrix) and own_scale]
-    return replace(panel, marks=marks, title=", ".join([panel.title, *reach] if panel.title else reach))
 
 
 @checked

@@ -67,18 +67,11 @@ def _verdict(row: Any, alpha: float) -> str:
 
 def _table(result: Any) -> TableMark:
     alpha = float(result.options.get("alpha", 0.0))
-    rows = [
-        (
-            row.name,
-            f"{row.mean:.2f}",
-            "" if np.isnan(row.low) else f"{row.low:.2f} – {row.high:.2f}",
-            "" if np.isnan(row.p) else f"{row.p:.2g}",
-            _verdict(row, alpha),
-            f"{row.accuracy:.2f}",
-            f"{row.magnitude:+.3g}",
-        )
-        for row in result.rows
-    ]
+    rows = []
+    for row in result.rows:
+        limits = "" if np.isnan(row.low) else f"{row.low:.2f} – {row.high:.2f}"
+        chance = ("" if np.isnan(row.p) else f"{row.p:.2g}", _verdict(row, alpha))
+        rows.append((row.name, f"{row.mean:.2f}", limits, *chance, f"{row.accuracy:.2f}", f"{row.magnitude:+.3g}"))
     if result.random:
         size = result.random_magnitude
         spread = "" if np.isnan(size) else f"±{size:.3g}"

@@ -184,9 +184,6 @@ def painted_heads(mark: HeadColours, size: tuple[int, int]) -> Array:
     return bytes_of(under * (1 - alpha) + mixed * alpha)
 
 
-# Images: heat over the picture, smooth or as the grid of patches.
-
-
 ROUNDING = 1.5  # pixels; some processors round to whole patches instead
 
 

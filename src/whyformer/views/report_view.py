@@ -133,31 +133,23 @@ def _short(part: str) -> str:
 def retrained_page(result: Any) -> Page:
     """The page of a RetrainedAttention: what was found in words, all models, and output against attention."""
     columns = ("model", "accuracy", "95 % limits", "F1", "TVD of the output", "JSD of attention")
-    rows = tuple(
-        (
-            m.name if math.isnan(m.weight) else f"{m.name}, λ = {m.weight:g}",
-            f"{m.accuracy:.3f}",
-            "" if math.isnan(m.low) else f"{m.low:.3f} – {m.high:.3f}",
-            *(("" if math.isnan(v) else f"{v:.3f}") for v in (m.f1, m.tvd, m.jsd)),
-        )
-        for m in result.models
-    )
-    twins = [m for m in result.models if not math.isnan(m.jsd)]
-    groups = tuple(
-        Points(
-            name,
-            np.array([m.jsd for m in members]),
-            np.array([m.tvd for m in members]),
-            labels=tuple(m.name if math.isnan(m.weight) else f"λ = {m.weight:g}" for m in members),
-        )
-        for name in dict.fromkeys(m.name for m in twins)
-        for members in [[m for m in twins if m.name == name]]
-    )
-    plane = Scatter(groups, "JSD of attention from the model's", "TVD of the output from the model's")
+    rows = []
+    for m in result.models:
+        name = m.name if math.isnan(m.weight) else f"{m.name}, λ = {m.weight:g}"
+        limits = "" if math.isnan(m.low) else f"{m.low:.3f} – {m.high:.3f}"
+        others = ("" if math.isnan(v) else f"{v:.3f}" for v in (m.f1, m.tvd, m.jsd))
+        rows.append((name, f"{m.accuracy:.3f}", limits, *others))
+    groups = []
+    for name in dict.fromkeys(m.name for m in result.models if not math.isnan(m.jsd)):
+        members = [m for m in result.models if m.name == name and not math.isnan(m.jsd)]
+        tips = tuple(name if math.isnan(m.weight) else f"λ = {m.weight:g}" for m in members)
+        across, up = (np.array([getattr(m, kind) for m in members]) for kind in ("jsd", "tvd"))
+        groups.append(Points(name, across, up, labels=tips))
+    plane = Scatter(tuple(groups), "JSD of attention from the model's", "TVD of the output from the model's")
     settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
     view = View(
         result.title,
-        (Panel((TableMark(columns, rows),), wide=True), Panel((plane,), "Elsewhere, and at what price")),
+        (Panel((TableMark(columns, tuple(rows)),), wide=True), Panel((plane,), "Elsewhere, and at what price")),
         (Fact("training", settings), Fact("cost", cost_of(result.cost))),
         result.warnings,
         "On the validation examples. An adversary is trained to say what the model says and to look elsewhere, the "

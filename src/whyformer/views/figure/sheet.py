@@ -16,7 +16,7 @@ from rich.cells import cell_len
 
 from whyformer.shapes import Array
 from whyformer.views.header import short, whole_percent
-from whyformer.views.html.charts import SHADE
+from whyformer.views.html.charts import LONGEST_LABEL, MOST_LABELS, SHADE, UPRIGHT
 from whyformer.views.marks import PAIR, Dialogue, Lines, Matrix, Reading, Scatter, TableMark, TokenRun, shortened
 from whyformer.views.scales import axes_of, colour, colours, hexadecimal, ink_on, styles, x_of
 from whyformer.views.text_marks import characters_of, wrapped
@@ -215,8 +215,13 @@ def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: TableMark) 
     scale = min(1.0, width / sum(wide))
     size, wide = TABLE_TEXT * scale, [w * scale for w in wide]
     ends = x + np.cumsum(wide)
+
+    def cell(column: int, text: str, **look: Any) -> None:
+        at, side = (float(ends[column]) - 0.06, "right") if column else (x, "left")
+        sheet.text(at, y + TABLE_ROW * 0.7, text, size=size, ha=side, **look)
+
     for c, heading in enumerate(mark.columns):
-        _cell(sheet, x, ends, c, y, heading, size, color=GREY)
+        cell(c, heading, color=GREY)
     y += TABLE_ROW
     sheet.axes.plot([x, x + float(sum(wide))], [y, y], color=GREY, linewidth=0.7)
     for r, row in enumerate(mark.rows):
@@ -227,7 +232,7 @@ def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: TableMark) 
                 background = colour(SHADE, shade)
                 ink = ink_on(background)
                 sheet.box(float(ends[c]) - wide[c], y + 0.01, wide[c], TABLE_ROW - 0.02, hexadecimal(background))
-            _cell(sheet, x, ends, c, y, text, size, color=ink, style="italic" if quiet else "normal")
+            cell(c, text, color=ink, style="italic" if quiet else "normal")
         y += TABLE_ROW
     return y
 
@@ -238,11 +243,6 @@ def column_widths(mark: TableMark) -> list[float]:
         max([cells(mark.columns[c]), *(cells(row[c]) for row in mark.rows)]) * letter(TABLE_TEXT) + 0.2
         for c in range(len(mark.columns))
     ]
-
-
-def _cell(sheet: Sheet, x: float, ends: Any, column: int, y: float, text: str, size: float, **look: Any) -> None:
-    at = x if column == 0 else float(ends[column]) - 0.06
-    sheet.text(at, y + TABLE_ROW * 0.7, text, size=size, ha="left" if column == 0 else "right", **look)
 
 
 def draw_lines(sheet: Sheet, x: float, y: float, width: float, mark: Lines) -> float:
@@ -314,11 +314,8 @@ class _Plane:
 
 # A matrix on a sheet: cells, slanted column labels, axes' names.
 
-LONGEST_LABEL = 16
-MOST_LABELS = 48
 LARGEST_CELL, NUMBERED = 0.32, 0.46  # inches; with numbers
 READABLE = 0.3  # inches that a number needs
-UPRIGHT = 3  # letters of a column's label that need not be slanted
 MATRIX_TEXT = 8.0
 
 
