@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.attention.folded import NotFoldable
+from whyformer.engines.attention.chain import NotFoldable
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.estimate import folding
 from whyformer.inputs.base import Modality, Source

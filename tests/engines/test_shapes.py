@@ -6,9 +6,8 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from whyformer.engines.attention.maps import read_row, row_normalized
+from whyformer.engines.attention.maps import over_heads, read_row, row_normalized, with_ratio
 from whyformer.engines.attention.value_vectors import Contributions
-from whyformer.methods.generic_attention import weighted
 
 
 def test_a_missing_axis_is_caught() -> None:
@@ -18,7 +17,9 @@ def test_a_missing_axis_is_caught() -> None:
 
 def test_two_sizes_for_one_letter_are_caught() -> None:
     with pytest.raises(TypeCheckError, match="B H Q K"):
-        weighted(torch.ones(2, 4, 3, 3), torch.ones(2, 4, 3, 5))
+        over_heads(torch.ones(2, 3, 3), "mean")
+    with pytest.raises(TypeCheckError, match="B Q"):
+        with_ratio(torch.ones(2, 3, 3), 0, torch.ones(2, 5))
     with pytest.raises(TypeCheckError):
         read_row(torch.ones(2, 3, 3), torch.ones(1, 3))
 

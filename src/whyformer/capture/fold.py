@@ -43,9 +43,14 @@ class HeadFusion:
     weights: of each head, where the map is Σ_h w_h·A_h, or Σ_h w_h·max(0, A_h ∘ dA_h); then a kernel can add it up.
     """
 
-    fused: Callable[[Tensor, Tensor | None], Tensor]  # (B, H, q, K) map and gradient → (B, q, K)
+    fused: Callable[[Tensor, Any], Tensor]  # (B, H, q, K) map and gradient → (B, q, K)
     gradient: bool
     weights: Callable[[int], list[float]] | None = None  # by number of heads
+
+    def of(self, site: Site) -> Tensor:
+        """Return the (B, Q, K) map of a recorded site."""
+        gradient = site.attention_grad_BHQK if self.gradient else None
+        return self.fused(site.attention_BHQK.float(), None if gradient is None else gradient.float())
 
 
 @dataclass(frozen=True, eq=False)

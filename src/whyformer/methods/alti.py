@@ -7,7 +7,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from whyformer.engines.attention.maps import product, read_row, real, row_normalized
+from whyformer.engines.attention.chain import read
+from whyformer.engines.attention.maps import product, real, row_normalized
 from whyformer.engines.attention.value_vectors import Contributions, contributions, lifted
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
@@ -43,11 +44,7 @@ def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attributio
         parts = contributions(site, block, "attn_res_ln")
         near = proximity(parts, lifted(block.attended_BQE), ORDERS[norm])
         layers.append(row_normalized(real(near, run.attended_BN, site)))
-    whole = product(layers)
-    last = anatomy.record.sites[-1]
-    square = layers[0].shape == layers[-1].shape
-    per_layer = torch.stack(layers, 1) if run.keep_layers and square else None
-    return Attribution(read_row(whole, run.readout_BN, last.first_query), matrix_BQK=whole, layers_BLQK=per_layer)
+    return read(run, product(layers), anatomy.record.sites[-1].first_query, layers)
 
 
 def proximity(parts: Contributions, output_BQE: Tensor, order: int) -> BQK:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from whyformer.engines.attention.chain import kept, read
 from whyformer.engines.attention.maps import chosen_layers, over_one_layer, read_row, real
-from whyformer.engines.attention.streams import layer_means, placed_maps, read_streams, whole_keep
+from whyformer.engines.attention.streams import layer_means, placed_maps, whole_keep
 from whyformer.errors import NotOffered
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
@@ -51,30 +52,35 @@ def attention_gradcam(
             "region='all'."
         )
     if run.windowed:
-        return over_one_layer(run, True, lambda site: _window_cam(run, site), layer)
-    if run.multi_stream:
-        return _over_streams(run, layer)
-    sites = run.record(grad=True).sites
-    picked = [sites[i] for i in chosen_layers(layer, len(sites))]
-    maps = [_cam(run, site, region) for site in picked]
+        return over_one_layer(run, True, partial(_window_cam, run), layer)
+    record = run.record(grad=True, multi_stream=run.multi_stream)
+    if run.multi_stream:  # one map per pair of streams, from the layers in which one attends to the other
+        keep = run.by_stream(run.keep_BN)
+        every, cells = whole_keep(run.schedule, keep), {}
+        for step in run.schedule.steps:
+            site = record.sites[step.site]
+            rows_BQ = every[step.query][:, site.first_query : site.first_query + site.attention_BHQK.shape[2]].float()
+            cells[id(site)] = rows_BQ[:, :, None] * every[step.key].float()[:, None, :]
+        maps_by_site = placed_maps(record, run.schedule, keep, lambda site: _cam(site, cells[id(site)]))
+        return read(run, layer_means(run.schedule, maps_by_site, layer))
+    picked = [record.sites[i] for i in chosen_layers(layer, len(record.sites))]
+    maps = [real(_cam(site, _cells(run, site, region)), run.attended_BN, site) for site in picked]
     rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, picked, strict=True)]
     alike = len({m.shape for m in maps}) == 1  # a last layer with few rows has no whole map to average with
-    return Attribution(
-        torch.stack(rows).mean(0),
-        matrix_BQK=torch.stack(maps).mean(0) if alike else None,
-        layers_BLQK=torch.stack(maps, 1) if run.keep_layers and alike else None,
-    )
+    whole = torch.stack(maps).mean(0) if alike else None
+    return Attribution(torch.stack(rows).mean(0), matrix_BQK=whole, layers_BLQK=kept(run, maps))
 
 
-def _cam(run: Run, site: Site, region: str) -> BQK:
+def _cam(site: Site, cells_BQK: Tensor) -> BQK:
+    """Return ReLU(mean_h w_h·A_h), w_h being the mean of the gradient over the cells."""
     assert site.attention_grad_BHQK is not None
-    cells_BQK = _cells(run, site, region)
-    gradient_BHQK = site.attention_grad_BHQK.float()
-    total_BH = torch.einsum("bhqk,bqk->bh", gradient_BHQK, cells_BQK)
-    weight_BH = total_BH / cells_BQK.sum((1, 2)).clamp(min=1)[:, None]
-    summed = torch.einsum("bh,bhqk->bqk", weight_BH, site.attention_BHQK.float()) / site.heads
+    total_BH = torch.einsum("bhqk,bqk->bh", site.attention_grad_BHQK.float(), cells_BQK)
+    return _weighted(site, total_BH / cells_BQK.sum((1, 2)).clamp(min=1)[:, None])
+
+
+def _weighted(site: Site, weight_BH: Tensor) -> BQK:
     # Mean, then clamp, as in the baselines of Chefer et al.; generic_attention clamps first.
-    return real(summed.clamp(min=0), run.attended_BN, site)
+    return (torch.einsum("bh,bhqk->bqk", weight_BH, site.attention_BHQK.float()) / site.heads).clamp(min=0)
 
 
 def _cells(run: Run, site: Site, region: str) -> Tensor:
@@ -97,25 +103,4 @@ def _window_cam(run: Run, site: Site) -> BQK:
     per_window_BH = site.attention_grad_BHQK.float().mean((2, 3))
     per_image = per_window_BH.view(run.batch.size, -1, site.heads).mean(1, keepdim=True)
     weight_BH = per_image.expand(-1, len(per_window_BH) // run.batch.size, -1).reshape_as(per_window_BH)
-    return (torch.einsum("bh,bhqk->bqk", weight_BH, site.attention_BHQK.float()) / site.heads).clamp(min=0)
-
-
-def _over_streams(run: Run, layer: str | int | Sequence[int]) -> Attribution:
-    """One map per pair of streams, from the layers where the one asks the other."""
-    schedule, keep = run.schedule, run.by_stream(run.keep_BN)
-    record = run.record(grad=True, multi_stream=True)
-    weights, every = {}, whole_keep(schedule, keep)
-    for step in schedule.steps:
-        site = record.sites[step.site]
-        assert site.attention_grad_BHQK is not None
-        rows_BQ = every[step.query][:, site.first_query : site.first_query + site.attention_BHQK.shape[2]].float()
-        cells_BQK = rows_BQ[:, :, None] * every[step.key].float()[:, None, :]
-        total_BH = torch.einsum("bhqk,bqk->bh", site.attention_grad_BHQK.float(), cells_BQK)
-        weights[id(site)] = total_BH / cells_BQK.sum((1, 2)).clamp(min=1)[:, None]
-
-    def cam(site: Site) -> BQK:
-        weighted = torch.einsum("bh,bhqk->bqk", weights[id(site)], site.attention_BHQK.float()) / site.heads
-        return weighted.clamp(min=0)
-
-    whole = layer_means(schedule, placed_maps(record, schedule, keep, cam), layer)
-    return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)
+    return _weighted(site, weight_BH)

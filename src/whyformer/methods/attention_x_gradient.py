@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from whyformer.engines.attention.folded import raised_heads, read_layers, readable_folded
-from whyformer.engines.attention.maps import Heads, Layers, over_heads
-from whyformer.methods.raw_attention import READINGS, combined
+from whyformer.engines.attention.chain import READINGS, raised_heads, read_layers, readable_folded
+from whyformer.engines.attention.maps import Heads, Layers
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
-from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
-from whyformer.shapes import BQK
 
 
 @method(
@@ -40,13 +37,4 @@ def attention_x_gradient(
     Misleads when: one layer is read as if it were the input: layers mix tokens before it. In the last layer only the
     row that feeds the head has a gradient, so the columns there hold that row and nothing else.
     """
-
-    if run.folds:
-        return read_layers(run, raised_heads(heads), layers, read)
-
-    def fused(site: Site) -> BQK:
-        assert site.attention_grad_BHQK is not None
-        raised = (site.attention_BHQK.float() * site.attention_grad_BHQK.float()).clamp(min=0)
-        return over_heads(raised, heads)
-
-    return combined(run, run.record(grad=True).sites, fused, layers, read)
+    return read_layers(run, raised_heads(heads), layers, read)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from torch import Tensor
 
-from whyformer.engines.attention.folded import raised_heads, read_layers
+from whyformer.engines.attention.chain import kept, raised_heads, read_layers
 from whyformer.engines.attention.maps import chosen_layers, real
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
@@ -39,28 +38,19 @@ def grad_sam(
     Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
     the query form hands that layer's whole mass to [CLS], which therefore comes first.
     """
+    heads, tokens_B1 = raised_heads(), run.keep_BN.sum(1, keepdim=True)
     if run.folds:
-        attribution = read_layers(run, raised_heads(), layers, "keys" if reduce == "query" else "column_sum")
-        return Attribution(attribution.scores_BN / run.keep_BN.sum(1, keepdim=True))
+        mean = read_layers(run, heads, layers, "keys" if reduce == "query" else "column_sum")
+        return Attribution(mean.scores_BN / tokens_B1)
     every = run.record(grad=True).sites
     if not run.unpadded:
-        _ = run.readout_BN  # refuses a head that reads padding, where the gradients are
+        _ = run.readout_BN  # raises if the head reads padding, where the gradients are
     sites = [every[i] for i in chosen_layers(layers, len(every))]
-    keep_BN = run.keep_BN
-    total = torch.zeros(keep_BN.shape, device=keep_BN.device)
-    maps = []
-    for site in sites:
-        assert site.attention_grad_BHQK is not None
-        weighted = site.attention_BHQK.float() * site.attention_grad_BHQK.float().clamp(min=0)
-        summed = real(weighted.mean(1), run.attended_BN, site)
-        maps.append(summed)
-        total += _over_keys(summed, site.first_query, total) if reduce == "query" else summed.sum(1)
-    tokens_B1 = keep_BN.sum(1, keepdim=True)
-    per_layer = torch.stack(maps, 1) if run.keep_layers and len({m.shape for m in maps}) == 1 else None
-    return Attribution(total / (len(sites) * tokens_B1), layers_BLQK=per_layer)
-
-
-def _over_keys(map_BQK: Tensor, first_query: int, like_BN: Tensor) -> Tensor:
-    placed = torch.zeros_like(like_BN)
-    placed[:, first_query : first_query + map_BQK.shape[1]] = map_BQK.sum(2)
-    return placed
+    maps = [real(heads.of(site), run.attended_BN, site) for site in sites]
+    total_BN = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
+    for site, map_BQK in zip(sites, maps, strict=True):
+        if reduce == "query":
+            total_BN[:, site.first_query : site.first_query + map_BQK.shape[1]] += map_BQK.sum(2)
+        else:
+            total_BN += map_BQK.sum(1)
+    return Attribution(total_BN / (len(sites) * tokens_B1), layers_BLQK=kept(run, maps))

@@ -10,7 +10,8 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.leaves import Traced
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.record import require_sites, sites_of
-from whyformer.engines.attention.maps import cumulative, maps_of, plus_identity, product, read_row, real, row_normalized
+from whyformer.engines.attention.chain import multiplied
+from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
 from whyformer.results.types import Record, Site
@@ -51,19 +52,14 @@ def transformer_attribution(
     record, warnings = _relevance(run)
     sites = maps_of(record, -1 if variant == "last_layer" else start_layer)
     gradients = maps_of(run.record(grad=True), start_layer) if variant == "full" else [None] * len(sites)
-    keep_BN = run.attended_BN
     layers = []
     for site, gradient in zip(sites, gradients, strict=True):
         layer = _over_heads(site, gradient)
         if variant != "last_layer":
             layer = plus_identity(layer, site.first_query)
-        layer = real(layer, keep_BN, site)
+        layer = real(layer, run.attended_BN, site)
         layers.append(row_normalized(layer) if normalize else layer)
-    whole = product(layers)
-    scores = read_row(whole, run.readout_BN, sites[-1].first_query)
-    square = layers[0].shape == layers[-1].shape
-    per_layer = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
-    return Attribution(scores, matrix_BQK=whole, layers_BLQK=per_layer, warnings=warnings)
+    return multiplied(run, layers, sites[-1].first_query, warnings)
 
 
 def _over_heads(site: Site, gradient: Site | None) -> BQK:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.blocks.block import Anatomy
+from whyformer.engines.attention.chain import read
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
 from whyformer.errors import one_of
@@ -69,28 +70,23 @@ def value_norms(
 
 def _norms(run: Run, level: str, aggregate: str | int, weight: str | None, residual: float | None) -> Attribution:
     maps = [real(parts.norms_BQK, run.attended_BN, site) for site, parts in layers(run, level, weight)]
+    sites = run.anatomy().record.sites
     if residual is not None:
         maps = [
             real(with_residual(row_normalized(m), s.first_query, residual, True), run.attended_BN, s)
-            for m, s in zip(maps, run.anatomy().record.sites, strict=True)
+            for m, s in zip(maps, sites, strict=True)
         ]
-    sites = run.anatomy().record.sites
-    square = len({m.shape for m in maps}) == 1
-    per_layer = torch.stack(maps, 1) if run.keep_layers and square else None
-    warnings: list[str] = []
     if aggregate == "rollout":
-        whole, last = _product(maps, warnings), sites[-1]
-    elif aggregate == "mean" and square:
-        whole, last = torch.stack(maps).mean(0), sites[-1]
-    elif aggregate == "mean":  # a last layer with few rows: only the row that is read exists everywhere
-        rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, sites, strict=True)]
-        return Attribution(torch.stack(rows).mean(0))
-    else:
+        whole, warnings = _product(maps)
+        return read(run, whole, sites[-1].first_query, maps, [list(warnings) for _ in run.units] if warnings else None)
+    if aggregate != "mean":
         (index,) = chosen_layers(aggregate, len(maps))
-        whole, last = maps[index], sites[index]
-    scores = read_row(whole, run.readout_BN, last.first_query)
-    told = [list(warnings) for _ in range(run.batch.size)] if warnings else None
-    return Attribution(scores, matrix_BQK=whole, layers_BLQK=per_layer, warnings=told)
+        return read(run, maps[index], sites[index].first_query, maps)
+    if len({m.shape for m in maps}) == 1:
+        return read(run, torch.stack(maps).mean(0), sites[-1].first_query, maps)
+    # A last layer with few rows: only the row that is read exists everywhere.
+    rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, sites, strict=True)]
+    return Attribution(torch.stack(rows).mean(0))
 
 
 def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Site, Contributions]]:
@@ -113,14 +109,13 @@ def _contributions(
         yield site, contributions(site, block, level, weighted)
 
 
-def _product(maps: list[AnyBQK], warnings: list[str]) -> AnyBQK:
-    """C_L ··· C_1, in double precision: entries grow with the number of layers."""
-    whole = product([wide(m) for m in maps])
-    largest = float(whole.amax())
-    if largest > LARGEST:
+def _product(maps: list[AnyBQK]) -> tuple[AnyBQK, list[str]]:
+    """Return C_L ··· C_1, computed in double precision because entries grow with the layers, and warnings."""
+    whole, warnings = product([wide(m) for m in maps]), []
+    if float(whole.amax()) > LARGEST:
         whole = whole / whole.amax((1, 2), keepdim=True)
         warnings.append("the product of the layers left the range of float32 and was divided by its largest entry.")
-    return whole.to(maps[0].dtype)
+    return whole.to(maps[0].dtype), warnings
 
 
 # What is behind the maps, for pictures and for a closer look

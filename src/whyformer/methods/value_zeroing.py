@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.blocks.remainder import Finish
-from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized
+from whyformer.engines.attention.chain import read
+from whyformer.engines.attention.maps import chosen_layers, product, real, row_normalized
 from whyformer.engines.attention.value_vectors import lifted
 from whyformer.errors import BadInput, NotOffered, UnknownName, reading, shown
 from whyformer.parameters import OneOf, Place, Places
@@ -51,13 +52,10 @@ def value_zeroing(
     sites = run.anatomy().record.sites
     chosen = chosen_layers(layers, len(sites))
     maps = [row_normalized(d) for d in distances(run, distance)]
-    square = maps[0].shape == maps[-1].shape
-    per_layer = torch.stack(maps, 1) if run.keep_layers and square else None
     if layers != "product" and len({maps[i].shape for i in chosen}) > 1:
         raise NotOffered(f"layers={layers!r}: these layers ask for different rows, so there is no mean of them.")
     whole = product(maps) if layers == "product" else torch.stack([maps[i] for i in chosen]).mean(0)
-    scores = read_row(whole, run.readout_BN, sites[chosen[-1]].first_query)
-    return Attribution(scores, matrix_BQK=whole, layers_BLQK=per_layer)
+    return read(run, whole, sites[chosen[-1]].first_query, maps)
 
 
 @torch.no_grad()

@@ -90,7 +90,7 @@ class Run(TracedBatch):
         self.alone = False  # no other method follows that could use the same record
         self._anatomy: Anatomy | None = None
         self._padding_share_B: Tensor | None = None
-        self.folds = False  # maps are not stored (engines/attention/folded.py)
+        self.folds = False  # maps are not stored (engines/attention/chain.py)
         self.recomputes = False  # layers are computed again in backward
 
     @property
@@ -213,7 +213,7 @@ class Run(TracedBatch):
             self._padding_share_B = share_B
 
     def said(self, logits: Tensor) -> None:
-        """What a pass said that was made elsewhere (engines/attention/folded.py)."""
+        """What a pass said that was made elsewhere (engines/attention/chain.py)."""
         if self._logits is None:
             self._see(logits)
         elif self._unseen:
