@@ -1,4 +1,4 @@
-"""Value norms: not how much attention a token gets, but how long the vector is that it sends."""
+"""Value norms: the length of the vector that each token adds to each position, instead of its attention weight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.blocks.block import Anatomy
 from whyformer.engines.attention.chain import read
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
@@ -62,8 +61,8 @@ def value_norms(
     level "attn_res_ln" on post-norm models, whose second norm undoes what the first one did.
     """
     if isinstance(aggregate, int):
-        chosen_layers(aggregate, len(run.study.sites) or 1)  # a wrong number is refused before the work
-    _ = layers(run, level, weight)  # the model runs as the caller has it, perhaps in half precision; formulas do not
+        chosen_layers(aggregate, len(run.study.sites) or 1)  # raises before the pass if there is no such layer
+    _ = layers(run, level, weight)  # run under the caller's autocast; the formulas below are not
     with torch.no_grad(), torch.autocast(run.keep_BN.device.type, enabled=False):
         return _norms(run, level, aggregate, weight, residual)
 
@@ -90,23 +89,20 @@ def _norms(run: Run, level: str, aggregate: str | int, weight: str | None, resid
 
 
 def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Site, Contributions]]:
-    """The contributions of each layer in turn; the passes that they need are made at once."""
-    gradients: Sequence[Tensor | None] = [None] * len(run.study.sites)
+    """Yield the contributions of each layer; the passes that they need are made before the first is used."""
+    gradients: Sequence[Tensor | None] = ()
     if weight == "gradient":
         refuse_without_gradients(run.modality.model, 'value_norms(weight="gradient")')
         gradients = [site.attention_grad_BHQK for site in run.record(grad=True).sites]
     anatomy = run.anatomy()
-    if weight is None:
-        gradients = [None] * len(anatomy.blocks)
-    return _contributions(anatomy, gradients, level)
-
-
-def _contributions(
-    anatomy: Anatomy, gradients: Sequence[Tensor | None], level: str
-) -> Iterator[tuple[Site, Contributions]]:
-    for (site, block), gradient in zip(anatomy.layers, gradients, strict=True):
-        weighted = None if gradient is None else lifted(site.attention_BHQK) * lifted(gradient).clamp(min=0)
-        yield site, contributions(site, block, level, weighted)
+    weighted = (
+        None if gradient is None else lifted(site.attention_BHQK) * lifted(gradient).clamp(min=0)
+        for site, gradient in zip(anatomy.record.sites, gradients or [None] * len(anatomy.blocks), strict=True)
+    )
+    return (
+        (site, contributions(site, block, level, weights))
+        for (site, block), weights in zip(anatomy.layers, weighted, strict=True)
+    )
 
 
 def _product(maps: list[AnyBQK]) -> tuple[AnyBQK, list[str]]:
@@ -118,11 +114,11 @@ def _product(maps: list[AnyBQK]) -> tuple[AnyBQK, list[str]]:
     return whole.to(maps[0].dtype), warnings
 
 
-# What is behind the maps, for pictures and for a closer look
+# Norms of single heads and mixing ratios, for figures and checks
 
 
 def per_head(run: Run) -> list[Tensor]:
-    """Per layer (B, H, Q, K): ‖α_ij^h f_h(x_j)‖, each head by itself (Kobayashi 2020)."""
+    """Return per layer (B, H, Q, K): ‖α_ij^h f_h(x_j)‖ of each head (Kobayashi 2020)."""
     norms = []
     for site, parts in layers(run, "attn"):
         maps = parts.attention_BHQK * parts.vectors_BHKE.norm(dim=-1)[:, :, None]
@@ -131,15 +127,15 @@ def per_head(run: Run) -> list[Tensor]:
 
 
 def transformed_norms(run: Run) -> list[Tensor]:
-    """Per layer (B, H, K): ‖f_h(x_j)‖, how long a head's vector for a token is before attention weighs it."""
+    """Return per layer (B, H, K): ‖f_h(x_j)‖, the length of a head's vector before attention weights it."""
     keep = run.keep_BN[:, None]
     return [transformed(site, block).norm(dim=-1) * keep for site, block in run.anatomy().layers]
 
 
 def mixing_ratio(run: Run, level: str = "enc") -> Tensor:
-    """(B, L, N) how much of each position's new vector comes from others: ‖Σ_{j≠i} T_ij‖ / (‖Σ_{j≠i} T_ij‖ + ‖T_ii‖).
+    """Return (B, L, N) the share of other positions in each new vector: ‖Σ_{j≠i} T_ij‖ / (‖Σ_{j≠i} T_ij‖ + ‖T_ii‖).
 
-    0 at padding and at positions that a layer does not compute.
+    It is 0 at padding and at positions that a layer does not compute.
     """
     one_of("level", level, LEVELS)
     rows = []
@@ -163,7 +159,7 @@ class Weighed:
 
 
 def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
-    """Attention weights and value norms of each input, for an ``Explainer`` and whatever it explains."""
+    """Return attention weights and value norms of each input that an ``Explainer`` is given."""
     with explainer.session(inputs) as session, torch.no_grad():
         run = session.run(range(session.size))
         norms = transformed_norms(run)

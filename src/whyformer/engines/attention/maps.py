@@ -1,7 +1,7 @@
-"""The relevance engine: from one map per layer to one map for the whole model.
+"""Formulas on the attention maps of one stream of tokens, and of attention inside windows.
 
-Layers are maps (B, Q, K) with R[i, j] = relevance of input j for output i; later layers multiply on the left. A last
-layer that asks for a few rows only (FT-Transformer's CLS) is a map with fewer rows, whose identity part sits at the
+A layer is a map (B, Q, K) with R[i, j] = relevance of input j for output i; later layers multiply on the left. A last
+layer that computes only a few rows (the CLS of FT-Transformer) is a map with fewer rows, whose identity part is at the
 key position its query came from: it is never broadcast.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from itertools import accumulate
 from typing import Annotated
 
 import torch
@@ -38,12 +39,12 @@ def over_heads(maps_BHQK: BHQK, heads: str | int | Sequence[int]) -> BQK:
         return reduced
     chosen = [heads] if isinstance(heads, int) else list(heads)
     _within("heads", chosen, maps_BHQK.shape[1])
-    # Taken one by one: a list of numbers would have to go to the device first.
+    # Indexed one by one: a list of indices would have to be copied to the device first.
     return torch.stack([maps_BHQK[:, head] for head in chosen], 1).mean(1)
 
 
 def chosen_layers(layers: str | int | Sequence[int], count: int) -> list[int]:
-    """Layer numbers behind a choice of layers; negative ones count from the end."""
+    """Return the numbers of the chosen layers; negative numbers count from the end."""
     if layers == "last":
         return [count - 1]
     if isinstance(layers, str) and layers in {"mean", "product"}:
@@ -62,17 +63,19 @@ def _within(name: str, chosen: Sequence[int], count: int) -> None:
 
 
 def real(map_BQK: BQK, keep_BN: BN, site: Site) -> BQK:
-    """Zero padding rows and columns, so that they enter no sum, rank or normalisation."""
+    """Set padding rows and columns to zero, so that no sum, rank or normalisation includes them."""
     keep = keep_BN.to(map_BQK.dtype)
     rows = keep[:, site.first_query : site.first_query + map_BQK.shape[1]]
     return map_BQK * rows[:, :, None] * keep[:, None, :]
 
 
 def in_one_go(sites: Sequence[Site]) -> list[tuple[Site, int]]:
-    """Sites whose maps lie one after the other in memory, as capture leaves those of small inputs, as one with all
-    their rows; and how many each stands for."""
+    """Join sites whose maps are adjacent in memory into one site with all their rows, to save operations.
+
+    Return each site and the number of layers in it. Capture stores the maps of small inputs in one tensor.
+    """
     groups: list[list[Site]] = []
-    behind: list[object] = []  # where the maps and gradients of the next one would have to stand
+    behind: list[object] = []  # where the maps and gradients of an adjacent site would begin
     for site in sites:
         maps = [t for t in (site.attention_BHQK, site.attention_grad_BHQK) if t is not None]
         alike = [(t.untyped_storage().data_ptr(), t.shape, t.dtype, t.is_contiguous()) for t in maps]
@@ -97,20 +100,20 @@ def in_one_go(sites: Sequence[Site]) -> list[tuple[Site, int]]:
 
 
 def plus_identity(map_BQK: BQK, first_query: int, share: float = 1.0) -> BQK:
-    """The residual, each query row being itself: A + share·I."""
+    """Add the residual: A + share·I."""
     result = map_BQK.clone()
     result.diagonal(first_query, dim1=-2, dim2=-1).add_(share)
     return result
 
 
 def row_normalized(map_BQK: BQK) -> BQK:
-    """Rows divided by their sum; a zero row stays zero."""
+    """Divide rows by their sum; a zero row stays zero."""
     total = map_BQK.sum(-1, keepdim=True)
     return map_BQK / total.masked_fill(total == 0, math.inf)
 
 
 def with_residual(map_BQK: BQK, first_query: int, residual: float, normalize: bool) -> BQK:
-    """rownorm((1-a)·A + a·I); without normalisation A + a/(1-a)·I, which is A + I at a = 0.5."""
+    """Return rownorm((1-a)·A + a·I); without normalisation A + a/(1-a)·I, which is A + I at a = 0.5."""
     if not 0 <= residual <= 1:
         raise BadInput(f"residual={residual}: the weight of the residual is between 0 and 1.")
     if normalize or residual == 1:
@@ -119,32 +122,26 @@ def with_residual(map_BQK: BQK, first_query: int, residual: float, normalize: bo
 
 
 def with_ratio(map_BQK: BQK, first_query: int, ratio_BQ: BQ) -> BQK:
-    """Of row i a share r_i goes to the others, in proportion to A, and 1 - r_i stays with i itself."""
+    """Give the share r_i of row i to the other positions, in proportion to A, and 1 - r_i to position i itself."""
     eye = plus_identity(torch.zeros_like(map_BQK), first_query)
     ratio_BQ1 = ratio_BQ[..., None].to(map_BQK.dtype)
     others = row_normalized(map_BQK * (1 - eye))
-    stays = torch.where(others.sum(-1, keepdim=True) > 0, 1 - ratio_BQ1, 1.0)  # alone: nobody else to take from
+    stays = torch.where(others.sum(-1, keepdim=True) > 0, 1 - ratio_BQ1, 1.0)  # the only position keeps all of it
     return ratio_BQ1 * others + stays * eye
 
 
 def product(maps: Sequence[AnyBQK]) -> AnyBQK:
-    """A_L ··· A_1."""
-    result = maps[0]
-    for later in maps[1:]:
-        result = torch.bmm(later, result)
-    return result
+    """Return A_L ··· A_1."""
+    return reduce(lambda earlier, later: torch.bmm(later, earlier), maps)
 
 
 def cumulative(maps: Sequence[AnyBQK]) -> list[AnyBQK]:
-    """The product after each layer."""
-    results = [maps[0]]
-    for later in maps[1:]:
-        results.append(torch.bmm(later, results[-1]))
-    return results
+    """Return the product after each layer."""
+    return list(accumulate(maps, lambda earlier, later: torch.bmm(later, earlier)))
 
 
 def discard_smallest(map_BQK: BQK, share: float, keep_BN: BN, site: Site, protected_BN: BN | None) -> BQK:
-    """Zero the ``share`` smallest of each input's own entries (padding does not count); ties go by position."""
+    """Set the ``share`` smallest entries of each input to zero, without padding; ties are broken by position."""
     if not 0 <= share < 1:
         raise BadInput(f"discard={share}: a share of the entries, from 0 up to but not including 1.")
     if share == 0:
@@ -167,23 +164,23 @@ def discard_smallest(map_BQK: BQK, share: float, keep_BN: BN, site: Site, protec
 
 
 def read_row(map_BQK: BQK, readout_BN: BN, first_query: int = 0) -> BK:
-    """The rows that feed the head, weighted."""
+    """Return the weighted sum of the rows that feed the head."""
     weights = readout_BN[:, first_query : first_query + map_BQK.shape[1]]
     return torch.einsum("bq,bqk->bk", weights.to(map_BQK.dtype), map_BQK)
 
 
 def maps_of(record: Record, start_layer: int = 0) -> tuple[Site, ...]:
-    """The sites from ``start_layer`` on."""
+    """Return the sites from ``start_layer`` on."""
     count = len(record.sites)
     if not -count <= start_layer < count:
         raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
     return record.sites[start_layer % count :]
 
 
-# The relevance engine for attention inside windows (Swin): maps laid out over the whole grid, stages joined.
+# Attention inside windows (Swin)
 #
-# A map inside windows is a map over all tokens that is zero between windows. Where tokens are merged on the way, rows
-# of relevance are averaged the same way: R ← M·R. So R of the last stage has one column per patch of the first.
+# A map inside windows becomes a map over all tokens that is zero between windows. Where the model merges tokens, rows
+# of relevance are averaged in the same way: R ← M·R. So R of the last stage has one column per patch of the first.
 
 
 def over_windows(
@@ -193,7 +190,7 @@ def over_windows(
     with_residual: Callable[[AnyBQK], AnyBQK],
     start_layer: int = 0,
 ) -> Attribution:
-    """A_L ··· M ··· A_1 of maps with residual, read as the mean over the last tokens (what the head pools)."""
+    """Multiply maps with residual, A_L ··· M ··· A_1, and read the mean of the last tokens, which the head pools."""
     windows, sites = run.windows, run.record(grad=grad, multi_stream=True).sites
     relevance: AnyBQK | None = None
     stage = 0
@@ -212,7 +209,7 @@ def over_windows(
 def over_one_layer(
     run: Run, grad: bool, reduce: Callable[[Site], AnyBQK], layers: str | int | Sequence[int]
 ) -> Attribution:
-    """Chosen maps as they are, each read as the mean over its tokens and spread over the patches they are made of."""
+    """Read each chosen map as the mean over its tokens, spread over the patches that these are made of."""
     windows, choice = run.windows, partial(chosen_layers, layers)
     record = run.record(grad=True, multi_stream=True) if grad else run.layers_of(choice, multi_stream=True)
     sites, rows, whole = record.sites, [], None

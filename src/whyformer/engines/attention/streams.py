@@ -1,9 +1,8 @@
-"""The relevance engine for several streams: generic-attention rules 5-11 of Chefer, Gur & Wolf 2021 (ICCV).
+"""Rules for several streams of tokens: generic attention, eqs. 5-11 of Chefer, Gur & Wolf 2021 (ICCV), and rollout.
 
-R[s, t] is (B, N_s, N_t): relevance of positions of stream t for positions of stream s. Rows of s are updated only where
-s asks, so each attention call makes a new state of its query stream out of the states its queries and keys had seen
-(study/schedule.py). LXMERT's two directions from the same old states, DETR's and T5's decoders, and CLIP's two towers
-that never meet are all this one loop.
+R[s, t] is (B, N_s, N_t): relevance of positions of stream t for positions of stream s. An attention call updates the
+rows of its query stream s alone, from the states of its queries and keys at that time (study/schedule.py). One loop
+covers LXMERT, whose two directions start from the same states, the decoders of DETR and T5, and CLIP's separate towers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from whyformer.capture.fold import FoldedSite
 from whyformer.engines.attention.maps import chosen_layers, row_normalized
 from whyformer.errors import BadInput
 from whyformer.results.types import Record, Site
-from whyformer.shapes import BN, BQK, AnyBQK
+from whyformer.shapes import BQK, AnyBQK
 from whyformer.study.schedule import START, Link, Schedule, Step
 
 Maps = dict[tuple[str, str], Tensor]
@@ -25,7 +24,7 @@ Rows = dict[str, Tensor]  # key stream -> (B, N_query, N_key)
 
 
 def placed(map_BQK: BQK, site: Site | FoldedSite, step: Step, keep: Mapping[str, Tensor]) -> AnyBQK:
-    """A map over all positions of its two streams, padding zeroed; rows that were not asked for are zero."""
+    """Extend a map to all positions of its two streams; padding and rows that were not computed are zero."""
     if step.query not in keep:  # a stream without units of its own has no padding
         return map_BQK
     rows_BN, columns_BN = keep[step.query], keep[step.key]
@@ -40,7 +39,7 @@ def placed(map_BQK: BQK, site: Site | FoldedSite, step: Step, keep: Mapping[str,
 def placed_maps(
     record: Record, schedule: Schedule, keep: Mapping[str, Tensor], reduce: Callable[[Site], AnyBQK]
 ) -> dict[int, AnyBQK]:
-    """``reduce`` turns a site into one map; those that never reach the output are left out."""
+    """Return one map per site, made by ``reduce``, without the sites that never reach the output."""
     return {
         step.site: placed(reduce(record.sites[step.site]), record.sites[step.site], step, keep)
         for step in schedule.steps
@@ -48,13 +47,8 @@ def placed_maps(
     }
 
 
-def eye_of(keep_BN: BN, dtype: torch.dtype) -> BQK:
-    """The identity on real positions."""
-    return torch.diag_embed(keep_BN.to(dtype))
-
-
 def normalized(relevance_BNN: BQK, eye_BNN: BQK) -> BQK:
-    """R̄ = (R - I)/S + I, S the row sums (eqs. 8 and 9); where S = 0 the row stays that of I."""
+    """Return R̄ = (R - I)/S + I, where S are the row sums (eqs. 8 and 9); a row with S = 0 stays that of I."""
     # NOTE[DIFF] the authors' LXMERT code has no guard (one zero row makes everything NaN), their DETR code drops the
     # whole layer; here only the row itself is left as it was.
     return row_normalized(relevance_BNN - eye_BNN) + eye_BNN
@@ -68,12 +62,11 @@ def generic_relevance(
     normalize_cross: bool = True,
     self_in_rule_10: bool = True,
 ) -> Maps:
-    """Rules 6, 7, 10 and 11 over the schedule; ``maps`` are Ā of eq. 5 by site (sites left out change nothing)."""
+    """Apply rules 6, 7, 10 and 11 over the schedule. ``maps`` are Ā of eq. 5 by site; other sites change nothing."""
     state, _ = relevance_states(schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)
     final = {s: state(s, schedule.last(s)) for s in schedule.streams}
-    heard = {
-        s: schedule.reduced([s], schedule.links).streams for s in schedule.streams
-    }  # of others nothing can be known
+    # A stream has rows only for the streams that it is connected to.
+    heard = {s: schedule.reduced([s], schedule.links).streams for s in schedule.streams}
     return _folded(schedule, {(s, t): r for s, rows in final.items() for t, r in rows.items() if t in heard[s]})
 
 
@@ -85,19 +78,20 @@ def relevance_states(
     normalize_cross: bool = True,
     self_in_rule_10: bool = True,
 ) -> tuple[Callable[[str, int], Rows], dict[str, Tensor]]:
-    """What the rows of a stream had seen after each call, and the identity on each stream's real positions."""
+    """Return the rows of a stream after each call, and the identity on the real positions of each stream."""
     dtype = next(iter(maps.values())).dtype
-    eyes = {stream: eye_of(keep_BN, dtype) for stream, keep_BN in whole_keep(schedule, keep).items()}
-    for link in schedule.links:  # a placed token is nothing of its own
+    eyes = {stream: torch.diag_embed(keep_BN.to(dtype)) for stream, keep_BN in whole_keep(schedule, keep).items()}
+    for link in schedule.links:  # a placed token starts as positions of another stream
         eyes[link.into] = eyes[link.into] * _unplaced(link)
     states: dict[tuple[str, int], Rows] = {}
 
     def state(stream: str, after: int) -> Rows:
         if (stream, after) in states:
             return states[stream, after]
-        start = {t: eyes[t] if t == stream else _zeros(eyes, stream, t) for t in schedule.streams}
+        own = eyes[stream]
+        start = {t: own if t == stream else own.new_zeros(*own.shape[:2], eyes[t].shape[1]) for t in schedule.streams}
         link = schedule.link(stream)
-        if link is not None:  # it starts as what its positions had seen
+        if link is not None:
             seen = state(link.source, schedule.last(link.source))
             start = {t: r + _placed(link, r) @ seen[t] for t, r in start.items()}
         return states.setdefault((stream, START), start)
@@ -118,7 +112,7 @@ def relevance_states(
 
 
 def whole_keep(schedule: Schedule, keep: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Real positions of every stream, also of those that have no units of their own."""
+    """Return the real positions of every stream, including streams without units of their own."""
     like = next(iter(keep.values()))
     inner = {s: like.new_ones(len(like), n) for s, n in schedule.lengths.items() if s not in keep}
     return {**inner, **keep}
@@ -130,13 +124,13 @@ def _placed(link: Link, like: Tensor) -> Tensor:
 
 
 def _unplaced(link: Link) -> Tensor:
-    """(B, N, 1) tokens that are not placed."""
+    """Return (B, N, 1) tokens that are not placed."""
     assert link.placed_BNM is not None
     return link.placed_BNM.sum(2, keepdim=True) == 0
 
 
 def _folded(schedule: Schedule, maps: Maps) -> Maps:
-    """Columns of a placed stream are added to those of the tokens that its positions became."""
+    """Add the columns of a placed stream to those of the tokens that its positions became."""
     for link in schedule.links:
         columns_BMN = _placed(link, next(iter(maps.values()))).transpose(1, 2) > 0
         shares = columns_BMN / columns_BMN.sum(2, keepdim=True).clamp(min=1)
@@ -144,10 +138,6 @@ def _folded(schedule: Schedule, maps: Maps) -> Maps:
             if (s, link.source) in maps:
                 maps[s, link.into] = maps[s, link.into] + maps[s, link.source] @ shares.to(maps[s, link.into].dtype)
     return {pair: m for pair, m in maps.items() if set(pair) <= set(schedule.shown)}
-
-
-def _zeros(eyes: Mapping[str, Tensor], query: str, key: str) -> Tensor:
-    return eyes[query].new_zeros(len(eyes[query]), eyes[query].shape[1], eyes[key].shape[1])
 
 
 def _crossed(
@@ -171,14 +161,14 @@ def _crossed(
 def rollout_relevance(
     schedule: Schedule, layers: Mapping[int, AnyBQK], cross: Mapping[int, AnyBQK], keep: Mapping[str, Tensor]
 ) -> Maps:
-    """Rollout inside each stream, and from stream to stream by the last cross-attention: R_ss^T · A_cross · R_qq.
+    """Roll out each stream, and join two streams by their last cross-attention: R_ss^T · A_cross · R_qq.
 
-    ``layers`` are self-attention maps with residual, ``cross`` plain maps. R_ss and R_qq are what the queries and keys
-    of that cross-attention had been through. This is the baseline of Chefer et al.; the transpose is theirs.
+    ``layers`` are self-attention maps with residual, ``cross`` plain maps. R_ss and R_qq are the rollouts of the layers
+    before that cross-attention. This is the baseline of Chefer et al., including the transpose.
     """
     dtype = next(iter({**layers, **cross}.values())).dtype
     rolled: dict[tuple[str, int], Tensor] = {
-        (s, START): eye_of(k, dtype) for s, k in whole_keep(schedule, keep).items()
+        (s, START): torch.diag_embed(k.to(dtype)) for s, k in whole_keep(schedule, keep).items()
     }
     maps: Maps = {}
     for step in schedule.steps:
@@ -197,7 +187,9 @@ def rollout_relevance(
     for link in schedule.links:
         whole = maps[link.into, link.into]
         starts = whole @ _placed(link, whole)
-        for third in [t for s, t in maps if s == link.source and t != link.source]:  # what the placed stream had read
+        for third in [
+            t for s, t in maps if s == link.source and t != link.source
+        ]:  # streams that the placed one attends to
             maps[link.into, third] = starts @ maps[link.source, third]
         maps[link.into, link.source] = starts @ rolled[link.source, schedule.last(link.source)]
         maps[link.into, link.into] = whole * _unplaced(link).transpose(1, 2)
@@ -205,7 +197,7 @@ def rollout_relevance(
 
 
 def start_sites(schedule: Schedule, start_layer: int) -> set[int]:
-    """Sites from ``start_layer`` on, counted for each pair of streams; negative numbers count from the end."""
+    """Return the sites from ``start_layer`` on, counted for each pair of streams; negative: from the end."""
     chosen: set[int] = set()
     most = 0
     for s in schedule.streams:
@@ -219,7 +211,7 @@ def start_sites(schedule: Schedule, start_layer: int) -> set[int]:
 
 
 def layer_means(schedule: Schedule, maps: Mapping[int, AnyBQK], layers: str | int | Sequence[int]) -> Maps:
-    """For each pair of streams, the mean of the chosen layers (numbered among those of the pair)."""
+    """Return the mean of the chosen layers for each pair of streams; layers are numbered within the pair."""
     means: Maps = {}
     for s in schedule.shown:
         for t in schedule.shown:
@@ -230,7 +222,7 @@ def layer_means(schedule: Schedule, maps: Mapping[int, AnyBQK], layers: str | in
 
 
 def read_streams(maps: Maps, readout: Mapping[str, Tensor], keep: Mapping[str, Tensor]) -> Tensor:
-    """(B, N) the rows that feed the head, over the positions of all streams end to end."""
+    """Return (B, N) the weighted sum of the rows that feed the head, over the positions of all streams end to end."""
     parts = []
     for t, keep_BN in keep.items():
         total = torch.zeros(keep_BN.shape, device=keep_BN.device)

@@ -51,7 +51,7 @@ class MultiStream(InputSpace):
     def logits(self, batch: Batch, points: Tensor) -> Tensor:
         floats, swaps = {}, []
         for stream_input, numbers, dtype in zip(self.stream_inputs, self.split(points), self.dtypes, strict=True):
-            swap = stream_input.swap(batch, partial(_instead, numbers.to(dtype)))
+            swap = stream_input.swap(batch, partial(lambda given, _: given.clone(), numbers.to(dtype)))
             if swap is None:
                 floats[stream_input.name] = numbers.to(dtype)
             else:
@@ -197,10 +197,6 @@ def _layout(run: Run) -> dict[str, slice]:
     rest = run.length - tokens
     sizes = {"image": rest, "text": tokens} if run.study.front else {"text": tokens, "image": rest}
     return slices(sizes)
-
-
-def _instead(numbers: Tensor, embedding: Tensor) -> Tensor:
-    return numbers.clone()  # some models write into what they looked up
 
 
 # Which place an option names.
