@@ -84,7 +84,7 @@ def _weighted(site: Site, weight_BH: Tensor) -> BQK:
 
 
 def _cells(run: Run, site: Site, region: str) -> Tensor:
-    """(B, Q, K) ones where the gradient is averaged; padding is never among them."""
+    """Return (B, Q, K) ones where the gradient is averaged; padding is always zero."""
     cells_BQK = real(torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32), run.keep_BN, site)
     if region == "all":
         return cells_BQK
@@ -98,7 +98,7 @@ def _cells(run: Run, site: Site, region: str) -> Tensor:
 
 
 def _window_cam(run: Run, site: Site) -> BQK:
-    """Heads are weighted by their mean gradient over all windows of an image."""
+    """Weight heads by their mean gradient over all windows of an image."""
     assert site.attention_grad_BHQK is not None
     per_window_BH = site.attention_grad_BHQK.float().mean((2, 3))
     per_image = per_window_BH.view(run.batch.size, -1, site.heads).mean(1, keepdim=True)

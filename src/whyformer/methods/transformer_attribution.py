@@ -47,9 +47,17 @@ def transformer_attribution(
     entries of R can be large without meaning, since the rules divide by sums that come close to zero.
     """
     require_readable(run.study)
+    dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
+    names, axes = module_names(run.modality.model), run.study.batch_axes
+    rules = AlphaBeta(run.batch.size, names, axes, positions=run.length, dtype=dtype)
+    trace = run.traced(rules, dtype)
+    warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     if variant == "lrp":
-        return _at_tokens(run)
-    record, warnings = _relevance(run)
+        return _at_tokens(run, trace, warnings)
+    relevances = run.differentiated(trace, [site.attention for site in rules.sites])
+    # The relevance of every attention map, in the place where a record has the gradient.
+    record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
+    require_sites(record)
     sites = maps_of(record, -1 if variant == "last_layer" else start_layer)
     gradients = maps_of(run.record(grad=True), start_layer) if variant == "full" else [None] * len(sites)
     layers = []
@@ -63,7 +71,7 @@ def transformer_attribution(
 
 
 def _over_heads(site: Site, gradient: Site | None) -> BQK:
-    """mean_h max(0, G ∘ R): clamp, then head mean."""
+    """Return mean_h max(0, G ∘ R): clamp, then head mean."""
     relevance_BHQK = site.attention_grad_BHQK
     assert relevance_BHQK is not None
     if gradient is not None:
@@ -72,29 +80,10 @@ def _over_heads(site: Site, gradient: Site | None) -> BQK:
     return relevance_BHQK.clamp(min=0).mean(1).float()
 
 
-def _relevance(run: Run) -> tuple[Record, list[list[str]]]:
-    """The relevance of every attention map, in the place where a record has the gradient."""
-    rules, trace = _traced(run)
-    warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
-    relevances = run.differentiated(trace, [site.attention for site in rules.sites])
-    record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
-    require_sites(record)
-    return record, warnings
-
-
-def _at_tokens(run: Run) -> Attribution:
+def _at_tokens(run: Run, trace: Traced, warnings: list[list[str]]) -> Attribution:
     # NOTE[DIFF] the authors' "full LRP" of a ViT goes on to the pixels, through the patch embedding.
-    rules, trace = _traced(run)
-    warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     (relevance,) = run.differentiated(trace, [trace.tokens()])
     run.require_input_slopes()
     detail_BND = trace.batch_first(relevance).float()
     scores = detail_BND.sum(2) * run.keep_BN
     return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=warnings, signed=True)
-
-
-def _traced(run: Run) -> tuple[AlphaBeta, Traced]:
-    dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
-    names, axes = module_names(run.modality.model), run.study.batch_axes
-    rules = AlphaBeta(run.batch.size, names, axes, positions=run.length, dtype=dtype)
-    return rules, run.traced(rules, dtype)

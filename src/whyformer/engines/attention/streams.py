@@ -107,7 +107,13 @@ def relevance_states(
             states[step.query, step.site] = {t: r + torch.bmm(layer, r) for t, r in rows.items()}
         else:
             others = state(step.key, step.key_after)
-            states[step.query, step.site] = _crossed(step, layer, rows, others, eyes, normalize_cross, self_in_rule_10)
+            asking, other = rows[step.query], others[step.key]
+            if normalize_cross:
+                asking, other = normalized(asking, eyes[step.query]), normalized(other, eyes[step.key])
+            between = asking.transpose(1, 2) @ layer @ other if self_in_rule_10 else layer  # eq. 10
+            # Eq. 11 for the query stream itself, and in the same way for any third stream that the keys attend to.
+            crossed = {t: r + (between if t == step.key else layer @ others[t]) for t, r in rows.items()}
+            states[step.query, step.site] = crossed
     return state, eyes
 
 
@@ -140,24 +146,6 @@ def _folded(schedule: Schedule, maps: Maps) -> Maps:
     return {pair: m for pair, m in maps.items() if set(pair) <= set(schedule.shown)}
 
 
-def _crossed(
-    step: Step,
-    layer: BQK,
-    rows: Rows,
-    others: Rows,
-    eyes: Mapping[str, Tensor],
-    normalize_cross: bool,
-    self_in_rule_10: bool,
-) -> Rows:
-    s, q = step.query, step.key
-    asking, other = rows[s], others[q]
-    if normalize_cross:
-        asking, other = normalized(asking, eyes[s]), normalized(other, eyes[q])
-    between = asking.transpose(1, 2) @ layer @ other if self_in_rule_10 else layer  # eq. 10
-    # Eq. 11 for the query stream itself, and in the same way for any third stream that the keys had seen.
-    return {t: r + (between if t == q else layer @ others[t]) for t, r in rows.items()}
-
-
 def rollout_relevance(
     schedule: Schedule, layers: Mapping[int, AnyBQK], cross: Mapping[int, AnyBQK], keep: Mapping[str, Tensor]
 ) -> Maps:
@@ -187,9 +175,8 @@ def rollout_relevance(
     for link in schedule.links:
         whole = maps[link.into, link.into]
         starts = whole @ _placed(link, whole)
-        for third in [
-            t for s, t in maps if s == link.source and t != link.source
-        ]:  # streams that the placed one attends to
+        # Streams that the placed one attends to
+        for third in [t for s, t in maps if s == link.source and t != link.source]:
             maps[link.into, third] = starts @ maps[link.source, third]
         maps[link.into, link.source] = starts @ rolled[link.source, schedule.last(link.source)]
         maps[link.into, link.into] = whole * _unplaced(link).transpose(1, 2)
@@ -198,16 +185,11 @@ def rollout_relevance(
 
 def start_sites(schedule: Schedule, start_layer: int) -> set[int]:
     """Return the sites from ``start_layer`` on, counted for each pair of streams; negative: from the end."""
-    chosen: set[int] = set()
-    most = 0
-    for s in schedule.streams:
-        for t in schedule.streams:
-            sites = schedule.between(s, t)
-            most = max(most, len(sites))
-            chosen |= set(sites[start_layer:] if start_layer >= 0 else sites[max(len(sites) + start_layer, 0) :])
+    pairs = [schedule.between(s, t) for s in schedule.streams for t in schedule.streams]
+    most = max(map(len, pairs), default=0)
     if not -most <= start_layer < most:
         raise BadInput(f"start_layer={start_layer}: the model has {most} layers, numbered 0 to {most - 1}.")
-    return chosen
+    return {site for sites in pairs for site in sites[start_layer:]}
 
 
 def layer_means(schedule: Schedule, maps: Mapping[int, AnyBQK], layers: str | int | Sequence[int]) -> Maps:
