@@ -18,6 +18,7 @@ BY_NAME = {
     "job_soak",
     "language",
     "known_truth",
+    "mutations",
     "needle",
     "recommend_budget",
     "recommendation",
