@@ -72,7 +72,7 @@ STUDIED += ["folded_heads", "lxmert", "clip", "t5", "whisper", "llava"]
 
 @pytest.mark.parametrize("name", STUDIED)
 def test_passes_are_counted_as_they_are_run(name: str) -> None:
-    """One of each kind; those of the first explanation are counted on every model (study/test_first_gradients.py)."""
+    """One of each kind; those of the first explanation are counted on every model (study/test_first_explanation.py)."""
     case = CASES[name]
     model = case.build(case.implementations[0])
     with counted(model) as calls:
