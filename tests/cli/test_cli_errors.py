@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from tests.cli.test_cli import run
 from tests.concepts.textures import FOLDER
 from whyformer.demo import model_folder
 
+ESCAPE = "\x1b]0;owned\x07\x9b31m\u202e"
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # The command line, its exit code, and words of the message. Models that are not there are never reached.
 REFUSED = [
     ("frobnicate", 2, "No such command"),
@@ -155,3 +159,62 @@ def test_a_folder_without_its_tokenizer_or_weights(tmp_path: Path, photo: Path) 
     assert "image processor" in run("explain", "image", photo, "--model", tmp_path, code=1).stderr
     (tmp_path / "model.safetensors").unlink()
     assert "weights" in run("explain", "image", photo, "--model", tmp_path, code=1).stderr
+
+
+# What would steer a terminal is shown as symbols: in results, errors and wrong usage.
+
+STEERING = [  # ESC stands for what steers
+    ("explain text a -m gradESC", 1),
+    ("explain text a -t posiESC", 1),
+    ("explain text a --model ./noESC/", 1),
+    ("explain text a --model noESC", 1),
+    ("explain text a --scalar ESC", 1),
+    ("explain text a -o heads=ESC -m raw_attention", 1),
+    ("explain image ESC.png --model ./nowhere/", 1),
+    ("explain table ESC.csv", 1),
+    ("explain table --model ESC.py:load", 1),
+    ("explain table --model ESC:load", 1),
+    ("methods ESC", 1),
+    ("metrics ESC", 1),
+    ("heads --what ESC", 1),
+    ("recommend --scope ESC", 1),
+    ("compare --metric ESC", 1),
+    ("check a -c ESC", 1),
+    ("explain ESC.jpg", 1),
+    ("ESC", 2),
+    ("--ESC", 2),
+    ("explain --ESC", 2),
+    ("explain text --ESC", 2),
+    ("explain text a --out x.ESC", 2),
+    ("explain text a --out ESC/x.html", 2),
+    ("explain text a --option ESC", 2),
+    ("explain text a --by ESC", 2),
+    ("explain text a --batch-size ESC", 2),
+    ("explain text --file ESC", 2),
+    ("tcav --random ESC", 2),
+    ("demo --out ESC", 2),
+]
+
+
+@pytest.mark.parametrize(("command", "code"), STEERING)
+def test_refusals_steer_nothing(command: str, code: int) -> None:
+    shown = run(*command.replace("ESC", ESCAPE).split(" "), code=code).stderr
+    assert not RAW.search(shown), repr(shown)
+    assert shown.startswith("Error: ") if code == 1 else "Error: " in shown
+
+
+def test_texts_and_names_of_files(tmp_path: Path) -> None:
+    text = f"I like\x1b[2J the {ESCAPE}movie"
+    shown = run("explain", "text", text, "-m", "random", "-m", "raw_attention")
+    assert not RAW.search(shown.stdout)
+    assert "␛[2J" in shown.stdout
+    out = tmp_path / f"why{ESCAPE}.html"
+    assert "why␛]0;owned␇⟨U+009B⟩31m⟨U+202E⟩.html" in run("explain", "text", "a", "--out", out).stderr
+    assert out.is_file()
+
+
+def test_json_is_what_it_was() -> None:
+    text = f"I like the {ESCAPE}movie"
+    shown = run("explain", "text", text, "-m", "random", "--json").stdout
+    assert not RAW.search(shown)
+    assert json.loads(shown)[0]["units"]["text"] == text

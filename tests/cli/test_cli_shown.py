@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -88,13 +89,17 @@ def test_shown(
     monkeypatch.chdir(folder)
     places = {"VIT": vit_folder, "PHOTO": photo, "TEXTURES": FOLDER}
     asked = [places.get(word, word) for word in shlex.split(command)]
-    if "--out" in asked:
-        asked[-1] = tmp_path / str(asked[-1])
+    out = tmp_path / str(asked[-1])
+    asked[-1] = out if "--out" in asked else asked[-1]
     shown = run(*asked).stdout
     missing = [each for each in words.split("|") if each.strip() not in " ".join(shown.split())]
     assert not missing and "\x1b" not in shown
     assert max(len(line) for line in shown.splitlines()) <= 80
-    assert "--out" not in asked or Path(asked[-1]).stat().st_size > 5000
+    if "--out" in asked:
+        assert out.stat().st_size > (50_000 if out.name == "c.png" else 5000)
+    if out.suffix == ".html":  # a section for each picture that was printed
+        titles = re.findall(r"^.+ ──+$", shown, re.MULTILINE)
+        assert out.read_text(encoding="utf-8").count('<section class="wf-view">') == len(titles)
 
 
 def test_a_question_and_its_answer(folder: Path) -> None:

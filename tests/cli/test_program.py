@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli_symbols import ESCAPE, RAW
+from tests.cli.test_cli_errors import ESCAPE, RAW
 from tests.cli.test_cli_trust import of_unknown_kind
 
 COMMANDS = """
