@@ -17,7 +17,7 @@ import numpy as np
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.evaluate.compare import compare
 from whyformer.registry import list_methods
-from whyformer.results.types import Explanation, Generation, Target, Units
+from whyformer.results.types import Choice, Explanation, Generation, Target, Units
 from whyformer.serve.drawn import aim_of, numbers_of, require_same_answer, results_of, stored, subject_of
 from whyformer.serve.models import MANY_UNITS, ServedModel, erasable, first_of, is_dear
 from whyformer.serve.safety import Compare, Explain, Input, Predict
@@ -30,7 +30,9 @@ from whyformer.views.image_marks import frames_of, shrunk
 def difference(before: Sequence[Explanation], after: Sequence[Explanation]) -> dict[str, Any]:
     """Of explanations of two inputs, those that answer one question; the first ones where none do."""
     one, two = next(((b, a) for b in before for a in after if _asked(b) == _asked(a)), (before[0], after[0]))
-    said = [_probabilities(e.prediction) for e in (one, two)]
+    said: list[dict[str, float | None]] = [
+        {str(choice): choice.probability for choice in _choices(e.prediction)} for e in (one, two)
+    ]
     names = list(dict.fromkeys([*said[1], *said[0]]))
     classes = [{"label": name, "before": said[0].get(name), "after": said[1].get(name)} for name in names]
     return {
@@ -48,9 +50,8 @@ def _asked(explanation: Explanation) -> tuple[Any, ...]:
     return explanation.method, explanation.target, explanation.scalar, explanation.options
 
 
-def _probabilities(prediction: Target) -> dict[str, float | None]:
-    listed: dict[str, float | None] = {str(prediction): prediction.probability}
-    return listed | {str(choice): choice.probability for choice in prediction.next or ()}
+def _choices(prediction: Target) -> list[Target | Choice]:
+    return [prediction, *(prediction.next or ())]
 
 
 def _units(before: Explanation, after: Explanation) -> list[dict[str, Any]]:
@@ -86,7 +87,11 @@ def predicted(served: ServedModel, asked: Predict, store: Store) -> dict[str, An
         raise BadInput("a probability as target is for detectors.")
     result = served.explainer.explain(served.opened(asked.input, store), method="random", target=asked.target)
     first = first_of(result)
-    told: dict[str, Any] = {"prediction": said_by(first.prediction), "units": list(first.units.labels)}
+    said, *others = [
+        {"label": str(choice), "index": choice.index, "probability": choice.probability}
+        for choice in _choices(first.prediction)
+    ]
+    told: dict[str, Any] = {"prediction": said | {"next": others}, "units": list(first.units.labels)}
     told |= {"scalar": first.scalar, "value": float(first.value), "erasable": erasable(first.units)}
     if isinstance(result, list):
         told["items"] = [_item(each) for each in result]
@@ -102,12 +107,6 @@ def _item(explanation: Explanation) -> dict[str, Any]:
         "query": explanation.target.position if frames else None,
         "box": list(frames[0].box) if frames else None,
     }
-
-
-def said_by(prediction: Target) -> dict[str, Any]:
-    others = [{"label": str(c), "index": c.index, "probability": c.probability} for c in prediction.next or ()]
-    first = {"label": str(prediction), "index": prediction.index, "probability": prediction.probability}
-    return first | {"next": others}
 
 
 def explained(served: ServedModel, question: Explain, store: Store) -> Working:

@@ -321,7 +321,9 @@ class ServedModel:
             trouble = None if self.troubles is None else self.troubles.get(name)
             told: dict[str, Any] = {"name": name, "cost": method.cost_text, "looks_at": method.specificity}
             told |= {each: getattr(method, each) for each in ("idea", "paper", "signed", "class_specific")}
-            told |= {"options": {key: _plain(option.default) for key, option in method.options.items()}}
+            defaults = {key: option.default for key, option in method.options.items()}
+            plain = (bool, int, float, str, type(None))
+            told |= {"options": {key: v if isinstance(v, plain) else str(v) for key, v in defaults.items()}}
             told |= {"default": name == self.default, "applies": None if trouble is None else not trouble}
             listed.append(told | {"reason": trouble or None})
         return listed
@@ -364,10 +366,6 @@ def _shown(sample: Any) -> Any:
         texts = [part if isinstance(part, str) else "\n".join(part) for part in words]
         return texts if isinstance(sample[0], str) else texts[0] if texts else None
     return sample
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 class Models:

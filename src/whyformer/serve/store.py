@@ -33,10 +33,6 @@ CREATE TABLE pictures (id TEXT PRIMARY KEY, made REAL NOT NULL, data BLOB NOT NU
 """
 
 
-def new_id() -> str:
-    return secrets.token_urlsafe(9)
-
-
 @dataclass(frozen=True)
 class Entry:
     """One answer: the question, and what came out as plain data (``Result.to_dict``), one per method."""
@@ -52,7 +48,7 @@ class Entry:
     beside: dict[str, Any] = field(default_factory=dict)  # the difference from another one, and the like
     parent: str | None = None  # of trust and heads: the result that they are about
     picture: str | None = None  # or sound: what was uploaded
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     made: float = field(default_factory=time.time)
 
     def listed(self) -> dict[str, Any]:
@@ -111,7 +107,8 @@ class Store:
         packed = zlib.compress(json.dumps(body, ensure_ascii=True).encode(), 6)
         values = [getattr(entry, name) for name in COLUMNS]
         with self._using() as connection:
-            if entry.parent is not None and not _is_there(connection, entry.parent):
+            there = connection.execute("SELECT 1 FROM results WHERE id = ?", [entry.parent]).fetchone()
+            if entry.parent is not None and there is None:
                 raise NotOffered("the result that this is about was deleted meanwhile.")
             places = ", ".join("?" * (len(COLUMNS) + 1))
             connection.execute(f"INSERT INTO results ({', '.join(COLUMNS)}, body) VALUES ({places})", [*values, packed])
@@ -183,7 +180,3 @@ class Store:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
-
-
-def _is_there(connection: sqlite3.Connection, identity: str) -> bool:
-    return connection.execute("SELECT 1 FROM results WHERE id = ?", [identity]).fetchone() is not None

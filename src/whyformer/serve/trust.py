@@ -61,7 +61,9 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
         yield
     # Other jobs run between two units of work, so the model is borrowed within one: all curves are drawn here.
     with games_of(served.explainer, [raw], **judged) as games:
-        curves = _curves(games, shown, _value(served, explanation))
+        # What the curves are of (evaluate/games.py): a model without classes has no probability.
+        likely = explanation.prediction.probability is not None or served.kind == "detector"
+        curves = _curves(games, shown, "probability" if likely else "value")
         parts, game, held = games.parts[0], games.game(0), list(games.doubts()) if games.hold is not None else []
         areas = [area(game.values(without_top(each.scores[parts], FRACTIONS)), FRACTIONS) for each in others]
     yield
@@ -111,11 +113,6 @@ def _curves(games: Games, explanations: list[Explanation], value: str) -> dict[s
             "random": [number_of(min(areas)), number_of(sum(areas) / len(areas)), number_of(max(areas))],
         }
     return told
-
-
-def _value(served: ServedModel, explanation: Explanation) -> str:
-    """What the curves are of (evaluate/games.py): a model without classes has no probability."""
-    return "probability" if explanation.prediction.probability is not None or served.kind == "detector" else "value"
 
 
 def _findings(

@@ -60,7 +60,9 @@ def groups_of(units: Units, by: str) -> list[Group]:
     members: list[list[int]] = []
     groups: list[Group] = []
     for i in range(len(units)):
-        if i and (_same_word(units, i, by) or _inside(units, i)):
+        spans = units.spans
+        inside = i and spans is not None and spans[i][0] < spans[i - 1][1] <= spans[i][1]  # of one character
+        if i and (inside or _same_word(units, i, by)):
             members[-1].append(i)
         else:
             members.append([i])
@@ -91,11 +93,6 @@ def _same_word(units: Units, i: int, by: str) -> bool:
         return True
     start = units.spans[i][0]  # some tokenizers number what follows a line break as the word before it
     return not units.text[max(0, start - 1) : start + 1][:1].isspace() and not units.text[start].isspace()
-
-
-def _inside(units: Units, i: int) -> bool:
-    """It has letters of the unit before (one character in several tokens)."""
-    return units.spans is not None and units.spans[i][0] < units.spans[i - 1][1] <= units.spans[i][1]
 
 
 def _role(units: Units, i: int) -> str:

@@ -411,9 +411,8 @@ def _numbered(mark: Matrix, width: int, coloured: bool) -> RenderableType:
     lines = [Text(f"rows: {mark.row_axis}; columns: {mark.column_axis}", style="dim")]
     for start in range(0, columns, step):
         shown = range(start, min(start + step, columns))
-        heads = "".join(
-            _to_the_right(mark.column_labels[c] if by_name and mark.column_labels else str(c)) for c in shown
-        )
+        named = [mark.column_labels[c] if by_name and mark.column_labels else str(c) for c in shown]
+        heads = "".join(" " * (NUMBER - 1 - cell_len(name)) + f"{name} " for name in named)
         lines.append(Text(" " * (label_width + 1) + heads, style="dim", no_wrap=True))
         for r, (row, told) in enumerate(zip(mark.values, mark.told(), strict=True)):
             label = names[r] if names else ""
@@ -427,10 +426,6 @@ def _numbered(mark: Matrix, width: int, coloured: bool) -> RenderableType:
         names_across = ", ".join(f"{i} {label}" for i, label in enumerate(mark.column_labels))
         lines.append(Text(f"columns: {names_across}", style="dim"))
     return Group(*lines)
-
-
-def _to_the_right(label: str) -> str:
-    return " " * (NUMBER - 1 - cell_len(label)) + label + " "
 
 
 def _shade(value: float, scale: Scale) -> str:
