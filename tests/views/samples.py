@@ -51,6 +51,13 @@ def text(
     return explanation.replace(**changes)
 
 
+def long_text(size: int) -> Explanation:
+    """Words w0, w1, …, the last with the highest score, and a map between them."""
+    units = Units(tuple(f"w{i}" for i in range(size)), (False,) * size, ("text",) * size)
+    matrix = np.random.default_rng(0).random((size, size), dtype=np.float32)
+    return text(scores=np.linspace(0, 1, size)).replace(units=units, matrix=matrix, readout="")
+
+
 def image(method: str = "generic_attention", *, signed: bool = False, **changes: Any) -> Explanation:
     rows, columns = GRID
     count = rows * columns

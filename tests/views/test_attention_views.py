@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -57,19 +58,41 @@ def test_one_query_row_gets_its_own_label() -> None:
     assert shown.row_labels == ("c",)
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"site": 7}, "2 sites"),
-        ({"head": 5}, "0 to 1"),
-        ({"head": "median"}, "'mean' or 'max'"),
-        ({"row": 2}, "2 inputs"),
-        ({"labels": ["a"]}, "labels for 4 rows"),
-    ],
+MATRIX = np.eye(len(samples.TOKENS), dtype=np.float32) * 9 + 0.5
+PARTS = {("text", "text"): MATRIX, ("text", "image"): np.ones((len(MATRIX), 3), np.float32)}
+STREAMS = Record(
+    (
+        Site("a", "self", ("text", "text"), samples.attention()),
+        Site("b", "cross", ("text", "image"), samples.attention(keys=6)),
+    ),
+    torch.zeros(1, 2),
 )
-def test_attention_map_refuses(how: dict[str, object], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        attention_map(samples.encoder_record(), **how)
+OVER_IMAGE = Record(
+    (Site("vit", "self", ("", ""), samples.attention(heads=3, queries=13, keys=13)),), torch.zeros(1, 2)
+)
+WINDOWS = Record((Site("swin", "self", ("", ""), samples.attention(batch=6), windows=3),), torch.zeros(2, 2))
+REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: attention_map(samples.encoder_record(), site=7), BadInput, "2 sites"),
+    (lambda: attention_map(samples.encoder_record(), head=5), BadInput, "0 to 1"),
+    (lambda: attention_map(samples.encoder_record(), head="median"), BadInput, "'mean' or 'max'"),
+    (lambda: attention_map(samples.encoder_record(), row=2), BadInput, "2 inputs"),
+    (lambda: attention_map(samples.encoder_record(), labels=["a"]), BadInput, "labels for 4 rows"),
+    (lambda: attention_streams(STREAMS, {"text": ["a"]}), BadInput, "positions of 'text'"),
+    (lambda: attention_streams(STREAMS, layer=3), BadInput, "has 1 sites"),
+    (lambda: heads_over_image(WINDOWS, samples.image().units), NotOffered, "windows"),
+    (lambda: heads_over_image(OVER_IMAGE, samples.text()), BadInput, "grid"),
+    (lambda: heads_over_image(samples.encoder_record(), samples.image().units), BadInput, "not the same input"),
+    (lambda: heads_over_image(OVER_IMAGE, samples.image().units, query=40), BadInput, "query"),
+    (lambda: relevance_map(samples.text()), NotOffered, "generic_attention has no map"),
+    (lambda: relevance_map(samples.text(matrix=PARTS), ("image", "text")), UnknownName, "pair of streams"),
+    (lambda: norms_scatter([]), BadInput, "nothing to draw"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED, ids=[message for _, _, message in REFUSED])
+def test_refusals(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_heads_grid_has_layers_down_and_heads_across_on_one_scale() -> None:
@@ -171,16 +194,11 @@ def test_layers_with_fewer_heads_leave_room() -> None:
 
 
 def test_windows_count_as_one_input_each() -> None:
-    maps = samples.attention(batch=6)
-    site = Site("swin", "self", ("", ""), maps, windows=3)
-    record = Record((site,), torch.zeros(2, 2))
-    view = attention_map(record, head=0, row=1)
+    view = attention_map(WINDOWS, head=0, row=1)
     (shown,) = matrices(view)
-    np.testing.assert_array_equal(shown.values, maps[3, 0].numpy())
+    np.testing.assert_array_equal(shown.values, WINDOWS.sites[0].attention_BHQK[3, 0].numpy())
     assert "the first of 3" in [fact.value for fact in view.facts]
-    assert "of windows the first" in heads_grid(record).facts[1].value
-    with pytest.raises(NotOffered, match="windows"):
-        heads_over_image(record, samples.image().units)
+    assert "of windows the first" in heads_grid(WINDOWS).facts[1].value
 
 
 def test_encoder_decoder_and_cross_maps() -> None:
@@ -201,49 +219,26 @@ def test_encoder_decoder_and_cross_maps() -> None:
 
 
 def test_streams_that_are_known_give_the_names() -> None:
-    sites = (
-        Site("a", "self", ("text", "text"), samples.attention()),
-        Site("b", "cross", ("text", "image"), samples.attention(keys=6)),
-    )
-    view = attention_streams(Record(sites, torch.zeros(1, 2)))
+    view = attention_streams(STREAMS)
     assert [p.title for p in view.panels] == ["text self-attention", "text looks at image"]
-    with pytest.raises(BadInput, match="positions of 'text'"):
-        attention_streams(Record(sites, torch.zeros(1, 2)), {"text": ["a"]})
-    with pytest.raises(BadInput, match="has 1 sites"):
-        attention_streams(Record(sites, torch.zeros(1, 2)), layer=3)
 
 
 def test_heads_over_image() -> None:
-    units = samples.image().units
-    maps = samples.attention(heads=3, queries=len(units), keys=len(units))
-    record = Record((Site("vit", "self", ("", ""), maps),), torch.zeros(1, 2))
-    view = heads_over_image(record, units, samples.picture(), query=2)
+    view = heads_over_image(OVER_IMAGE, samples.image().units, samples.picture(), query=2)
+    maps = OVER_IMAGE.sites[0].attention_BHQK
     together = view.panels[0].marks[0]
     assert together.names == ("head 0", "head 1", "head 2")
     np.testing.assert_array_equal(together.maps_RC[1].ravel(), maps[0, 1, 2, 1:].numpy())
     assert len(view.panels) == 4
     assert "position 2, patch 0,1" in [f.value for f in view.facts]
-    with pytest.raises(BadInput, match="grid"):
-        heads_over_image(record, samples.text())
-    with pytest.raises(BadInput, match="not the same input"):
-        heads_over_image(samples.encoder_record(), units)
-    with pytest.raises(BadInput, match="query"):
-        heads_over_image(record, units, query=40)
 
 
 def test_relevance_map() -> None:
-    count = len(samples.TOKENS)
-    matrix = np.eye(count, dtype=np.float32) * 9 + 0.5
-    (shown,) = matrices(relevance_map(samples.text(matrix=matrix)))
+    (shown,) = matrices(relevance_map(samples.text(matrix=MATRIX)))
     assert shown.row_labels == samples.TOKENS
     assert shown.scale.high == 0.5  # the diagonal does not count
-    with pytest.raises(NotOffered, match="generic_attention has no map"):
-        relevance_map(samples.text())
-    parts = {("text", "text"): matrix, ("text", "image"): np.ones((count, 3), np.float32)}
-    assert len(matrices(relevance_map(samples.text(matrix=parts)))) == 2
-    assert len(matrices(relevance_map(samples.text(matrix=parts), ("text", "image")))) == 1
-    with pytest.raises(UnknownName, match="pair of streams"):
-        relevance_map(samples.text(matrix=parts), ("image", "text"))
+    assert len(matrices(relevance_map(samples.text(matrix=PARTS)))) == 2
+    assert len(matrices(relevance_map(samples.text(matrix=PARTS), ("text", "image")))) == 1
 
 
 LEVELS = ("attn", "attn_res", "attn_res_ln")
@@ -288,8 +283,6 @@ def test_points_are_one_per_layer_head_and_token(tmp_path: Path) -> None:
     assert len(mark.groups[0].x) == max(len(x) for x, _ in points.values()), "the crowd is drawn first, below"
     assert mark.log_x
     assert view.save(tmp_path / "weights.html").stat().st_size > 5_000
-    with pytest.raises(BadInput, match="nothing to draw"):
-        norms_scatter([])
 
 
 def test_levels_stand_side_by_side_on_one_scale(tmp_path: Path) -> None:

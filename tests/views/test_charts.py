@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,11 +56,6 @@ def test_wide_tables_go_on_below() -> None:
     assert all(len(line) <= 60 for line in shown.splitlines())
     assert shown.count("method") > 1
     assert all(f"a long heading {i}" in shown for i in range(8))
-
-
-def test_figures_are_drawn(tmp_path: Path) -> None:
-    for ending in ("png", "svg"):
-        assert page().save(tmp_path / f"x.{ending}").stat().st_size > 3000
 
 
 def test_ticks_are_round_numbers() -> None:

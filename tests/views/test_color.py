@@ -14,7 +14,6 @@ from rich.console import Console
 from tests.views import samples
 from whyformer.errors import BadInput, UnknownName
 from whyformer.views import side_by_side, view_of
-from whyformer.views.header import decimals
 from whyformer.views.marks import Heat, Ranking, Scale, TokenRun
 from whyformer.views.scales import (
     DIVERGING,
@@ -160,11 +159,3 @@ def test_with_sixteen_colours_blocks_say_it(system: Any, coloured: bool) -> None
     console.print(PageOnTerminal(view_of(samples.text())._page()))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", buffer.getvalue())
     assert ("▃" in shown) is not coloured and ("\x1b[38" in buffer.getvalue()) is coloured
-
-
-def test_columns_of_scores_line_up() -> None:
-    assert decimals([0.00099815]) == 6
-    assert decimals([1.03, 0.1]) == 2
-    assert decimals([12345.6]) == 0
-    assert decimals([0.0]) == 1
-    assert decimals([]) == 1

@@ -22,15 +22,9 @@ PICTURES = {
     "image_side_by_side": lambda: side_by_side([samples.image(), samples.image("grad_sam")], image=samples.picture()),
     "four_methods": lambda: side_by_side([samples.text(m) for m in ("a_method", "b", "c", "d")]),
     "dollars": lambda: view_of(samples.text(warnings=("costs $5 or $10, x_i^2",))),
-    "long": lambda: view_of(long_text()),
+    "long": lambda: view_of(samples.long_text(60)),
 }
 ALL = {**VIEWS, **PICTURES}
-
-
-def long_text() -> object:
-    words = tuple(f"word{i}" for i in range(60))
-    units = samples.Units(words, (False,) * 60, ("text",) * 60)
-    return samples.text().replace(units=units, scores=np.linspace(0, 1, 60).astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ALL)

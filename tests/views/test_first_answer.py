@@ -34,7 +34,7 @@ from whyformer.views.terminal.terminal_page import text
 from whyformer.views.text_marks import folded_units, folded_words
 from whyformer.views.view import Page
 
-SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
+SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
 PARIS = Target(7, " Paris")
 ANSWERS = {
     "classes": (samples.text(prediction=SAID), "positive (96.9 %), next negative (3.1 %)"),
@@ -87,7 +87,9 @@ def test_what_was_explained_how_and_at_what_cost(tell: Callable[..., str], how: 
 @pytest.mark.parametrize("task", ANSWERS)
 def test_the_answer_has_what_the_model_knows_of_it(task: str) -> None:
     explanation, words = ANSWERS[task]
-    assert answer(explanation).value == words and view_of(explanation).facts == (answer(explanation),)
+    assert answer(explanation).value == words
+    for view in (view_of(explanation), side_by_side([explanation, explanation.replace(method="other")])):
+        assert view.facts == (answer(explanation),)
 
 
 @pytest.mark.parametrize("target", [Target(0, "negative"), Target(1, "positive"), Target(0, "negative", 1, "positive")])
@@ -115,6 +117,15 @@ def test_the_ends_of_a_scale_are_numbers_as_bars_have_them() -> None:
     assert ends(Scale(0.99123, 0.99131)) == ("0.99123", "0.99131")  # not 0.991 twice
     assert ends(Scale(0.0, 8.1234e14)) == ("0", "8.12e14") and ends(Scale(0, 120000.0)) == ("0", "120000")
     assert ends(Scale(-0.5, 0.5, True, shares=True)) == ("-50.0 %", "50.0 %")
+
+
+def test_scores_of_a_column_have_the_same_decimals_or_one_power_of_ten() -> None:
+    """A product of norms through many layers reaches 8e14."""
+    columns = ([0.00099815], [1.03, 0.1], [12345.6], [0.0], [])
+    assert [decimals(column) for column in columns] == [6, 2, 0, 1, 1]
+    scores = [8.1234e14, -3.1e13, 1.0]
+    assert [fixed(score, decimals(scores)) for score in scores] == ["8.12e14", "-0.31e14", "0.00e14"]
+    assert [fixed(score, decimals([12345.6, 1.0])) for score in (12345.6, 1.0)] == ["12346", "1"]
 
 
 def test_every_method_has_a_meaning_in_plain_words() -> None:

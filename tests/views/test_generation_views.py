@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.snapshots import compare
 from tests.views import samples
 from tests.views.test_html import Balanced
-from tests.views.test_terminal import SNAPSHOTS, drawn
+from tests.views.test_terminal import drawn
 from whyformer.results.types import Explanation, Generation, Target, Units
 from whyformer.views import generation_view, side_by_side, view_of
 from whyformer.views.generation import texts_of
@@ -41,17 +40,6 @@ def prompt(scores: list[float], labels: list[str], **changes: object) -> Explana
     return made.replace(
         scores=values, units=units, target=Target(3, " Paris"), prediction=Target(3, " Paris"), **changes
     )
-
-
-def test_as_stored() -> None:
-    compare(drawn(view_of(samples.generation())), SNAPSHOTS / "generation.txt")
-    compare(drawn(view_of(samples.generation(signed=True, method="occlusion"))), SNAPSHOTS / "generation_signed.txt")
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_fits_the_width(width: int) -> None:
-    for line in drawn(view_of(samples.generation()), width).splitlines():
-        assert len(line) <= width and line == line.rstrip()
 
 
 def test_each_token_has_the_shares_of_its_words() -> None:
@@ -289,12 +277,8 @@ def contrast(signed: bool) -> Explanation:
 
 
 def test_a_contrast_asks_its_question_first() -> None:
-    for explanation in (contrast(True), contrast(False)):
-        view = view_of(explanation)
+    for view in (view_of(contrast(True)), view_of(contrast(False)), side_by_side([contrast(True), contrast(False)])):
         assert view.title == "Why 'Paris' rather than 'London'? · The capital of France"
-        assert drawn(view).startswith("Why 'Paris' rather than 'London'?")
-        assert "Why &#x27;Paris&#x27; rather than &#x27;London&#x27;?" in view.to_html()
-    assert side_by_side([contrast(True), contrast(False)]).title.startswith("Why 'Paris' rather than 'London'?")
     assert view_of(samples.image(target=Target(2, "zebra", versus=1, versus_label="horse"))).title == (
         "Why 'zebra' rather than 'horse'? · image, 3 × 4 patches"
     )

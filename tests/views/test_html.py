@@ -60,21 +60,12 @@ def test_as_stored(name: str) -> None:
     compare(without_style(samples.still(VIEWS[name]().to_html())), SNAPSHOTS / f"{name}.html")
 
 
-def test_tags_are_closed_in_order() -> None:
-    parser = Balanced()
-    parser.feed(everything().to_html())
+def test_a_page_is_well_formed_fetches_nothing_and_runs_nothing_but_the_script_of_the_package() -> None:
+    whole, parser = everything().to_html(), Balanced()
+    parser.feed(whole)
     assert parser.open == []
-
-
-def test_inline_svg_is_well_formed() -> None:
-    drawings = re.findall(r"<svg.*?</svg>", samples.still(everything().to_html()), flags=re.DOTALL)
-    assert len(drawings) > 10
-    for drawing in drawings:
-        ElementTree.fromstring(drawing)
-
-
-def test_nothing_is_fetched_and_nothing_runs_but_the_script_of_the_package() -> None:
-    whole = everything().to_html()
+    drawings = re.findall(r"<svg.*?</svg>", samples.still(whole), flags=re.DOTALL)
+    assert len(drawings) > 10 and all(ElementTree.fromstring(drawing) is not None for drawing in drawings)
     scripts = re.findall(r"<script([^>]*)>(.*?)</script>", whole, flags=re.DOTALL)
     running = [text for kind, text in scripts if "application/json" not in kind]
     assert [text.strip() for text in running] == [script().strip()]
@@ -192,12 +183,3 @@ def test_maps_of_heads_and_of_relevance(tmp_path: Path) -> None:
     matrix = np.eye(len(samples.TOKENS), dtype=np.float32) + 0.1
     assert "unbeliev" not in relevance_map(samples.text(matrix=matrix)).to_html()
     assert "##believable" in relevance_map(samples.text(matrix=matrix)).to_html()
-
-
-def test_the_prediction_comes_first_with_its_probability_and_the_next_class() -> None:
-    from whyformer.results.types import Choice, Target
-
-    said = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
-    explanation = samples.text(prediction=said)
-    for view in (view_of(explanation), side_by_side([explanation, samples.text("occlusion", prediction=said)])):
-        assert view.facts[0] == Fact("prediction", "positive (96.9 %), next negative (3.1 %)")

@@ -14,16 +14,13 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import check_up, report
+from tests.views.test_page import chosen
 from tests.views.test_several import rows
 from whyformer.checks.checkup import Finding
-from whyformer.results.types import Explanation, Record, Site, Units
+from whyformer.results.types import Explanation, Record, Site
 from whyformer.views import heads_grid
 
 SAID_UNIT = "document.querySelector('.wf-said-unit').textContent"
-
-
-def chosen(browser: Browser) -> list[str]:
-    return list(browser.does("[...document.querySelectorAll('.wf-here')].map(e => e.textContent)"))
 
 
 def over(browser: Browser, row: float, column: float, size: int, selector: str = "canvas.wf-matrix") -> None:
@@ -36,16 +33,8 @@ def over(browser: Browser, row: float, column: float, size: int, selector: str =
     browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
 
-def long_text(size: int) -> Explanation:
-    words = tuple(f"w{i}" for i in range(size))
-    units = Units(words, (False,) * size, ("text",) * size)
-    scores = np.linspace(0, 1, size, dtype=np.float32)
-    matrix = np.random.default_rng(0).random((size, size), dtype=np.float32)
-    return samples.text(scores=scores).replace(units=units, matrix=matrix, readout="")
-
-
 def test_a_row_of_the_map_is_linked_to_text_and_bars(browser: Browser, tmp_path: Path) -> None:
-    opened(browser, long_text(60), tmp_path)
+    opened(browser, samples.long_text(60), tmp_path)
     over(browser, 30, 5, 60)
     assert chosen(browser)[0] == "w30" and browser.does(SAID_UNIT).startswith("w30 · ")
     browser.point("h2")
@@ -62,7 +51,7 @@ def test_a_row_of_the_map_is_linked_to_text_and_bars(browser: Browser, tmp_path:
 @pytest.mark.parametrize(("size", "most"), [(512, 30), (4096, 200)])
 def test_pointing_stays_quick_on_long_texts(browser: Browser, tmp_path: Path, size: int, most: float) -> None:
     """Milliseconds until a unit is marked everywhere, the quickest tenth of 40 (other work slows the rest)."""
-    opened(browser, long_text(size), tmp_path)
+    opened(browser, samples.long_text(size), tmp_path)
     browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     took = browser.does(
         "[...document.querySelectorAll('.wf-maps .wf-token')].slice(100, 140).map(e => { const t = performance.now(); "

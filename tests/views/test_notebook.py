@@ -14,7 +14,6 @@ import whyformer as wf
 from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
-from tests.views.results import ALL
 from whyformer.errors import BadInput, NotOffered
 from whyformer.results.types import ByMethod, Choice, Explanation, Explanations, Target
 from whyformer.views import notebook, side_by_side
@@ -34,12 +33,6 @@ def rather_than(other: int, method: str = "generic_attention", scores: Any = Non
     target = Target(1, "positive", versus=other, versus_label=label)
     turned = np.array(samples.SCORES, np.float32)[::-1].copy() if scores is None else scores
     return explanation(method, target=target, scores=turned, value=1.25, signed=True)
-
-
-@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_a_result_is_a_few_words(kind: type) -> None:
-    words = repr(ALL[kind]())
-    assert words.startswith(f"{kind.__name__}(") and len(words) < 600  # tests/test_repr.py: it fits on a screen
 
 
 def test_of_an_explanation_it_says_what_matters() -> None:

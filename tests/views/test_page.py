@@ -237,13 +237,8 @@ def test_markup_in_tokens_and_labels_stays_text(browser: Browser, tmp_path: Path
 
 
 def test_long_texts_are_drawn_piece_by_piece(browser: Browser, tmp_path: Path) -> None:
-    size = 4096
-    words = tuple(f"w{i}" for i in range(size))
-    units = Units(words, (False,) * size, ("text",) * size)
-    scores = np.linspace(0, 1, size, dtype=np.float32)
-    matrix = np.random.default_rng(0).random((size, size), dtype=np.float32)
-    opened(browser, samples.text(scores=scores).replace(units=units, matrix=matrix, readout=""), tmp_path)
-    assert browser.does("document.querySelectorAll('.wf-maps .wf-token').length") == size
+    opened(browser, samples.long_text(4096), tmp_path)
+    assert browser.does("document.querySelectorAll('.wf-maps .wf-token').length") == 4096
     assert len(labels(browser)) == 8 and labels(browser)[0] == "w4095"
     browser.does("document.querySelector('button.wf-more').click()")
     assert len(labels(browser)) == 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import whyformer as wf
 from tests.inputs.test_raw_streams import tokenizer
 from tests.models import CASES
-from tests.support.browser import ABSENT, Browser, browser_path
+from tests.support.browser import Browser
 from tests.tables.models import LAYOUTS, NUMBERS, shared, table
 from tests.tables.models import rows as table_rows
 from tests.views import samples
@@ -57,12 +58,6 @@ def test_what_explain_returns_is_a_list_or_dict_that_is_drawn() -> None:
     assert [panel.title for panel in drawn.views[0].panels] == ["generic_attention", "grad_sam"]
 
 
-def test_methods_of_one_input_stand_side_by_side() -> None:
-    both = ByMethod({m: samples.text(m) for m in ("generic_attention", "occlusion")})
-    view = view_of(both)
-    assert isinstance(view, View) and len(view.panels) == 2
-
-
 def test_many_inputs_are_not_all_drawn_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     many = Explanations([samples.text()] * (MOST + 5))
     page = view_of(many)
@@ -76,6 +71,8 @@ def test_lists_within_lists_are_drawn_one_by_one() -> None:
     assert len(view_of(detections).views) == 3
     answers = ByMethod({"generic_attention": samples.generation(), "grad_sam": samples.generation(method="grad_sam")})
     assert len(view_of(answers).views) == 2
+    both = view_of(ByMethod({m: samples.text(m) for m in ("generic_attention", "occlusion")}))  # of one input
+    assert isinstance(both, View) and len(both.panels) == 2
 
 
 def test_pictures_are_saved_and_data_refused(tmp_path: Path) -> None:
@@ -94,24 +91,21 @@ def test_rows_of_a_table_begin_with_all_of_them_together() -> None:
     assert not any(isinstance(view.explained, TableRows) for view in view_of(other).views)
 
 
-def test_dots_of_rows_are_pointed_at(tmp_path: Path) -> None:
-    if browser_path() is None:
-        pytest.skip(ABSENT)
+def test_dots_of_rows_are_pointed_at(browser: Browser, tmp_path: Path) -> None:
     many: Any = rows()
-    with Browser(tmp_path / "browser") as browser:
-        browser.open(many.save(tmp_path / "x.html"))
-        strongest = int(np.abs([e.scores for e in many]).mean(0).argmax())
-        score = float(many[0].scores[strongest])
-        reach = float(np.abs([e.scores for e in many]).max())
-        # The dot of row 0 on the first line: 170 px of labels, 760 px in all.
-        across = 170 + (760 - 170 - 12) * (0.5 + score / reach / 2)
-        box = browser.does(
-            "(b => [b.left, b.top, b.width / 760])(document.querySelector('canvas').getBoundingClientRect())"
-        )
-        browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + across * box[2], y=box[1] + 17 * box[2])
-        said = browser.does("document.querySelector('.wf-said-unit').textContent")
-        label, value = many[0].units.labels[strongest], many[0].units.values[strongest]
-        assert said.startswith(f"row 0 · {label} = {value}: ")
+    browser.open(many.save(tmp_path / "x.html"))
+    strongest = int(np.abs([e.scores for e in many]).mean(0).argmax())
+    score = float(many[0].scores[strongest])
+    reach = float(np.abs([e.scores for e in many]).max())
+    # The dot of row 0 on the first line: 170 px of labels, 760 px in all.
+    across = 170 + (760 - 170 - 12) * (0.5 + score / reach / 2)
+    box = browser.does(
+        "(b => [b.left, b.top, b.width / 760])(document.querySelector('canvas').getBoundingClientRect())"
+    )
+    browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + across * box[2], y=box[1] + 17 * box[2])
+    said = browser.does("document.querySelector('.wf-said-unit').textContent")
+    label, value = many[0].units.labels[strongest], many[0].units.values[strongest]
+    assert said.startswith(f"row 0 · {label} = {value}: ")
 
 
 ROW = table_rows(1)[0]
@@ -192,6 +186,16 @@ def test_a_column_that_holds_the_typical_value_is_said_to_be_untried() -> None:
     assert "Exactly 0" not in views.view_of(samples.table(options={"replace": "mean"})).caption
 
 
+@cache
+def steps_of_t5() -> Any:
+    return wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())
+
+
+@cache
+def of_boxes() -> Explanation:
+    return wf.explain(CASES["lxmert"].build("eager"), CASES["lxmert"].inputs(), target=1)[0]
+
+
 def test_boxes_are_coloured_by_their_score_and_the_strongest_is_on_top() -> None:
     scores = np.array([0.1, 1.0, 0.0], np.float32)
     boxes = [(0.0, 0.0, 0.5, 0.5), (0.0, 0.0, 0.5, 0.5), (0.6, 0.6, 0.9, 0.9)]
@@ -204,7 +208,7 @@ def test_boxes_are_coloured_by_their_score_and_the_strongest_is_on_top() -> None
 
 def test_a_picture_is_drawn_wherever_it_is_given() -> None:
     """Under boxes as well as under patches; where nothing could be drawn over it, it is refused."""
-    explanation = wf.explain(CASES["lxmert"].build("eager"), CASES["lxmert"].inputs(), target=1)[0]
+    explanation = of_boxes()
     image = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
     for view in (view_of(explanation, image=image), side_by_side([explanation], image=image)):
         pictures = [m.image for panel in view.panels for m in panel.marks if isinstance(m, Picture)]
@@ -215,7 +219,7 @@ def test_a_picture_is_drawn_wherever_it_is_given() -> None:
 
 
 def test_question_and_boxes(tmp_path: Path) -> None:
-    explanation = wf.explain(CASES["lxmert"].build("eager"), CASES["lxmert"].inputs(), target=1)[0]
+    explanation = of_boxes()
     image = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
     view = boxes_view(explanation, image)
     html = view.to_html()
@@ -230,7 +234,7 @@ def test_question_and_boxes(tmp_path: Path) -> None:
 
 
 def test_one_written_token_shows_both_texts() -> None:
-    step = wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())[3]
+    step = steps_of_t5()[3]
     for by in ("token", "word"):
         panels = {p.title: p for p in view_of(step, by=by).panels}
         written = "".join(piece.text for piece in panels["target"].marks[0].pieces)
@@ -238,16 +242,12 @@ def test_one_written_token_shows_both_texts() -> None:
         assert "".join(piece.text for piece in panels["source"].marks[0].pieces) == "what is this"
         assert {"a", "cat"} <= {b.label for b in panels["highest scores"].marks[0].bars}
     assert [word for word, _ in step.words()] == ["what", "is", "this", "a", "cat", "on"]
-
-
-def test_a_check_up_draws_both_texts() -> None:
-    step = wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())[3]
     runs = ["".join(piece.text for piece in mark.pieces) for mark in _drawn(step, scale_of([step.scores]))]
-    assert runs == ["what is this", "a cat on"]
+    assert runs == ["what is this", "a cat on"]  # in a check-up
 
 
 def test_the_position_that_is_read_leaves_colours_to_the_others() -> None:
-    step = wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())[3]
+    step = steps_of_t5()[3]
     view = view_of(step)
     others = [s for s, special in zip(step.scores[:-1], step.units.special[:-1], strict=True) if not special]
     assert step.scores[-1] > 1 > view.legend.high == pytest.approx(max(others))
@@ -260,7 +260,7 @@ def test_the_position_that_is_read_leaves_colours_to_the_others() -> None:
 
 
 def test_source_by_target() -> None:
-    steps = wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())
+    steps = steps_of_t5()
     view = steps_view(steps)
     source, prefix = (panel.marks[0] for panel in view.panels)
     assert source.values.shape == (6, 4) and prefix.values.shape == (6, 6)

@@ -33,6 +33,8 @@ VIEWS = {
     "table": lambda: view_of(samples.table()),
     "attention_map": lambda: attention_map(samples.encoder_record(), labels=["[CLS]", "so", "boring", "[SEP]"]),
     "heads_grid": lambda: heads_grid(samples.encoder_record()),
+    "generation": lambda: view_of(samples.generation()),
+    "generation_signed": lambda: view_of(samples.generation(signed=True, method="occlusion")),
     "attention_streams": lambda: attention_streams(
         samples.encoder_decoder_record(), {"source": ["a", "b", "c", "d", "e"], "target": ["x", "y", "z"]}
     ),
@@ -44,24 +46,14 @@ def drawn(view: View | Page, width: int = 80) -> str:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_as_stored(name: str) -> None:
-    compare(drawn(VIEWS[name]()), SNAPSHOTS / f"{name}.txt")
-
-
-@pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_fits_the_width_without_colour_codes_or_trailing_spaces(name: str, width: int) -> None:
-    for line in drawn(VIEWS[name](), width).splitlines():
-        assert cell_len(line) <= width
-        assert "\x1b" not in line
-        assert line == line.rstrip()
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_draws_in_colour(name: str) -> None:
-    buffer = io.StringIO()
+def test_as_stored_within_any_width_and_in_colour(name: str) -> None:
+    view, buffer = VIEWS[name](), io.StringIO()
+    compare(drawn(view), SNAPSHOTS / f"{name}.txt")
+    for width in (40, 80, 200):
+        for line in drawn(view, width).splitlines():
+            assert cell_len(line) <= width and "\x1b" not in line and line == line.rstrip()
     console = Console(file=buffer, width=80, force_terminal=True, color_system="truecolor")
-    console.print(PageOnTerminal(VIEWS[name]()._page()))
+    console.print(PageOnTerminal(view._page()))
     assert "\x1b[" in buffer.getvalue()
 
 
@@ -90,11 +82,6 @@ def test_blocks_stand_under_the_words_they_belong_to() -> None:
     assert words == samples.TEXT
     strongest = [w for w, b in zip(words, blocks, strict=True) if b == "█"]
     assert "".join(strongest) == "not"
-
-
-def test_a_token_above_the_scale_of_the_words_is_marked() -> None:
-    assert "»" in drawn(view_of(samples.text(), specials=True))
-    assert "»" not in drawn(view_of(samples.text(scores=[0.1] * len(samples.TOKENS)), specials=True))
 
 
 def test_the_caption_speaks_of_what_is_drawn() -> None:
