@@ -440,6 +440,15 @@ def test_a_model_that_draws_draws_the_same_and_leaves_no_trace() -> None:
     assert [e.value for e in wf.explain(model, inputs, method="attention_rollout", target=1)] == pytest.approx(expected)
 
 
+def test_what_is_drawn_beside_the_passes_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # with more, another thread may have drawn it
+    model = reader()
+    before = torch.get_rng_state()
+    with borrowed(model):
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_random_weights_are_seen_by_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = copy.deepcopy(model_of("bert")), CASES["bert"].inputs()
     with torch.no_grad():

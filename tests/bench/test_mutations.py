@@ -12,7 +12,6 @@ def test_every_mutation_can_be_made() -> None:
     for mutation in MUTATIONS:
         source = (ROOT / "src/whyformer" / mutation.file).read_text(encoding="utf-8")
         assert source.count(mutation.old) == 1, mutation.name
-        compile(source.replace(mutation.old, mutation.new), mutation.file, "exec")
         assert mutation.new != mutation.old
         files = [word for word in shlex.split(mutation.tests) if word.startswith("tests/")]
         assert files and all((ROOT / name).exists() for name in files), mutation.name

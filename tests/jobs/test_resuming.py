@@ -20,7 +20,7 @@ import whyformer as wf
 from tests.jobs.sentences import census, census_explainer, numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, JobStopped
-from whyformer.jobs.folder import COMMITS, EXPLANATIONS, MANIFEST
+from whyformer.jobs.folder import COMMITS, EXPLANATIONS, MANIFEST, read_commits
 
 TEXTS = sentences(24)
 HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
@@ -115,6 +115,8 @@ def test_a_full_disk_stops_with_a_word(
         patch.setattr(os, "fsync", full)
         wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
     assert not list(tmp_path.rglob("*.unfinished"))
+    for commit in read_commits(tmp_path):  # a part is committed once its file is there
+        assert (tmp_path / EXPLANATIONS / f"part-{commit.part:06d}.parquet").stat().st_size == commit.bytes
     wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
     assert numbers(tmp_path) == undisturbed
 
