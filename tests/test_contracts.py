@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests.methods import properties
 from tests.models import CASES, Case, model_of
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.registry import Method
@@ -146,6 +147,115 @@ def test_an_earlier_position_is_counted_without_padding(method: str, name: str) 
     assert padded.value == pytest.approx(alone.value, abs=1e-5)
     close(padded.scores, alone.scores)
     assert (alone.scores[3:] == 0).all() or method == "attn_lrp"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "xlnet"])
+def test_a_model_that_is_first_seen_with_padding_on_the_left(name: str) -> None:
+    """The row that feeds the head is found among the real positions, and read there in texts without padding."""
+    ids = torch.tensor([[11, 12, 13, 14, 15, 16]])
+    bare = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if name != "xlnet":
+        bare["position_ids"] = torch.arange(6)[None]
+    left = {key: torch.cat([torch.zeros(1, 3, dtype=torch.long), value], 1) for key, value in bare.items()}
+    fresh, how = CASES[name].build(CASES[name].implementations[0]), {"method": "generic_attention", "target": 1}
+    (first,), (then,) = (wf.explain(fresh, inputs, **how) for inputs in (left, bare))
+    (alone,) = wf.explain(model_of(name), bare, **how)
+    for found in (first, then):
+        assert found.readout == alone.readout
+        close(found.scores, alone.scores)
+
+
+# Options with formulas of their own, on these models: neither the batch nor padding changes a score.
+TEXTS, TABLE = "bert gpt2 llama", "rtdl_ft_transformer"
+OPTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("attention_flow", {"rows": "all"}, TEXTS),
+    ("attention_gradcam", {"region": "row"}, f"{TEXTS} vit {TABLE}"),
+    ("attention_gradcam", {"region": "row_units"}, f"vit {TABLE}"),
+    ("attention_gradcam", {"region": "row", "layer": 0}, TEXTS),
+    ("attention_rollout", {"discard": 0.5, "protect_special": True}, TEXTS),
+    ("attention_rollout", {"heads": "min"}, "bert gpt2"),
+    ("attention_rollout", {"residual": "mixing"}, TEXTS),
+    ("attn_lrp", {"at": "tokens"}, TEXTS),
+    ("cp_lrp", {"at": "tokens"}, TEXTS),
+    ("decompx", {"bias": "equal"}, TEXTS),
+    ("gradient_rollout", {"discard": 0.5}, f"{TEXTS} vit {TABLE}"),
+    ("input_x_gradient", {}, "swin"),
+    ("integrated_gradients", {"steps": 3}, "swin"),
+    ("integrated_gradients", {"steps": 3, "at": "embeddings"}, TEXTS),
+    ("saliency", {}, "swin"),
+    ("saliency", {"at": "embeddings"}, TEXTS),
+    ("shap", {"evaluations": 32, "replace": 4}, TEXTS),
+    ("shap", {"evaluations": 30, "replace": 4, "guide": "attn_lrp"}, "bert"),
+    ("smooth_grad", {"samples": 3, "at": "embeddings"}, TEXTS),
+    ("transformer_attribution", {"variant": "rollout"}, f"{TEXTS} vit {TABLE}"),
+    ("transformer_attribution", {"variant": "last_layer"}, f"{TEXTS} deberta_v2"),
+    ("transformer_attribution", {"variant": "lrp"}, f"{TEXTS} nn_transformer_encoder_seq_first"),
+    ("two_ended", {"replace": 4}, TEXTS),
+    ("value_norms", {"level": "attn"}, TEXTS),
+    ("value_norms", {"weight": "gradient"}, TEXTS),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "names"), OPTIONS, ids=str)
+def test_options_know_neither_batch_nor_padding(method: str, options: dict[str, Any], names: str) -> None:
+    tolerance = 1e-4 if method in {"attention_gradcam", "shap"} else 1e-5  # slopes of both signs nearly cancel
+    for name in names.split():
+        properties.batch_is_its_rows(name, tolerance, method=method, **options)
+        if "attention_mask" in CASES[name].inputs():
+            properties.padding_is_nothing(name, tolerance, method=method, **options)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("method", METHODS)
+def test_maps_of_a_causal_model_are_lower_triangular(method: str, name: str) -> None:
+    try:
+        found = wf.explain(
+            model_of(name), CASES[name].inputs(), method=method, target=1, keep_layers=True, **QUICK.get(method, {})
+        )
+    except NotOffered:
+        return
+    for explanation in found:
+        for maps in (explanation.matrix, explanation.layers):
+            assert maps is None or not np.triu(maps, 1).any()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_scores_depend_on_the_class_where_that_is_declared(method: str) -> None:
+    name = "vit" if method in {"grad_cam", "vit_cx"} else "bert"
+    how = {"method": method, **QUICK.get(method, {})}
+    one, other = (wf.explain(model_of(name), CASES[name].inputs(), target=t, **how)[0].scores for t in (0, 1))
+    assert np.allclose(one, other, rtol=1e-3) != METHODS[method].class_specific
+
+
+SHORT = [(method, {}, TEXTS) for method in METHODS if method not in {"grad_cam", "vit_cx"}] + [
+    ("attention_flow", {"joint": True}, TEXTS),
+    ("smooth_grad", {"samples": 1}, TEXTS),
+    ("shap", {"keep_special": [11]}, TEXTS),
+    ("two_ended", {"keep_special": [11], "replace": 4}, TEXTS),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "names"), [*SHORT, *OPTIONS], ids=str)
+def test_one_token_is_finite(method: str, options: dict[str, Any], names: str) -> None:
+    for name in {"bert", "llama"}.intersection(names.split()):
+        ids = torch.tensor([[11]])
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        (found,) = wf.explain(model_of(name), inputs, method=method, target=1, **options)
+        assert found.scores.shape == (1,) and np.isfinite(found.scores).all()
+
+
+HALF = QUICK | {"attention_gradcam": {"layer": 0}, "shap": {"evaluations": 16}, "vit_cx": {"masks": 4}}
+NEAR = {"alti": 0.1, "value_norms": 0.1, "decompx": 0.2}  # of the largest score, where no gradient is rounded
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("method", METHODS)
+def test_half_precision_is_finite(method: str, dtype: torch.dtype) -> None:
+    for name in ["vit"] if method in {"grad_cam", "vit_cx"} else ["bert", "llama"]:
+        how = {"method": method, **HALF.get(method, {})}
+        found = properties.half_precision_is_finite(name, dtype, **how)
+        for half, whole in zip(found, properties.explained(name, **how) if method in NEAR else (), strict=False):
+            properties.close(half.scores, whole.scores, NEAR[method])
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

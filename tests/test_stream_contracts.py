@@ -18,6 +18,10 @@ from whyformer.errors import NonFinite, NotOffered, NotOverUnits
 METHODS = ["generic_attention", "attention_rollout", "raw_attention", "attention_gradcam", "occlusion"]
 MODELS = ["lxmert", "clip", "siglip", "vilt", "detr", "t5", "bart_cls", "whisper", "blip_retrieval", "blip_vqa"]
 MODELS += ["llava", "qwen2_vl", "swin", "similarity"]
+GRADIENTS = ["saliency", "input_x_gradient", "smooth_grad", "integrated_gradients"]
+# Variations of the models above: one gradient method each, in turn.
+MORE = ["visual_bert", "blip_caption", "blip2", "qwen2_5_vl", "bart", "marian", "t5_cls", "nn_transformer"]
+QUICK = {"smooth_grad": {"samples": 3}, "integrated_gradients": {"steps": 3}}
 OCCLUDED = {"lxmert", "clip", "t5", "blip_vqa", "llava", "qwen2_vl", "similarity"}  # test_streams.py has the others
 PAIRS = [("a cat on the mat", "two birds"), ("a dog", "what is this")]
 
@@ -44,7 +48,10 @@ def target_of(name: str) -> Any:
 
 def explained(name: str, method: str, model: Any = None, inputs: Any = None) -> list[wf.Explanation] | None:
     try:
-        return wf.explain(model or model_of(name), inputs or inputs_of(name), method=method, target=target_of(name))
+        inputs = inputs or inputs_of(name)
+        return wf.explain(
+            model or model_of(name), inputs, method=method, target=target_of(name), **QUICK.get(method, {})
+        )
     except (NotOffered, NotOverUnits) as refusal:
         assert len(str(refusal)) > 40, "a refusal has to say why and what to do"
         return None
@@ -55,7 +62,8 @@ def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("name", MODELS + MORE)
 def test_same_scores_again_declared_cost_and_an_unchanged_model(name: str) -> None:
     model = model_of(name)
     if name != "similarity":
@@ -64,10 +72,12 @@ def test_same_scores_again_declared_cost_and_an_unchanged_model(name: str) -> No
     flags = [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
     wanted = [p.requires_grad for p in model.parameters()]
     seen = 0
-    for method in METHODS if name in OCCLUDED else METHODS[:4]:
+    methods = METHODS[: 5 if name in OCCLUDED else 4] + GRADIENTS
+    methods = methods if name in MODELS else [GRADIENTS[MORE.index(name) % len(GRADIENTS)]]
+    for method in methods:
         found = explained(name, method)
         assert found is not None  # these know streams
-        again = explained(name, method) if method == "generic_attention" else found
+        again = explained(name, method) if method in {"generic_attention", "smooth_grad"} else found
         assert again is not None
         entry = wf.list_methods()[method]
         for one, other in zip(found, again, strict=True):
@@ -77,7 +87,9 @@ def test_same_scores_again_declared_cost_and_an_unchanged_model(name: str) -> No
             assert one.scores.shape == (len(one.units),)
             assert (one.cost.forwards, one.cost.backwards) == entry.cost(len(one.scores), **one.options)
             assert one.target.index == other.target.index
-    assert seen >= 8
+            own = np.array([stream == "queries" for stream in one.units.stream])  # positions of the model itself
+            assert method not in GRADIENTS or (not one.scores[own].any() and one.scores[~own].any())
+    assert seen == 2 * len(methods)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert flags == [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
     assert wanted == [p.requires_grad for p in model.parameters()]
@@ -87,7 +99,7 @@ def test_same_scores_again_declared_cost_and_an_unchanged_model(name: str) -> No
 def test_batch_is_singles_for_two_texts() -> None:
     """For the others, see test_streams.py, test_placed_streams.py and methods/test_stream_gradients.py."""
     inputs = inputs_of("similarity")
-    for method in [*METHODS, "saliency", "input_x_gradient", "smooth_grad", "integrated_gradients"]:
+    for method in METHODS + GRADIENTS:
         together = explained("similarity", method)
         assert together is not None
         for row in range(2):
@@ -105,7 +117,7 @@ def test_left_padding_changes_nothing(name: str) -> None:
     gap = int((inputs["attention_mask"][1] == 0).sum())
     for key in ("input_ids", "attention_mask"):
         moved[key] = torch.stack([inputs[key][0], inputs[key][1].roll(gap)])
-    for method in METHODS[:4]:
+    for method in METHODS[:4] + GRADIENTS:
         right, left = explained(name, method), explained(name, method, inputs=moved)
         assert right is not None and left is not None
         for one, other in zip(right, left, strict=True):
@@ -122,7 +134,7 @@ def test_half_precision_is_finite_or_refused(name: str) -> None:
     case = CASES.get(name)
     dtype = [torch.float16, torch.bfloat16][HALVES.index(name) % 2]
     model = (CASES["bert"].build("sdpa").bert if case is None else case.build(case.implementations[0])).to(dtype)
-    for method in ("generic_attention", "attention_rollout"):
+    for method in ["generic_attention", "attention_rollout", *(GRADIENTS if name in {"lxmert", "t5", "llava"} else [])]:
         try:
             found = explained(name, method, model)
         except NonFinite as refusal:
@@ -138,14 +150,11 @@ def test_half_precision_is_finite_or_refused(name: str) -> None:
 
 
 def test_one_token_and_one_box() -> None:
-    inputs = {k: v[:1, :1] for k, v in inputs_of("lxmert").items()}
-    for method in METHODS[:4]:
-        found = explained("lxmert", method, inputs=inputs)
-        assert found is not None and len(found[0].scores) == 2 and np.isfinite(found[0].scores).all()
-    inputs = {k: v[:1, :1] for k, v in inputs_of("t5").items()}
-    for method in METHODS[:4]:
-        found = explained("t5", method, inputs=inputs)
-        assert found is not None and len(found[0].scores) == 2 and np.isfinite(found[0].scores).all()
+    for name in ("lxmert", "t5"):
+        inputs = {k: v[:1, :1] for k, v in inputs_of(name).items()}
+        for method in METHODS[:4] + GRADIENTS:
+            found = explained(name, method, inputs=inputs)
+            assert found is not None and len(found[0].scores) == 2 and np.isfinite(found[0].scores).all()
 
 
 def test_a_score_that_depends_on_nothing_gives_zeros_and_not_nan() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.models import CASES
+from tests.models import CASES, model_of
 from tests.models.case import seeded
 from tests.models.hf import ENCODER, text
 from tests.support.processors import tokenizer
@@ -23,9 +24,21 @@ from whyformer.targets import are_probabilities
 
 
 def bert(head: str, **config: Any) -> nn.Module:
-    import transformers
-
     return seeded(lambda: getattr(transformers, f"BertFor{head}")(transformers.BertConfig(**(ENCODER | config))))
+
+
+PLAIN = {k: text()[k] for k in ("input_ids", "attention_mask")}
+
+
+class Reordered(nn.Module):
+    """A classifier that returns its logits in another way than one row per input."""
+
+    def __init__(self, classes: int, how: Any) -> None:
+        super().__init__()
+        self.model, self.how = bert("SequenceClassification", num_labels=classes), how
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        return self.how(self.model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True))
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "integrated_gradients", "occlusion"])
@@ -98,8 +111,6 @@ def test_one_output_per_token_is_explained_at_one_of_them(head: str) -> None:
 
 
 def test_one_number_per_token_is_no_row_of_classes() -> None:
-    import transformers
-
     config = transformers.ElectraConfig(**ENCODER, embedding_size=32)
     model = seeded(lambda: transformers.ElectraForPreTraining(config))
     assert model(**text()).logits.shape == text()["input_ids"].shape
@@ -112,8 +123,6 @@ def test_one_number_per_token_is_no_row_of_classes() -> None:
 @pytest.mark.parametrize("labels", [10, 4])
 def test_classes_are_told_from_tokens_by_a_second_length(labels: int) -> None:
     """As many classes as tokens are no reason to refuse, and as many tokens as classes none to accept."""
-    import transformers
-
     found = wf.explain(bert("SequenceClassification", num_labels=labels), text(), method="occlusion", replace=3)
     assert len(found[0].scores) == 10
     config = transformers.ElectraConfig(**(ENCODER | {"num_labels": labels}), embedding_size=32)
@@ -121,26 +130,14 @@ def test_classes_are_told_from_tokens_by_a_second_length(labels: int) -> None:
         wf.explain(seeded(lambda: transformers.ElectraForPreTraining(config)), text(), method="occlusion", replace=3)
 
 
-class Answers(nn.Module):
-    """As LXMERT, whose config counts its answers under a name of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = bert("SequenceClassification", num_labels=text()["input_ids"].shape[1])
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        return logits
-
-
 @pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
 def test_as_many_answers_as_tokens(method: str) -> None:
-    model = Answers()
+    """As of LXMERT, whose config counts its answers under a name of its own."""
+    model = Reordered(PLAIN["input_ids"].shape[1], lambda output: output.logits)
     model.config = SimpleNamespace(num_labels=2)  # type: ignore[assignment]
     options = {"replace": 3} if method == "occlusion" else {}
-    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
-    found = wf.explain(model, inputs, method=method, target=4, **options)
-    assert found[0].value == pytest.approx(model(**inputs)[0, 4].item(), abs=1e-5)
+    found = wf.explain(model, PLAIN, method=method, target=4, **options)
+    assert found[0].value == pytest.approx(model(**PLAIN)[0, 4].item(), abs=1e-5)
 
 
 def test_a_start_and_an_end_are_two_answers() -> None:
@@ -156,8 +153,6 @@ def test_a_start_and_an_end_are_two_answers() -> None:
 
 
 def test_a_pixel_of_a_picture() -> None:
-    import transformers
-
     config = transformers.SegformerConfig(
         num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[16, 32], patch_sizes=[7, 3],
         strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=16, num_labels=3,
@@ -171,28 +166,16 @@ def test_a_pixel_of_a_picture() -> None:
     assert found.value == pytest.approx(model(**inputs).logits[0, 1, 2, 5].item(), abs=1e-5)
 
 
-class Reordered(nn.Module):
-    """A classifier that returns its logits in another way than one row per input."""
-
-    def __init__(self, classes: int, how: Any) -> None:
-        super().__init__()
-        self.model, self.how = bert("SequenceClassification", num_labels=classes), how
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
-        return self.how(self.model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True))
-
-
 @pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_logits_have_a_row_for_each_input(method: str, classes: int) -> None:
     """Also where there are as many classes as inputs."""
     model = Reordered(classes, lambda output: output.logits.T)
-    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
     options = {"replace": 3} if method == "occlusion" else {}
     with pytest.raises(errors.NotOffered, match="one row per input was expected, in the order") as refused:
-        wf.explain(model, inputs, method=method, **options)
-    found = wf.explain(advised(refused.value, model), inputs, method=method, target=1, **options)
-    assert [e.value for e in found] == pytest.approx(model(**inputs)[1].tolist(), abs=1e-5)
+        wf.explain(model, PLAIN, method=method, **options)
+    found = wf.explain(advised(refused.value, model), PLAIN, method=method, target=1, **options)
+    assert [e.value for e in found] == pytest.approx(model(**PLAIN)[1].tolist(), abs=1e-5)
 
 
 def test_a_row_that_was_squeezed_away() -> None:
@@ -215,13 +198,12 @@ def test_a_row_that_was_squeezed_away() -> None:
 )
 def test_which_of_several_tensors_are_the_logits_is_not_guessed(how: Any) -> None:
     model = Reordered(3, how)
-    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
     with pytest.raises(errors.NotOffered, match="which of them are the logits"):
-        wf.explain(model, inputs)
+        wf.explain(model, PLAIN)
     model.config = SimpleNamespace(num_labels=3)  # type: ignore[assignment]
-    output = model(**inputs)
+    output = model(**PLAIN)
     logits = next(part for part in (output.values() if isinstance(output, dict) else output) if part.shape[-1] == 3)
-    found = wf.explain(model, inputs, target=1)
+    found = wf.explain(model, PLAIN, target=1)
     assert [e.value for e in found] == pytest.approx(logits[:, 1].tolist(), abs=1e-5)
 
 
@@ -233,55 +215,35 @@ def test_a_loss_is_no_logits() -> None:
     assert [e.value for e in found] == pytest.approx(model(**inputs)[1][:, 1].tolist(), abs=1e-5)
 
 
-class Softmaxed(nn.Module):
+def softmaxed() -> nn.Module:
     """A classifier whose forward ends in a softmax, as many home-made ones do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = bert("SequenceClassification")
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        return logits.softmax(-1)
+    return Reordered(3, lambda output: output.logits.softmax(-1))
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
 def test_probabilities_are_not_squashed_again(method: str) -> None:
-    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
-    for found in wf.explain(Softmaxed(), inputs, method=method):
+    for found in wf.explain(softmaxed(), PLAIN, method=method):
         assert any("returns probabilities" in w for w in found.warnings)
     for scalar in ("probability", "log_odds"):
         with pytest.raises(errors.NotOffered, match=r"probabilities already.*Leave scalar out"):
-            wf.explain(Softmaxed(), inputs, method=method, scalar=scalar)
+            wf.explain(softmaxed(), PLAIN, method=method, scalar=scalar)
 
 
 def test_metrics_of_probabilities_say_how_to_take_them_as_they_are() -> None:
-    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
     how: dict[str, Any] = {"methods": ["raw_attention"], "replace": 3, "progress": False}
-    found = wf.compare(Softmaxed(), inputs, metrics=["aopc"], **how)
+    found = wf.compare(softmaxed(), PLAIN, metrics=["aopc"], **how)
     assert any("softmax is taken of them again by aopc" in w for w in found.warnings)
-    plain = wf.compare(Softmaxed(), inputs, metrics={"aopc": {"value": "logit"}}, **how)
+    plain = wf.compare(softmaxed(), PLAIN, metrics={"aopc": {"value": "logit"}}, **how)
     assert not any("softmax" in w for w in plain.warnings)
     with pytest.raises(errors.NotOffered, match="value='logit'"):
-        wf.recommend(Softmaxed(), inputs, scope="instance", value="probability", replace=3, progress=False)
-
-
-class Squashed(nn.Module):
-    """A multi-label classifier, or one of yes and no, whose forward ends in a sigmoid."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.model, self.classes = bert("SequenceClassification"), classes
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        return logits[:, : self.classes].sigmoid().squeeze(-1)
+        wf.recommend(softmaxed(), PLAIN, scope="instance", value="probability", replace=3, progress=False)
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
 @pytest.mark.parametrize("classes", [1, 3])
 def test_what_a_sigmoid_gave_is_not_squashed_again(classes: int, method: str) -> None:
-    inputs, model = {k: text()[k] for k in ("input_ids", "attention_mask")}, Squashed(classes)
+    """Of a multi-label classifier, or one of yes and no."""
+    inputs, model = PLAIN, Reordered(3, lambda output: output.logits[:, :classes].sigmoid().squeeze(-1))
     with torch.no_grad():
         said = model(**inputs)
     for row, found in enumerate(wf.explain(model, inputs, method=method, target=0)):
@@ -298,12 +260,8 @@ def test_what_a_sigmoid_gave_is_not_squashed_again(classes: int, method: str) ->
 
 
 def test_a_sigmoid_inside_a_model_says_nothing_of_its_end() -> None:
-    class Gated(Squashed):
-        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-            return super().forward(input_ids, attention_mask) * 4 - 2
-
-    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
-    for found in wf.explain(Gated(3), inputs, target=0, method="occlusion"):
+    gated = Reordered(3, lambda output: output.logits.sigmoid() * 4 - 2)
+    for found in wf.explain(gated, PLAIN, target=0, method="occlusion"):
         assert not any("sigmoid" in w for w in found.warnings)
 
 
@@ -330,16 +288,13 @@ def test_labels_that_do_not_exclude_each_other_may_add_up_to_one_by_chance() -> 
     assert not any("returns probabilities" in w for w in found.warnings)
 
 
-def test_a_class_rather_than_itself() -> None:
-    with pytest.raises(errors.BadInput, match="two different classes"):
-        wf.explain(bert("SequenceClassification"), text(), target=(1, 1))
-
-
 @pytest.fixture(scope="module")
 def language_model() -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return seeded(lambda: LlamaForCausalLM(LlamaConfig(**ENCODER, pad_token_id=0, bos_token_id=1, eos_token_id=2)))
+    return seeded(
+        lambda: transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**ENCODER, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+        )
+    )
 
 
 @pytest.mark.parametrize("target", ["zebra", "cat dog"])
@@ -363,13 +318,9 @@ def test_under_autocast_scores_are_float32() -> None:
     assert all(e.scores.dtype == "float32" and e.matrix.dtype == "float32" for each in found.values() for e in each)
 
 
-def gpt2(**config: Any) -> nn.Module:
-    return CASES["gpt2"].build(None)
-
-
 @pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients", "attention_rollout"])
 def test_an_earlier_position_is_the_one_that_is_explained(method: str) -> None:
-    model, inputs = gpt2(), CASES["gpt2"].inputs()
+    model, inputs = model_of("gpt2"), CASES["gpt2"].inputs()
     logits = model(**inputs).logits.detach()
     found = wf.explain(model, inputs, method=method, target=wf.Target(7, position=3))
     for row, explanation in enumerate(found):
@@ -384,7 +335,7 @@ def test_an_earlier_position_is_the_one_that_is_explained(method: str) -> None:
 
 
 def test_deleted_tokens_move_the_position() -> None:
-    model = gpt2()
+    model = model_of("gpt2")
     ids = CASES["gpt2"].inputs()["input_ids"][:1]
     target = wf.Target(7, position=5)
     found = wf.explain(model, {"input_ids": ids}, method="occlusion", replace="delete", target=target)[0]
@@ -398,14 +349,8 @@ def test_deleted_tokens_move_the_position() -> None:
     assert variants.positions == (4, 4, 5)
 
 
-@pytest.mark.parametrize("position", [10, -11, 1.5, True])
-def test_a_position_that_is_none(position: Any) -> None:
-    with pytest.raises(errors.BadInput, match="the text has 10 tokens"):
-        wf.explain(gpt2(), CASES["gpt2"].inputs(), target=wf.Target(1, position=position))
-
-
 def test_positions_are_counted_from_the_end_as_well() -> None:
-    model, inputs = gpt2(), CASES["gpt2"].inputs()
+    model, inputs = model_of("gpt2"), CASES["gpt2"].inputs()
     found = wf.explain(model, inputs, method="occlusion", target=wf.Target(7, position=-2))
     logits = model(**inputs).logits
     for row, last in enumerate(inputs["attention_mask"].sum(1).tolist()):
@@ -413,18 +358,23 @@ def test_positions_are_counted_from_the_end_as_well() -> None:
         assert found[row].target.position == last - 2
 
 
-def test_a_classifier_has_no_positions() -> None:
-    with pytest.raises(errors.BadInput, match="Leave the position out"):
-        wf.explain(bert("SequenceClassification"), text(), target=wf.Target(1, position=3))
-    with pytest.raises(errors.UnknownName, match="target"):
-        wf.explain(bert("SequenceClassification"), text(), target=wf.Target(17))
+@pytest.mark.parametrize(
+    ("name", "target", "error", "words"),
+    [
+        *(("gpt2", wf.Target(1, position=p), errors.BadInput, "the text has 10 tokens") for p in (10, -11, 1.5, True)),
+        ("bert", (1, 1), errors.BadInput, "two different classes"),
+        ("bert", wf.Target(1, position=3), errors.BadInput, "Leave the position out"),
+        ("bert", wf.Target(17), errors.UnknownName, "target"),
+    ],
+)
+def test_targets_that_are_none(name: str, target: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        wf.explain(model_of(name), CASES[name].inputs(), target=target)
 
 
 @pytest.mark.parametrize("name", ["XLMWithLMHeadModel", "XLNetLMHeadModel", "BertLMHeadModel", "RobertaForCausalLM"])
 def test_whether_later_tokens_are_seen_is_found_out(name: str) -> None:
     """Not read from the name of a class: at its last token a model that sees both ways does not say the next."""
-    import transformers
-
     cls = getattr(transformers, name)
     small = {"emb_dim": 32, "d_model": 32, "n_layers": 2, "n_layer": 2, "n_heads": 4, "n_head": 4, "d_inner": 64}
     config = cls.config_class(**(ENCODER | (small if name.startswith("XL") else {})))
@@ -438,8 +388,6 @@ def test_whether_later_tokens_are_seen_is_found_out(name: str) -> None:
 
 
 def test_a_decoder_of_the_same_class_says_the_next_token() -> None:
-    import transformers
-
     model = seeded(lambda: transformers.BertLMHeadModel(transformers.BertConfig(**ENCODER, is_decoder=True)))
     found = wf.explain(model, text(), target=5)
     logits = model(**text()).logits

@@ -78,13 +78,6 @@ def on_the_left(inputs: Any) -> dict[str, Tensor]:
     return moved
 
 
-def one_token_is_finite(name: str, **how: Any) -> None:
-    ids = CASES[name].inputs()["input_ids"][:1, :1]
-    (found,) = explained(name, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **how)
-    assert found.scores.shape == (1,)
-    assert np.isfinite(found.scores).all()
-
-
 def half_precision_is_finite(name: str, dtype: torch.dtype, **how: Any) -> list[Explanation]:
     case = CASES[name]
     model = case.build(case.implementations[0]).to(dtype)

@@ -7,21 +7,10 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.methods.properties import (
-    FAMILY,
-    batch_is_its_rows,
-    close,
-    explained,
-    golden,
-    half_precision_is_finite,
-    meets_golden,
-    one_token_is_finite,
-    padding_is_nothing,
-)
+from tests.methods.properties import FAMILY, close, explained, golden, meets_golden
 from tests.methods.runs import running
 from tests.models import CASES
 from whyformer.engines.attention import value_vectors as contributions
-from whyformer.errors import UnknownName
 from whyformer.methods.alti import proximity
 
 METHOD = {"method": "alti"}
@@ -79,32 +68,3 @@ def test_a_row_that_nothing_comes_near_is_zero_not_nan() -> None:
     for found in wf.explain(model, CASES["bert"].inputs(), **METHOD):
         assert np.isfinite(found.scores).all()
         assert not found.scores.any()
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_batch_and_padding_change_nothing(name: str) -> None:
-    batch_is_its_rows(name, **METHOD)
-    padding_is_nothing(name, **METHOD)
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_causal_maps_are_lower_triangular(name: str) -> None:
-    assert not np.triu(np.asarray(explained(name, **METHOD)[0].matrix), 1).any()
-
-
-def test_one_token_is_all_there_is() -> None:
-    for name in ("bert", "llama"):
-        one_token_is_finite(name, **METHOD)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    for name in ("bert", "llama"):
-        half = half_precision_is_finite(name, dtype, **METHOD)
-        for found, whole in zip(half, explained(name, **METHOD), strict=True):
-            close(found.scores, whole.scores, 0.1)
-
-
-def test_wrong_norm_is_refused() -> None:
-    with pytest.raises(UnknownName):
-        explained("bert", **METHOD, norm="l3")

@@ -7,22 +7,9 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.methods.properties import (
-    FAMILY,
-    TARGET,
-    batch_is_its_rows,
-    close,
-    explained,
-    golden,
-    half_precision_is_finite,
-    meets_golden,
-    one_token_is_finite,
-    padding_is_nothing,
-)
+from tests.methods.properties import TARGET, close, explained, golden, meets_golden
 from tests.models import CASES
-from whyformer.errors import BadInput, UnknownName
 
-NEAR = 5e-5  # weights of heads are means of slopes of both signs, which nearly cancel: rounding shows more
 METHOD = {"method": "attention_gradcam"}
 
 
@@ -66,36 +53,3 @@ def test_order_of_heads_does_not_matter_and_scores_are_not_negative() -> None:
     ):
         close(after.scores, before.scores)
         assert (before.scores >= 0).all()
-
-
-@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
-@pytest.mark.parametrize("region", ["all", "row", "row_units"])
-def test_a_batch_is_its_rows(name: str, region: str) -> None:
-    batch_is_its_rows(name, NEAR, **METHOD, region=region)
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-@pytest.mark.parametrize("region", ["all", "row"])
-def test_padding_is_nothing(name: str, region: str) -> None:
-    padding_is_nothing(name, NEAR, **METHOD, region=region)
-    padding_is_nothing(name, NEAR, **METHOD, region=region, layer=0)
-
-
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_one_token(name: str) -> None:
-    one_token_is_finite(name, **METHOD)
-    one_token_is_finite(name, **METHOD, region="row_units")
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    half_precision_is_finite("bert", dtype, **METHOD, layer=0)
-
-
-def test_bad_options_are_refused() -> None:
-    with pytest.raises(UnknownName, match="corner"):
-        explained("bert", **METHOD, region="corner")
-    with pytest.raises(UnknownName, match="product"):
-        explained("bert", **METHOD, layer="product")
-    with pytest.raises(BadInput, match="layers=\\[5\\]"):
-        explained("bert", **METHOD, layer=5)

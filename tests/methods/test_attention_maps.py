@@ -12,6 +12,7 @@ from torch import Tensor
 import whyformer as wf
 from tests.models import CASES, model_of
 from whyformer.engines.attention.maps import plus_identity, product, row_normalized, with_residual
+from whyformer.errors import NotOffered
 
 MODELS = ["bert", "vit", "gpt2", "llama"]
 TARGET = 1
@@ -95,11 +96,6 @@ def test_a_zero_row_stays_zero_instead_of_nan() -> None:
     assert torch.isfinite(row_normalized(layer)).all()
 
 
-def test_a_causal_model_has_a_lower_triangular_rollout() -> None:
-    for found in explain("gpt2", "attention_rollout"):
-        assert np.triu(found.matrix, 1).max() == 0
-
-
 def test_generic_attention_is_identity_plus_something_positive() -> None:
     for found in explain("bert", "generic_attention"):
         assert (found.matrix >= np.eye(len(found.scores)) - 1e-6).all()
@@ -120,3 +116,20 @@ def test_a_scaled_logit_keeps_the_ranking_of_the_last_layer() -> None:
 def test_identity_sits_where_the_query_came_from() -> None:
     eye = plus_identity(torch.zeros(1, 1, 5), first_query=4)
     assert eye[0, 0].tolist() == [0, 0, 0, 0, 1]
+
+
+def test_the_last_layer_has_a_gradient_at_the_readout_only() -> None:
+    row, received = (explain("bert", "attention_x_gradient", read=read)[0].scores for read in ("row", "column_sum"))
+    np.testing.assert_allclose(row, received, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["raw_attention", "attention_x_gradient"])
+def test_a_last_layer_of_one_row_has_no_columns(method: str) -> None:
+    """FT-Transformer asks for its CLS row only in the last block."""
+    for options in ({"layers": "last"}, {"layers": "product"}):
+        for read in ("column", "column_max", "diagonal"):
+            with pytest.raises(NotOffered, match="read='row'"):
+                explain("rtdl_ft_transformer", method, read=read, **options)
+    for options in ({"layers": 0, "read": "column"}, {"layers": "mean", "read": "column_max"}, {"layers": "product"}):
+        found = explain("rtdl_ft_transformer", method, **options)
+        assert all(len(e.scores) == len(e.units) for e in found)

@@ -10,18 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.methods.properties import (
-    FAMILY,
-    TARGET,
-    close,
-    explained,
-    golden,
-    half_precision_is_finite,
-    meets_golden,
-    model_of,
-    one_token_is_finite,
-    padding_is_nothing,
-)
+from tests.methods.properties import FAMILY, TARGET, close, explained, golden, meets_golden, model_of
 from tests.models import CASES
 from tests.models.case import randint, randn, seeded
 from tests.models.others import OTHERS
@@ -29,7 +18,7 @@ from tests.models.torch_nn import EncoderClassifier
 from tests.references.attn_lrp import AttnLRP, relevance
 from tests.references.eager_attention import one_input
 from tests.support.language import shared, tokenizer
-from whyformer.errors import NotOffered, NotOverUnits, UnknownName
+from whyformer.errors import NotOffered, NotOverUnits
 
 BOTH = pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
 
@@ -306,20 +295,6 @@ def test_depends_on_the_target_and_has_signs(method: str) -> None:
     close(contrast, one - other)  # relevance is linear in the seed
 
 
-@BOTH
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_padding_is_nothing(name: str, method: str) -> None:
-    padding_is_nothing(name, method=method)
-    padding_is_nothing(name, method=method, at="tokens")
-
-
-@BOTH
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_one_token(name: str, method: str) -> None:
-    one_token_is_finite(name, method=method)
-    one_token_is_finite(name, method=method, at="tokens")
-
-
 @pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp", "transformer_attribution"])
 def test_a_token_whose_embedding_is_zero(method: str) -> None:
     ids = torch.tensor([[11, 0, 12, 0, 13]])  # Llama's padding token, here as a word
@@ -327,19 +302,6 @@ def test_a_token_whose_embedding_is_zero(method: str) -> None:
     assert np.isfinite(found.scores).all() and found.scores.any()
     if method != "transformer_attribution":
         assert not found.scores[[1, 3]].any()
-
-
-@BOTH
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype, method: str) -> None:
-    for name in ("bert", "llama"):
-        half_precision_is_finite(name, dtype, method=method)
-
-
-@BOTH
-def test_bad_options_are_refused(method: str) -> None:
-    with pytest.raises(UnknownName, match="embeddings"):
-        explained("bert", method=method, at="embeddings")
 
 
 @BOTH

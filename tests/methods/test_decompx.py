@@ -11,24 +11,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import whyformer as wf
-from tests.methods.properties import (
-    FAMILY,
-    close,
-    explained,
-    golden,
-    half_precision_is_finite,
-    meets_golden,
-    model_of,
-    one_token_is_finite,
-    padding_is_nothing,
-)
+from tests.methods.properties import FAMILY, close, explained, golden, meets_golden, model_of
 from tests.models import CASES
 from tests.references.decompx import RULES
 from whyformer.capture.decompose import shares as decompose_shares
 from whyformer.capture.decompose.role import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
 from whyformer.capture.intercept import module_names
-from whyformer.errors import NotOffered, UnknownName
 
 METHOD = {"method": "decompx"}
 COMPLETE = (
@@ -198,36 +187,3 @@ class Largest(TorchDispatchMode):
         if isinstance(out, Tensor) and not out._is_view():
             self.numbers = max(self.numbers, out.untyped_storage().nbytes() // out.element_size())
         return out
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-@pytest.mark.parametrize("bias", ["absdot", "equal"])
-def test_padding_is_nothing(name: str, bias: str) -> None:
-    padding_is_nothing(name, **METHOD, bias=bias)
-
-
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_one_token_gets_everything(name: str) -> None:
-    one_token_is_finite(name, **METHOD)
-    ids = CASES[name].inputs()["input_ids"][:1, :1]
-    (found,) = explained(name, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **METHOD)
-    assert found.scores[0] == pytest.approx(found.value, abs=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_half_precision(name: str, dtype: torch.dtype) -> None:
-    full = explained(name, **METHOD)
-    for half, whole in zip(half_precision_is_finite(name, dtype, **METHOD), full, strict=True):
-        close(half.scores, whole.scores, 0.2 if dtype == torch.bfloat16 else 0.02)
-
-
-def test_what_cannot_be_followed_is_said() -> None:
-    with pytest.raises(NotOffered, match="came around the layers"):
-        explained("lucidrains_tab_transformer", **METHOD)
-    with pytest.raises(NotOffered, match="write into a hidden state"):
-        explained("wav2vec2", **METHOD)
-    with pytest.raises(NotOffered, match="scalar='logit'"):
-        explained("bert", scalar="probability", **METHOD)
-    with pytest.raises(UnknownName, match="cosine"):
-        explained("bert", bias="cosine", **METHOD)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.methods.properties import batch_is_its_rows, close, explained, half_precision_is_finite, model_of
+from tests.methods.properties import batch_is_its_rows, close, explained, model_of
 from tests.models import CASES
 from tests.references.differentiable import TARGET, double
 from tests.references.grad_cam import SPECIAL, features_and_gradient, grad_cam, last_norm
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput
 
 METHOD = {"method": "grad_cam"}
 
@@ -100,23 +100,7 @@ def test_a_batch_is_its_rows_and_all_kernels_agree(name: str) -> None:
         close(a.scores, b.scores)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    half_precision_is_finite("vit", dtype, **METHOD)
-
-
 def test_no_hook_is_left_behind() -> None:
     model = model_of("vit")
     explained("vit", **METHOD, layer="vit.embeddings")
     assert not any(m._forward_hooks for m in model.modules())
-
-
-def test_refusals() -> None:
-    with pytest.raises(NotOffered, match="no image"):
-        explained("bert", **METHOD)
-    with pytest.raises(UnknownName, match=r"vit\.layer9"):
-        explained("vit", **METHOD, layer="vit.layer9")
-    with pytest.raises(BadInput, match="2 attention layers"):
-        explained("vit", **METHOD, layer=2)
-    with pytest.raises(BadInput, match="no vectors per patch"):
-        explained("vit", **METHOD, layer="classifier")

@@ -9,12 +9,10 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.methods.properties import close, explained, model_of
-from tests.methods.test_saliency import Linear
-from tests.models import CASES
+from tests.methods.properties import close, explained
+from tests.methods.test_gradients import Linear
 from tests.references.shap import MASK, first_tokens, shap, value_of_tokens
 from tests.support import language
-from whyformer.errors import BadInput, UnknownName
 from whyformer.methods.integrated_gradients import alone
 from whyformer.methods.shap import CEILING, GUIDES, ROUND
 from whyformer.run.session import Session
@@ -214,26 +212,6 @@ def test_errors_are_in_every_view_and_in_files(tmp_path: Path, capsys: pytest.Ca
         np.testing.assert_array_equal(wf.load(tmp_path / f"why.{ending}").errors, found.errors)
     assert np.array_equal(found.to_frame()["error"], found.errors)
     assert "errors" not in wf.explain(model, "So boring", processor=tokenizer, method="two_ended").to_dict()
-
-
-def test_a_batch_is_its_rows() -> None:
-    inputs = CASES["bert"].inputs()
-    how = METHOD | {"guide": "attn_lrp", "evaluations": 30, "replace": MASK}
-    for row, found in enumerate(explained("bert", **how)):
-        (alone,) = wf.explain(model_of("bert"), {k: v[row : row + 1] for k, v in inputs.items()}, target=1, **how)
-        close(found.scores, alone.scores, 1e-4)
-
-
-def test_refusals() -> None:
-    for options, error, words in (
-        ({"guide": "luck"}, UnknownName, "luck"),
-        ({"guide": "shap"}, BadInput, "few passes"),
-        ({"guide": "auto", "algorithm": "partition"}, BadInput, "partition"),
-        ({"evaluations": "auto", "algorithm": "exact"}, BadInput, "exact"),
-        ({"evaluations": "many"}, UnknownName, "many"),
-    ):
-        with pytest.raises(error, match=words):
-            explained("bert", **METHOD, **options)
 
 
 def test_interactions_are_second_differences_of_both_ends() -> None:

@@ -10,24 +10,13 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from tests.methods.properties import (
-    batch_is_its_rows,
-    close,
-    explained,
-    golden,
-    half_precision_is_finite,
-    meets_golden,
-    model_of,
-    one_token_is_finite,
-    padding_is_nothing,
-)
-from tests.methods.test_saliency import Linear
+from tests.methods.properties import close, explained, golden, meets_golden, model_of
+from tests.methods.test_gradients import Linear
 from tests.models import CASES
 from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import numbers
 from tests.references.integrated_gradients import integrated_gradients
 from whyformer.engines.gradient import InputSpace
-from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.loan.memory import SavedBytes
 
 METHOD = {"method": "integrated_gradients", "steps": 8}
@@ -188,16 +177,6 @@ def test_kept_tokens_get_nothing() -> None:
     assert (found.scores[1:] != 0).all()
 
 
-def test_a_batch_is_its_rows() -> None:
-    batch_is_its_rows("swin", **METHOD)  # of others, tests/test_contracts.py
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-@pytest.mark.parametrize("at", ["input", "embeddings"])
-def test_padding_is_nothing(name: str, at: str) -> None:
-    padding_is_nothing(name, **METHOD, at=at)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_batch_size_changes_nothing_at_the_entrance(name: str) -> None:
     """GPT-2 looks up positions once for all inputs: with a batch of one they have the shape of the tokens."""
@@ -229,30 +208,6 @@ def test_memory_stays_within_the_budget(method: dict, monkeypatch: pytest.Monkey
     assert max(total for _, total in weighed) <= budget
     for a, b in zip(wide, narrow, strict=True):
         close(a.scores, b.scores)
-
-
-def test_one_token() -> None:
-    one_token_is_finite("bert", **METHOD)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    half_precision_is_finite("bert", dtype, **METHOD)
-
-
-def test_bad_options_are_refused() -> None:
-    cases = [
-        ("bert", {"steps": 0}, BadInput, "steps=0"),
-        ("bert", {"memory_mb": -1}, BadInput, "memory_mb"),
-        ("bert", {"baseline": "mist"}, UnknownName, "mist"),
-        ("vit", {"baseline": "mist"}, UnknownName, "mist"),
-        ("vit", {"keep_special": True}, NotOffered, "tokens"),
-        ("vit", {"baseline": np.zeros((2, 2, 2))}, BadInput, "shape \\(2, 2, 2\\)"),
-        ("rtdl_ft_transformer", {"baseline": "mist"}, UnknownName, "mist"),
-    ]
-    for name, options, error, word in cases:
-        with pytest.raises(error, match=word):
-            explained(name, **(METHOD | options))
 
 
 def test_the_model_comes_back_as_it_was() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.methods.properties import FAMILY, TARGET, batch_is_its_rows, close, explained, padding_is_nothing
+from tests.methods.properties import FAMILY, TARGET, close, explained
 from tests.references.blocks import blocks_of
 from tests.references.eager_attention import reported
 from tests.references.gradient_rollout import discard_smallest
 from tests.references.value_norms import mixing_ratio
-from whyformer.errors import BadInput, UnknownName
 
 METHOD = {"method": "attention_rollout"}
 
@@ -68,23 +67,9 @@ def test_special_tokens_are_kept_from_being_discarded() -> None:
     assert not np.allclose(plain.matrix, kept.matrix, atol=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"discard": 0.5}, {"discard": 0.5, "protect_special": True}, {"heads": "min"}])
-def test_batch_and_padding(options: dict[str, object]) -> None:
-    for name in ("bert", "gpt2"):
-        batch_is_its_rows(name, **METHOD, **options)
-        padding_is_nothing(name, **METHOD, **options)
-
-
 def test_rows_still_sum_to_one_after_discarding() -> None:
     for found in explained("bert", **METHOD, discard=0.8, heads="max"):
         close(np.asarray(found.matrix).sum(1), np.ones(len(found.units)))
-
-
-def test_bad_shares_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"discard=-0\.1"):
-        explained("bert", **METHOD, discard=-0.1)
-    with pytest.raises(BadInput, match="residual=2"):
-        explained("bert", **METHOD, residual=2)
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -102,16 +87,3 @@ def test_a_measured_residual_agrees_with_its_twin(name: str) -> None:
             whole = mixed @ whole
         close(found.matrix, whole)
         assert found.cost.forwards == 1
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_a_measured_residual_knows_neither_batch_nor_padding(name: str) -> None:
-    batch_is_its_rows(name, **METHOD, residual="mixing")
-    padding_is_nothing(name, **METHOD, residual="mixing")
-
-
-def test_a_measured_residual_takes_no_half_measures() -> None:
-    with pytest.raises(UnknownName, match="mixing"):
-        explained("bert", **METHOD, residual="measured")
-    with pytest.raises(BadInput, match="normalize"):
-        explained("bert", **METHOD, residual="mixing", normalize=False)

@@ -10,26 +10,15 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from tests.methods.properties import (
-    close,
-    explained,
-    golden,
-    half_precision_is_finite,
-    meets_golden,
-    model_of,
-    one_token_is_finite,
-    padded,
-    padding_is_nothing,
-)
+from tests.methods.properties import close, explained, golden, meets_golden, model_of, padded
 from tests.methods.runs import running
-from tests.methods.test_saliency import Linear
+from tests.methods.test_gradients import Linear
 from tests.models import CASES
 from tests.references.differentiable import TARGET, tokens
 from tests.references.shap import MASK, Tree, first_tokens, owen, shap, value_of_tokens
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.players import Players, players_of
 from whyformer.engines.perturbation.variants import Replaced
-from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.methods.shap import QUEUE, _Masker
 from whyformer.results.interop import shap_package
 
@@ -216,11 +205,6 @@ def test_padding_is_cut_off_before_anything_is_run() -> None:
         assert variants.batch(np.ones((3, 2), bool)).tensors["input_ids"].shape == (3, 7)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_padding_is_nothing(name: str) -> None:
-    padding_is_nothing(name, **METHOD, evaluations=32, replace=MASK)
-
-
 @pytest.mark.parametrize("name", ["bert", "vit", "rtdl_ft_transformer"])
 @pytest.mark.parametrize("algorithm", ["auto", "permutation"])
 def test_a_batch_is_its_rows_whatever_the_batch_size(name: str, algorithm: str) -> None:
@@ -244,17 +228,6 @@ def test_seeds_reproduce_and_numpys_state_is_left_alone() -> None:
     assert not np.array_equal(one, other)
 
 
-def test_one_token_and_nothing_but_special_tokens() -> None:
-    one_token_is_finite("bert", **METHOD)
-    first = int(CASES["bert"].inputs()["input_ids"][0, 0])
-    one_token_is_finite("bert", **METHOD, keep_special=[first])
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    half_precision_is_finite("bert", dtype, **METHOD, evaluations=16)
-
-
 def test_the_tree_joins_neighbours() -> None:
     grid = np.array(list(product(range(2), range(3))), float)
     tree = Players(tuple((i,) for i in range(6)), grid, 6, "").tree()
@@ -273,21 +246,3 @@ def tree_members(tree: np.ndarray, node: int) -> list[int]:
 
 def test_the_masker_hands_on_what_is_present() -> None:
     assert _Masker(3, None)(np.array([True, False, True]), None).tolist() == [[True, False, True]]
-
-
-def test_refusals() -> None:
-    cases = [
-        ("bert", {"algorithm": "luck"}, UnknownName, "luck"),
-        ("bert", {"by": "syllable"}, UnknownName, "syllable"),
-        ("bert", {"evaluations": 1}, BadInput, "evaluations=1"),
-        ("bert", {"algorithm": "exact", "evaluations": 16}, BadInput, "2\\^10"),
-        ("bert", {"algorithm": "permutation", "evaluations": 5}, BadInput, "one order"),
-        ("bert", {"replace": "delete"}, BadInput, "delete"),
-        ("bert", {"by": "word"}, NotOffered, "tokenizer"),
-        ("bert", {"by": "superpixel"}, NotOffered, "patches"),
-        ("vit", {"keep_special": [1]}, BadInput, "token ids"),
-        ("vit", {"by": "superpixel", "superpixels": 1}, BadInput, "superpixels=1"),
-    ]
-    for name, options, error, word in cases:
-        with pytest.raises(error, match=word):
-            explained(name, **(METHOD | {"keep_special": False} | options))

@@ -12,24 +12,10 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models import CASES, UNUSUAL, model_of, run
 from tests.references import stream_gradients as twin
-from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName
 
 ALL = CASES | UNUSUAL
 METHODS = ["saliency", "input_x_gradient", "smooth_grad", "integrated_gradients"]
-EACH = ["lxmert", "visual_bert", "vilt", "clip", "siglip", "blip_retrieval", "blip_caption", "blip_vqa", "llava"]
-EACH += [
-    "blip2",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "t5",
-    "bart",
-    "marian",
-    "t5_cls",
-    "bart_cls",
-    "whisper",
-    "detr",
-    "nn_transformer",
-]
 FEW = {"smooth_grad": {"samples": 3}, "integrated_gradients": {"steps": 3}}
 OWN = {"queries"}  # positions that the model brings itself: no input, no score
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
@@ -159,29 +145,7 @@ def test_scores_of_all_streams_add_up_to_the_change(name: str) -> None:
             assert (own.max() > 1e-4) == (stream not in OWN)
 
 
-# What every method promises
-
-
-@pytest.mark.parametrize("name", EACH)
-@pytest.mark.parametrize("method", METHODS)
-def test_cost_again_and_an_unchanged_model(name: str, method: str) -> None:
-    """The same scores again: where noise is drawn on each model, and of the others in turn."""
-    model = model_of(name)
-    run(model, ALL[name].inputs())
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    flags = [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
-    entry = wf.list_methods()[method]
-    once = PLAIN[name, method] = explained(name, method)
-    drawn = method == "smooth_grad" or EACH.index(name) % len(METHODS) == METHODS.index(method)
-    for one, again in zip(once, explained(name, method) if drawn else once, strict=True):
-        assert np.array_equal(one.scores, again.scores) and np.isfinite(one.scores).all()
-        assert one.scores.shape == (len(one.units),) and (entry.signed or (one.scores >= 0).all())
-        assert (one.cost.forwards, one.cost.backwards) == entry.cost(len(one.scores), **one.options)
-        special = np.array([stream in OWN for stream in one.units.stream])
-        assert (one.scores[special] == 0).all() and np.abs(one.scores[~special]).max() > 0
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert flags == [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
-    assert all(p.grad is None for p in model.parameters())
+# What every method promises is in tests/test_stream_contracts.py
 
 
 @pytest.mark.parametrize("name", ["lxmert", "visual_bert", "clip", "t5", "llava", "bart_cls"])
@@ -194,44 +158,6 @@ def test_neither_batch_nor_padding_changes_a_score(name: str, method: str) -> No
         one = {k: v[row : row + 1] for k, v in inputs.items()}
         bare = {k: v[:, real] if k in {"input_ids", "attention_mask"} else v for k, v in one.items()}
         close(together[row].scores, explained(name, method, bare)[0].scores)
-
-
-@pytest.mark.parametrize("name", ["llava", "t5", "lxmert"])
-def test_padding_on_the_left_changes_nothing(name: str) -> None:
-    inputs: Any = ALL[name].inputs()
-    gap = int((inputs["attention_mask"][1] == 0).sum())
-    moved = dict(inputs)
-    for key in ("input_ids", "attention_mask"):
-        moved[key] = torch.stack([inputs[key][0], inputs[key][1].roll(gap)])
-    if name == "lxmert":  # its positions are counted from the left end: what is left of the text would move
-        moved = {k: v[:1] for k, v in moved.items()}
-    for method in METHODS:
-        for one, other in zip(plain(name, method), explained(name, method, moved), strict=name != "lxmert"):
-            close(one.scores, other.scores)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("lxmert", torch.float16), ("clip", torch.bfloat16), ("t5", torch.bfloat16), ("llava", torch.float16)],
-)
-def test_half_precision_is_finite_or_refused(name: str, dtype: torch.dtype) -> None:
-    """Each method on each model, and in each precision on half of them."""
-    model = ALL[name].build(ALL[name].implementations[0]).to(dtype)
-    for method in METHODS:
-        try:
-            found = explained(name, method, model=model)
-        except NonFinite as refusal:
-            assert "float32" in str(refusal)
-            continue
-        assert all(e.scores.dtype == np.float32 and np.isfinite(e.scores).all() for e in found)
-
-
-def test_one_token_and_one_box() -> None:
-    for name in ("lxmert", "t5"):
-        inputs = {k: v[:1, :1] for k, v in ALL[name].inputs().items()}
-        for method in METHODS:
-            (one,) = explained(name, method, inputs)
-            assert len(one.scores) == 2 and np.isfinite(one.scores).all()
 
 
 @pytest.mark.parametrize("name", ["lxmert", "clip", "t5"])
@@ -308,20 +234,27 @@ def test_each_stream_can_have_its_own_baseline() -> None:
     text = np.array(mean.units.stream) == "text"
     assert not np.allclose(mean.scores, by_name.scores)
     assert not np.allclose(mean.scores[text], 0)
-    with pytest.raises(UnknownName, match=r"unknown stream 'sound'.*text, image"):
-        explained("lxmert", "integrated_gradients", baseline={"sound": 1})
-    with pytest.raises(UnknownName, match=r"unknown baseline 'blur'.*'text': …, 'image': …"):
-        explained("lxmert", "integrated_gradients", baseline="blur")
-    with pytest.raises(BadInput, match="one tensor cannot be the baseline of several streams"):
-        explained("lxmert", "integrated_gradients", baseline=torch.zeros(16))
-    with pytest.raises(BadInput, match=r"baseline of 'image' has shape \(5, 16\)"):
-        explained("lxmert", "integrated_gradients", baseline={"image": torch.zeros(5, 16)})
-    with pytest.raises(BadInput, match="knows 0 to 99"):
-        explained("lxmert", "integrated_gradients", baseline=100)
-    with pytest.raises(BadInput, match="single input"):
-        wf.explain(
-            CASES["bert"].build("sdpa"), CASES["bert"].inputs(), method="integrated_gradients", baseline={"text": 7}
-        )
+
+
+REFUSED: list[tuple[str, str, dict[str, Any], type[Exception], str]] = [
+    ("lxmert", "integrated_gradients", {"baseline": {"sound": 1}}, UnknownName, "unknown stream 'sound'.*text, image"),
+    ("lxmert", "integrated_gradients", {"baseline": "blur"}, UnknownName, "'blur'.*'text': …, 'image': …"),
+    ("lxmert", "integrated_gradients", {"baseline": torch.zeros(16)}, BadInput, "cannot be the baseline of several"),
+    ("lxmert", "integrated_gradients", {"baseline": {"image": torch.zeros(5, 16)}}, BadInput, r"shape \(5, 16\)"),
+    ("lxmert", "integrated_gradients", {"baseline": 100}, BadInput, "knows 0 to 99"),
+    ("bert", "integrated_gradients", {"baseline": {"text": 7}}, BadInput, "single input"),
+    ("detr", "integrated_gradients", {"keep_special": True}, NotOffered, "keep_special is for tokens"),
+    ("lxmert", "saliency", {"at": "embeddings"}, NotOffered, "one of its own.*at='input'"),
+    ("lxmert", "saliency", {"patch_smoothing": 1.0}, NotOffered, "patch_smoothing"),
+]
+
+
+@pytest.mark.parametrize(("name", "method", "options", "error", "words"), REFUSED)
+def test_options_that_do_not_fit_the_streams(
+    name: str, method: str, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        explained(name, method, **options)
 
 
 def test_special_words_can_be_kept() -> None:
@@ -330,13 +263,6 @@ def test_special_words_can_be_kept() -> None:
     one = explained("t5", "integrated_gradients", keep_special=kept, baseline=7)[0]
     own = one.scores[: ids.shape[1]]
     assert own[0] == own[3] == 0 and (own != 0).sum() >= 6
-    with pytest.raises(NotOffered, match="keep_special is for tokens"):
-        explained("detr", "integrated_gradients", keep_special=True)
-
-
-def test_places_that_each_stream_has_for_itself_are_refused() -> None:
-    with pytest.raises(NotOffered, match=r"each stream of this model has one of its own.*at='input'"):
-        explained("lxmert", "saliency", at="embeddings")
 
 
 def test_text_and_image_laid_end_to_end_have_both_places() -> None:
@@ -356,5 +282,3 @@ def test_pixels_are_smoothed_against_the_patch_grid() -> None:
     close(plain.scores[~image], smooth.scores[~image])
     close(plain.scores[image].sum(), smooth.scores[image].sum(), 1e-4)
     assert np.ptp(smooth.scores[image]) < np.ptp(plain.scores[image])
-    with pytest.raises(NotOffered, match="patch_smoothing"):
-        explained("lxmert", "saliency", patch_smoothing=1.0)

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.explainer.test_language import answer_log_probability
 from tests.methods import properties
-from tests.methods.properties import close, explained, half_precision_is_finite, one_token_is_finite, padding_is_nothing
-from tests.methods.test_saliency import Linear
+from tests.methods.properties import close, explained
+from tests.methods.test_gradients import Linear
 from tests.references.shap import MASK, first_tokens, value_of_tokens
 from tests.references.two_ended import semivalue
 from tests.support import language
 from tests.test_stream_contracts import inputs_of, model_of, target_of
-from whyformer.errors import NotOffered, UnknownName
 
 METHOD = {"method": "two_ended"}
 TEXT = "The cat sat on the mat . The big red dog ran home . He said yes ."
@@ -139,21 +138,3 @@ def test_superpixels() -> None:
     for found in explained("vit", **METHOD, by="superpixel", superpixels=5):
         assert len(np.unique(found.scores[1:].round(6))) <= 5
         assert found.cost.forwards == 2 * 5 + 2
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_padding_is_nothing(name: str) -> None:
-    padding_is_nothing(name, **METHOD, replace=MASK)
-
-
-def test_half_precision_and_one_token() -> None:
-    half_precision_is_finite("bert", torch.bfloat16, **METHOD)
-    one_token_is_finite("bert", **METHOD)
-    one_token_is_finite("bert", **METHOD, replace=MASK, keep_special=[int(first_tokens("bert")["input_ids"][0, 0])])
-
-
-def test_refusals() -> None:
-    with pytest.raises(UnknownName, match="syllable"):
-        explained("bert", **METHOD, by="syllable")
-    with pytest.raises(NotOffered, match="patches"):
-        explained("bert", **METHOD, by="superpixel")

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 import whyformer as wf
-from tests.methods.properties import (
-    FAMILY,
-    batch_is_its_rows,
-    close,
-    explained,
-    golden,
-    half_precision_is_finite,
-    meets_golden,
-    one_token_is_finite,
-    padding_is_nothing,
-)
+from tests.methods.properties import FAMILY, close, explained, golden, meets_golden
 from tests.methods.runs import running
 from tests.models import CASES
 from tests.references import value_norms as twin
 from tests.references.blocks import blocks_of
 from tests.references.value_norms import mixing_ratio, per_head
 from whyformer.engines.attention.value_vectors import LEVELS, contributions
-from whyformer.errors import BadInput, UnknownName
 from whyformer.methods import value_norms as method
 
 METHOD = {"method": "value_norms"}
@@ -153,20 +140,6 @@ def test_a_last_layer_with_one_row() -> None:
     close(mean.scores, (last.scores + first.scores) / 2)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-@pytest.mark.parametrize("options", [{}, {"level": "attn"}, {"weight": "gradient"}], ids=str)
-def test_batch_and_padding_change_nothing(name: str, options: dict[str, Any]) -> None:
-    batch_is_its_rows(name, **METHOD, **options)
-    padding_is_nothing(name, **METHOD, **options)
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_causal_maps_are_lower_triangular(name: str) -> None:
-    matrix = explained(name, **METHOD)[0].matrix
-    assert isinstance(matrix, np.ndarray)
-    assert not np.triu(matrix, 1).any()
-
-
 def test_permuting_heads_changes_nothing() -> None:
     with running("bert") as run:
         for site, block in run.anatomy().layers:
@@ -180,19 +153,6 @@ def test_permuting_heads_changes_nothing() -> None:
                 parts.first_query,
             )
             close(moved.norms_BQK, parts.norms_BQK)
-
-
-def test_one_token() -> None:
-    for name in ("bert", "llama"):
-        one_token_is_finite(name, **METHOD)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    for name in ("bert", "llama"):
-        half = half_precision_is_finite(name, dtype, **METHOD)
-        for found, whole in zip(half, explained(name, **METHOD), strict=True):
-            close(found.scores, whole.scores, 0.1)
 
 
 def test_a_layer_that_writes_nothing_gives_zeros_but_no_nan() -> None:
@@ -213,11 +173,3 @@ def test_a_product_beyond_float32_is_rescaled_and_says_so(monkeypatch: pytest.Mo
     close(found.scores / found.scores.max(), plain.scores / plain.scores.max())
     assert any("float32" in w for w in found.warnings)
     assert not plain.warnings
-
-
-def test_wrong_options_are_refused() -> None:
-    for wrong in ({"level": "output"}, {"weight": "grad"}, {"aggregate": "sum"}):
-        with pytest.raises(UnknownName):
-            explained("bert", **METHOD, **wrong)
-    with pytest.raises(BadInput, match="numbered 0 to 1"):
-        explained("bert", **METHOD, aggregate=7)

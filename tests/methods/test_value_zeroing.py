@@ -10,17 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.methods.properties import (
-    FAMILY,
-    batch_is_its_rows,
-    close,
-    explained,
-    golden,
-    half_precision_is_finite,
-    meets_golden,
-    one_token_is_finite,
-    padding_is_nothing,
-)
+from tests.methods.properties import FAMILY, close, explained, golden, meets_golden
 from tests.methods.runs import running
 from tests.models import CASES
 from tests.models.case import randn
@@ -28,7 +18,7 @@ from tests.references.value_zeroing import value_zeroing
 from whyformer.capture.blocks import remainder
 from whyformer.capture.blocks.remainder import Finish
 from whyformer.capture.site import OpenSite
-from whyformer.errors import NotOffered, UnknownName
+from whyformer.errors import NotOffered
 from whyformer.methods.value_zeroing import distances
 from whyformer.run import Run
 
@@ -217,34 +207,12 @@ def test_any_distance() -> None:
         close(found.matrix, whole)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_batch_and_padding_change_nothing(name: str) -> None:
-    batch_is_its_rows(name, **METHOD)
-    padding_is_nothing(name, **METHOD)
-
-
-def test_one_token_is_all_there_is() -> None:
-    for name in ("bert", "llama"):
-        one_token_is_finite(name, **METHOD)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    for name in ("bert", "llama"):
-        half_precision_is_finite(name, dtype, **METHOD)
-
-
 def test_a_layer_that_writes_nothing_is_an_error_not_a_uniform_map() -> None:
     model = CASES["bert"].build("sdpa")
     torch.nn.init.zeros_(model.bert.encoder.layer[0].attention.output.dense.weight)
     for distance in ("cosine", "euclidean", lambda a, b: (a - b).norm(dim=-1)):
         with pytest.raises(NotOffered, match=r"layer\.0.*no more than rounding"):
             wf.explain(model, CASES["bert"].inputs(), **METHOD, distance=distance)
-
-
-def test_wrong_distance_is_refused() -> None:
-    with pytest.raises(UnknownName):
-        explained("bert", **METHOD, distance="manhattan")
 
 
 @pytest.mark.parametrize(("scaled", "shifted"), [(False, False), (True, False), (True, True)])
