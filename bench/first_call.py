@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from bench.engine import TOKENS, bert, vit
 from bench.timing import machine
-from whyformer.loan.memory import Peak
+from whyformer.loan.spread import Peak
 
 METHODS = ("attention_rollout", "generic_attention")
 PASSES_OF = (*METHODS, "input_x_gradient")

@@ -22,7 +22,7 @@ from bench.timing import machine
 from tests.jobs.sentences import sentences
 from tests.support import folders
 from whyformer.jobs.folder import COMMITS
-from whyformer.loan.memory import resident
+from whyformer.loan.spread import resident
 
 KILLS = ("tests/jobs/test_resuming.py", "tests/jobs/test_processes.py", "tests/jobs/test_cluster.py")
 STRETCHES = 10  # at whose ends memory is read

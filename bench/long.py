@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.support.live_bytes import peak_bytes
-from whyformer.loan.memory import Peak
+from whyformer.loan.spread import Peak
 
 ROWS = ["bare", "generic", "rollout", "forward", "attn_lrp", "full", "recipe"]
 

@@ -57,7 +57,7 @@ def twins(methods: str, more: str = "") -> str:
 MAPS, VECTORS = "engines/attention/maps.py", "engines/attention/value_vectors.py"
 GRADIENTS, REDISTRIBUTION = "capture/lrp/changed_gradients.py", "capture/lrp/redistribution.py"
 REGRESSION, PLAYERS = "engines/perturbation/regression.py", "engines/perturbation/players.py"
-GENERIC, INTEGRATED = "methods/generic_attention.py", "methods/integrated_gradients.py"
+GENERIC, INTEGRATED = "methods/attention_maps.py", "methods/integrated_gradients.py"
 FAITHFULNESS, FUNCTIONS = "evaluate/metrics/faithfulness.py", "capture/functions.py"
 METRICS = "tests/evaluate/test_metric_twins.py tests/evaluate/test_metrics.py"
 
@@ -86,7 +86,7 @@ MUTATIONS = (
     ),
     Mutation(
         "rollout_residual",
-        "methods/attention_rollout.py",
+        "methods/attention_maps.py",
         'OneOf("mixing")] = 0.5,',
         'OneOf("mixing")] = 0.4,',
         "tests/test_golden.py tests/methods/test_twins.py -k 'golden or [attention_rollout-'",
@@ -128,21 +128,21 @@ MUTATIONS = (
     ),
     Mutation(
         "gradient_rollout_clamp",
-        "methods/gradient_rollout.py",
+        "methods/attention_maps.py",
         "over_heads(weighted_BHQK, heads).clamp(min=0)",
         "over_heads(weighted_BHQK.clamp(min=0), heads)",
         twins("gradient_rollout"),
     ),
     Mutation(
         "grad_sam_mean",
-        "methods/grad_sam.py",
+        "methods/attention_gradients.py",
         "total / (len(sites) * tokens_B1)",
         "total / len(sites)",
         twins("grad_sam"),
     ),
     Mutation(
         "attention_gradcam_padding",
-        "methods/attention_gradcam.py",
+        "methods/attention_gradients.py",
         "real(torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32), run.keep_BN, site)",
         "torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32)",
         "tests/test_contracts.py tests/methods/test_attention_gradcam.py -k gradcam",
@@ -178,12 +178,14 @@ MUTATIONS = (
     ),
     Mutation(
         "value_zeroing_distance",
-        "methods/value_zeroing.py",
+        "methods/value_contributions.py",
         "dim=-1).square() / 2",
         "dim=-1) / 2",
         twins("value_zeroing"),
     ),
-    Mutation("alti_clamp", "methods/alti.py", "- distance).clamp(min=0)", "- distance).abs()", twins("alti")),
+    Mutation(
+        "alti_clamp", "methods/value_contributions.py", "- distance).clamp(min=0)", "- distance).abs()", twins("alti")
+    ),
     Mutation(
         "decompx_bias",
         "capture/decompose/rules.py",
@@ -280,28 +282,28 @@ MUTATIONS = (
     ),
     Mutation(
         "smooth_grad_seed",
-        "methods/smooth_grad.py",
+        "methods/input_gradients.py",
         "[torch.Generator().manual_seed(run.seed) for _ in range(run.batch.size)]",
         "[torch.Generator().manual_seed(run.seed)] * run.batch.size",
         "tests/test_contracts.py -k smooth_grad",
     ),
     Mutation(
         "smooth_grad_noise",
-        "methods/smooth_grad.py",
+        "methods/input_gradients.py",
         "noise * space.spread(row)",
         "noise * 1",
         twins("smooth_grad"),
     ),
     Mutation(
         "input_x_gradient",
-        "methods/input_x_gradient.py",
+        "methods/input_gradients.py",
         "terms = space.inputs * space.gradient",
         "terms = space.inputs.abs() * space.gradient",
         twins("input_x_gradient"),
     ),
     Mutation(
         "grad_cam_relu",
-        "methods/grad_cam.py",
+        "methods/image_features.py",
         "features.values_BPD).clamp(min=0)",
         "features.values_BPD).abs()",
         twins("grad_cam"),
@@ -337,20 +339,24 @@ MUTATIONS = (
     ),
     Mutation(
         "two_ended_mean",
-        "methods/two_ended.py",
+        "methods/ablation.py",
         "(whole - without_P + alone_P - none) / 2",
         "(whole - without_P)",
         twins("two_ended"),
     ),
     Mutation(
         "occlusion_sign",
-        "methods/occlusion.py",
+        "methods/ablation.py",
         "drop_U = values_B[row] - without_U.to(scores.device)",
         "drop_U = without_U.to(scores.device) - values_B[row]",
         twins("occlusion"),
     ),
     Mutation(
-        "vit_cx_noise", "methods/vit_cx.py", "rest = drawn * (1 - weight)", "rest = drawn * weight", twins("vit_cx")
+        "vit_cx_noise",
+        "methods/image_features.py",
+        "rest = drawn * (1 - weight)",
+        "rest = drawn * weight",
+        twins("vit_cx"),
     ),
     Mutation(
         "deleted_padding",

@@ -33,7 +33,7 @@ from whyformer.verbs import Explainer
 from whyformer.serve.app import Served
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
-from whyformer.serve.server import run
+from whyformer.serve.app import run
 from whyformer.serve.store import Store
 model = ServedModel("sentiment", "text", Explainer(*demo.load_sentiment()), demo.SENTENCES)
 run(Served(Models([model]), Store(sys.argv[1]), Jobs()), 0, lambda at: print(at, flush=True))

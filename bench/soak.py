@@ -28,7 +28,7 @@ from tests.models import CASES
 from tests.tables.models import LAYOUTS, rows, saint, table
 from whyformer import heads, tables
 from whyformer.errors import WhyformerError
-from whyformer.loan.memory import resident
+from whyformer.loan.spread import resident
 
 Call = Callable[[], object]
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from bench.timing import machine
 from whyformer.capture.blocks.remainder import Finish
 from whyformer.loan.borrow import borrowed
-from whyformer.methods.value_zeroing import cosine
+from whyformer.methods.value_contributions import cosine
 from whyformer.run import Run
 from whyformer.study import study_of
 from whyformer.verbs import Explainer

@@ -16,8 +16,7 @@ from whyformer.errors import CaptureError, NotOffered, WhyformerError
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, refuse_without_gradients
-from whyformer.loan.memory import LONG, SavedBytes, free_bytes
-from whyformer.loan.spread import recomputable
+from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
 from whyformer.parameters import OneOf
 from whyformer.registry import Method, default_method, list_methods
 from whyformer.run import Run

@@ -21,7 +21,7 @@ from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.inputs.language import ANSWER, says_tokens, shortened
 from whyformer.inputs.processing import processed
 from whyformer.inputs.units import pick
-from whyformer.loan.memory import LONG, Peak
+from whyformer.loan.spread import LONG, Peak
 from whyformer.registry import Method, default_method
 from whyformer.results.types import Choice, Cost, Explanation, Target, Units
 from whyformer.run import Attribution, Run

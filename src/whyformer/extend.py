@@ -67,7 +67,7 @@ from whyformer.engines.attention.maps import (
     with_ratio,
     with_residual,
 )
-from whyformer.engines.attention.streams import (
+from whyformer.engines.attention.stream_maps import (
     generic_relevance,
     layer_means,
     placed_maps,

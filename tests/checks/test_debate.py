@@ -16,8 +16,17 @@ from tests.models import CASES
 from tests.models.case import seeded
 from tests.references.checks import attention_debate as twin
 from whyformer.checks.attention_debate import ORDERS, importance, serrano_smith, wiegreffe_pinter
-from whyformer.checks.attention_rows import gradient_x_input, leave_one_out, outputs_with, rows_of
-from whyformer.checks.distances import jsd, kendall, probabilities, rank_agreement, tvd
+from whyformer.checks.attention_rows import (
+    gradient_x_input,
+    jsd,
+    kendall,
+    leave_one_out,
+    outputs_with,
+    probabilities,
+    rank_agreement,
+    rows_of,
+    tvd,
+)
 from whyformer.checks.exam import Exam
 from whyformer.checks.jain_wallace import adversarial_attention, jain_wallace, permuted
 from whyformer.errors import BadInput

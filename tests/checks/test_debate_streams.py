@@ -16,8 +16,15 @@ from tests.models import CASES, run
 from tests.references.checks import attention_debate as twin
 from tests.references.windows import window_tokens
 from whyformer.checks.attention_debate import importance, serrano_smith, wiegreffe_pinter, without
-from whyformer.checks.attention_rows import IN_SHARES, LayerRows, gradient_x_input, leave_one_out, outputs_with, rows_of
-from whyformer.checks.distances import jsd
+from whyformer.checks.attention_rows import (
+    IN_SHARES,
+    LayerRows,
+    gradient_x_input,
+    jsd,
+    leave_one_out,
+    outputs_with,
+    rows_of,
+)
 from whyformer.checks.exam import Exam
 from whyformer.checks.jain_wallace import jain_wallace, permuted
 from whyformer.errors import NotOffered

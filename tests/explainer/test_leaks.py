@@ -14,7 +14,7 @@ from bench.soak import calls, live_tensors
 from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.support.live_bytes import LiveBytes, set_apart
-from whyformer.loan.memory import SavedBytes
+from whyformer.loan.spread import SavedBytes
 
 CALLS = calls()
 ON_WORDS = [name for name in CALLS if name.endswith(" bert") or " " not in name]

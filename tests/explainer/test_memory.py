@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.methods.properties import explained
-from whyformer.loan import memory as module
-from whyformer.loan.memory import CLEAR, Peak
+from whyformer.loan import spread as module
+from whyformer.loan.spread import CLEAR, Peak
 
 LARGE = 64 << 20
 

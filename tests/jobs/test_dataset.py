@@ -22,7 +22,7 @@ from tests.support import folders
 from whyformer.errors import BadInput, MissingExtra, NotAllowed, UnknownName
 from whyformer.jobs.schema import _part, _struct, arrow_type
 from whyformer.jobs.source import batches_of
-from whyformer.jobs.tally import Tallies
+from whyformer.jobs.worker import Tallies
 
 METHODS = ["generic_attention", "grad_sam"]
 TEXTS = sentences(11)

@@ -11,7 +11,7 @@ from tests.methods.properties import FAMILY, close, explained, golden, meets_gol
 from tests.methods.runs import running
 from tests.models import CASES
 from whyformer.engines.attention import value_vectors as contributions
-from whyformer.methods.alti import proximity
+from whyformer.methods.value_contributions import proximity
 
 METHOD = {"method": "alti"}
 

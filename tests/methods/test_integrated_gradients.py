@@ -17,7 +17,7 @@ from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import numbers
 from tests.references.integrated_gradients import integrated_gradients
 from whyformer.engines.gradient import InputSpace
-from whyformer.loan.memory import SavedBytes
+from whyformer.loan.spread import SavedBytes
 
 METHOD = {"method": "integrated_gradients", "steps": 8}
 MASK = 7  # any id will do on a random model

@@ -14,7 +14,7 @@ from tests.references import value_norms as twin
 from tests.references.blocks import blocks_of
 from tests.references.value_norms import mixing_ratio, per_head
 from whyformer.engines.attention.value_vectors import LEVELS, contributions
-from whyformer.methods import value_norms as method
+from whyformer.methods import value_contributions as method
 
 METHOD = {"method": "value_norms"}
 GOLDEN = {

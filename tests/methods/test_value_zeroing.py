@@ -19,7 +19,7 @@ from whyformer.capture.blocks import remainder
 from whyformer.capture.blocks.remainder import Finish
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered
-from whyformer.methods.value_zeroing import distances
+from whyformer.methods.value_contributions import distances
 from whyformer.run import Run
 
 METHOD = {"method": "value_zeroing"}

@@ -14,7 +14,7 @@ from tests.references.grad_cam import features_and_gradient, last_norm
 from tests.references.vit_cx import masks_of
 from whyformer.engines.gradient.feature_maps import FeatureMap
 from whyformer.errors import BadInput
-from whyformer.methods.vit_cx import cluster_masks
+from whyformer.methods.image_features import cluster_masks
 from whyformer.views import side_by_side, view_of
 from whyformer.views.marks import Heat
 

@@ -12,8 +12,7 @@ from typing import Any
 import uvicorn
 
 from tests.support.browser import Browser
-from whyformer.serve.app import Served, application
-from whyformer.serve.server import bound
+from whyformer.serve.app import Served, application, bound
 
 
 @contextmanager

@@ -171,7 +171,7 @@ def test_a_full_queue_is_a_429_with_words() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
 def test_ctrl_c_ends_the_server_while_it_listens_and_works(tmp_path: Path) -> None:
     program = (
-        "import time, whyformer as wf; from whyformer.demo import load_adult; from whyformer.serve.server import run\n"
+        "import time, whyformer as wf; from whyformer.demo import load_adult; from whyformer.serve.app import run\n"
         "from whyformer.serve.app import Served; from whyformer.serve.jobs import Jobs\n"
         "from whyformer.serve.models import Models, ServedModel; from whyformer.serve.store import Store\n"
         "model = ServedModel('table', 'table', wf.Explainer(*load_adult()))\n"  # whose libraries are imported soon

@@ -14,9 +14,9 @@ from whyformer.cli.main import app
 from whyformer.cli.service_commands import served_model
 from whyformer.demo import load_adult
 from whyformer.errors import BadInput, UnknownName
+from whyformer.serve.app import address, bound
 from whyformer.serve.models import Models, ServedModel
 from whyformer.serve.safety import Input
-from whyformer.serve.server import address, bound
 from whyformer.serve.store import Store
 from whyformer.verbs import Explainer
 

@@ -14,7 +14,7 @@ from tests.models import CASES, UNUSUAL, model_of
 from tests.models.case import run, softmax_outputs
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import layers_of
-from whyformer.engines.attention.streams import generic_relevance, rollout_relevance
+from whyformer.engines.attention.stream_maps import generic_relevance, rollout_relevance
 from whyformer.errors import BadInput, NotOffered, PartlyCaptured
 from whyformer.study.schedule import Link, Schedule, Step
 

@@ -16,7 +16,7 @@ import whyformer as wf
 from tests.models import CASES, model_of
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import alone, layers_of
-from whyformer.engines.attention.streams import generic_relevance, rollout_relevance
+from whyformer.engines.attention.stream_maps import generic_relevance, rollout_relevance
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.study.schedule import Schedule, Step
 

@@ -16,7 +16,7 @@ from tests.models import CASES
 from tests.references.blocks import blocks_of
 from tests.views import samples
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.methods.value_norms import weighed
+from whyformer.methods.value_contributions import weighed
 from whyformer.results.types import Record, Site, Units
 from whyformer.views import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
 from whyformer.views.head_views import level_maps, norms_scatter, token_types, weights_by_type

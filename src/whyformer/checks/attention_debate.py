@@ -12,9 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.checks.attention_rows import Choice, LayerRows, Rows, outputs_with, require_decision, rows_of
+from whyformer.checks.attention_rows import (
+    Choice,
+    LayerRows,
+    Rows,
+    decisions,
+    jsd,
+    mean_known,
+    outputs_with,
+    require_decision,
+    rows_of,
+    tvd,
+)
 from whyformer.checks.checkup import Finding, how_far_apart
-from whyformer.checks.distances import decisions, jsd, mean_known, tvd
 from whyformer.checks.exam import Exam, title_of
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import CoreExplainer

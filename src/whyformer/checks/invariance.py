@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whyformer.capture.embeddings import ShiftEmbedding
+from whyformer.checks.attention_rows import mean_known, rank_agreement
 from whyformer.checks.checkup import Finding, same_order
-from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, ordinary
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Source

@@ -17,15 +17,19 @@ from whyformer.checks.attention_rows import (
     LayerRows,
     Rows,
     column_of,
+    decisions,
     gradient_x_input,
+    jsd,
+    kendall,
     leave_one_out,
     logits_with,
+    mean_known,
     mixing,
     outputs_with,
     rows_of,
+    tvd,
 )
 from whyformer.checks.checkup import Finding, how_far_apart
-from whyformer.checks.distances import decisions, jsd, kendall, mean_known, tvd
 from whyformer.checks.exam import Exam, title_of
 from whyformer.errors import BadInput
 from whyformer.parameters import Count, Limits

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.checks.attention_rows import jsd, tvd
 from whyformer.checks.checkup import Finding, how_far_apart
-from whyformer.checks.distances import jsd, tvd
 from whyformer.checks.training import (
     ExampleRunner,
     Examples,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whyformer.checks.attention_rows import mean_known, rank_agreement
 from whyformer.checks.checkup import Finding, same_order
-from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
 from whyformer.errors import CaptureError, NotOffered
 from whyformer.evaluate.games import asks_each

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from whyformer.brief import brief
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Impose
-from whyformer.checks.distances import probabilities
+from whyformer.checks.attention_rows import probabilities
 from whyformer.engines.perturbation.players import count_of
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
 from whyformer.evaluate.games import Games, games_of

@@ -190,7 +190,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 AS_GIVEN = ("scalar", "batch_size", "memory", "seed", "units", "cache")
 
 
-class Asked(SimpleNamespace):
+class CommandArguments(SimpleNamespace):
     """The values of the options that a command takes from OPTIONS, by parameter name."""
 
     def __init__(self, **given: Any) -> None:
@@ -248,7 +248,7 @@ def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         @wraps(function)
         def command(**values: Any) -> None:
-            function(Asked(**{name: values.pop(name) for name in shared}), **values)
+            function(CommandArguments(**{name: values.pop(name) for name in shared}), **values)
 
         command.__annotations__ = {name: hint for name, (hint, _) in declared.items()}
         parameters = [

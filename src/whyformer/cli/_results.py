@@ -13,7 +13,7 @@ from whyformer.brief import as_symbols, escaped_json
 from whyformer.cli._input import DATA, PICTURES, options_from
 
 if TYPE_CHECKING:
-    from whyformer.cli._options import Asked
+    from whyformer.cli._options import CommandArguments
     from whyformer.results.types import Explanation
 
 WHY = "Why did the model say that?"
@@ -30,12 +30,12 @@ def say_written(*paths: Path) -> None:
         typer.echo(as_symbols(f"wrote {path}"), err=True)
 
 
-def deliver(found: Any, asked: Asked, **drawn: Any) -> None:
+def deliver(found: Any, asked: CommandArguments, **drawn: Any) -> None:
     """Print a result, or its JSON with --json, and write --out; the same for several inputs, a row of results each."""
     (_deliver_rows if type(found) is list else _deliver_one)(found, asked, **drawn)  # a Generation is a list, too
 
 
-def _deliver_one(result: Any, asked: Asked, plain: Any = None, **drawn: Any) -> None:
+def _deliver_one(result: Any, asked: CommandArguments, plain: Any = None, **drawn: Any) -> None:
     """``plain``: what --json prints instead of the whole result."""
     if asked.json:
         print_json(result.to_dict() if plain is None else plain)
@@ -47,7 +47,7 @@ def _deliver_one(result: Any, asked: Asked, plain: Any = None, **drawn: Any) -> 
 
 def _deliver_rows(
     rows: list[list[Any]],
-    asked: Asked,
+    asked: CommandArguments,
     views: list[Any] | None = None,
     names: list[str] | None = None,
     title: str = WHY,
@@ -122,7 +122,7 @@ def repeated(explained: Any, values: list[Any]) -> list[Any]:
 CHEAP = 4  # passes of a method whose explanations of other classes are put on a page unasked
 
 
-def next_classes(explainer: Any, raw: Any, explained: Any, asked: Asked) -> list[Any] | None:
+def next_classes(explainer: Any, raw: Any, explained: Any, asked: CommandArguments) -> list[Any] | None:
     """Per input, why the prediction rather than the next classes: a page that cannot ask has them with it."""
     arguments = asked.settings
     by_method = explained if isinstance(explained, dict) else {None: explained}
@@ -153,7 +153,7 @@ def _towards(explainer: Any, raw: Any, method: str, arguments: dict[str, Any], t
 REPORTED = ("target", "scalar", "batch_size", "seed")
 
 
-def deliver_report(explainer: Any, raw: Any, asked: Asked) -> None:
+def deliver_report(explainer: Any, raw: Any, asked: CommandArguments) -> None:
     """Write the report that was asked for. Several methods are compared with each other, one with the usual ones."""
     if asked.report is None:
         return

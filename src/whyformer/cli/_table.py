@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from whyformer.cli._options import Asked
+from whyformer.cli._options import CommandArguments
 from whyformer.cli._results import deliver
 from whyformer.errors import BadInput
 
@@ -87,7 +87,7 @@ def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tup
     return Explainer(loaded, table), [picked[n] for n in wanted], [f"row {n}" for n in wanted]
 
 
-def in_context_pictures(path: Path | None, context: Path, numbers: list[int], asked: Asked) -> None:
+def in_context_pictures(path: Path | None, context: Path, numbers: list[int], asked: CommandArguments) -> None:
     """Rows beside training rows, of a model that learns in context; what it is told is in the table's target column."""
     from dataclasses import replace
 
@@ -124,7 +124,7 @@ def _number(column: str, value: Any) -> float | int:
     return int(number) if number.is_integer() else number
 
 
-def overall_picture(path: Path | None, asked: Asked) -> None:
+def overall_picture(path: Path | None, asked: CommandArguments) -> None:
     """All rows, on average."""
     from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
 
@@ -134,7 +134,7 @@ def overall_picture(path: Path | None, asked: Asked) -> None:
     deliver(explain_global(loaded, rows, processor=table, **method, **asked.settings), asked)
 
 
-def _one_method(asked: Asked, flag: str) -> dict[str, Any]:
+def _one_method(asked: CommandArguments, flag: str) -> dict[str, Any]:
     if len(asked.method or []) > 1:
         raise typer.BadParameter(f"{flag} takes one method at a time", param_hint="--method")
     return {"method": asked.method[0]} if asked.method else {}

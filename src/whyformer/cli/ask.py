@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._options import Asked, takes
+from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import deliver
 from whyformer.cli.explain import refuse_both
 from whyformer.errors import BadInput, NotOffered
@@ -21,7 +21,7 @@ DOCUMENTS = (".txt", ".md")
     "json/explain"
 )
 def ask(
-    asked: Asked,
+    asked: CommandArguments,
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; '-' reads it from stdin.")],
     docs: Annotated[
         Path | None,

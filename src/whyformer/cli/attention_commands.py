@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whyformer.cli._input import drawn_faces, inputs_from, number_or_word
-from whyformer.cli._options import Asked, takes
+from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import deliver, print_json, seen_by
 from whyformer.errors import BadInput, one_of
 from whyformer.extras import require
@@ -28,7 +28,7 @@ SCALES = ("shared", "free", "full")
 
 @takes("inputs file model/attention trust_remote_code what layer head query values scale out/attention json")
 def attention(
-    asked: Asked,
+    asked: CommandArguments,
     what: Annotated[
         str | None,
         typer.Option(
@@ -101,7 +101,7 @@ def _scale(text: str) -> Any:
         ) from None
 
 
-def _inputs(asked: Asked, kind: str) -> dict[str, Any]:
+def _inputs(asked: CommandArguments, kind: str) -> dict[str, Any]:
     """Title → input."""
     given = asked.inputs or []
     if kind == "image" and asked.model is None and not given:
@@ -176,7 +176,7 @@ EXAMPLE = "The quick brown fox jumps over the lazy dog"
 
 @takes("model trust_remote_code text image json")
 def capture(
-    asked: Asked,
+    asked: CommandArguments,
     text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Text to run the model on.")] = EXAMPLE,
     image: Annotated[
         Path | None,

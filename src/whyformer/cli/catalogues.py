@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whyformer.cli._options import Asked, takes
+from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import print_json
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ One metric with its formula: whyformer metrics comprehensiveness"""
 
 @takes("json")
 def methods(
-    asked: Asked,
+    asked: CommandArguments,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one method with its options.")] = None,
 ) -> None:
     """List the methods: what they look at, what they cost.
@@ -72,7 +72,7 @@ def methods(
 
 @takes("json")
 def metrics(
-    asked: Asked,
+    asked: CommandArguments,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one metric with its options.")] = None,
 ) -> None:
     """List the metrics: what they ask, what they cost.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.cli._input import number_or_word, texts_from
-from whyformer.cli._options import Asked, load, takes
+from whyformer.cli._options import CommandArguments, load, takes
 from whyformer.cli._results import deliver
 from whyformer.errors import BadInput
 from whyformer.extras import require
@@ -24,7 +24,7 @@ SHIPPED_POOLING = "mean"  # what its textures are spread over; models of one's o
     "seed out json"
 )
 def tcav(
-    asked: Asked,
+    asked: CommandArguments,
     concept: Annotated[
         list[str] | None,
         typer.Option("--concept", "-c", metavar="NAME=PATH", help="A concept: folder of images, or file of texts."),
@@ -85,7 +85,7 @@ def tcav(
     deliver(measure(arguments.pop("model"), relative=relative, classifier=classifier, **arguments), asked)
 
 
-def _user_concepts(asked: Asked, concepts: list[str], random: list[Path], inputs: Path) -> dict[str, Any]:
+def _user_concepts(asked: CommandArguments, concepts: list[str], random: list[Path], inputs: Path) -> dict[str, Any]:
     named = {}
     for option in concepts:
         name, sign, path = option.partition("=")
@@ -159,7 +159,7 @@ SHIPPED = "zebra-like"
 
 @takes("model/textures trust_remote_code layer/mean neuron position steps l2 tv length option/maximize seed out json")
 def maximize(
-    asked: Asked,
+    asked: CommandArguments,
     unit: Annotated[
         str | None,
         typer.Argument(metavar="CLASS", help="Class, by name or index.", show_default=f"shipped model: {SHIPPED}"),

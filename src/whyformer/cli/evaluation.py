@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.cli._input import inputs_from, number_or_word, texts_from
-from whyformer.cli._options import Asked, takes
+from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import deliver
 from whyformer.errors import BadInput, one_of
 
@@ -18,7 +18,7 @@ JUDGED = "replace units hold target batch_size seed cache out/compare json"
 
 @takes(f"{MODEL} method/compare metric {JUDGED}")
 def compare(
-    asked: Asked,
+    asked: CommandArguments,
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", metavar="NAME", help="A metric; repeat. See: whyformer metrics", show_default="five"),
@@ -49,7 +49,7 @@ def compare(
 
 @takes(f"{MODEL} scope method/recommend attention_only budget {JUDGED}")
 def recommend(
-    asked: Asked,
+    asked: CommandArguments,
     scope: Annotated[
         str, typer.Option("--scope", metavar="SCOPE", help="One choice for the dataset, per label or per instance.")
     ] = "dataset",
@@ -88,7 +88,7 @@ def recommend(
 
 @takes(f"{MODEL} method/check checks train epochs target batch_size seed cache out/check json")
 def check(
-    asked: Asked,
+    asked: CommandArguments,
     checks: Annotated[
         list[str] | None,
         typer.Option("--checks", "-c", metavar="NAME", help="A check; repeatable.", show_default="all"),

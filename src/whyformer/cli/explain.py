@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whyformer.cli._input import Explaining, drawn_faces, object_from, refuse_address, text_of_stdin, texts_from
-from whyformer.cli._options import Asked, takes
+from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import deliver, deliver_report, next_classes, per_input, repeated, seen_by, written
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ENDS = "out/explain json/explain"
 
 @takes(f"{MODEL} answer method target/explain scalar option batch_size seed/explain {ENDS}")
 def pair(
-    asked: Asked,
+    asked: CommandArguments,
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="Questions, captions or prompts about it.")],
 ) -> None:
@@ -51,7 +51,7 @@ def pair(
 
 @takes(f"{MODEL} method option batch_size seed/explain {ENDS}")
 def similar(
-    asked: Asked,
+    asked: CommandArguments,
     first: Annotated[str, typer.Argument(metavar="TEXT", help="A text.")],
     others: Annotated[list[str], typer.Argument(metavar="OTHER", help="Texts to compare it with.")],
 ) -> None:
@@ -74,7 +74,7 @@ def similar(
 
 @takes(f"{MODEL} method target/explain scalar option batch_size seed/explain {ENDS}")
 def sound(
-    asked: Asked,
+    asked: CommandArguments,
     clips: Annotated[list[Path], typer.Argument(metavar="CLIP.WAV", help="16-bit .wav files at the model's rate.")],
 ) -> None:
     """Explain what a model hears in a clip: which moments it came from.
@@ -104,7 +104,7 @@ def _pictures(explainer: Any, raw: list[Any], opened: Any) -> list[Any]:
     f"memory seed/explain {ENDS}"
 )
 def prompt(
-    asked: Asked,
+    asked: CommandArguments,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The prompt; '-' reads it from stdin.")],
     answer: Annotated[
         str | None, typer.Option("--answer", metavar="TEXT", help="Explain this answer, token by token.")
@@ -159,7 +159,7 @@ def refuse_both(generate: int | None, answer: str | None) -> None:
     "own_scale out/explain report json/explain"
 )
 def text(
-    asked: Asked,
+    asked: CommandArguments,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Texts; '-' reads one per line from stdin.")
     ] = None,
@@ -189,7 +189,7 @@ def text(
     "detail out/explain report json/explain"
 )
 def image(
-    asked: Asked,
+    asked: CommandArguments,
     images: Annotated[
         list[Path] | None,
         typer.Argument(metavar="IMAGE", help="Image files.", show_default="a drawn cat and a drawn dog"),
@@ -234,7 +234,7 @@ def image(
     "out/explain report json/explain"
 )
 def table(
-    asked: Asked,
+    asked: CommandArguments,
     rows: Annotated[
         Path | None,
         typer.Argument(metavar="ROWS.CSV", help="A CSV file with a header.", show_default="40 rows of census data"),
@@ -279,7 +279,7 @@ def table(
         _finish(explainer, raw, asked.explain(explainer, raw), asked, titles=titles)
 
 
-def _finish(explainer: Any, raw: list[Any], explained: Any, asked: Asked, **drawn: Any) -> None:
+def _finish(explainer: Any, raw: list[Any], explained: Any, asked: CommandArguments, **drawn: Any) -> None:
     """Deliver explanations, and the report if there is to be one."""
     others = next_classes(explainer, raw, explained, asked)
     deliver(per_input(explained), asked, shared=not asked.own_scale, others=others, **drawn)

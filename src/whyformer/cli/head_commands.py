@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.cli._input import inputs_from, number_or_word, texts_from
-from whyformer.cli._options import Asked, takes
+from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import deliver
 from whyformer.errors import BadInput, one_of
 
@@ -22,7 +22,7 @@ ORDERS = ("importance", "gates", "random")
     "seed out json"
 )
 def heads(
-    asked: Asked,
+    asked: CommandArguments,
     what: Annotated[str, typer.Option("--what", metavar="WHAT", help=f"One of: {', '.join(WHAT)}.")] = "importance",
     kind: Annotated[
         str, typer.Option("--kind", metavar="KIND", help="Importance by gradient, confidence, relevance or ablation.")

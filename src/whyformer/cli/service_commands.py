@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whyformer.cli._options import Asked, load, load_any, takes
+from whyformer.cli._options import CommandArguments, load, load_any, takes
 from whyformer.cli._results import say_written
 from whyformer.cli._table import load_table
 from whyformer.extras import SHIPPED, require
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "part_rows batch_tokens batch_size/rows engine workers address seed/explain quiet log"
 )
 def batch(
-    asked: Asked,
+    asked: CommandArguments,
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A .csv, .tsv, .jsonl, .parquet or .txt file, or a folder of images.")
     ],
@@ -154,11 +154,10 @@ def serve(
       whyformer serve --host 0.0.0.0 --store results.sqlite
     """
     require("fastapi", "uvicorn", *(() if model else SHIPPED), why="whyformer serve")
-    from whyformer.serve.app import Served
+    from whyformer.serve.app import Served, run
     from whyformer.serve.jobs import Jobs
     from whyformer.serve.models import Models
     from whyformer.serve.safety import token_for
-    from whyformer.serve.server import run
     from whyformer.serve.store import Store
 
     logging.basicConfig(format="%(name)s: %(message)s")  # what went wrong, beside what clients are told

@@ -18,7 +18,7 @@ from whyformer.engines.perturbation.game import cached_file
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
 from whyformer.inputs.modalities import are_tensors
-from whyformer.loan.code_reach import is_library
+from whyformer.loan.fingerprint import is_library
 from whyformer.registry import CLASSES, get_method, list_methods
 from whyformer.results.codec import is_whole, read_piece, write_piece
 from whyformer.results.types import Explanation

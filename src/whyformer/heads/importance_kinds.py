@@ -17,7 +17,7 @@ from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Gate, HeldAttention, Recorder
 from whyformer.engines.attention.maps import real
-from whyformer.engines.attention.streams import normalized, placed, relevance_states
+from whyformer.engines.attention.stream_maps import normalized, placed, relevance_states
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, one_of
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.results.types import Record, Site
@@ -149,8 +149,9 @@ def refuse_labels(session: Session) -> None:
 def stream_relevance(run: Run) -> list[Tensor]:
     """Per layer (B, H): what its heads add to the relevance of the rows that feed the head, by generic attention.
 
-    The rules of Chefer, Gur & Wolf 2021 (engines/attention/streams.py) are linear in each map, so the row that is read
-    is evaluated from its end: w holds how much each row of a state counts, r += w·Ā_h is what passes through a head.
+    The rules of Chefer, Gur & Wolf 2021 (engines/attention/stream_maps.py) are linear in each map. So the row that is
+    read can be evaluated from its end: w holds how much each row of a state counts, and r += w·Ā_h is what passes
+    through a head.
     At a cross-attention (eq. 10) that is w·R̄_ssᵀ·Ā_h, and the encoder goes on from it, each row divided by the sum
     that R̄_qq is normalised by. All that is added, and the rows that are read, sum to generic attention's scores.
     """

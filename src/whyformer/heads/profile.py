@@ -15,7 +15,7 @@ from whyformer.evidence import interval
 from whyformer.heads.head_roles import distances, places
 from whyformer.heads.importance_kinds import Call, calls, parts_of, place_of, relevance_rows, through
 from whyformer.loan.borrow import refuse_without_gradients
-from whyformer.methods.value_norms import mixing_ratio
+from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import BatchSize, checked
 from whyformer.results.codec import Float32
 from whyformer.results.interop import dataframe

@@ -17,7 +17,7 @@ from whyformer.files.paths import is_file, readable_folder
 from whyformer.jobs.folder import ERRORS, EXPLANATIONS, Commit, read_commits, read_manifest
 from whyformer.jobs.schema import SEVERAL, explanations_in, failure_schema, schema
 from whyformer.jobs.source import arrow
-from whyformer.jobs.tally import RARE_SHARE, Tallies
+from whyformer.jobs.worker import RARE_SHARE, Tallies
 from whyformer.parameters import checked
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result

@@ -17,10 +17,9 @@ from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
 from whyformer.files.paths import path_of
-from whyformer.jobs.cluster import run_on_ray
 from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.folder import MANIFEST, JobFolder, Written, read_manifest
-from whyformer.jobs.processes import require_whole, run_here, run_in_processes
+from whyformer.jobs.processes import require_whole, run_here, run_in_processes, run_on_ray
 from whyformer.jobs.schema import WHY
 from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, rows_of
 from whyformer.jobs.worker import Work, Worker, sizes_for

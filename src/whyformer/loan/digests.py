@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import NotOffered
-from whyformer.loan.code_reach import MISSING, is_library, variables_of_class, variables_of_function
+from whyformer.loan.fingerprint import MISSING, is_library, variables_of_class, variables_of_function
 from whyformer.version import __version__
 
 FORMAT = "whyformer 3"

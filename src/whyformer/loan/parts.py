@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from whyformer.loan.code_reach import Variable, current
-from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, is_plain, told_of
+from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, Variable, current, is_plain, told_of
 from whyformer.loan.spread import is_quantized
 from whyformer.loan.turns import turns_of
 

@@ -31,7 +31,7 @@ from whyformer.capture.roles import Outline
 from whyformer.capture.site import OpenSite
 from whyformer.errors import PartlyCaptured
 from whyformer.inputs.base import Modality, shifted
-from whyformer.study.fingerprints import Fingerprints, Marks
+from whyformer.study.dataflow import Fingerprints, Marks
 from whyformer.study.readout import Passes
 
 # Hidden attention: modules that ran where no function mode reaches, beside others whose attention was seen.

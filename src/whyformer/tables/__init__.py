@@ -4,7 +4,7 @@
 >>> wf.tables.explain_global(model, wf.demo.census.adult_rows()[:8], table).to_frame()
 """
 
-from whyformer.tables.corpus import CorpusExplanation as CorpusExplanation
+from whyformer.tables.global_explanation import CorpusExplanation as CorpusExplanation
 from whyformer.tables.global_explanation import CsvRows as CsvRows
 from whyformer.tables.global_explanation import explain_global as explain_global
 from whyformer.tables.in_context import RowAttention as RowAttention

@@ -38,7 +38,7 @@ from whyformer.engines.attention.maps import (
     with_ratio,
     with_residual,
 )
-from whyformer.engines.attention.streams import Maps, layer_means, placed, placed_maps, read_streams, start_sites
+from whyformer.engines.attention.stream_maps import Maps, layer_means, placed, placed_maps, read_streams, start_sites
 from whyformer.errors import NotOffered
 from whyformer.inputs.output import Output
 from whyformer.loan.spread import recomputable, recomputing

@@ -18,7 +18,7 @@ from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lift
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
-from whyformer.loan.memory import SavedBytes
+from whyformer.loan.spread import SavedBytes
 from whyformer.parameters import OneOf
 from whyformer.run import Run
 from whyformer.study.interference import INPUT_SLOPES

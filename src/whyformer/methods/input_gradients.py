@@ -1,4 +1,4 @@
-"""SmoothGrad: the mean gradient over noisy copies."""
+"""Gradients at the input: saliency, input_x_gradient and smooth_grad."""
 
 from __future__ import annotations
 
@@ -11,8 +11,84 @@ from whyformer.engines.gradient import InputSpace, gradient_space
 from whyformer.engines.gradient.input_space import Norm
 from whyformer.engines.gradient.multi_stream import Where
 from whyformer.parameters import Count, Megabytes, Patches, Weight
-from whyformer.registry import Passes, method
+from whyformer.registry import Passes, constant, method
 from whyformer.run import Attribution, Run
+
+# Input times gradient.
+
+CANCELLED = 1e-4  # what is left of every unit's terms; by chance some unit would keep hundreds of times as much
+
+
+@method(
+    paper="Shrikumar et al. 2016, arXiv:1605.01713",
+    needs={"input_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=True,
+    class_specific=True,
+    specificity="gradient",
+)
+def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
+    """The score's slope at each input times the input itself, summed over the input's dimensions.
+
+    r_i = Σ_d x_id · ∂s/∂x_id. ``at="input"``: x is the word embedding (text), the pixels (images) or the floats
+    themselves; ``at="embeddings"``: the vectors that enter the first block, positions and types included (the default
+    for tables with categories). With several streams x are the inputs of all of them. ``patch_smoothing``: for pixels,
+    each one's share spread by a Gaussian as wide as that many patches, against the patch grid; 0 is off.
+
+    Misleads when: the score saturates: far along a flat stretch the gradient is small although the input decided. A
+    model that normalises each input before anything else (DeBERTa) does not care how long it is: r is 0, and what is
+    seen are rounding errors. The result warns of that; ``at="embeddings"`` starts behind the norm.
+    """
+    space = gradient_space(run, at, gradient=True)
+    assert space.gradient is not None
+    terms = space.inputs * space.gradient
+    detail = space.smoothed(terms, patch_smoothing)
+    return Attribution(space.per_unit(detail), detail=space.detail(detail), warnings=_cancelled(space, terms))
+
+
+def _cancelled(space: InputSpace, terms: Tensor) -> list[list[str]]:
+    """A word where the terms of every unit add up to nothing."""
+    left_B, size_B = (space.per_unit(t).abs().amax(1) for t in (terms, terms.abs()))
+    doubt = (
+        "input times gradient adds up to nothing in every unit, so these scores are rounding errors: the model "
+        "normalises its inputs first, and longer or shorter vectors change nothing. Pass at='embeddings'."
+    )
+    return [[doubt] if 0 < size and left <= CANCELLED * size else [] for left, size in zip(left_B, size_B, strict=True)]
+
+
+# Saliency: the size of the gradient.
+
+
+@method(
+    paper="Simonyan, Vedaldi & Zisserman 2014, arXiv:1312.6034; on text: Li et al. 2016, arXiv:1506.01066",
+    needs={"input_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="gradient",
+)
+def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
+    """How sharply the score changes when an input is nudged: the size of the gradient at each unit.
+
+    r_i = ‖∂s/∂x_i‖, x_i being all numbers of unit i: the embedding of a token, the pixels of a patch, a column.
+    ``norm``: "l2", "l1", "max" (the largest entry, in absolute value) or "sum" (the signed sum of the entries).
+    ``at="input"``: x is the word embedding, the pixels or the floats; ``at="embeddings"``: the vectors that enter
+    the first block, positions and types included (the default for tables with categories). With several streams (image
+    and text, encoder-decoders) x are the inputs of all of them. The gradient itself is in ``detail``, where it is one
+    tensor. ``patch_smoothing``: for pixels, a Gaussian over the gradient, as wide as that many patches, against
+    the patch grid; 0 is off.
+
+    Misleads when: the score is saturated, so that what decided it has no slope left; and it says where the score is
+    sensitive, not in which direction, nor how much of the score is there.
+    """
+    space = gradient_space(run, at, gradient=True)
+    assert space.gradient is not None
+    gradient = space.smoothed(space.gradient, patch_smoothing)
+    scores = space.norm(gradient, norm)
+    return Attribution(scores, detail=space.detail(gradient), signed=norm == "sum")
+
 
 GROUPS = 5  # of the samples, for the standard error
 

@@ -1,4 +1,4 @@
-"""AttnLRP: layer-wise relevance propagation through attention."""
+"""Layer-wise relevance propagation: attn_lrp and cp_lrp."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.study.interference import INPUT_SLOPES
+
+# AttnLRP: layer-wise relevance propagation through attention.
 
 PLACES = ("input", "tokens")
 LOST = 0.01  # of all relevance: ordinary models lose none
@@ -112,3 +114,24 @@ def _require_one_stream(run: Run) -> None:
         raise NotOverUnits(
             "the model has several streams of tokens, and relevance at one of them would hide what went to the others."
         )
+
+
+@method(
+    paper="Ali et al. 2022 (ICML), arXiv:2202.07304",
+    needs={"input_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=True,
+    class_specific=True,
+    specificity="gradient",
+)
+def cp_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
+    """The score handed back layer by layer through the values alone: where to attend is taken as given.
+
+    The rules of ``attn_lrp``, with attention maps and the gates of gated MLPs as constants, so that all relevance
+    of an attention goes to its values and nothing is halved. On a model without biases it is conserved exactly:
+    Σ_i r_i is the score. ``at`` and the checks are those of ``attn_lrp``.
+
+    Misleads when: what decides is where the model looks (a query that finds its key), since that carries no relevance.
+    """
+    return relevance(run, GradientRules(attention_is_constant=True), at)

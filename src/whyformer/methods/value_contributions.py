@@ -1,24 +1,28 @@
-"""Value norms: the length of the vector that each token adds to each position, instead of its attention weight."""
+"""Contributions of value vectors: value_norms, alti and value_zeroing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from whyformer.capture.blocks.remainder import Finish
 from whyformer.engines.attention.chain import read
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
-from whyformer.errors import one_of
+from whyformer.errors import BadInput, NotOffered, UnknownName, one_of, reading, shown
 from whyformer.loan.borrow import refuse_without_gradients
-from whyformer.parameters import OneOf, Place, Share
-from whyformer.registry import Passes, method
+from whyformer.parameters import OneOf, Place, Places, Share
+from whyformer.registry import Passes, constant, method
 from whyformer.results.types import Site, Units
 from whyformer.run import Attribution, Run
-from whyformer.shapes import AnyBQK, Array
+from whyformer.shapes import BQK, AnyBQK, Array
+
+# Value norms: the length of the vector that each token adds to each position, instead of its attention weight.
 
 LARGEST = 1e30  # above this a product of many layers is rescaled, to stay within float32
 
@@ -176,3 +180,154 @@ def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
 
 def _array(tensor: Tensor) -> Array:
     return tensor.float().cpu().numpy()
+
+
+# ALTI: how near each token's contribution alone comes to what the attention block really put out.
+
+ORDERS = {"l1": 1, "l2": 2}
+
+
+@method(
+    paper="Ferrando, Gállego & Costa-jussà 2022, arXiv:2203.04212",
+    needs={"attention", "values"},
+    cost=constant(1, 0),
+    cost_text="1 forward",
+    signed=False,
+    class_specific=False,
+    specificity="attention",
+    rowwise=lambda **options: True,
+)
+def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attribution:
+    """How near each token's contribution alone comes to the attention block's output: rows of shares, multiplied.
+
+    c_ij = max(0, ‖y_i‖ - ‖y_i - T_ij‖), divided by its sum over j; R = C_L ··· C_1, without added identity. T_ij holds
+    the residual and the norm after it (value_norms at level "attn_res_ln"), y_i is the output of the attention half
+    with all its biases. ``norm``: "l1" (the paper) or "l2".
+
+    Misleads when: the MLP, which is left out, changes the vectors much, and when no single contribution points the way
+    of the output: such rows are all zero and pass nothing on.
+    """
+    anatomy = run.anatomy()
+    layers = []
+    for site, block in anatomy.layers:
+        parts = contributions(site, block, "attn_res_ln")
+        near = proximity(parts, lifted(block.attended_BQE), ORDERS[norm])
+        layers.append(row_normalized(real(near, run.attended_BN, site)))
+    return read(run, product(layers), anatomy.record.sites[-1].first_query, layers)
+
+
+def proximity(parts: Contributions, output_BQE: Tensor, order: int) -> BQK:
+    """max(0, ‖y_i‖ - ‖y_i - T_ij‖), a few query rows at a time.
+
+    NOTE[DIFF] the authors' distance adds 1e-6 to every difference (torch's pairwise_distance); ours does not.
+    """
+    chunks = []
+    for rows, vectors_BQKE in parts.rows():
+        output = output_BQE[:, rows, None]
+        distance = torch.linalg.vector_norm(output - vectors_BQKE, ord=order, dim=-1)
+        chunks.append((torch.linalg.vector_norm(output, ord=order, dim=-1) - distance).clamp(min=0))
+    return torch.cat(chunks, 1)
+
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+@method(
+    paper="Mohebbi et al. 2023, arXiv:2301.12971",
+    needs={"attention", "values"},
+    cost=constant(1, 0),
+    cost_text="1 forward; then per unit what follows attention in every block, a third to two thirds of a forward",
+    signed=False,
+    class_specific=False,
+    specificity="attention",
+    rowwise=lambda **options: True,
+)
+def value_zeroing(
+    run: Run,
+    *,
+    distance: Annotated[str, OneOf("cosine", "euclidean")] | Distance = "cosine",
+    layers: Annotated[str, OneOf("product", "mean", "last")] | Place | Places = "product",
+) -> Attribution:
+    """How much a position's vector changes when one token's value is zeroed: rows of shares, multiplied: D_L ··· D_1.
+
+    D_l[i, t] = distance between the output of block l at i as it was and with the value vectors of t zeroed in all
+    heads of that layer (after the softmax: attention stays as it is), divided by its sum over t. No identity is added.
+    ``distance``: "cosine" (1 - cos), "euclidean", or a function (changed, original) → distance over the last axis.
+    ``layers``: "product" (the whole model), "mean", "last", a number, or the mean of a list: D_l of those alone.
+    The output of a block is what the next block adds to: of a pre-norm model, the stream before the final norm.
+
+    Misleads when: tokens back each other up (silencing one of two changes little), and on deep models, where the
+    product of shares flattens out. It is the same for every class.
+    """
+    sites = run.anatomy().record.sites
+    chosen = chosen_layers(layers, len(sites))
+    maps = [row_normalized(d) for d in distances(run, distance)]
+    if layers != "product" and len({maps[i].shape for i in chosen}) > 1:
+        raise NotOffered(f"layers={layers!r}: these layers ask for different rows, so there is no mean of them.")
+    whole = product(maps) if layers == "product" else torch.stack([maps[i] for i in chosen]).mean(0)
+    return read(run, whole, sites[chosen[-1]].first_query, maps)
+
+
+@torch.no_grad()
+def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
+    """D_l of every layer before its rows are divided by their sums."""
+    measure, tolerance = _measure(distance)
+    anatomy = run.anatomy()
+    finishes = [Finish(site, block) for site, block in anatomy.layers]  # what cannot be run again is refused first
+    layers = []
+    for site, finish in zip(anatomy.record.sites, run.track(finishes, "value zeroing"), strict=True):
+        changes = lifted(site.attention_BHQK).new_zeros(site.attention_BHQK[:, 0].shape)
+        length = 0.0
+        matters_K = run.attended_BN.any(0) & site.attention_BHQK.amax((0, 1, 2)).bool()
+        for tokens, changed, original in finish.without_each(matters_K.nonzero()[:, 0].tolist()):
+            moved = measure(lifted(changed), lifted(original))
+            changes[:, :, tokens] = moved.movedim(0, -1).to(changes.dtype)
+            length = length or float(lifted(original).norm(dim=-1).amax())
+        changes = real(changes, run.attended_BN, site)
+        _require_change(changes, tolerance * (length if distance == "euclidean" else 1), site.path)
+        layers.append(changes)
+    return layers
+
+
+def _measure(distance: str | Distance) -> tuple[Distance, float]:
+    """The distance, and what it may not stay below, in units of the vectors' length for "euclidean"."""
+    if callable(distance):
+        return partial(_own, distance), 0.0
+    if distance == "cosine":
+        return cosine, 1e-12
+    if distance == "euclidean":
+        return euclidean, 1e-7
+    raise UnknownName("value of distance", distance, ["cosine", "euclidean", "a function of two tensors"])
+
+
+def _own(distance: Distance, changed: Tensor, original: Tensor) -> Tensor:
+    """A distance of the user's own."""
+    with reading("distance of value_zeroing failed", "It is called with two tensors (…, width), and returns (…)."):
+        measured = distance(changed, original)
+    if not isinstance(measured, Tensor) or measured.shape != changed.shape[:-1]:
+        raise BadInput(
+            f"distance of value_zeroing returned {shown(measured)} for tensors of shape {tuple(changed.shape)}: return "
+            "a tensor without the last axis."
+        )
+    return measured
+
+
+def cosine(changed: Tensor, original: Tensor) -> Tensor:
+    """1 - cos, as half the squared distance of the unit vectors: small angles keep their digits."""
+    a, b = (torch.nn.functional.normalize(v, dim=-1) for v in (changed, original))
+    return torch.linalg.vector_norm(a.sub_(b), dim=-1).square() / 2
+
+
+def euclidean(changed: Tensor, original: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(changed - original, dim=-1)
+
+
+def _require_change(changes_BQK: BQK, tolerance: float, path: str) -> None:
+    """A layer where nothing changes would become a uniform map of rounding errors once rows are normalised."""
+    still = (changes_BQK.amax((1, 2)) <= tolerance).nonzero()[:, 0].tolist()
+    if still:
+        raise NotOffered(
+            f"{path}: zeroing values changed the block's output by no more than rounding (input {still[0]}), so there "
+            "is nothing to share out. The attention of this layer writes nothing: its output projection or its values "
+            "are zero, or they drown in the residual stream in this precision. Try float32."
+        )

@@ -1,0 +1,183 @@
+"""Ablation methods: occlusion (leave one out), two_ended (alone and left out), and random scores as a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
+from whyformer.engines.perturbation.players import (
+    BY,
+    absent_player,
+    held_remark,
+    held_units,
+    leave_one_out,
+    players_of,
+    special_doubts,
+)
+from whyformer.engines.perturbation.variants import (
+    LeftOut,
+    Variants,
+    default_replacement,
+    grouped_variants,
+    players_of_parts,
+)
+from whyformer.parameters import Hold, Limits, OneOf, Replacement
+from whyformer.registry import Passes, constant, method
+from whyformer.run import Attribution, Run
+
+# Random scores: the floor that every method has to beat.
+
+
+@method(
+    paper="a baseline, no paper",
+    needs=set(),
+    cost=constant(1, 0),
+    cost_text="1 forward",
+    signed=False,
+    class_specific=False,
+    specificity="black box",
+)
+def random(run: Run) -> Attribution:
+    """Numbers drawn from a seeded generator, one per unit, that know nothing of the model.
+
+    Misleads always; a method that does not beat it on a faithfulness metric explains nothing there.
+    """
+    keep_BN = run.keep_BN
+    scores = torch.zeros(keep_BN.shape)
+    for row, keep in enumerate(keep_BN.cpu()):
+        # Each input draws its own stream, so that neither batch nor padding changes its scores.
+        generator = torch.Generator().manual_seed(run.seed)
+        scores[row, keep] = torch.rand(int(keep.sum()), generator=generator)
+    return Attribution(scores.to(keep_BN.device))
+
+
+# Occlusion: take one unit away at a time.
+
+
+def _cost(units: int, **options: object) -> Passes:
+    return units + 1, 0
+
+
+@method(
+    paper="Zeiler & Fergus 2014, arXiv:1311.2901; leave-one-out: Li, Monroe & Jurafsky 2016, arXiv:1612.08220",
+    needs={"perturbation"},
+    cost=_cost,
+    cost_text="(units + 1) forwards",
+    signed=True,
+    class_specific=True,
+    specificity="black box",
+)
+def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
+    """How much the score falls when a unit is taken away: r_i = s(x) - s(x without i).
+
+    ``replace``: what stands in its place. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id;
+    images: "mean", "zero", "blur"; vectors: "zero", "mean" (their own); tables: "zero", or "mean" with
+    Table(reference=…). The default is the first of these that the model has. With several streams each takes what it
+    has; image tokens inside a text are taken away in the picture.
+
+    Misleads when: units back each other up (taking one of two synonyms away changes nothing) and when the model has
+    never seen such gaps.
+    """
+    replacement: Any = default_replacement(run.modality) if replace is None else replace
+    scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
+    values_B = run.value_B
+    games: list[Game | None] = []
+    used, remarks = Variants.used(run, replacement, replace is None)
+    warnings: list[list[str]] = []
+    for row, units in enumerate(run.track(run.units, "occlusion")):
+        if run.segments:
+            scores_U, game, variants = _of_segments(run, row, replacement)
+            games.append(game)
+            warnings.append([*remarks, *variants.remarks])
+            scores[row, run.keep_BN[row]] = scores_U.to(scores.device)
+            continue
+        variants = LeftOut(run, row, replacement)
+        game = game_of_scores(run, row, variants, len(units))
+        games.append(game)
+        warnings.append([*remarks, *variants.remarks])
+        span = run.input_span(row)
+        without_U = torch.from_numpy(game.scores(~np.eye(len(units), dtype=bool)[span])).float()
+        drop_U = values_B[row] - without_U.to(scores.device)
+        # What stays whatever is asked for (queries of the model's own) has no score.
+        removable_U = torch.tensor(run.removable(row)[span], device=drop_U.device)
+        scores[row, run.keep_BN[row].nonzero()[span, 0]] = torch.where(removable_U, drop_U, 0.0)
+    return Attribution(scores, checks=saved_by_prefix(games), warnings=warnings, used={"replace": used})
+
+
+def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Variants]:
+    """(U,) the fall of the score without each stretch of the text, shared out evenly among what stands in it."""
+    units, (groups, _) = run.units[row], run.segments[row]
+    players = [p for p in players_of_parts(run, row, range(len(groups))) if p]
+    variants = grouped_variants(run, row, players, replacement, one_away=True)
+    game = game_of_scores(run, row, variants, len(players))
+    without = torch.from_numpy(game.scores(~np.eye(len(players), dtype=bool))).float()
+    scores_U = torch.zeros(len(units))
+    for members, value in zip(players, without, strict=True):
+        scores_U[list(members)] = (float(run.value_B[row]) - float(value)) / len(members)
+    return scores_U, game, variants
+
+
+def _cost_of_both_ends(units: int, **options: object) -> Passes:
+    return 2 * units + 2, 0
+
+
+@method(
+    paper="semivalues: Dubey, Neyman & Weber 1981, doi:10.1287/moor.6.1.122; the two ends of a path: this library",
+    needs={"perturbation"},
+    cost=_cost_of_both_ends,
+    at_most=True,  # special tokens do not play, and with two players a part alone is the other's absence
+    cost_text="(2 · players + 2) forwards",
+    signed=True,
+    class_specific=True,
+    specificity="black box",
+)
+def two_ended(
+    run: Run,
+    *,
+    by: Annotated[str, OneOf(*BY)] | None = None,
+    replace: Replacement = None,
+    keep_special: bool | Sequence[int] = True,
+    superpixels: Annotated[int, Limits(2, 10**6)] = 32,
+    hold: Hold = None,
+) -> Attribution:
+    """What a part does when all others are there and when none is: the mean of leave-one-out and keep-one.
+
+    r_i = ½ [s(all) - s(all without i)] + ½ [s(i alone) - s(none)]: the semivalue with half of its weight on the
+    empty and half on the full coalition. Of two players it is the Shapley value; of a sum of parts, every part's term.
+    ``by``, ``replace``, ``keep_special``, ``superpixels`` and ``hold`` are those of ``shap``; "delete" is possible.
+
+    Misleads when: evidence is doubled in such a way that neither end shows it (any two of three signs suffice: one
+    alone is too little, without one there are still enough). Scores do not add up to the change of the score.
+    """
+    replacement = absent_player(run, replace)
+    held_BU = held_units(run, hold)
+    scores = torch.zeros(run.keep_BN.shape)
+    games: list[Game | None] = [None] * run.batch.size
+    about: list[tuple[str, ...]] = [()] * run.batch.size
+    for row in run.track(range(run.batch.size), "two_ended"):
+        players = players_of(run, row, by, keep_special, superpixels, held_BU[row])
+        count = len(players.members)
+        if not count:  # nothing but special tokens
+            continue
+        variants = grouped_variants(run, row, players.members, replacement)
+        games[row] = game = game_of_scores(run, row, variants, count)
+        about[row] = variants.remarks
+        # One end after the other: variants that begin like the input share what a language model has read of it.
+        whole, without_P = np.split(game.scores(leave_one_out(count)), [1])
+        none, alone_P = np.split(game.scores(~leave_one_out(count)), [1])
+        scores[row, run.keep_BN[row].cpu()] = players.per_unit((whole - without_P + alone_P - none) / 2)
+    used, remarks = Variants.used(run, replacement, replace is None)
+    return Attribution(
+        scores.to(run.keep_BN.device),
+        checks=saved_by_prefix(games),
+        warnings=[
+            [*remarks, *more, *special_doubts(run, keep_special), *held_remark(units, held_U)]
+            for units, held_U, more in zip(run.units, held_BU, about, strict=True)
+        ],
+        used={"replace": used},
+    )

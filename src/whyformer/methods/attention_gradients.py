@@ -1,0 +1,259 @@
+"""Attention weighted by its gradient: attention_x_gradient, value_x_gradient, grad_sam and attention_gradcam."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.fold import HeadFusion
+from whyformer.engines.attention.chain import (
+    READINGS,
+    kept,
+    raised_heads,
+    read,
+    read_layers,
+    readable_folded,
+    stream_maps,
+)
+from whyformer.engines.attention.maps import Heads, Layers, chosen_layers, over_one_layer, read_row, real
+from whyformer.engines.attention.stream_maps import layer_means, placed_maps, whole_keep
+from whyformer.errors import NotOffered
+from whyformer.parameters import OneOf, Place, Places
+from whyformer.registry import constant, method
+from whyformer.results.types import Site
+from whyformer.run import Attribution, Run
+from whyformer.shapes import BQK
+
+# Attention × gradient: attention that raised the score, read in one of many ways.
+
+
+@method(
+    paper="weights: Serrano & Smith 2019, arXiv:1906.03731; clamped: Chefer, Gur & Wolf 2021; readings: Mylonas 2022",
+    needs={"attention_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="attention",
+    folds=readable_folded,
+)
+def attention_x_gradient(
+    run: Run,
+    *,
+    layers: Layers = "last",
+    heads: Heads = "mean",
+    read: Annotated[str, OneOf(*READINGS)] = "row",
+) -> Attribution:
+    """Where the model looked and where looking raised the score: attention times its gradient, clamped at zero.
+
+    Ā_h = max(0, A_h ∘ ∂s/∂A_h) per head, then as ``raw_attention``: ``layers``: "last", "mean", "product", a number or
+    a list; ``heads``: "mean", "max", "min", "sum", a number or a list; ``read``: "row", "column", "column_mean",
+    "column_sum", "column_max", "diagonal".
+
+    Misleads when: one layer is read as if it were the input: layers mix tokens before it. In the last layer only the
+    row that feeds the head has a gradient, so the columns there hold that row and nothing else.
+    """
+    return read_layers(run, raised_heads(heads), layers, read)
+
+
+# Value times gradient: what each token hands on in every attention, times the score's slope there.
+
+# Σ_h A_h ∘ ∂s/∂A_h; negative entries, which lowered the score, are kept.
+SIGNED_HEADS = HeadFusion(lambda attention, gradient: (attention * gradient).sum(1), gradient=True)
+
+
+@method(
+    paper="attention attribution, one point of its path: Hao et al. 2021 (AAAI), arXiv:2004.11207; summed over layers "
+    "as AttCAT: Qiang et al. 2022 (NeurIPS)",
+    needs={"attention_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=True,
+    class_specific=True,
+    specificity="attention",
+    folds=lambda **options: True,
+)
+def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] | Place | Places = "all") -> Attribution:
+    """What each token hands on in every attention, times the score's slope there, summed over heads and layers.
+
+    r_j = Σ_l Σ_h v_j^lh · ∂s/∂v_j^lh, v being the values of layer l and head h. Since a head's result is A·v, this is
+    Σ_l Σ_h Σ_i (A ∘ ∂s/∂A)_ij, and that is how it is computed. Nothing is clamped: below zero a token lowered the
+    score. ``layers``: "all", "last", a number, or a list; with several streams counted for each pair of them.
+
+    Misleads when: a token decides by where others look rather than by what it hands on (that part of the slope goes
+    through queries and keys, and is left out), and in deep models, whose later layers hold tokens that are mixed.
+    """
+    choice = "mean" if layers == "all" else layers
+    if run.multi_stream:
+        return _over_streams(run, choice)
+    if run.folds:
+        mean_BN = read_layers(run, SIGNED_HEADS, choice, "column_sum").scores_BN
+        return Attribution(mean_BN * len(chosen_layers(choice, run.layer_count())))
+    sites = run.record(grad=True, multi_stream=run.windowed).sites
+    picked = chosen_layers(choice, len(sites))
+    if run.windowed:  # a token of a later stage passes its score to the patches it was made of
+        windows, total_BN = run.windows, torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
+        for number in picked:
+            columns_B1N = windows.whole(SIGNED_HEADS.of(sites[number]), number).sum(1, keepdim=True)
+            eye = torch.eye(windows.sizes[0], device=columns_B1N.device)[None]
+            total_BN = total_BN + (columns_B1N @ windows.merged(eye, 0, windows.placements[number].stage))[:, 0]
+        return Attribution(total_BN)
+    maps = [real(SIGNED_HEADS.of(sites[number]), run.attended_BN, sites[number]) for number in picked]
+    return Attribution(torch.stack([map_BQK.sum(1) for map_BQK in maps]).sum(0), layers_BLQK=kept(run, maps))
+
+
+def _over_streams(run: Run, layers: str | int | Sequence[int]) -> Attribution:
+    """Score each stream by what it hands on: to itself, and to the streams that attend to it."""
+    schedule, keep, maps = run.schedule, run.by_stream(run.keep_BN), stream_maps(run, SIGNED_HEADS)
+    handed: dict[str, Tensor] = {}
+    for key in schedule.streams:
+        for query in schedule.streams:
+            sites = schedule.between(query, key)
+            for number in chosen_layers(layers, len(sites)) if sites else []:
+                if sites[number] in maps:
+                    handed[key] = handed.get(key, 0) + maps[sites[number]].sum(1)
+    for link in schedule.links:  # tokens made of another stream's positions receive what those handed on
+        assert link.placed_BNM is not None
+        if link.source in handed:
+            placed_BMN = link.placed_BNM.transpose(1, 2).to(handed[link.source].dtype)
+            shares_BMN = placed_BMN / placed_BMN.sum(2, keepdim=True).clamp(min=1)
+            handed[link.into] = handed.get(link.into, 0) + torch.einsum("bm,bmn->bn", handed[link.source], shares_BMN)
+    return Attribution(torch.cat([handed.get(stream, keep_BN.float() * 0) for stream, keep_BN in keep.items()], 1))
+
+
+# Grad-SAM: gradient self-attention maps.
+
+
+@method(
+    paper="Barkan et al. 2021 (CIKM), arXiv:2204.11073",
+    needs={"attention_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="attention",
+    folds=lambda **options: True,
+)
+def grad_sam(
+    run: Run,
+    *,
+    reduce: Annotated[str, OneOf("query", "key")] = "query",
+    layers: Annotated[str, OneOf("mean", "last")] | Place | Places = "mean",
+) -> Attribution:
+    """Attention where more of it would raise the score, summed per token over all layers and heads.
+
+    r_i = 1/(L·M·N) Σ_l Σ_m Σ_j (A ∘ ReLU(∂s/∂A))_ij over L layers, M heads, N tokens. ``reduce="query"`` is the
+    published form: token i is credited for what it attends to. ``reduce="key"`` sums over the queries instead and
+    says which input was attended to. ``layers``: "mean" (all of them), "last", a number, or the mean of a list.
+
+    Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
+    the query form hands that layer's whole mass to [CLS], which therefore comes first.
+    """
+    heads, tokens_B1 = raised_heads(), run.keep_BN.sum(1, keepdim=True)
+    if run.folds:
+        mean = read_layers(run, heads, layers, "keys" if reduce == "query" else "column_sum")
+        return Attribution(mean.scores_BN / tokens_B1)
+    every = run.record(grad=True).sites
+    if not run.unpadded:
+        _ = run.readout_BN  # raises if the head reads padding, where the gradients are
+    sites = [every[i] for i in chosen_layers(layers, len(every))]
+    maps = [real(heads.of(site), run.attended_BN, site) for site in sites]
+    total_BN = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
+    for site, map_BQK in zip(sites, maps, strict=True):
+        if reduce == "query":
+            total_BN[:, site.first_query : site.first_query + map_BQK.shape[1]] += map_BQK.sum(2)
+        else:
+            total_BN += map_BQK.sum(1)
+    return Attribution(total_BN / (len(sites) * tokens_B1), layers_BLQK=kept(run, maps))
+
+
+REGIONS = ("all", "row", "row_units")
+
+
+@method(
+    paper="Chefer, Gur & Wolf 2021 (CVPR), baseline, arXiv:2012.09838; after Selvaraju et al. 2017, arXiv:1610.02391",
+    needs={"attention_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="attention",
+)
+def attention_gradcam(
+    run: Run,
+    *,
+    layer: Annotated[str, OneOf("last", "mean")] | Place | Places = "last",
+    region: Annotated[str, OneOf(*REGIONS)] = "all",
+) -> Attribution:
+    """Attention of one layer, each head weighted by how much the score gains from it on average.
+
+    cam = ReLU(mean_h w_h·A_h), w_h = mean of ∂s/∂A_h. ``region``: the cells the mean runs over, "all" (the whole map),
+    "row" (the rows that feed the head) or "row_units" (those rows without the columns of special tokens). ``layer``:
+    "last", a number, a list (the mean of their maps) or "mean" (of all).
+
+    Misleads when: one number per head is too little: a head that helps in one place and harms in another is counted
+    by its average, and where all weights are negative the map is zero. Below the last layer positions are already
+    mixed, so a cell is not a word any more.
+    """
+    if (run.multi_stream or run.windowed) and region != "all":
+        raise NotOffered(
+            "with several streams of tokens, or attention inside windows, the gradient is averaged over the whole map: "
+            "region='all'."
+        )
+    if run.windowed:
+        return over_one_layer(run, True, partial(_window_cam, run), layer)
+    record = run.record(grad=True, multi_stream=run.multi_stream)
+    if run.multi_stream:  # one map per pair of streams, from the layers in which one attends to the other
+        keep = run.by_stream(run.keep_BN)
+        every, cells = whole_keep(run.schedule, keep), {}
+        for step in run.schedule.steps:
+            site = record.sites[step.site]
+            rows_BQ = every[step.query][:, site.first_query : site.first_query + site.attention_BHQK.shape[2]].float()
+            cells[id(site)] = rows_BQ[:, :, None] * every[step.key].float()[:, None, :]
+        maps_by_site = placed_maps(record, run.schedule, keep, lambda site: _cam(site, cells[id(site)]))
+        return read(run, layer_means(run.schedule, maps_by_site, layer))
+    picked = [record.sites[i] for i in chosen_layers(layer, len(record.sites))]
+    maps = [real(_cam(site, _cells(run, site, region)), run.attended_BN, site) for site in picked]
+    rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, picked, strict=True)]
+    alike = len({m.shape for m in maps}) == 1  # a last layer with few rows has no whole map to average with
+    whole = torch.stack(maps).mean(0) if alike else None
+    return Attribution(torch.stack(rows).mean(0), matrix_BQK=whole, layers_BLQK=kept(run, maps))
+
+
+def _cam(site: Site, cells_BQK: Tensor) -> BQK:
+    """Return ReLU(mean_h w_h·A_h), w_h being the mean of the gradient over the cells."""
+    assert site.attention_grad_BHQK is not None
+    total_BH = torch.einsum("bhqk,bqk->bh", site.attention_grad_BHQK.float(), cells_BQK)
+    return _weighted(site, total_BH / cells_BQK.sum((1, 2)).clamp(min=1)[:, None])
+
+
+def _weighted(site: Site, weight_BH: Tensor) -> BQK:
+    # Mean, then clamp, as in the baselines of Chefer et al.; generic_attention clamps first.
+    return (torch.einsum("bh,bhqk->bqk", weight_BH, site.attention_BHQK.float()) / site.heads).clamp(min=0)
+
+
+def _cells(run: Run, site: Site, region: str) -> Tensor:
+    """Return (B, Q, K) ones where the gradient is averaged; padding is always zero."""
+    cells_BQK = real(torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32), run.keep_BN, site)
+    if region == "all":
+        return cells_BQK
+    rows_BQ = run.readout_BN[:, site.first_query : site.first_query + cells_BQK.shape[1]] > 0
+    cells_BQK = cells_BQK * rows_BQ[:, :, None]
+    if region == "row":
+        return cells_BQK
+    units_BN = ~run.special_BN
+    units_BN = units_BN | ~(units_BN & run.keep_BN).any(1, keepdim=True)  # nothing but special tokens: take them
+    return cells_BQK * units_BN[:, None, :]
+
+
+def _window_cam(run: Run, site: Site) -> BQK:
+    """Weight heads by their mean gradient over all windows of an image."""
+    assert site.attention_grad_BHQK is not None
+    per_window_BH = site.attention_grad_BHQK.float().mean((2, 3))
+    per_image = per_window_BH.view(run.batch.size, -1, site.heads).mean(1, keepdim=True)
+    weight_BH = per_image.expand(-1, len(per_window_BH) // run.batch.size, -1).reshape_as(per_window_BH)
+    return _weighted(site, weight_BH)
