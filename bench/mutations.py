@@ -66,22 +66,22 @@ MUTATIONS = (
     Mutation(
         "product_order",
         MAPS,
-        "result = torch.bmm(later, result)",
-        "result = torch.bmm(result, later)",
+        "return reduce(lambda earlier, later: torch.bmm(later, earlier), maps)",
+        "return reduce(lambda earlier, later: torch.bmm(earlier, later), maps)",
         twins("generic_attention attention_rollout"),
     ),
     Mutation(
         "generic_attention_positive_part",
-        GENERIC,
-        "(gradient_BHQK * attention_BHQK).clamp(min=0)",
-        "(gradient_BHQK * attention_BHQK).abs()",
+        "engines/attention/chain.py",
+        "over_heads((gradient * attention).clamp(min=0), heads)",
+        "over_heads((gradient * attention).abs(), heads)",
         twins("generic_attention"),
     ),
     Mutation(
         "generic_attention_identity",
-        GENERIC,
-        "dim2=-1).add_(1)",
-        "dim2=-1).add_(0.9)",
+        MAPS,
+        "dim2=-1).add_(share)",
+        "dim2=-1).add_(0.9 * share)",
         twins("generic_attention"),
     ),
     Mutation(
@@ -129,15 +129,15 @@ MUTATIONS = (
     Mutation(
         "gradient_rollout_clamp",
         "methods/attention_maps.py",
-        "over_heads(weighted_BHQK, heads).clamp(min=0)",
-        "over_heads(weighted_BHQK.clamp(min=0), heads)",
+        "over_heads(attention * gradient, heads).clamp(min=0)",
+        "over_heads((attention * gradient).clamp(min=0), heads)",
         twins("gradient_rollout"),
     ),
     Mutation(
         "grad_sam_mean",
         "methods/attention_gradients.py",
-        "total / (len(sites) * tokens_B1)",
-        "total / len(sites)",
+        "total_BN / (len(sites) * tokens_B1)",
+        "total_BN / len(sites)",
         twins("grad_sam"),
     ),
     Mutation(
@@ -149,9 +149,9 @@ MUTATIONS = (
     ),
     Mutation(
         "head_weights_of_folded_maps",
-        "engines/attention/folded.py",
-        "weights[head] += 1 / len(chosen)",
-        "weights[head] += 1.0",
+        "engines/attention/chain.py",
+        "each[head] += 1 / len(chosen)",
+        "each[head] += 1.0",
         "tests/capture/test_fold.py tests/capture/test_kernels.py tests/capture/test_fused.py",
     ),
     Mutation(

@@ -120,7 +120,7 @@ HEAD += ("largest lead", "own limits above zero", "behind")
 def split_of(standing: AffordableMethods, choosing: Sequence[int], testing: Sequence[int], seed: int) -> Split:
     """As ``recommend`` chooses and tests."""
     finalists = standing.finalists(standing.truth_M(choosing))
-    names = [standing.field.candidates[m].name for m in finalists]
+    names = [standing.pool.candidates[m].name for m in finalists]
     column = int(np.argmax(standing.judged(finalists, choosing, "choosing").mean(0)))
     return tested(names, column, standing.judged(finalists, testing, "testing"), seed)
 
@@ -159,15 +159,15 @@ def rows_of(
 
 def saved(standing: AffordableMethods, row: Row) -> dict[str, Any]:
     """Every method but readings of attention, which differ from split to split: what judges said, per input."""
-    numbers = range(standing.field.spaced, len(standing.field.candidates))
+    numbers = range(standing.pool.spaced, len(standing.pool.candidates))
     inputs = range(standing.games.size)
     inserted_IM = []
     for i in inputs:
-        trials = [Trial(standing.field.scores[i][m], standing.games.game(i)) for m in numbers]
+        trials = [Trial(standing.pool.scores[i][m], standing.games.game(i)) for m in numbers]
         standing.games.game(i).ask(np.concatenate([top_kept(trial) for trial in trials]))
         inserted_IM.append([insertion(trial) for trial in trials])
     values_IMJ = np.stack([standing.judged(list(numbers), list(inputs), "all"), np.array(inserted_IM)], 2)
-    names = [standing.field.candidates[m].name for m in numbers]
+    names = [standing.pool.candidates[m].name for m in numbers]
     head = {"kind": row.kind, "budget": row.budget, "names": names, "judges": ["aopc", "insertion"]}
     return head | {"values": values_IMJ.tolist()}
 
