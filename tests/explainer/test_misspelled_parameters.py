@@ -20,44 +20,41 @@ def explainer(tmp_path: Path) -> wf.Explainer:
     return wf.Explainer(folders.bert(), folders.tokenizer(tmp_path))
 
 
+def on_model(verb: str) -> Callable[..., Any]:
+    return lambda explainer, **given: getattr(wf, verb)(explainer.model, ["i like it"], **given)
+
+
+def on_explainer(verb: str) -> Callable[..., Any]:
+    return lambda explainer, **given: getattr(explainer, verb)(["i like it"], **given)
+
+
+def anew(explainer: wf.Explainer, **given: Any) -> wf.Explainer:
+    return wf.Explainer(explainer.model, **given)
+
+
+HELD = r"Explainer.explain '{}'.*Explainer\(model, processor"
+
+
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("call", "given", "words"),
     [
-        ({"methods": "shap"}, "method="),
-        ({"versus": "negative"}, r"target=\(a, b\)"),
-        ({"image_processor": None}, "processor="),
-        ({"metod": "shap"}, "Did you mean 'method'"),
-        ({"targets": [1]}, "target="),
+        (on_model("explain"), {"methods": "shap"}, "parameter of explain 'methods'.*method="),
+        (on_model("explain"), {"versus": "negative"}, r"parameter of explain 'versus'.*target=\(a, b\)"),
+        (on_model("explain"), {"image_processor": None}, "parameter of explain 'image_processor'.*processor="),
+        (on_model("explain"), {"metod": "shap"}, "parameter of explain 'metod'.*Did you mean 'method'"),
+        (on_model("explain"), {"targets": [1]}, "parameter of explain 'targets'.*target="),
+        *((on_explainer("explain"), {name: None}, HELD.format(name))
+          for name in ("processor", "tokenizer", "model", "attention_at")),
+        (anew, {"feature_extractor": None}, "parameter of Explainer 'feature_extractor'.*processor="),
+        *((on(verb), {"method": ["occlusion"]}, f"parameter of {verb} 'method'.*methods=")
+          for verb in ("compare", "recommend") for on in (on_model, on_explainer)),
+        (on_explainer("explain"), {"steps": 3}, "option of generic_attention 'steps'"),
+        (on_explainer("explain"), {"start_layers": 1}, "Did you mean 'start_layer'"),
     ],
-)
-def test_explain_names_the_parameter_that_was_meant(explainer: wf.Explainer, given: Any, meant: str) -> None:
-    with pytest.raises(UnknownName, match=f"parameter of explain '{next(iter(given))}'.*{meant}"):
-        wf.explain(explainer.model, "i like it", **given)
-
-
-@pytest.mark.parametrize("name", ["processor", "tokenizer", "model", "attention_at"])
-def test_what_an_explainer_holds_is_not_given_again(explainer: wf.Explainer, name: str) -> None:
-    with pytest.raises(UnknownName, match=rf"Explainer.explain '{name}'.*Explainer\(model, processor"):
-        explainer.explain("i like it", **{name: None})
-
-
-def test_an_explainer_takes_a_processor(explainer: wf.Explainer) -> None:
-    with pytest.raises(UnknownName, match=r"parameter of Explainer 'feature_extractor'.*processor="):
-        wf.Explainer(explainer.model, feature_extractor=None)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize("verb", ["compare", "recommend"])
-def test_verbs_with_several_methods(explainer: wf.Explainer, verb: str) -> None:
-    for call in (getattr(explainer, verb), lambda texts, **how: getattr(wf, verb)(explainer.model, texts, **how)):
-        with pytest.raises(UnknownName, match=f"parameter of {verb} 'method'.*methods="):
-            call(["i like it"], method=["occlusion"])
-
-
-def test_an_option_that_a_method_has_is_no_slip(explainer: wf.Explainer) -> None:
-    with pytest.raises(UnknownName, match="option of generic_attention 'steps'"):
-        explainer.explain("i like it", steps=3)
-    with pytest.raises(UnknownName, match="Did you mean 'start_layer'"):
-        explainer.explain("i like it", start_layers=1)
+)  # fmt: skip
+def test_the_parameter_that_was_meant_is_named(explainer: wf.Explainer, call: Any, given: Any, words: str) -> None:
+    with pytest.raises(UnknownName, match=words):
+        call(explainer, **given)
 
 
 @pytest.mark.parametrize("verb", [wf.explain, wf.compare, wf.recommend])
