@@ -13,6 +13,7 @@ import torch
 
 import whyformer as wf
 from tests.methods import properties
+from tests.methods.properties import near as close
 from tests.models import CASES, Case, model_of
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.registry import Method
@@ -47,11 +48,6 @@ def cropped(inputs: Any, row: int, length: int) -> Any:
     one = single(inputs, row)
     keep = {k: v[:, :length] if v.ndim == 2 else v for k, v in one.items()} if isinstance(one, dict) else None
     return keep if keep is not None else tuple(v[:, :length] if v.ndim == 2 else v for v in one)
-
-
-def close(a: np.ndarray, b: np.ndarray) -> None:
-    scale = max(1.0, float(np.abs(b).max()))
-    np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-5)
 
 
 @EACH

@@ -11,6 +11,7 @@ import torch
 
 import whyformer as wf
 from tests import models
+from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, run
 from tests.support.processors import tokenizer
 from whyformer.errors import NonFinite, NotOffered, NotOverUnits
@@ -55,11 +56,6 @@ def explained(name: str, method: str, model: Any = None, inputs: Any = None) -> 
     except (NotOffered, NotOverUnits) as refusal:
         assert len(str(refusal)) > 40, "a refusal has to say why and what to do"
         return None
-
-
-def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    scale = max(1.0, float(np.abs(expected).max()))
-    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests.methods.properties import near as close
 from tests.models import CASES, model_of, run
 from tests.models.case import seeded, softmax_outputs
 from tests.references import windows as twin
@@ -35,11 +36,6 @@ def tokenizer(eos: int = 2) -> Any:
 def picture(height: int = 40, width: int = 60) -> Any:
     pixels = np.random.default_rng(height).integers(0, 255, (height, width, 3), np.uint8)
     return Image.fromarray(pixels)
-
-
-def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    scale = max(1.0, float(np.abs(expected).max()))
-    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
 
 
 # Image and text

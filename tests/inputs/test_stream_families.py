@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of
 from tests.support import processors
 from tests.support.processors import picture, tokenizer
@@ -83,11 +84,6 @@ def explainer(name: str) -> wf.Explainer:
 def together(name: str) -> list[Any]:
     """Both inputs of a family, explained at once."""
     return explainer(name).explain(list(FAMILIES[name].raw), target=FAMILIES[name].target)
-
-
-def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    scale = max(1.0, float(np.abs(expected).max()))
-    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
 
 
 def flat(found: Any) -> list[wf.Explanation]:

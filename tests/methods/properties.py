@@ -97,6 +97,12 @@ def close(got: Any, want: Any, tolerance: float = 1e-5) -> None:
     assert error <= tolerance, f"off by {error:.2e} of the largest value, allowed {tolerance:.0e}"
 
 
+def near(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    """As ``close`` where values are large; small ones may be off by the tolerance itself."""
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
+
+
 @cache
 def golden(name: str = "bert_cls") -> SimpleNamespace:
     """A golden text case: model, its padded batch, targets, and the authors' numbers."""

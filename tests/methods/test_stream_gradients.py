@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
+from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of, run
 from tests.references import stream_gradients as twin
 from whyformer.errors import BadInput, NotOffered, UnknownName
@@ -42,11 +43,6 @@ def plain(name: str, method: str) -> list[wf.Explanation]:
     if (name, method) not in PLAIN:
         PLAIN[name, method] = explained(name, method)
     return PLAIN[name, method]
-
-
-def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    scale = max(1.0, float(np.abs(expected).max()))
-    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
 
 
 # Twins: float64, hooks on the embedding modules, one input, squares of pixels by hand
