@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -153,7 +154,9 @@ def grad_sam(
     Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
     the query form hands that layer's whole mass to [CLS], which therefore comes first.
     """
-    heads, tokens_B1 = raised_heads(), run.keep_BN.sum(1, keepdim=True)
+    tokens_B1 = run.keep_BN.sum(1, keepdim=True)
+    # The gradient alone is clamped, as published: weights of marked attention may be negative.
+    heads = replace(raised_heads(), fused=lambda attention, gradient: (attention * gradient.clamp(min=0)).mean(1))
     if run.folds:
         mean = read_layers(run, heads, layers, "keys" if reduce == "query" else "column_sum")
         return Attribution(mean.scores_BN / tokens_B1)
