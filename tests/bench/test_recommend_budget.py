@@ -18,7 +18,7 @@ def test_the_choice_is_not_behind_the_best_in_hindsight(kind: str) -> None:
     rows = list(rows_of(arguments(how), methods, spaces=[], guided=False))
     assert [(row.budget, row.half, len(row.splits)) for row, _ in rows] == [("3", 2, 2), ("150", 2, 2)]
     (_, cheap), (_, dear) = rows
-    assert "two_ended" in cheap.over and {c.name for c in dear.field.candidates} == set(methods)
+    assert "two_ended" in cheap.over and {c.name for c in dear.pool.candidates} == set(methods)
     for row, _ in rows:
         assert not row.behind, row.line()
         assert all(split.lead[0] >= 0 for split in row.splits), "the choice itself stands in hindsight"
