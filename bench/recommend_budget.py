@@ -220,7 +220,7 @@ def compared_guides(options: argparse.Namespace) -> Iterator[str]:
             for budget in options.budgets:
                 most = budget_of(budget).most
                 entries = [guided_shap(guide, units, Rates(), most) for guide in options.guides]
-                done = [evaluated(entry, games, games.scalar, memory=False) for entry in entries if entry is not None]
+                done = [evaluated(entry, games, games.scalar) for entry in entries if entry is not None]
                 if not done:
                     continue
                 values_IMJ = np.array([_both_judges(games, i, done) for i in range(games.size)])
