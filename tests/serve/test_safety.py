@@ -19,6 +19,7 @@ from whyformer.errors import BadInput
 from whyformer.serve import safety
 from whyformer.serve.safety import RequestGuard, is_loopback, opened_picture, token_for
 
+UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # a busy machine is slow, not wrong
 NASTY = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"
 
 
@@ -313,7 +314,7 @@ def dumped(value: Any) -> bytes:
 
 
 @OTHERS_DRAW
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=UNCHECKED)
 @given(st.sampled_from(POSTS), st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=4), st.booleans(), st.booleans())
 def test_no_body_is_a_500(ask: TestClient, path: str, changes: dict[str, Any], valid: bool, text: bool) -> None:
     body: Any = {"model": "text", "input": {"text": TEXT}} if valid else {}
@@ -325,7 +326,7 @@ def test_no_body_is_a_500(ask: TestClient, path: str, changes: dict[str, Any], v
 
 
 @OTHERS_DRAW
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=UNCHECKED)
 @given(st.sampled_from(GETS), st.text(max_size=12), QUERY, st.sampled_from(["GET", "DELETE", "PUT", "OPTIONS"]))
 def test_no_address_is_a_500(ask: TestClient, path: str, name: str, query: dict[str, str], verb: str) -> None:
     from urllib.parse import quote
@@ -335,7 +336,7 @@ def test_no_address_is_a_500(ask: TestClient, path: str, name: str, query: dict[
 
 
 @OTHERS_DRAW
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=UNCHECKED)
 @given(st.binary(max_size=64), st.sampled_from(POSTS))
 def test_no_bytes_are_a_500(ask: TestClient, body: bytes, path: str) -> None:
     for content in (body, b"[" * 5000 + body, b'{"model": ' + b"9" * 5000 + b"}"):
