@@ -22,7 +22,6 @@ from whyformer.serve.models import ServedModel, kind_of, sample_of, second_of
 from whyformer.serve.safety import opened_sound, written_sound
 from whyformer.verbs import Explainer
 
-
 UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # a busy machine is slow, not wrong
 
 
