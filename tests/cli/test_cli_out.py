@@ -12,7 +12,7 @@ import pytest
 import whyformer as wf
 from tests.cli.test_cli import run
 from whyformer.cli import concept_commands
-from whyformer.cli._options import Asked
+from whyformer.cli._options import CommandArguments
 from whyformer.cli._results import deliver_report
 from whyformer.demo import load_sentiment
 
@@ -114,10 +114,10 @@ def test_a_single_method_with_options_stands_among_the_usual_ones(tmp_path: Path
 
     how = {"target": None, "scalar": "logit", "batch_size": None, "seed": 3, "memory": "auto", "option": ["steps=4"]}
     how["report"] = tmp_path / "x.html"
-    deliver_report(Explainer(), ["a"], Asked(method=["integrated_gradients"], **how))
+    deliver_report(Explainer(), ["a"], CommandArguments(method=["integrated_gradients"], **how))
     assert asked["methods"][0] == {"method": "integrated_gradients", "steps": 4} and asked["seed"] == 3
     assert "integrated_gradients" not in asked["methods"][1:] and len(asked["methods"]) == 5
-    deliver_report(Explainer(), ["a"], Asked(method=["integrated_gradients", "grad_sam"], **how))
+    deliver_report(Explainer(), ["a"], CommandArguments(method=["integrated_gradients", "grad_sam"], **how))
     assert asked["methods"] == [{"method": "integrated_gradients", "steps": 4}, "grad_sam"]
 
 
