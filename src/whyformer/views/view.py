@@ -140,6 +140,7 @@ class View(_Drawn):
 
     @property
     def marks(self) -> list[Mark]:
+        """All marks of all panels, in order."""
         return [mark for panel in self.panels for mark in panel.marks]
 
     @property
