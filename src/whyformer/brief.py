@@ -1,4 +1,4 @@
-"""An object on one screen, as ``repr`` has it: fields by name, arrays by their shape, long parts by their length."""
+"""Represent objects in a few lines, with control characters replaced by symbols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an explanation will take, before it is made: bytes, passes, and whether maps are stored or folded."""
+"""Estimate bytes and passes before explaining, and name methods that run where one is refused."""
 
 from __future__ import annotations
 

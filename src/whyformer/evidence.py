@@ -1,4 +1,4 @@
-"""Evidence for one map: where its method stands on all inputs, and what the model says as the units it names go."""
+"""Confidence intervals, ranks of a method, and deletion curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a method says of a batch to one Explanation per input: predictions, units, warnings, unpadded maps."""
+"""Turn the attributions of a batch into one Explanation per input; contrast two answers of a language model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torch's functions: what they are called, which do what, and attention written out.
+"""Torch functions by name; attention written out and fused; batch norm; where the model ends and the scalar begins.
 
 An interceptor sees functions by name, so every rule starts from a list of names. They are all here; who needs another
 selection puts it together from these.

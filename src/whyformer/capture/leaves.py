@@ -1,4 +1,4 @@
-"""The input as the leaf of a graph, and the vectors that enter a model's first block or a layer."""
+"""Make the input a leaf of the graph, and find what was computed outside of function modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a tensor's axes came from.
+"""Keep notes beside tensors: where their axes came from.
 
 Models fold batch and heads together, split windows off the batch, transpose, merge. The interceptor sees each of these
 calls, so instead of guessing a layout from sizes it carries a note beside every tensor: which *atoms* make up each

@@ -1,4 +1,4 @@
-"""Attention is not not explanation: does this model need its attention at all? (Wiegreffe & Pinter 2019)"""
+"""Checks from the debate about attention: Serrano & Smith 2019, Wiegreffe & Pinter 2019."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the map change with what cannot matter: batch mates, padding, a shift of the input that the model takes back?"""
+"""Check that scores do not change with batch mates, padding, shifts of the input or a little noise."""
 
 from __future__ import annotations
 

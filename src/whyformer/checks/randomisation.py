@@ -1,4 +1,4 @@
-"""Sanity check of Adebayo et al. 2018 (arXiv:1810.03292): does the map survive random weights?"""
+"""Sanity check of Adebayo et al. 2018 (arXiv:1810.03292): compare with explanations of a model of random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Was all attention seen? The leak audit and the ledger of softmaxes, as findings."""
+"""Check attention sinks, dependence on the class, and whether all attention was captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""whyformer serve: models behind a page in the browser."""
+"""whyformer batch and serve: explain a dataset into a folder, and serve models to a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms: questions about tensors of one shape. What shape inputs are padded to, and which are never recorded."""
+"""Which shapes are recorded as CUDA graphs, and what is computed in one."""
 
 from __future__ import annotations
 

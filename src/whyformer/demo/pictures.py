@@ -1,4 +1,4 @@
-"""Generated pictures of shape × texture: the world of the demo model ``textures``, and concepts to test it with.
+"""Generate pictures for the demo: faces of cats and dogs, and shapes × textures with concepts to test.
 
 Every picture is a silhouette (horse, fish, house, ball) filled with a texture (striped, dotted, bubbly, plain) in two
 random colours on a random background. The class follows from both: a striped horse is "zebra-like", any other horse

@@ -1,4 +1,4 @@
-"""Do methods agree, and do metrics? Rank correlations, and the overlap of the highest scores."""
+"""Rank correlations between methods and between metrics, and the chance that a lead is luck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an explanation may cost: forwards or seconds, what each method declares, and options that make it fit."""
+"""Prices of methods, options that fit a budget, and the candidates within it."""
 
 from __future__ import annotations
 

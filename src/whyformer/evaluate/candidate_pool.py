@@ -1,4 +1,4 @@
-"""The space of attention aggregations, all at once: which layers, which heads, how read; where rollouts start.
+"""All candidates of a recommendation: aggregations of attention, computed from one record, and methods.
 
 One record of the model serves every candidate. Each is a method with options, so the one that is chosen can be asked
 for by name: ``explain(model, x, method="raw_attention", layers=3, heads=1, read="column_mean")``.

@@ -1,4 +1,4 @@
-"""compare: run methods on the same inputs, judge them by the same metrics, and say which to trust here."""
+"""Compare methods on the same inputs by the same metrics; the result is a Comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge one input: every method, random scores and the search, by every metric, from variants that all share."""
+"""Evaluate one input: annotations, random scores, a greedy search and every method, by every metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and folders that a user names: asked for before long work, and refused with what to do."""
+"""Check files and folders that a user names, and read archives safely."""
 
 from __future__ import annotations
 

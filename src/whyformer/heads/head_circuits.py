@@ -1,4 +1,4 @@
-"""Direct logit attribution: what each head writes straight into the logit.
+"""Circuits (W_QK, W_OV) of heads, and direct logit attribution.
 
 Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". On a pre-norm model the logit is a linear
 function of the residual stream once the scale of the final norm is held constant, and the stream is a sum of what the

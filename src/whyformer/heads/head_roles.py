@@ -1,4 +1,4 @@
-"""What heads do, judged by where they look: positional, separator, rare-token heads."""
+"""Roles of heads by their attention patterns: positional, separator, rare-token, induction."""
 
 from __future__ import annotations
 

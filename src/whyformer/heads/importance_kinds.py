@@ -1,4 +1,4 @@
-"""How heads are scored: by gradient, ablation, confidence, LRP or generic relevance of the explained number."""
+"""Scores of heads by gradient, ablation, confidence or relevance, and the sites that they belong to."""
 
 from __future__ import annotations
 

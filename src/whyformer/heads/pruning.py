@@ -1,4 +1,4 @@
-"""Pruning curves: heads taken away one after the other, and what the model can still do."""
+"""Prune heads: curves of accuracy by order of importance, and learned gates."""
 
 from __future__ import annotations
 

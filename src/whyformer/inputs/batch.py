@@ -1,4 +1,4 @@
-"""Inputs on their way to a model: the tensors of a batch, and raw inputs of every spelling as a list."""
+"""Batches, the arguments that a model is called with, and raw inputs as lists."""
 
 from __future__ import annotations
 

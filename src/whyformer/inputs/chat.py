@@ -1,4 +1,4 @@
-"""Chats: messages with roles, written out by the tokenizer's template as the one text that a language model reads."""
+"""Chats and parts of texts: messages written out by the template, words and sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of tokenizers and processors: every raw input passes here, so that one without an encoding is refused once."""
+"""Call tokenizers and processors, read config entries, and wrap tokenizers of the tokenizers library."""
 
 from __future__ import annotations
 

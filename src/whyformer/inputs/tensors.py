@@ -1,4 +1,4 @@
-"""Any module called with tensors: sequences of vectors, or the columns of a table."""
+"""Inputs given as tensors, and which arguments of a model are sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of explanations, read a part at a time: what explain_dataset returns, and wf.load(folder)."""
+"""The result of explain_dataset: a folder of explanations, read a part at a time, and its summary page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes here, each with a copy of the model: one per GPU, or each with a share of the CPU's threads.
+"""Run workers of a job: in this process, in several processes, or on a Ray cluster.
 
 They are started anew (spawned), get the model as bytes, and answer parts in the order in which they got them.
 """

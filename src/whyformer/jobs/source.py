@@ -1,4 +1,4 @@
-"""What a job reads, one row at a time: a file, a folder of images, a Dataset, or anything that can be gone through."""
+"""Read the rows of a job one at a time, and cut them into parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that is spread over processes: what of it is here, and what can be said from here.
+"""Models over several devices or processes, quantised or recomputed layers, and memory.
 
 Under tensor parallelism (parameters are DTensors) each process runs some of the heads, and between layers all of them
 hold the same numbers: what the model says and gradients at its input are those of the whole model, a map of attention

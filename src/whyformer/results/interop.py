@@ -1,4 +1,4 @@
-"""The JSON Schema of saved results, from the same annotations that codec.py writes and reads them by.
+"""Convert results for pandas, shap, Captum and Quantus, and describe saved results by a JSON Schema.
 
 docs/schemas has what this makes, a file per format: programs in other languages can hold their files to it.
 """

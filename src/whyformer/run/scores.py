@@ -1,4 +1,4 @@
-"""What the model says about a batch, and the number of it that is explained. Passes are counted where they are made."""
+"""Positions of the units of a batch, its logits, and the explained scalar. Passes are counted where they are made."""
 
 from __future__ import annotations
 

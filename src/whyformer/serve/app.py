@@ -1,4 +1,4 @@
-"""The routes: what can be asked over HTTP. Long work becomes a job; whatever goes wrong is said in words."""
+"""The routes of the server, its page and uploads, and how it is started and stopped."""
 
 from __future__ import annotations
 

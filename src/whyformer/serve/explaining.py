@@ -1,4 +1,4 @@
-"""What jobs of a model do: predict and explain; one method is one unit of work, and one that fails is told."""
+"""Jobs of a served model: explain, compare, edit and heads. Each method is one unit of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask, and how much: hosts, origins, tokens, sizes of bodies and pictures. Refused before anything is read."""
+"""Check requests before anything is read: hosts, origins, tokens, sizes; and the schema of questions."""
 
 from __future__ import annotations
 

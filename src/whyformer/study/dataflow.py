@@ -1,4 +1,4 @@
-"""Where tensors come from and what they reach: the attention behind them."""
+"""Find where tensors come from and which attentions they reach."""
 
 from __future__ import annotations
 

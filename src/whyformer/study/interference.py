@@ -1,4 +1,4 @@
-"""Interference: does looking into a model change what it says, or do the inputs of a batch change each other's answers?
+"""Check that interception does not change the output, that inputs do not mix, and that gradients are slopes.
 
 Some code takes another way while it is looked into: torch's fused encoder sets padded rows to zero and is left aside as
 soon as a function mode is on. So what a model says under interception is held to what it says by itself, once for each

@@ -1,4 +1,4 @@
-"""Many rows explained and averaged per column, a batch at a time, with what is to be said of all of them."""
+"""Explain many rows and average the scores of each column; rows are read from CSV files or frames."""
 
 from __future__ import annotations
 

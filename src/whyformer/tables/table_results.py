@@ -1,4 +1,4 @@
-"""What an in-context prediction came from: columns of the row, and training rows."""
+"""Results for tables: scores of columns, and of the training rows of in-context models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a language model said and what each token of it came from: the answer over its prompt, and token × token."""
+"""Views of a language model's answer by token, and of citations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of value norms: attention weights against the length of what they weigh, and a map level by level."""
+"""Views of heads: importance, roles, circuits, pruning curves and value norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as a page: what the model said, why by several methods, and how far each of them can be trusted."""
+"""Views of reports and of checks."""
 
 from __future__ import annotations
 

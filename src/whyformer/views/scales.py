@@ -1,4 +1,4 @@
-"""Which scale a picture of an explanation gets, and which units stand beside it: [CLS], a first token, the one read."""
+"""Colours, axes and scales of views, and units that are shown separately: [CLS], a first token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In-context predictions: the columns of the row, and the training rows beside it."""
+"""Marks for tables: columns, rows, and the training rows of in-context models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known about one attention and the block around it (capture/blocks/anatomy.py finds it)."""
+"""Follow the residual stream through the block around an attention (capture/blocks/anatomy.py finds its parts)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plausibility: do the highest scores stand where people marked the reasons?"""
+"""Agreement with people: rationales in texts, masks and boxes in images."""
 
 from __future__ import annotations
 

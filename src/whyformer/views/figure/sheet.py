@@ -1,4 +1,4 @@
-"""A sheet of paper for matplotlib: one axes whose coordinates are inches from the upper left corner."""
+"""Draw on a matplotlib sheet measured in inches: text, charts and matrices."""
 
 from __future__ import annotations
 

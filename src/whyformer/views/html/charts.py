@@ -1,4 +1,4 @@
-"""Tables, curves and points as HTML and inline SVG."""
+"""Tables, curves, points, matrices and dialogues as HTML and inline SVG."""
 
 from __future__ import annotations
 

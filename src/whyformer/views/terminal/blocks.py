@@ -1,4 +1,4 @@
-"""Pictures and matrices on a terminal: half blocks in colour, shades of grey characters without."""
+"""Text, pictures, matrices, tables and curves on a terminal."""
 
 from __future__ import annotations
 
