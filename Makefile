@@ -51,7 +51,7 @@ OF_CHECK := tests/docs tests/package tests/bench $(IN_A_BROWSER)
 test: setup
 	$(PYTEST) $(OF_CHECK:%=--ignore=%)
 
-# `make test` in ten fresh clones of the last commit, each in an order of its own; or `make test-ten SEEDS="1 2"`.
+# `make test` in ten fresh clones of the last commit with one .venv, each in an order of its own; or `make test-ten SEEDS="1 2"`.
 SEEDS ?= 1 2 3 4 5 6 7 8 9 10
 test-ten:
 	$(PYTHON) -m tests.support.fresh_clones $(SEEDS)
