@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from whyformer.checks.training import masked_surrogate as masked_surrogate
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
     from whyformer.concepts.concept_vectors import tcav as tcav
-    from whyformer.evaluate.compare import Comparison as Comparison
     from whyformer.evaluate.compare import compare as compare
+    from whyformer.evaluate.comparison import Comparison as Comparison
     from whyformer.evaluate.recommend import recommend as recommend
     from whyformer.evaluate.recommendation import Recommendation as Recommendation
     from whyformer.heads.importance import head_importance as head_importance
@@ -69,7 +69,7 @@ _HOMES = {
     "ByMethod": "whyformer.results.types",
     "CheckUp": "whyformer.checks.checkup",
     "Citations": "whyformer.language.citations",
-    "Comparison": "whyformer.evaluate.compare",
+    "Comparison": "whyformer.evaluate.comparison",
     "CompletionServer": "whyformer.inputs.completions",
     "ExplainedDataset": "whyformer.jobs.dataset",
     "Explainer": "whyformer.verbs",

@@ -19,7 +19,7 @@ from whyformer.targets import Aims, Scalar
 
 if TYPE_CHECKING:
     from whyformer.checks.checkup import CheckUp
-    from whyformer.evaluate.compare import Comparison
+    from whyformer.evaluate.comparison import Comparison
     from whyformer.evaluate.recommendation import Recommendation
     from whyformer.reports.report import Report
 

@@ -18,7 +18,7 @@ from tests.models import CASES
 from tests.references.metrics import eraser
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.evaluate.agreement import kendall, spearman, top_overlap
+from whyformer.evaluate.comparison import kendall, spearman, top_overlap
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import Annotations, OneInput
 from whyformer.evaluate.metrics.soft import drawn_away

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from whyformer.evaluate.agreement import RARE, chance_of_lead
+from whyformer.evaluate.comparison import RARE, chance_of_lead
 from whyformer.evidence import interval, spread
 
 

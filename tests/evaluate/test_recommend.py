@@ -18,7 +18,7 @@ from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.budget import within_effort
 from whyformer.evaluate.candidate import wanted
-from whyformer.evaluate.candidate_pool import CLASSES, SPACES, Candidate, alone, candidates_of, scores_of_each
+from whyformer.evaluate.candidate_pool import CLASSES, SPACES, Candidate, candidates_of, scores_of_each
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.recommend import EFFORT
 from whyformer.evaluate.recommendation import ANY
@@ -62,7 +62,7 @@ def test_every_candidate_is_the_method_it_names(name: str) -> None:
     model, inputs = case.build(None), case.inputs()
     explainer = wf.Explainer(model)
     with games_of(explainer, inputs, target=1, perturb=False) as games:
-        candidates, scores = scores_of_each(games.runs, SPACES, alone)
+        candidates, scores = scores_of_each(games.runs, SPACES)
     if name not in {"rtdl_ft_transformer", "modernbert"}:
         assert [c.name for c in candidates] == [c.name for c in candidates_of(SPACES, case.sites, 4)]
     generator = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from whyformer.checks.jain_wallace import AttentionTest, JainWallace
 from whyformer.checks.randomisation import Randomisation, Stage
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel
 from whyformer.concepts import ConceptScore, Maximized, TCAVResult
-from whyformer.evaluate.compare import ComparedMethod, Comparison, MetricScore
+from whyformer.evaluate.comparison import ComparedMethod, Comparison, MetricScore
 from whyformer.evaluate.recommendation import ChosenMethod, Outcome, Recommendation
 from whyformer.evidence import Deletion
 from whyformer.heads import (

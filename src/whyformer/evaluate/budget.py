@@ -51,7 +51,7 @@ class Budget:
 
 
 def budget_of(asked: int | str) -> Budget:
-    """20, "20", "20 forwards", "2s", "500ms"."""
+    """Read 20, "20", "20 forwards", "2s" or "500ms"."""
     if isinstance(asked, int):
         return Budget(float(asked))
     match = TIME.fullmatch(asked)
@@ -65,7 +65,7 @@ def budget_of(asked: int | str) -> Budget:
 
 @dataclass(frozen=True)
 class Rates:
-    """What passes take on these inputs. Without a measurement, in forwards: a backward is two."""
+    """The price of a pass: in seconds where it was measured on these inputs, else in forwards."""
 
     forward: float = 1.0  # of one input alone
     batched: float = 1.0  # of one input among as many as are run together
@@ -124,42 +124,39 @@ def fitted(candidate: Candidate, units: int, rates: Rates, most: float) -> Candi
     option, fewest = SCALABLE.get(candidate.method, ("", 0))
     if not option or option in candidate.options:
         return None
-    high, options = int(get_method(candidate.method).defaults[option]), candidate.options
-    count = _most(lambda n: price_of(candidate.method, {**options, option: n}, units, rates), fewest, high, most)
-    if count is None:
-        return None
-    return Candidate(candidate.method, {**options, option: count})
+    high = int(get_method(candidate.method).defaults[option])
+    return _largest(candidate, option, fewest, high, units, rates, most)
 
 
 def guided_shap(guide: str, units: int, rates: Rates, most: float) -> Candidate | None:
-    """Shapley values that lean on a guide, with the evaluations that the budget leaves."""
-    count = _most(lambda n: price_of("shap", {"evaluations": n, "guide": guide}, units, rates), FEWEST, MOST, most)
-    if count is None:
-        return None
-    options = {"evaluations": count, "guide": guide}
-    return Candidate("shap", options)
+    """Shapley values that start from a guide's scores, with the evaluations that the budget leaves."""
+    candidate = Candidate("shap", {"evaluations": FEWEST, "guide": guide})
+    return _largest(candidate, "evaluations", FEWEST, MOST, units, rates, most)
 
 
-def _most(price: Callable[[int], float], fewest: int, high: int, most: float) -> int | None:
-    """The largest count whose price fits; prices rise with counts."""
-    if price(fewest) > most:
-        return None
-    low = fewest
-    while low < high:
+def _largest(
+    candidate: Candidate, option: str, low: int, high: int, units: int, rates: Rates, most: float
+) -> Candidate | None:
+    """The candidate with the largest value of an option whose price fits, by bisection; prices rise with it."""
+
+    def with_count(count: int) -> Candidate | None:
+        options = {**candidate.options, option: count}
+        return (
+            Candidate(candidate.method, options) if price_of(candidate.method, options, units, rates) <= most else None
+        )
+
+    best = with_count(low)
+    while best is not None and low < high:
         middle = math.ceil((low + high) / 2)
-        low, high = (middle, high) if price(middle) <= most else (low, middle - 1)
-    return low
-
-
-def in_words(price: float, budget: Budget) -> str:
-    """A price in the unit of the budget."""
-    return f"about {price:.3g} s" if budget.seconds else f"{price:.0f} forwards"
+        larger = with_count(middle)
+        best, low, high = (best, low, middle - 1) if larger is None else (larger, middle, high)
+    return best
 
 
 def affordable(
     candidates: Sequence[Candidate], units: int, rates: Rates, budget: Budget
 ) -> tuple[list[Candidate], dict[str, float]]:
-    """Those that fit, perhaps with fewer passes than usual; and what the others would cost."""
+    """The candidates that fit, perhaps with fewer passes than usual; and what the others would cost."""
     fit, over = [], {}
     for candidate in candidates:
         fits = fitted(candidate, units, rates, budget.most)
@@ -173,10 +170,8 @@ def affordable(
 def within_effort(
     candidates: Sequence[Candidate], units: float, effort: int | None
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Those whose prices add up to no more than the effort, the cheapest first; and why others are left out."""
-    prices = {
-        candidate.name: price_of(candidate.method, candidate.options, round(units), Rates()) for candidate in candidates
-    }
+    """The cheapest candidates, whose prices add up to no more than the effort; and why others are left out."""
+    prices = {c.name: price_of(c.method, c.options, round(units), Rates()) for c in candidates}
     spent, dear = 0.0, {}
     for name, price in sorted(prices.items(), key=lambda each: each[1]):
         if effort is not None and spent + price > effort:
@@ -192,7 +187,7 @@ def within_effort(
 # Candidates within a budget, and their AOPC: computed step by step, each variant of an input once.
 
 READINGS = 3  # of the attention spaces, the first by RFT, go on to be judged by AOPC
-SPACE_COST = {"attention": ("raw_attention",), "gradient": ("attention_x_gradient",), "rollout": ("attention_rollout",)}
+SPACE_METHODS = {"attention": "raw_attention", "gradient": "attention_x_gradient", "rollout": "attention_rollout"}
 
 
 class AffordableMethods:
@@ -208,30 +203,23 @@ class AffordableMethods:
         guided: bool = True,
     ) -> None:
         self.games, self.budget, self.value = games, budget, value
-        self.rates = measured_rates(games) if budget.seconds else Rates()
-        self.units = len(games.units[longest(games)])
-        self.pool, self.over = self._pool(candidates, spaces, guided)
+        self.rates = rates = measured_rates(games) if budget.seconds else Rates()
+        self.units = units = len(games.units[longest(games)])
         self._judged: dict[tuple[int, int], float] = {}
-
-    def _pool(
-        self, candidates: Sequence[Candidate], spaces: Sequence[str], guided: bool
-    ) -> tuple[CandidatePool, dict[str, str]]:
-        """Evaluate the candidates that fit; and return what the others would cost."""
-        games, budget, rates, units = self.games, self.budget, self.rates, self.units
         fit, prices = affordable(candidates, units, rates, budget)
-        fitting = [s for s in spaces if all(price_of(m, {}, units, rates) <= budget.most for m in SPACE_COST[s])]
+        fitting = [space for space in spaces if price_of(SPACE_METHODS[space], {}, units, rates) <= budget.most]
         if guided:
             guides = (guided_shap(guide, units, rates, budget.most) for guide in GUIDES)
             runs = (candidate for candidate in guides if candidate is not None and explains_one(candidate, games))
             fit += itertools.islice(runs, 1)
-        over = {name: f"{in_words(price, budget)} for an input of {units} units" for name, price in prices.items()}
+        price_text = "about {:.3g} s" if budget.seconds else "{:.0f} forwards"
+        self.over = {n: f"{price_text.format(price)} for an input of {units} units" for n, price in prices.items()}
         if not fit and not fitting:
-            raise nothing_fits(budget, over, prices=prices)
-        pool = pool_of(games, fitting, fit, aside=False)
-        if not pool.candidates:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.excluded.items())
+            raise nothing_fits(budget, self.over, prices=prices)
+        self.pool: CandidatePool = pool_of(games, fitting, fit, aside=False)
+        if not self.pool.candidates:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.pool.excluded.items())
             raise NotOffered(f"nothing that fits into {budget} can explain this model: {reasons}")
-        return pool, over
 
     def truth_M(self, choosing: Sequence[int]) -> Array:
         """(M,) mean ranked truthfulness of every candidate on the inputs that choose."""
@@ -240,9 +228,16 @@ class AffordableMethods:
         return mean_M
 
     def finalists(self, truth_M: Array) -> list[int]:
-        """The first readings of attention, and every other method."""
-        readings = _first_readings(truth_M[: self.pool.spaced])
-        return [*readings, *range(self.pool.spaced, len(self.pool.candidates))]
+        """The best readings of attention by RFT, and every other method.
+
+        Readings that come out equal are one (a product of maps, read by row or column).
+        """
+        spaced = self.pool.spaced
+        first: list[int] = []
+        for m in np.argsort(-truth_M[:spaced], kind="stable"):
+            if len(first) < READINGS and not any(math.isclose(truth_M[m], truth_M[f], rel_tol=1e-9) for f in first):
+                first.append(int(m))
+        return [*first, *range(spaced, len(self.pool.candidates))]
 
     def judged(self, finalists: Sequence[int], inputs: Sequence[int], label: str) -> Array:
         """(I, M) AOPC of each finalist on each input."""
@@ -256,23 +251,13 @@ class AffordableMethods:
         return np.array(values).reshape(len(inputs), len(finalists))
 
     def measured(self, number: int) -> Candidate:
-        """What a candidate takes; readings of attention came from a shared record, so they are run for themselves."""
+        """The candidate with its cost; readings of attention came from a shared record, so they are run alone here."""
         candidate = self.pool.candidates[number]
-        options = {k: v for k, v in candidate.options.items() if k != "first_token"}
         if candidate.explanations and not self.budget.seconds:
             return candidate
+        options = {k: v for k, v in candidate.options.items() if k != "first_token"}
         # Seconds are those of a second run: what is loaded once does not count.
         return evaluated(Candidate(candidate.method, options), self.games, self.games.scalar)
-
-
-def _first_readings(mean_M: Array) -> list[int]:
-    """The best readings of attention by RFT; those that come out equal are one (a product of maps, read by row or
-    column)."""
-    first: list[int] = []
-    for m in np.argsort(-mean_M, kind="stable"):
-        if len(first) < READINGS and not any(math.isclose(mean_M[m], mean_M[f], rel_tol=1e-9) for f in first):
-            first.append(int(m))
-    return first
 
 
 def nothing_fits(

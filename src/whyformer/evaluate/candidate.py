@@ -60,13 +60,9 @@ class Trial:
         if self.parts is not None:  # patches among tokens of a text, and those that are held, which have no score
             scores_U = np.zeros(len(units))
             scores_U[self.parts] = scores
-            several = len(set(units.stream)) > 1
-            scores = scores_U[
-                [
-                    not special and (stream == "image" or not several)
-                    for special, stream in zip(units.special, units.stream, strict=True)
-                ]
-            ]
+            streams = {"image"} if len(set(units.stream)) > 1 else set(units.stream)
+            patches = [not special and s in streams for special, s in zip(units.special, units.stream, strict=True)]
+            scores = scores_U[patches]
         heat: Array = resized(scores.reshape(units.grid), units.image_size)
         return np.clip(heat, 0, None)
 
@@ -89,7 +85,8 @@ class Candidate:
     @property
     def name(self) -> str:
         """For example ``raw_attention(layers=mean)``."""
-        return named(self.method, self.options)
+        inside = ", ".join(f"{k}={v}" for k, v in self.options.items())
+        return f"{self.method}({inside})" if inside else self.method
 
 
 def wanted(methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None) -> list[Candidate]:
@@ -112,17 +109,10 @@ def wanted(methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] 
     return candidates
 
 
-def named(method: str, options: Mapping[str, Any]) -> str:
-    """raw_attention(layers=mean)"""
-    inside = ", ".join(f"{k}={v}" for k, v in options.items())
-    return f"{method}({inside})" if inside else method
-
-
 def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -> Candidate:
     """Explain all inputs by one method. A method that does not fit this model is returned with the reason.
 
-    whole: the number of inputs, from the first, whose explanations keep their maps between positions. All maps of a
-    comparison would take more memory than the rest of it.
+    whole: how many inputs, from the first, keep the maps of their explanations: all maps would take too much memory.
     """
     settings: dict[str, Any] = {"method": candidate.method, "scalar": scalar, "seed": games.seed}
     settings |= games.asked | games.options_of(candidate.method, candidate.options)
@@ -152,16 +142,15 @@ def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -
 
 
 def other_games(games: Games, candidates: Sequence[Candidate]) -> list[str]:
-    """Methods that were told to hold something else than the judge holds."""
+    """Return a warning for each method whose own hold differs from that of the evaluation."""
     remarks = []
     for candidate in candidates:
-        if "hold" in candidate.options:
-            held_U = games.held_by(candidate.options["hold"])
-            if any((a != b).any() for a, b in zip(held_U, games.held_U, strict=True)):
-                remarks.append(
-                    f"{candidate.name} holds other parts than those that are held in the evaluation: pass the same "
-                    "hold=… to both."
-                )
+        held = games.held_by(candidate.options["hold"]) if "hold" in candidate.options else games.held_U
+        if any((a != b).any() for a, b in zip(held, games.held_U, strict=True)):
+            remarks.append(
+                f"{candidate.name} holds other parts than those that are held in the evaluation: pass the same "
+                "hold=… to both."
+            )
     return remarks
 
 

@@ -1,7 +1,7 @@
 """All candidates of a recommendation: aggregations of attention, computed from one record, and methods.
 
-One record of the model serves every candidate. Each is a method with options, so the one that is chosen can be asked
-for by name: ``explain(model, x, method="raw_attention", layers=3, heads=1, read="column_mean")``.
+Each is a method with options, so that the chosen one can be explained with:
+``explain(model, x, method="raw_attention", layers=3, heads=1, read="column_mean")``.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def _with_half(maps_LNN: Tensor) -> Tensor:
     return row_normalized((maps_LNN + torch.eye(maps_LNN.shape[-1]).to(maps_LNN)) / 2)
 
 
-def scores_of_each(runs: Sequence[Run], spaces: Sequence[str], alone: Any) -> tuple[list[Candidate], list[Array]]:
-    """Over several runs; ``alone(run, row)`` makes a run of one input, for batches whose layout is not clear."""
+def scores_of_each(runs: Sequence[Run], spaces: Sequence[str]) -> tuple[list[Candidate], list[Array]]:
+    """Over several runs; a batch whose layout is not clear is run one input at a time."""
     candidates: list[Candidate] = []
     scores: list[Array] = []
     for run in runs:
@@ -154,9 +154,11 @@ def scores_of_each(runs: Sequence[Run], spaces: Sequence[str], alone: Any) -> tu
         except AmbiguousLayout:
             if run.batch.size == 1:
                 raise
+            settings: dict[str, Any] = {"scalar": run.scalar, "seed": run.seed, "batch_size": run.batch_size}
             some = []
-            for row in range(run.batch.size):
-                candidates, one = scores_of(alone(run, row), spaces)
+            for row, target in enumerate(run.targets):
+                alone = Run(run.modality, run.batch.select([row]), run.study, target=[target], **settings)
+                candidates, one = scores_of(alone, spaces)
                 some += one
         scores += some
     if len({s.shape[0] for s in scores}) > 1:
@@ -186,7 +188,7 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
         try:
             if "gradient" in spaces:
                 refuse_without_gradients(games.explainer.model, "spaces='gradient'")
-            candidates, units = scores_of_each(games.runs, spaces, alone)
+            candidates, units = scores_of_each(games.runs, spaces)
             scores = [games.per_part(number, all_U) for number, all_U in enumerate(units)]
         except WhyformerError as reason:
             excluded["attention aggregations"] = str(reason)
@@ -205,12 +207,13 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
             beside[done.name] = own_scores
             continue
         done = replace(done, cost_class=cost_class_of(done.method, done.options))
-        candidates.append(done)
-        scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, own_scores, strict=True)]
+        more = [(done, own_scores)]
         without = _without_first_tokens(games, own_scores)
         if without is not None:  # where a model parks attention there, the method may explain better without it
-            candidates.append(replace(done, options={**done.options, "first_token": False}))
-            scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, without, strict=True)]
+            more.append((replace(done, options={**done.options, "first_token": False}), without))
+        for one, its_scores in more:
+            candidates.append(one)
+            scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, its_scores, strict=True)]
     return CandidatePool(candidates, scores, excluded, beside, spaced)
 
 
@@ -218,27 +221,13 @@ def _without_first_tokens(games: Games, scores: Sequence[Array]) -> list[Array] 
     """The scores of a language model's texts with 0 at the first token; None where that is no part of any."""
     if not games.runs[0].output.causal or games.asked["units"] != "token":
         return None
-    first = [bool(len(parts)) and parts[0] == 0 for parts in games.parts]
-    if not any(first):
+    if not any(0 in parts for parts in games.parts):
         return None
-    zeroed = [np.where(np.arange(len(s)) == 0, 0.0, s).astype(s.dtype) for s in scores]
-    return [z if is_part else s for z, s, is_part in zip(zeroed, scores, first, strict=True)]
-
-
-def alone(run: Run, row: int) -> Run:
-    return Run(
-        run.modality,
-        run.batch.select([row]),
-        run.study,
-        target=[run.targets[row]],
-        scalar=run.scalar,
-        seed=run.seed,
-        batch_size=run.batch_size,
-    )
+    return [np.where(parts == 0, 0.0, s).astype(s.dtype) for s, parts in zip(scores, games.parts, strict=True)]
 
 
 def halves(games: Games, known: list[int]) -> tuple[list[int], list[int]]:
-    """Those that choose and those that test. All detections of an image are on one side."""
+    """The inputs that choose and those that test. All detections of an image are on one side."""
     inputs = list(dict.fromkeys(games.of[i] for i in known))
     order = np.random.default_rng(games.seed).permutation(inputs).tolist()
     first = set(order[: (len(order) + 1) // 2])

@@ -1,4 +1,4 @@
-"""Compare methods on the same inputs by the same metrics; the result is a Comparison."""
+"""compare: run methods on the same inputs, judge them by the same metrics, and return a Comparison."""
 
 from __future__ import annotations
 
@@ -6,251 +6,31 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
 from whyformer.engines.perturbation.players import FRACTIONS
-from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.evaluate.agreement import agreement, ranking_agreement
+from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.candidate import Candidate, evaluated, other_games, wanted
-from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.judge import (
-    CEILING,
-    FLOOR,
-    Annotations,
-    Curves,
-    Judged,
-    Needs,
-    OneInput,
-    Values,
-    judge,
-    mean_of,
+from whyformer.evaluate.comparison import (
+    ComparedMethod,
+    Comparison,
+    Leader,
+    MetricScore,
+    agreement,
+    ranking_agreement,
 )
+from whyformer.evaluate.games import Games, games_of
+from whyformer.evaluate.judge import CEILING, FLOOR, Annotations, Curves, Judged, OneInput, Values, judge, mean_of
 from whyformer.evidence import spread
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Hold, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
-from whyformer.results.interop import dataframe
-from whyformer.results.result import Result
-from whyformer.results.types import Explanation
 from whyformer.shapes import Array
 from whyformer.targets import SQUASHED, SUMMED, Aims, Scalar
-from whyformer.views.comparison_view import comparison_page
-from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-# Comparison: methods side by side, with intervals, ranks, costs, how far they agree, and whether metrics do.
-
-
-@dataclass(frozen=True)
-class MetricScore:
-    """One metric of one method: the mean over inputs with 95 % limits, and the gain over random scores."""
-
-    mean: float
-    low: float
-    high: float
-    gain: float  # how much better than random, input by input; above zero is better whatever the metric's direction
-    gain_low: float
-    gain_high: float
-    rank: float = math.nan  # among the methods, 1 = best; NaN for floor and ceiling
-
-    @property
-    def beats_random(self) -> bool:
-        return self.gain_low > 0
-
-
-@dataclass(frozen=True)
-class ComparedMethod:
-    """One row of the table."""
-
-    name: str
-    method: str
-    options: dict[str, Any]
-    scores: dict[str, MetricScore]
-    rank: float = math.nan  # by the mean of its ranks; NaN for floor and ceiling
-    forwards: float = math.nan  # passes per input
-    backwards: float = math.nan
-    seconds: float = math.nan  # per input
-    peak_bytes: int | None = None
-    baseline: str = ""  # "floor" or "ceiling"
-
-
-@dataclass(frozen=True)
-class Leader:
-    """Which method one metric puts first, and how far ahead of the method that comes first overall it is there."""
-
-    metric: str
-    name: str
-    gain: float  # input by input, above zero is better whatever the metric's direction
-    low: float
-    high: float
-
-    @property
-    def ahead(self) -> bool:
-        return self.low > 0
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison(Result):
-    """Which explanation to trust here: measured on these inputs, with this replacement.
-
-    >>> model, tokenizer = wf.demo.load_sentiment()
-    >>> comparison = wf.compare(model, list(wf.demo.SENTENCES), tokenizer, methods=["grad_sam", "saliency"])
-    >>> comparison.to_frame()
-    """
-
-    what: ClassVar[str] = "comparison"
-    later: ClassVar[tuple[str, ...]] = ("value", "leaders", "metric_agreement", "held")
-
-    rows: tuple[ComparedMethod, ...]  # best first, then floor and ceiling
-    metrics: tuple[str, ...]
-    higher_is_better: dict[str, bool]
-    agreement: dict[str, list[list[float]]]  # measure → methods × methods, in the order of ``agreeing``
-    agreeing: tuple[str, ...]
-    curves: dict[str, dict[str, list[float]]]  # "remove" and "keep" (and their logits) → method → mean over inputs
-    fractions: tuple[float, ...]
-    values: dict[str, dict[str, list[float]]]  # metric → method → one value per input
-    failures: dict[str, str]  # method → why it could not be run
-    replacement: str | None
-    inputs: int = 0
-    variants: int = 0  # that were run for this comparison; others came from the cache
-    seed: int = 0
-    warnings: tuple[str, ...] = ()
-    model: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    value: str | None = None  # what curves are of, where it is not the probability of the target
-    leaders: tuple[Leader, ...] | None = None  # one per metric that decides the rank
-    metric_agreement: list[list[float]] | None = None  # these metrics' rankings of the methods, ρ
-    held: tuple[str, ...] | None = None  # per input, what was always there, as it stands in it
-
-    @property
-    def explanations(self) -> dict[str, tuple[Explanation, ...]]:
-        """The compared explanations: method → one per input. They are not saved with the comparison."""
-        if "explained" not in vars(self):
-            raise NotOffered(
-                "a comparison is saved without its explanations: compare again, with cache=… if it was used."
-            )
-        explained: dict[str, tuple[Explanation, ...]] = vars(self)["explained"]
-        return explained
-
-    def __getitem__(self, name: str) -> ComparedMethod:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise UnknownName("method", name, [row.name for row in self.rows])
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """The method that came first, ready for ``explain(model, x, **comparison.best)``."""
-        row = self.rows[0]
-        return {"method": row.method, **row.options}
-
-    @property
-    def verdict(self) -> str:
-        """In plain words: what comes first, whether the metrics agree about that, and how far their rankings do."""
-        if not self.leaders:
-            return ""
-        methods = [row.name for row in self.rows if not row.baseline]
-        return " ".join(filter(None, (_first_of_all(self.leaders, methods), self._rankings(len(methods)))))
-
-    def _rankings(self, methods: int) -> str:
-        """The rank correlation of metrics, with what chance alone would give."""
-        pairs = self.metric_pairs()
-        if methods < 3 or not pairs:
-            return ""
-        mean = sum(rho for *_, rho in pairs) / len(pairs)
-        first, second, lowest = min(pairs, key=lambda pair: pair[2])
-        least = f", least of all {first} and {second} ({lowest:+.2f})" if len(pairs) > 1 else ""
-        said = f"Two metrics rank the {methods} methods alike by {mean:+.2f} on average{least}, where +1 is the same "
-        said += "order and -1 the opposite (Spearman); "
-        chance = chance_of(methods)
-        if chance >= 1:
-            return said + f"over {methods} methods no correlation can be told from chance."
-        return said + f"over {methods} methods chance alone reaches ±{chance:.2f} in one pair of twenty."
-
-    def metric_pairs(self) -> list[tuple[str, str, float]]:
-        """Two metrics and the rank correlation of what they say of the methods, where it is defined."""
-        names = [leader.metric for leader in self.leaders or ()]
-        return [
-            (names[i], names[j], rho)
-            for i, row in enumerate(self.metric_agreement or ())
-            for j, rho in enumerate(row)
-            if i < j and not math.isnan(rho)
-        ]
-
-    @property
-    def title(self) -> str:
-        """Model, number of inputs and what stands for absent parts, on one line."""
-        inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
-        absent = f", absent parts: {self.replacement}" if self.replacement is not None else ""
-        return f"{self.model}: methods compared on {inputs}{absent}"
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per method: each metric with its limits, rank and cost."""
-        records = []
-        for row in self.rows:
-            record: dict[str, Any] = {"method": row.name, "rank": row.rank, "baseline": row.baseline}
-            for name in self.metrics:
-                score = row.scores.get(name)
-                known = score or MetricScore(*[math.nan] * 6)
-                record |= {name: known.mean, f"{name}_low": known.low, f"{name}_high": known.high}
-            costs = ("forwards", "backwards", "seconds", "peak_bytes")
-            records.append(record | {k: getattr(row, k) for k in costs})
-        return dataframe(records)
-
-
-def chance_of(methods: int) -> float:
-    """The size that a rank correlation over so many methods passes by chance in one case of twenty, about."""
-    return 1.96 / math.sqrt(methods - 1)
-
-
-def _first_of_all(leaders: Sequence[Leader], methods: Sequence[str]) -> str:
-    """Who comes first, and by which metrics."""
-    best = methods[0]
-    if len(methods) == 1:
-        return f"{best} was judged alone."
-    by_name: dict[str, list[Leader]] = {}
-    for leader in leaders:
-        by_name.setdefault(leader.name, []).append(leader)
-    if set(by_name) == {best}:
-        return f"{_listed(leaders)} put{'s' * (len(leaders) == 1)} {best} first."
-    said = []
-    for name, each in sorted(by_name.items(), key=lambda pair: (pair[0] != best, -len(pair[1]))):
-        said.append(f"{_listed(each)} put{'s' * (len(each) == 1)} {name} first{_how_far(each, best)}")
-    words = "; ".join(said)
-    if len(by_name) == 1:
-        return f"By mean rank {best} comes first; {words}."
-    return f"Metrics disagree: {words}. By mean rank {best} comes first."
-
-
-def _how_far(leaders: Sequence[Leader], best: str) -> str:
-    """Whether they are really ahead of the best by mean rank, input by input."""
-    if leaders[0].name == best or any(math.isnan(leader.low) for leader in leaders):
-        return ""
-    ahead = [leader for leader in leaders if leader.ahead]
-    if not ahead:
-        return f" (but cannot tell it from {best})"
-    gains = ", ".join(f"{leader.gain:+.3f} ({leader.low:+.3f} to {leader.high:+.3f})" for leader in ahead)
-    rest = "" if len(ahead) == len(leaders) else f" by {_listed(ahead)}"
-    return f" (ahead of {best}{rest}: {gains})"
-
-
-def _listed(leaders: Sequence[Leader]) -> str:
-    names = [leader.metric.replace("_", " ") for leader in leaders]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-view_of.register(Comparison, comparison_page)
-
-# compare: run methods on the same inputs, judge them by the same metrics, and say which to trust here.
-
 
 DEFAULT_METRICS = ("comprehensiveness", "sufficiency", "aopc", "insertion", "ranked_truthfulness")
 WITH_RATIONALES = ("token_f1", "auprc")
@@ -308,7 +88,11 @@ def compare(
     settings: dict[str, Any] = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
     settings |= {"units": units, "hold": hold, "seed": seed, "progress": progress, "cache": cache}
     judged = chosen_metrics(metrics, rationales is not None, masks is not None)
-    _check_marks(judged, rationales, masks)
+    for metric, _ in judged:
+        if "rationale" in metric.needs and rationales is None:
+            raise BadInput(f"{metric.name} compares with what people marked: pass rationales=[…], one per input.")
+        if "region" in metric.needs and masks is None:
+            raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
     given = (rationales, masks, surrogate)
     with comparing(explainer, inputs, wanted(methods), judged, settings, scalar, *given) as (comparison, _):
         return comparison
@@ -329,7 +113,7 @@ def comparing(
 ) -> Iterator[tuple[Comparison, Games]]:
     """Compare methods; inside ``with``, the games that they were judged by can still be played.
 
-    settings: of the games. whole: see ``filled``.
+    settings: of the games. whole: see ``evaluated``.
     """
     explainer = copy(explainer)
     explainer.advises = False
@@ -339,44 +123,35 @@ def comparing(
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
             if marked is not None and len(marked) not in {games.size, games.input_count}:
                 raise BadInput(f"{len(marked)} {name} for {games.input_count} inputs: give one per input.")
-        marks = Annotations(*(None if marked is None else games.each(marked) for marked in (rationales, masks)))
         others = None
         if surrogate is not None:
             other = CoreExplainer(surrogate, explainer.processor, attention_at=explainer.attention_at)
-            targets = games.wanted_targets  # what the model said, not what its copy says
+            targets = games.wanted_targets  # what the model predicts, not what its copy does
             others = stack.enter_context(games_of(other, inputs, **settings | {"target": targets}))
-        needs = Needs(any("soft_erasure" in metric.needs for metric, _ in judged), others)
-        yield _compared(games, candidates, judged, marks, scalar, needs, whole), games
+        marks = Annotations(
+            None if rationales is None else games.each(rationales),
+            None if masks is None else games.each(masks),
+            any("soft_erasure" in metric.needs for metric, _ in judged),
+            others,
+        )
+        yield _compared(games, candidates, judged, marks, scalar, whole), games
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
+    """Metrics with their options, from names, from {name: options}, or (None) the default ones."""
     if metrics is None:
-        names = (*DEFAULT_METRICS, *(WITH_RATIONALES if rationales else ()), *(WITH_REGIONS if masks else ()))
-        return [(get_metric(name), {}) for name in names]
-    named = (
-        metrics
-        if isinstance(metrics, Mapping)
-        else {n: {} for n in ([metrics] if isinstance(metrics, str) else metrics)}
-    )
-    if not named:
+        metrics = (*DEFAULT_METRICS, *(WITH_RATIONALES if rationales else ()), *(WITH_REGIONS if masks else ()))
+    if isinstance(metrics, str):
+        metrics = [metrics]
+    if not metrics:
         raise BadInput("there is no metric to compare by: name one, or leave metrics out.")
-    judged: Judged = []
-    for name, options in named.items():
-        metric = get_metric(name)
-        judged.append((metric, metric.checked(options)))
-    return judged
-
-
-def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
-    for metric, _ in judged:
-        if "rationale" in metric.needs and rationales is None:
-            raise BadInput(f"{metric.name} compares with what people marked: pass rationales=[…], one per input.")
-        if "region" in metric.needs and masks is None:
-            raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
+    options_of = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
+    named = [(get_metric(name), options) for name, options in options_of.items()]
+    return [(metric, metric.checked(options)) for metric, options in named]
 
 
 def _compared(
-    games: Games, candidates: list[Candidate], judged: Judged, marks: Annotations, scalar: str, needs: Needs, whole: int
+    games: Games, candidates: list[Candidate], judged: Judged, marks: Annotations, scalar: str, whole: int
 ) -> Comparison:
     otherwise = other_games(games, candidates)
     done = [evaluated(candidate, games, scalar, whole) for candidate in games.track(candidates, "explaining")]
@@ -390,9 +165,9 @@ def _compared(
     curves: Curves = {}
     for number in games.track(range(games.size), "judging"):
         if len(games.parts[number]):
-            judge(OneInput(games, number, marks, scalar, needs), done, judged, values, curves)
-    rows = _rows(done, judged, values, games)
+            judge(OneInput(games, number, marks, scalar), done, judged, values, curves)
     decisive = [m for m, _ in judged if m.kind in RANKED] or [m for m, _ in judged]
+    rows = _rows(done, judged, [m.name for m in decisive], values, games)
     methods = [row.name for row in rows if not row.baseline]
     scores = [np.stack([e.explanations[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
     comparison = Comparison(
@@ -409,7 +184,7 @@ def _compared(
         inputs=games.size,
         variants=games.forwards,
         seed=games.seed,
-        warnings=(*otherwise, *_twice(games, judged), *_untuned(judged, needs), *_warnings(games, done, scores)),
+        warnings=(*otherwise, *_metric_warnings(games, judged, marks), *_warnings(games, done, scores)),
         held=games.held,
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
@@ -417,6 +192,7 @@ def _compared(
         leaders=tuple(_leader(m, values[m.name], methods, games) for m in decisive),
         metric_agreement=ranking_agreement(_goodness(decisive, values, methods)).tolist(),
     )
+    # Beside the fields, so that it is not saved: explanations are many times larger than the rest.
     vars(comparison)["explained"] = {candidate.name: candidate.explanations for candidate in done}
     return comparison
 
@@ -428,7 +204,7 @@ def _goodness(metrics: Sequence[Metric], values: Values, methods: Sequence[str])
 
 
 def _leader(metric: Metric, by_method: dict[str, Array], methods: Sequence[str], games: Games) -> Leader:
-    """The method that a metric puts first; of several, the one that stands higher overall."""
+    """The method that a metric puts first; of equal ones, the one that ranks higher overall."""
     (goodness,) = _goodness([metric], {metric.name: by_method}, methods)
     if np.isnan(goodness).all():
         return Leader(metric.name, methods[0], *[math.nan] * 3)
@@ -444,10 +220,12 @@ def _value(games: Games) -> str | None:
     return "log-probability of the answer" if games.batch.answers else None
 
 
-def _rows(candidates: list[Candidate], judged: Judged, values: Values, games: Games) -> tuple[ComparedMethod, ...]:
+def _rows(
+    candidates: list[Candidate], judged: Judged, decisive: list[str], values: Values, games: Games
+) -> tuple[ComparedMethod, ...]:
+    """The methods by the mean of their ranks under the decisive metrics, then floor and ceiling."""
     names = [e.name for e in candidates]
     scores = {m.name: _scores(m, values[m.name], names, games) for m, _ in judged}
-    decisive = [m.name for m, _ in judged if m.kind in RANKED] or list(scores)
     mean_rank = {name: mean_of([scores[m][name].rank for m in decisive]) for name in names}
     order = sorted(candidates, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
     places = rankdata([mean_rank[e.name] for e in order], method="min", nan_policy="omit")
@@ -479,31 +257,25 @@ def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], games
     }
 
 
-def _twice(games: Games, judged: Judged) -> list[str]:
-    """Metrics that take the softmax of what is one already."""
+def _metric_warnings(games: Games, judged: Judged, marks: Annotations) -> list[str]:
+    """Metrics that take a softmax of probabilities, and those that are taken without their paper's fine-tuning."""
+    warnings = []
     twice = [run for run in games.runs if run.gives_probabilities and run.logits.shape[1] > 1]
-    if not twice:
-        return []
     squashed = [m.name for m, options in judged if (m.defaults | options).get("value") == "probability"]
-    if not squashed:
-        return []
-    reason, last = (SQUASHED, "sigmoid") if twice[0].output.ends_in_sigmoid else (SUMMED, "softmax")
-    return [
-        f"the model returns probabilities ({reason}), and a softmax is taken of them again by {', '.join(squashed)}: "
-        f"pass a model without the {last} at its end, or metrics={{{squashed[0]!r}: {{'value': 'logit'}}, …}}, "
-        "which takes what the model returns."
-    ]
-
-
-def _untuned(judged: Judged, needs: Needs) -> list[str]:
-    """Metrics whose paper fine-tunes the model, taken on the model as it is."""
-    plain = [m.name for m, _ in judged if m.on_surrogate and needs.surrogate is None]
-    if not plain:
-        return []
-    return [
-        f"{' and '.join(plain)}: taken on the model as it is, with the paper's bounded removal but without its "
-        "fine-tuning on masked inputs; wf.masked_surrogate trains such a copy, and surrogate=… judges by it."
-    ]
+    if twice and squashed:
+        reason, last = (SQUASHED, "sigmoid") if twice[0].output.ends_in_sigmoid else (SUMMED, "softmax")
+        warnings.append(
+            f"the model returns probabilities ({reason}), and a softmax is taken of them again by "
+            f"{', '.join(squashed)}: pass a model without the {last} at its end, or "
+            f"metrics={{{squashed[0]!r}: {{'value': 'logit'}}, …}}, which takes what the model returns."
+        )
+    plain = [m.name for m, _ in judged if m.on_surrogate and marks.surrogate is None]
+    if plain:
+        warnings.append(
+            f"{' and '.join(plain)}: taken on the model as it is, with the paper's bounded removal but without its "
+            "fine-tuning on masked inputs; wf.masked_surrogate trains such a copy, and surrogate=… judges by it."
+        )
+    return warnings
 
 
 def _warnings(games: Games, candidates: list[Candidate], scores: list[Array]) -> tuple[str, ...]:

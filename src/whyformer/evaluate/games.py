@@ -24,7 +24,7 @@ from whyformer.engines.perturbation.variants import (
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.soft_game import SoftGame, soft_game_of
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.base import Modality, Source
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding
 from whyformer.inputs.language import says_tokens
 from whyformer.parameters import Hold
@@ -35,10 +35,9 @@ from whyformer.run.session import Session
 from whyformer.shapes import Array
 from whyformer.targets import scalar_of
 
-# A detector's queries under perturbation: does another one take the object over that the explained one gives up?
-#
-# The value that is measured is that of the explained query, by its number. Where a second query names the same object
-# in its place, the value falls although the detector still sees the object; that is counted here, and said.
+# A detector's queries under perturbation. The value that is measured is that of the explained query, by its number.
+# Where a second query names the same object instead, the value falls although the detector still finds the object:
+# that is counted, and a warning says how often.
 
 SAME = 0.5  # overlap (intersection over union) from which two boxes are of one object
 
@@ -131,8 +130,10 @@ class Games:
         asked = {name: value for name, value in locals().items() if name not in RESOLVED}
         settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
         source = explainer.source(inputs)
-        if gives_answers(source):  # an answer is judged as a whole: by its log-probability
-            settings["decoding"] = Decoding(span=True)
+        paired = bool(source.raw) and all(isinstance(raw, tuple) for raw in source.raw)  # (prompt, answer)
+        kind = source.modality
+        if paired and says_tokens(kind.model) and not kind.compares and not kind.multi_input:
+            settings["decoding"] = Decoding(span=True)  # an answer is judged as a whole: by its log-probability
         self.session = session = Session(explainer, source, target=target, scalar=scalar, **settings)
         # What explanations are asked for besides the method, so that they are of the same.
         self.asked = {"units": units, "span": "decoding" in settings}
@@ -143,16 +144,18 @@ class Games:
         self.inputs = [inputs] if session.single else inputs
         if self.batch is not session.padded and not self.batch.answers:
             self.inputs = _as_tensors(session)
-        self.replacement, self.by_default = (
-            checked_replacement(self.modality, replace) if perturb else None,
-            replace is None,
-        )
-        self.pool = self._pool(reference)
+        self.replacement = checked_replacement(self.modality, replace) if perturb else None
+        self.by_default = replace is None
+        # The inputs that means and resampling are taken from.
+        reference = self.modality.reference if reference is None else reference
+        self.pool: Batch = self.batch if reference is None else explainer.prepare(reference)[1]
         self.runs = [session.run(rows) for rows in session.parts()]
         # What is always there, before anything is run: a part that is not in an input is refused at once.
         self.hold, self.held_U = hold, self.held_by(hold)
-        if self.hold is not None and self.batch is not session.padded and not self.batch.answers:
-            self.hold = self._numbers(self.hold)
+        if hold is not None and self.batch is not session.padded and not self.batch.answers:
+            # Methods get tensors here, without the text: the numbers of what is held, where all inputs have the same.
+            numbers = {tuple(np.flatnonzero(held_U).tolist()) for held_U in self.held_U}
+            self.hold = list(numbers.pop()) if len(numbers) == 1 else hold
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
         self.units: list[Units] = [u for run in self.runs for u in ([units for _, units in run.segments] or run.units)]
         self.parts = [self._parts(number, u) for number, u in enumerate(self.units)]
@@ -185,11 +188,6 @@ class Games:
         """(tokens,) of each input, which of them a hold stands for."""
         return [held_U for run in self.runs for held_U in held_units(run, hold)]
 
-    def _numbers(self, hold: Hold) -> Hold:
-        """Methods get tensors here, without the text: the numbers of what is held, where they are the same in all."""
-        numbers = {tuple(np.flatnonzero(held_U).tolist()) for held_U in self.held_U}
-        return list(numbers.pop()) if len(numbers) == 1 else hold
-
     @property
     def held(self) -> tuple[str, ...] | None:
         """Of each input what was held, as it stands there."""
@@ -199,14 +197,13 @@ class Games:
         return tuple(held_text(*each) for each in zip(units, self.held_U, strict=True))
 
     def options_of(self, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of a method that plays the judge's game: where it can hold, it holds the same, unless it was told
-        what to hold."""
+        """Options of a method: where it can hold, it holds what the evaluation holds, unless it has its own hold."""
         if self.hold is None or "hold" not in get_method(method).options:
             return dict(options)
         return {"hold": self.hold, **options}
 
     def doubts(self) -> tuple[str, ...]:
-        """What has to be said about the variants of these inputs, once they were run."""
+        """Warnings about the variants of these inputs, once they were run."""
         doubts = _held_in_words(self.held)
         if self._games and self.replacement is not None and self.modality.pointers:
             doubts += pointer_remarks(self.modality, self.replacement, self.by_default)
@@ -226,19 +223,6 @@ class Games:
                 "there its value falls, although the detector still finds the object."
             )
         return tuple(doubts)
-
-    def _pool(self, reference: Any) -> Batch:
-        """The inputs that means and resampling are taken from."""
-        reference = self.modality.reference if reference is None else reference
-        return self.batch if reference is None else self.explainer.prepare(reference)[1]
-
-    def _others(self, number: int) -> Batch:
-        """The pool without the input itself, whose own values would leave it as it is."""
-        if self.pool is not self.batch:
-            return self.pool
-        if self.size == 1:
-            raise BadInput("replace='resample' draws from other inputs: pass reference=[…], or more than one input.")
-        return self.pool.select([i for i in range(self.size) if i != number])
 
     def label(self, number: int) -> str:
         """The name of what is explained of one input."""
@@ -264,7 +248,7 @@ class Games:
         return None if self.batch.answers else list(self.targets)
 
     def _parts(self, number: int, units: Units) -> Array:
-        """The units that are judged: those that can be taken away, special tokens and what is held apart."""
+        """The units that are judged: those that can be taken away, without special tokens and what is held."""
         removable = np.array(self.modality.removable(units), dtype=bool)
         parts = np.flatnonzero(removable & ~np.array(units.special, dtype=bool))
         run, row = self.run_of(number)
@@ -304,7 +288,13 @@ class Games:
         """One input with parts away, as tensors."""
         assert self.replacement is not None
         run, row = self.run_of(number)
-        pool = self._others(number) if self.replacement == "resample" else self.pool
+        pool = self.pool
+        if self.replacement == "resample" and pool is self.batch:  # its own values would leave the input as it is
+            if self.size == 1:
+                raise BadInput(
+                    "replace='resample' draws from other inputs: pass reference=[…], or more than one input."
+                )
+            pool = pool.select([i for i in range(self.size) if i != number])
         return variants_of(run, row, self._players(number), self.replacement, pool, (self.seed, number))
 
     def new_game(self, number: int) -> Game:
@@ -343,13 +333,6 @@ def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
     named = "; ".join(f"{text} (input {number})" for number, text in enumerate(held[:most]))
     rest = f"; and so on, {len(held)} inputs" if len(held) > most else ""
     return [f"held: {named}{rest}: {always}"]
-
-
-def gives_answers(source: Source) -> bool:
-    """Prompts of a language model that come with their answers."""
-    modality = source.modality
-    paired = bool(source.raw) and all(isinstance(raw, tuple) for raw in source.raw)
-    return paired and says_tokens(modality.model) and not modality.compares and not modality.multi_input
 
 
 def _as_tensors(session: Session) -> dict[str, Any]:

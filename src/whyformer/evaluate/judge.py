@@ -27,7 +27,10 @@ def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
     with reading("a rationale cannot be read", "Give one number per token or word, or ranges [(start, end), …]."):
         values = list(marked)
         if values and isinstance(values[0], (tuple, list)):
-            return _from_spans(values, units, parts)
+            if units.spans is None:
+                raise BadInput("character ranges need a text and a fast tokenizer: give one entry per token instead.")
+            where = [units.spans[p] for p in parts]
+            return np.array([any(a < end and start < b for start, end in values) for a, b in where], dtype=bool)
         flags = np.asarray(values, dtype=float) > 0.5
     if len(flags) == len(parts):
         return flags
@@ -41,13 +44,6 @@ def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
         f"a rationale of {len(flags)} entries for an input of {len(parts)} tokens ({words} words, {len(units)} with "
         "special tokens): give one entry per token or per word, or character ranges [(start, end), …]."
     )
-
-
-def _from_spans(spans: Sequence[tuple[int, int]], units: Units, parts: Array) -> Array:
-    if units.spans is None:
-        raise BadInput("character ranges need a text and a fast tokenizer: give one entry per token instead.")
-    where = [units.spans[p] for p in parts]
-    return np.array([any(a < end and start < b for start, end in spans) for a, b in where], dtype=bool)
 
 
 def region_of(marked: Any, units: Units) -> Array:
@@ -64,13 +60,12 @@ def region_of(marked: Any, units: Units) -> Array:
 def _region(marked: Any, height: int, width: int) -> Array:
     from whyformer.files.image_file import resized
 
-    if _are_boxes(marked):
+    if isinstance(marked, (list, tuple)) and all(isinstance(b, (list, tuple)) and len(b) == 4 for b in marked):
         region = np.zeros((height, width), dtype=bool)
-        for left, top, right, bottom in np.asarray(marked, dtype=float):
-            share = max(left, top, right, bottom) <= 1
-            scale = np.array([width, height, width, height]) if share else np.ones(4)
-            a, b, c, d = np.round(np.array([left, top, right, bottom]) * scale).astype(int)
-            region[b:d, a:c] = True
+        for box in np.asarray(marked, dtype=float):
+            scale = np.array([width, height, width, height]) if box.max() <= 1 else np.ones(4)
+            left, top, right, bottom = np.round(box * scale).astype(int)
+            region[top:bottom, left:right] = True
         return region
     mask = np.asarray(marked)
     if mask.ndim != 2:
@@ -78,12 +73,7 @@ def _region(marked: Any, height: int, width: int) -> Array:
     return resized(mask.astype(float), (height, width), "nearest") > 0
 
 
-def _are_boxes(marked: Any) -> bool:
-    return isinstance(marked, (list, tuple)) and all(isinstance(b, (list, tuple)) and len(b) == 4 for b in marked)
-
-
-# What every method is held against: random scores as the floor, greedy search as the ceiling.
-
+# What every method is compared with: random scores as the floor, greedy search as the ceiling.
 
 RANDOM_SEEDS = 5
 STEPS = 20  # of greedy search: more parts than that go several at a time
@@ -95,21 +85,16 @@ def random_scores(parts: int, number: int, seed: int, draws: int = RANDOM_SEEDS)
     return [np.random.default_rng([seed, number, draw]).random(parts) for draw in range(draws)]
 
 
-def steps_of(parts: int) -> int:
-    return min(parts, STEPS, max(4, 2 * VARIANTS // parts - 1))
-
-
 def greedy(game: Game, search: str) -> Array:
     """(P,) scores of the order in which a search takes the parts.
 
     "remove": whatever lowers the prediction most goes first; "keep": whatever raises it most comes first, beginning
-    with nothing. Each step asks for every part that is left, P·(steps + 1)/2 variants in all. It is a search, not a
-    proof: another order may do better still.
+    with nothing. Each step runs every part that is left, P·(steps + 1)/2 variants in all. Another order may be better.
     """
     parts = game.parts
     present = np.full(parts, search == "remove")
     scores = np.zeros(parts)
-    steps = steps_of(parts)
+    steps = min(parts, STEPS, max(4, 2 * VARIANTS // parts - 1))
     for step in range(steps):
         left = np.flatnonzero(present if search == "remove" else ~present)
         variants = np.repeat(present[None], len(left), axis=0)
@@ -122,62 +107,49 @@ def greedy(game: Game, search: str) -> Array:
     return scores
 
 
-def ceiling_scores(game: Game, kind: str) -> Array:
-    """The scores of a search: greedy, or leave-one-out where that is best by construction."""
-    return game.drops() if kind == "leave_one_out" else greedy(game, kind)
-
-
-# Judge one input: every method, random scores and the search, by every metric, from variants that all share.
-
+# Evaluate one input: every method, random scores and the search, by every metric, from variants that all share.
 
 Judged = list[tuple[Metric, dict[str, Any]]]  # metrics with their options
 Values = dict[str, dict[str, Array]]  # metric → method → one value per input
 Curves = dict[str, dict[str, list[Array]]]  # kind → method → one curve per input
 
 FLOOR, CEILING = "random", "greedy"
-CURVES = {"remove": without_top, "keep": only_top}
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """What people marked, per input."""
+    """What metrics read besides the game of the model: marks of people, per input, and other games."""
 
-    rationales: Sequence[Any] | None
-    masks: Sequence[Any] | None
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What some metrics ask besides the game of the model itself."""
-
+    rationales: Sequence[Any] | None = None
+    masks: Sequence[Any] | None = None
     soft: bool = False  # numbers of parts erased one by one
     surrogate: Games | None = None  # the same inputs, for a copy of the model that was fine-tuned on masked ones
-
-
-NOTHING = Needs()
 
 
 class OneInput:
     """One input on which all methods are tried."""
 
-    def __init__(self, games: Games, number: int, marks: Annotations, scalar: str, needs: Needs = NOTHING) -> None:
+    def __init__(self, games: Games, number: int, marks: Annotations, scalar: str) -> None:
         self.games, self.number, self.scalar = games, number, scalar
         # Other draws for every input, the same for all methods: sets that all rows of a table had in common would be
         # an error that more rows do not average out, and that limits over rows do not show.
         self.seed = int(np.random.SeedSequence([games.seed, number]).generate_state(1)[0])
         self.units, self.parts = games.units[number], games.parts[number]
         self.game: Any = games.game(number) if games.replacement is not None else None
-        self.soft = games.soft_game(number) if needs.soft else None
-        self.surrogate = None if needs.surrogate is None else needs.surrogate.game(number)
+        self.soft = games.soft_game(number) if marks.soft else None
+        self.surrogate = None if marks.surrogate is None else marks.surrogate.game(number)
         self._searched: dict[str, Trial] = {}
-        rationales = marks.rationales
-        self.rationale = None if rationales is None else rationale_of(rationales[number], self.units, self.parts)
-        self.region = None if marks.masks is None else region_of(marks.masks[number], self.units)
+        self.rationale = self.region = None
+        if marks.rationales is not None:
+            self.rationale = rationale_of(marks.rationales[number], self.units, self.parts)
+        if marks.masks is not None:
+            self.region = region_of(marks.masks[number], self.units)
 
     def searched(self, kind: str) -> Trial:
-        """What a search finds: the ceiling."""
+        """The ceiling: a greedy search, or leave-one-out for metrics that it is best at by construction."""
         if kind not in self._searched:
-            self._searched[kind] = self.trial(ceiling_scores(self.game, kind), kind == "leave_one_out")
+            by_drops = kind == "leave_one_out"
+            self._searched[kind] = self.trial(self.game.drops() if by_drops else greedy(self.game, kind), by_drops)
         return self._searched[kind]
 
     def trial(self, scores_P: Array, signed: bool, candidate: Candidate | None = None) -> Trial:
@@ -200,19 +172,14 @@ class OneInput:
         )
 
 
-def judge(
-    one: OneInput,
-    candidates: list[Candidate],
-    judged: Judged,
-    values: Values,
-    curves: Curves,
-) -> None:
-    number, drawn = one.number, random_scores(len(one.parts), one.number, one.games.seed)
+def judge(one: OneInput, candidates: list[Candidate], judged: Judged, values: Values, curves: Curves) -> None:
+    """Add what every metric says of every candidate on one input to ``values``, and their curves to ``curves``."""
+    number = one.number
     trials = {}
     for candidate in candidates:
         explanation = candidate.explanations[number]
         trials[candidate.name] = one.trial(explanation.scores[one.parts], explanation.signed, candidate)
-    floor = [one.trial(scores, False) for scores in drawn]
+    floor = [one.trial(scores, False) for scores in random_scores(len(one.parts), number, one.games.seed)]
     _ask_together(one, [*trials.values(), *floor], judged)
     for metric, options in judged:
         by_method = values[metric.name]
@@ -225,22 +192,23 @@ def judge(
 
 
 def _ask_together(one: OneInput, trials: list[Trial], judged: Judged) -> None:
-    """All variants that any metric will ask of any method, in full batches."""
-    asked: dict[str, list[Array]] = {}
+    """Run all variants that any metric needs of any method, in full batches."""
+    hard: list[Array] = []
+    on_surrogate: list[Array] = []
     for metric, options in judged:
         if metric.masks is None:
             continue
         masks = [metric.masks(trial, **options) for trial in trials]
-        if "soft_erasure" in metric.needs:
-            if one.soft is not None:
-                one.soft.ask(np.concatenate(masks), (metric.defaults | options)["samples"])
+        if one.soft is not None and "soft_erasure" in metric.needs:
+            one.soft.ask(np.concatenate(masks), (metric.defaults | options)["samples"])
+        elif one.surrogate is not None and metric.on_surrogate:
+            on_surrogate += masks
         else:
-            by = "surrogate" if metric.on_surrogate and one.surrogate is not None else "model"
-            asked.setdefault(by, []).extend(masks)
-    for by, masks in asked.items():
-        game = one.game if by == "model" else one.surrogate
-        if game is not None:
-            game.ask(np.concatenate(masks))
+            hard += masks
+    if hard:
+        one.game.ask(np.concatenate(hard))
+    if one.surrogate is not None and on_surrogate:
+        one.surrogate.ask(np.concatenate(on_surrogate))
 
 
 def mean_of(values: list[float]) -> float:
@@ -248,24 +216,15 @@ def mean_of(values: list[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def _add_curves(
-    one: OneInput,
-    trials: dict[str, Trial],
-    floor: list[Trial],
-    judged: Judged,
-    curves: Curves,
-) -> None:
+def _add_curves(one: OneInput, trials: dict[str, Trial], floor: list[Trial], judged: Judged, curves: Curves) -> None:
     """The prediction as parts go or come; for the curves whose variants the metrics have asked for anyway."""
     names = {metric.name for metric, options in judged if not options}
-    wanted_curves = {"remove": names & {"aopc", "deletion"}, "keep": names & {"insertion"}}
-    for kind, reason in wanted_curves.items():
-        if not reason:
+    for kind, make, drawn_by in (("remove", without_top, {"aopc", "deletion"}), ("keep", only_top, {"insertion"})):
+        if not names & drawn_by:
             continue
-        make = CURVES[kind]
-        searched = one.searched(kind)
         for value, key in (("probability", kind), ("logit", f"{kind}_logit")):
             by_method = curves.setdefault(key, {})
-            for name, trial in (*trials.items(), (CEILING, searched)):
+            for name, trial in (*trials.items(), (CEILING, one.searched(kind))):
                 by_method.setdefault(name, []).append(one.game.values(make(trial.scores_P), value))
             flat = [one.game.values(make(trial.scores_P), value) for trial in floor]
             by_method.setdefault(FLOOR, []).append(np.mean(flat, axis=0))

@@ -12,10 +12,10 @@ import numpy as np
 
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.agreement import chance_of_lead
-from whyformer.evaluate.budget import AffordableMethods, Budget, Rates, budget_of, nothing_fits, price_of, within_effort
+from whyformer.evaluate.budget import AffordableMethods, Budget, budget_of, nothing_fits, price_of, within_effort
 from whyformer.evaluate.candidate import Candidate, Trial, other_games, wanted
 from whyformer.evaluate.candidate_pool import SPACES, CandidatePool, halves, pool_of, truthfulness_of
+from whyformer.evaluate.comparison import chance_of_lead
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
@@ -49,7 +49,10 @@ def outcomes_of(
     fallback: Mapping[str, int],
     search: bool = True,
 ) -> tuple[Outcome, ...]:
-    """One outcome per class of cost, then the usual readings, what could not be chosen, floor and (search) ceiling."""
+    """One outcome per class of cost, then the usual readings, what could not be chosen, floor and (search) ceiling.
+
+    fallback: per class of cost, the candidate for groups without a choice.
+    """
     number_of = {c.name: m for m, c in enumerate(pool.candidates)}
     usual = _usual(pool)
     values: dict[str, list[float]] = {}
@@ -69,7 +72,23 @@ def outcomes_of(
         values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))
         if search:
             values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
-    return _summed(values, fallback, chosen, games.seed, [games.of[i] for i in group_of])
+    names, of = list(values), [games.of[i] for i in group_of]
+    table_IX = np.array(list(values.values())).T
+
+    def limits(values_IX: Array) -> list[tuple[float, float, float]]:
+        mean_X, low_X, high_X = spread(values_IX, games.seed, of)
+        return list(zip(mean_X.tolist(), low_X.tolist(), high_X.tolist(), strict=True))
+
+    means, over_random = limits(table_IX), limits(table_IX - table_IX[:, [names.index(FLOOR)]])
+    over_last = [(math.nan,) * 3] * len(names)
+    if LAST in names:
+        over_last = limits(table_IX - table_IX[:, [names.index(LAST)]])
+    outcomes = []
+    for x, name in enumerate(names):
+        picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
+        shown = name if name not in fallback else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
+        outcomes.append(Outcome(name, shown, *means[x], over_random[x], over_last[x]))
+    return tuple(outcomes)
 
 
 def _usual(pool: CandidatePool) -> dict[str, int]:
@@ -85,35 +104,10 @@ def _usual(pool: CandidatePool) -> dict[str, int]:
     return {name: numbers[name] for name in (LAST, MEAN) if name in numbers}
 
 
-def _summed(
-    values: dict[str, list[float]],
-    classes: Mapping[str, int],
-    chosen: Mapping[tuple[str, str], ChosenMethod],
-    seed: int,
-    of: Sequence[int],
-) -> tuple[Outcome, ...]:
-    table_IX = np.array(list(values.values())).T
-    names = list(values)
-    means = np.stack(spread(table_IX, seed, of), 1)
-    over_random = np.stack(spread(table_IX - table_IX[:, [names.index(FLOOR)]], seed, of), 1)
-    over_last = np.full_like(over_random, np.nan)
-    if LAST in names:
-        over_last = np.stack(spread(table_IX - table_IX[:, [names.index(LAST)]], seed, of), 1)
-    outcomes = []
-    for x, name in enumerate(names):
-        picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
-        shown = name if name not in classes else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
-        outcomes.append(Outcome(name, shown, *_three(means[x]), _three(over_random[x]), _three(over_last[x])))
-    return tuple(outcomes)
-
-
-def _three(row: Array) -> tuple[float, float, float]:
-    return float(row[0]), float(row[1]), float(row[2])
-
-
 # recommend within a budget: the best method of those that fit, chosen by AOPC on one half, tested on the other.
 
 EVERYONE = "all inputs"
+FEW = 20  # inputs: with fewer, a choice is warned about
 
 
 def chosen_within(
@@ -126,103 +120,104 @@ def chosen_within(
     report: bool,
     guided: bool,
 ) -> Recommendation:
-    """The whole recommendation. guided: shap with a guide stands with as many evaluations as fit."""
-    standing = AffordableMethods(games, candidates, spaces, budget, value, guided)
-    pool, over = standing.pool, standing.over
+    """The whole recommendation. guided: shap with a guide is a candidate, with as many evaluations as fit."""
+    methods = AffordableMethods(games, candidates, spaces, budget, value, guided)
+    pool, over = methods.pool, methods.over
     choosing, testing = halves(games, known) if report else (known, [])
-    mean_M = standing.truth_M(choosing)
-    finalists = standing.finalists(mean_M)
-    measured = {m: standing.measured(m) for m in finalists}
-    finalists, dear = _within(pool, measured, budget)
-    over |= dear
-    if not finalists:
+    mean_M = methods.truth_M(choosing)
+    measured = {m: methods.measured(m) for m in methods.finalists(mean_M)}
+    if budget.seconds:  # the cheapest of those that took longer than estimated first
+        slow = sorted((done.seconds, m) for m, done in measured.items() if not done.seconds <= budget.most)
+        over |= {pool.candidates[m].name: f"{seconds:.3g} s as measured" for seconds, m in slow}
+        measured = {m: done for m, done in measured.items() if done.seconds <= budget.most}
+    if not measured:
         raise nothing_fits(budget, over, measured=True)
-    chosen_IM = standing.judged(finalists, choosing, "choosing")
+    chosen_IM = methods.judged(list(measured), choosing, "choosing")
+    tested_IM = methods.judged(list(measured), testing, "testing")
     column = int(np.argmax(chosen_IM.mean(0)))
-    best = finalists[column]
-    tested_IM = standing.judged(finalists, testing, "testing")
-    chance = chance_of_lead(tested_IM, column, games.seed, [games.of[i] for i in testing])
-    rates, units = standing.rates, standing.units
-    outcomes_within = _outcomes(games, pool, finalists, measured, chosen_IM, tested_IM, best, testing, rates, units)
-    candidate = pool.candidates[best]
-    options = games.options_of(candidate.method, candidate.options)
-    choice = ChosenMethod(EVERYONE, ANY, candidate.name, candidate.method, options, float(mean_M[best]), len(choosing))
-    group_of = dict.fromkeys(testing, EVERYONE)
-    chosen = {(EVERYONE, ANY): choice}  # a search for the ceiling would cost more than all the rest
-    outcomes = outcomes_of(games, pool, chosen, group_of, {ANY: best}, search=False) if testing else ()
-    few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
-    return Recommendation(
-        scope="dataset",
-        choices=(choice,),
-        outcomes=outcomes,
-        leaders=tuple((pool.candidates[m].name, float(mean_M[m])) for m in np.argsort(-mean_M, kind="stable")[:10]),
-        grid=(),
-        grid_reading="",
-        candidates=len(pool.candidates),
-        excluded=pool.excluded,
-        replacement=str(games.replacement),
-        chosen_on=len(choosing),
-        reported_on=len(testing),
-        variants=games.forwards,
-        seed=games.seed,
-        warnings=(*games.doubts(), *(few if len(choosing) < 20 else ())),
-        model=type(games.explainer.model).__name__,
-        options={"value": value, "budget": str(budget)},
-        held=games.held,
-        budgeted=Budgeted(str(budget), rates.backward, units, outcomes_within, over, chance),
-    )
-
-
-def _within(pool: CandidatePool, measured: dict[int, Candidate], budget: Budget) -> tuple[list[int], dict[str, str]]:
-    """Candidates that also fit as measured, and what the others took; the cheapest of these first."""
-    if not budget.seconds:
-        return list(measured), {}
-    slow = {m: done for m, done in measured.items() if not done.seconds <= budget.most}
-    ordered = sorted(slow.items(), key=lambda pair: pair[1].seconds)
-    over = {pool.candidates[m].name: f"{done.seconds:.3g} s as measured" for m, done in ordered}
-    return [m for m in measured if m not in slow], over
-
-
-def _outcomes(
-    games: Games,
-    pool: CandidatePool,
-    finalists: Sequence[int],
-    measured: dict[int, Candidate],
-    chosen_IM: Array,
-    tested_IM: Array,
-    best: int,
-    testing: Sequence[int],
-    rates: Rates,
-    units: int,
-) -> tuple[CandidateOutcome, ...]:
-    """The choice first, the others by how they did where they were chosen."""
-    unknown = np.full((3, len(finalists)), math.nan)
-    means, ahead = unknown, unknown
-    if len(testing):
-        of = [games.of[i] for i in testing]
+    best = list(measured)[column]
+    of = [games.of[i] for i in testing]
+    means = ahead = np.full((3, len(measured)), math.nan)
+    if testing:
         means = np.stack(spread(tested_IM, games.seed, of))
-        ahead = np.stack(spread(tested_IM - tested_IM[:, [list(finalists).index(best)]], games.seed, of))
+        ahead = np.stack(spread(tested_IM - tested_IM[:, [column]], games.seed, of))
     rows = []
-    for column, m in enumerate(finalists):
-        candidate, done = pool.candidates[m], measured[m]
+    for x, (m, done) in enumerate(measured.items()):
+        candidate = pool.candidates[m]
+        options = games.options_of(candidate.method, candidate.options)
+        price = price_of(candidate.method, candidate.options, methods.units, methods.rates)
+        mean, low, high = means[:, x].tolist()
         rows.append(
             CandidateOutcome(
                 candidate.name,
                 candidate.method,
-                games.options_of(candidate.method, candidate.options),
-                price_of(candidate.method, candidate.options, units, rates),
+                options,
+                price,
                 done.forwards,
                 done.backwards,
                 done.seconds,
-                float(chosen_IM[:, column].mean()),
-                float(means[0, column]),
-                float(means[1, column]),
-                float(means[2, column]),
-                (float(ahead[0, column]), float(ahead[1, column]), float(ahead[2, column])),
+                float(chosen_IM[:, x].mean()),
+                mean,
+                low,
+                high,
+                tuple(ahead[:, x].tolist()),
             )
         )
-    order = sorted(range(len(rows)), key=lambda n: (finalists[n] != best, -rows[n].chosen_by))
-    return tuple(rows[n] for n in order)
+    # The choice first, the others by how they did where it was chosen.
+    rows = [rows[column], *sorted(rows[:column] + rows[column + 1 :], key=lambda row: -row.chosen_by)]
+    choice = _choice(games, pool, best, EVERYONE, ANY, float(mean_M[best]), len(choosing))
+    chosen, group_of = {(EVERYONE, ANY): choice}, dict.fromkeys(testing, EVERYONE)
+    # Without a search for the ceiling, which would cost more than all the rest.
+    outcomes = outcomes_of(games, pool, chosen, group_of, {ANY: best}, search=False) if testing else ()
+    few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
+    return _recommendation(
+        games,
+        pool,
+        mean_M,
+        choices=(choice,),
+        outcomes=outcomes,
+        chosen_on=len(choosing),
+        reported_on=len(testing),
+        warnings=(*games.doubts(), *(few if len(choosing) < FEW else ())),
+        options={"value": value, "budget": str(budget)},
+        budgeted=Budgeted(
+            str(budget),
+            methods.rates.backward,
+            methods.units,
+            tuple(rows),
+            over,
+            chance_of_lead(tested_IM, column, games.seed, of),
+        ),
+    )
+
+
+def _recommendation(
+    games: Games, pool: CandidatePool, mean_M: Array, scope: str = "dataset", grid: Any = ((), ""), **facts: Any
+) -> Recommendation:
+    """The result, with what it always says of games and candidates."""
+    first = np.argsort(-mean_M, kind="stable")[:LEADERS]
+    return Recommendation(
+        scope=scope,
+        leaders=tuple((pool.candidates[m].name, float(mean_M[m])) for m in first),
+        grid=grid[0],
+        grid_reading=grid[1],
+        candidates=len(pool.candidates),
+        excluded=pool.excluded,
+        replacement=str(games.replacement),
+        variants=games.forwards,
+        seed=games.seed,
+        model=type(games.explainer.model).__name__,
+        held=games.held,
+        **facts,
+    )
+
+
+def _choice(
+    games: Games, pool: CandidatePool, number: int, group: str, cost_class: str, truth: float, inputs: int
+) -> ChosenMethod:
+    chosen = pool.candidates[number]
+    options = games.options_of(chosen.method, chosen.options)
+    return ChosenMethod(group, cost_class, chosen.name, chosen.method, options, truth, inputs)
 
 
 LEADERS = 10
@@ -288,14 +283,8 @@ def recommend(
     candidates = wanted(methods)
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     explainer.advises = False
-    settings = {
-        "target": target,
-        "scalar": scalar,
-        "replace": replace,
-        "reference": reference,
-        "batch_size": batch_size,
-    }
-    settings |= {"units": units, "hold": hold}
+    settings: dict[str, Any] = {"target": target, "scalar": scalar, "replace": replace, "reference": reference}
+    settings |= {"units": units, "hold": hold, "batch_size": batch_size}
     with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **settings) as games:
         known = [i for i in range(games.size) if len(games.parts[i])]
         inputs_left = len({games.of[i] for i in known})
@@ -312,8 +301,8 @@ def recommend(
         otherwise = other_games(games, candidates)
         if limit is not None:
             guided = methods is None or any(candidate.method == "shap" for candidate in candidates)
-            within = chosen_within(games, candidates, spaces, known, limit, value, report, guided)
-            return replaced(within, warnings=(*otherwise, *within.warnings))
+            best = chosen_within(games, candidates, spaces, known, limit, value, report, guided)
+            return replaced(best, warnings=(*otherwise, *best.warnings))
         mean_units = float(np.mean([len(units) for units in games.units]))
         candidates, dear = (candidates, {}) if methods is not None else within_effort(candidates, mean_units, effort)
         pool = pool_of(games, spaces, candidates)
@@ -328,73 +317,50 @@ def recommend(
 def _recommended(
     games: Games, pool: CandidatePool, known: list[int], scope: str, report: bool, value: str
 ) -> Recommendation:
+    """Choose by ranked truthfulness, per group of inputs and class of cost; test by AOPC."""
     choosing, testing = halves(games, known) if report and scope != "instance" else (known, known)
     testing = testing if report else []
     truth_MI = truthfulness_of(games, pool, choosing, value)
-    groups = _groups(games, choosing, scope)
-    choices = tuple(
-        _choice(games, pool, truth_MI[:, members].mean(1), group, cost_class, len(members))
-        for group, members in groups.items()
-        for cost_class in (ANY, *CLASSES)
-        if any(cost_class in (ANY, c.cost_class) for c in pool.candidates)
-    )
+    groups: dict[str, list[int]] = {}
+    for i in choosing:
+        groups.setdefault(_group(games, i, scope), []).append(i)
+    chosen = {}
+    for group, members in groups.items():
+        mean_M = truth_MI[:, members].mean(1)
+        for cost_class, m in _best_of_all(pool, mean_M).items():
+            chosen[group, cost_class] = _choice(games, pool, m, group, cost_class, float(mean_M[m]), len(members))
     mean_M = truth_MI[:, choosing].mean(1)
-    leaders = np.argsort(-mean_M, kind="stable")[:LEADERS]
-    grid, reading = _grid(pool.candidates, mean_M)
     group_of = {i: _group(games, i, scope) for i in testing}
-    warnings = _warnings(groups, group_of, scope, len(choosing))
-    chosen = {(c.group, c.cost_class): c for c in choices}
     outcomes = outcomes_of(games, pool, chosen, group_of, _best_of_all(pool, mean_M)) if testing else ()
-    warnings = (*games.doubts(), *warnings)  # the variants have been run by now
-    return Recommendation(
-        scope=scope,
-        choices=choices,
+    return _recommendation(
+        games,
+        pool,
+        mean_M,
+        scope,
+        _grid(pool.candidates, mean_M),
+        choices=tuple(chosen.values()),
         outcomes=outcomes,
-        leaders=tuple((pool.candidates[m].name, float(mean_M[m])) for m in leaders),
-        grid=grid,
-        grid_reading=reading,
-        candidates=len(pool.candidates),
-        excluded=pool.excluded,
-        replacement=str(games.replacement),
         chosen_on=len(choosing),
         reported_on=len(testing),
-        variants=games.forwards,
-        seed=games.seed,
-        warnings=warnings,
-        model=type(games.explainer.model).__name__,
+        warnings=(*games.doubts(), *_warnings(groups, group_of, scope, len(choosing))),
         options={"value": value},
-        held=games.held,
     )
 
 
 def _group(games: Games, number: int, scope: str) -> str:
     if scope == "dataset":
-        return "all inputs"
+        return EVERYONE
     return games.label(number) if scope == "label" else f"input {number}"
 
 
-def _groups(games: Games, choosing: list[int], scope: str) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for i in choosing:
-        groups.setdefault(_group(games, i, scope), []).append(i)
-    return groups
-
-
 def _best_of_all(pool: CandidatePool, mean_M: Array) -> dict[str, int]:
-    """Per class of cost the best over all inputs, for those whose own group had none to choose by."""
+    """The best candidate of each class of cost that has any."""
     best = {}
     for cost_class in (ANY, *CLASSES):
-        stands = [m for m, c in enumerate(pool.candidates) if cost_class in (ANY, c.cost_class)]
-        if stands:
-            best[cost_class] = stands[int(np.argmax(mean_M[stands]))]
+        members = [m for m, c in enumerate(pool.candidates) if cost_class in (ANY, c.cost_class)]
+        if members:
+            best[cost_class] = members[int(np.argmax(mean_M[members]))]
     return best
-
-
-def _choice(games: Games, pool: CandidatePool, mean_M: Array, group: str, cost_class: str, inputs: int) -> ChosenMethod:
-    best = _best_of_all(pool, mean_M)[cost_class]
-    chosen = pool.candidates[best]
-    options = games.options_of(chosen.method, chosen.options)
-    return ChosenMethod(group, cost_class, chosen.name, chosen.method, options, float(mean_M[best]), inputs)
 
 
 def _grid(candidates: list[Candidate], mean_M: Array) -> tuple[tuple[tuple[float, ...], ...], str]:
@@ -417,7 +383,7 @@ def _warnings(groups: dict[str, list[int]], group_of: dict[int, str], scope: str
             "chosen and tested on the same inputs, by different variants of them: RFT takes single parts away, AOPC "
             "many. For a test on other inputs use scope='dataset' or 'label'."
         )
-    elif choosing < 20:
+    elif choosing < FEW:
         warnings.append(f"{choosing} inputs chose: with so few, many candidates are equally good by chance.")
     without = sorted(set(group_of.values()) - set(groups))
     if without:

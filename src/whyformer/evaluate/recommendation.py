@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from whyformer.errors import UnknownName
-from whyformer.evaluate.agreement import RARE
+from whyformer.evaluate.comparison import RARE
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
 from whyformer.views.comparison_view import recommendation_page
@@ -16,9 +16,6 @@ from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-# Who fitted into a budget: what each method was said to cost, what it cost, and how it did on both halves.
 
 
 @dataclass(frozen=True)

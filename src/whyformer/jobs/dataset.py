@@ -177,7 +177,7 @@ class _Agreements:
 
     def add(self, part: int, lines: Sequence[dict[str, Any]]) -> None:
         """The lines of one part; those of a row stand together."""
-        from whyformer.evaluate.agreement import spearman  # brings scipy.stats, a second that no worker needs
+        from whyformer.evaluate.comparison import spearman  # brings scipy.stats, a second that no worker needs
 
         rows: dict[tuple[int, int], list[int]] = {}
         for line, entry in enumerate(lines):

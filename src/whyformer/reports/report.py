@@ -19,7 +19,8 @@ from whyformer.checks.exam import options_of_tokens
 from whyformer.engines.perturbation.players import area, order_of, without_top
 from whyformer.errors import WhyformerError
 from whyformer.evaluate.candidate import wanted
-from whyformer.evaluate.compare import ComparedMethod, Comparison, chosen_metrics, comparing
+from whyformer.evaluate.compare import chosen_metrics, comparing
+from whyformer.evaluate.comparison import ComparedMethod, Comparison
 from whyformer.evaluate.games import Games
 from whyformer.evaluate.judge import random_scores
 from whyformer.evidence import Deletion, Standing

@@ -10,7 +10,7 @@ from whyformer.checks.check import check_with
 from whyformer.checks.exam import options_of_tokens
 from whyformer.engines.perturbation.players import area, only_top, without_top
 from whyformer.errors import NotOffered, WhyformerError
-from whyformer.evaluate.agreement import spearman
+from whyformer.evaluate.comparison import spearman
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import random_scores
 from whyformer.registry import get_method

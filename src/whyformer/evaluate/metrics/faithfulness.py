@@ -29,6 +29,7 @@ STEPS = tuple(i / 10 for i in range(10))  # 0, 10, …, 90 %
 AVERAGES = ("code", "paper")
 Fractions = Annotated[Sequence[Share], NotEmpty()]
 Value = Annotated[str, OneOf(*VALUES)]
+perturbation = partial(metric, kind="faithfulness", needs={"perturbation"})  # metrics that run variants of the input
 
 # Masks: the variants that a metric asks for. They take the metric's options, and leave those alone that say nothing
 # about variants.
@@ -54,11 +55,6 @@ def each_away(trial: Trial, **options: object) -> Array:
     return leave_one_out(len(trial.scores_P))
 
 
-def all_away(trial: Trial, **options: object) -> Array:
-    """(1, P) nothing is left."""
-    return np.zeros((1, len(trial.scores_P)), dtype=bool)
-
-
 def falls(trial: Trial, present_MP: Array, value: str) -> Array:
     """(M - 1,) how far the value falls from that of the first variant, which is the whole input."""
     values_M = trial.game.values(present_MP, value)
@@ -68,11 +64,9 @@ def falls(trial: Trial, present_MP: Array, value: str) -> Array:
 # Curves: parts go, or come, in the order of their scores.
 
 
-@metric(
+@perturbation(
     paper="Samek et al. 2017, arXiv:1509.06321",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="20 forwards",
     masks=lambda trial, fractions=FRACTIONS, **options: top_away(trial, fractions=(0.0, *fractions)),
     ceiling="remove",
@@ -88,11 +82,9 @@ def aopc(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "prob
     return float(falls(trial, top_away(trial, fractions=(0.0, *fractions)), value).mean())
 
 
-@metric(
+@perturbation(
     paper="Petsiuk, Das & Saenko 2018 (RISE), arXiv:1806.07421",
-    kind="faithfulness",
     higher_is_better=False,
-    needs={"perturbation"},
     cost_text="20 forwards",
     masks=top_away,
     ceiling="remove",
@@ -108,11 +100,9 @@ def deletion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "
     return area(trial.game.values(top_away(trial, fractions=fractions), value), fractions)
 
 
-@metric(
+@perturbation(
     paper="Petsiuk, Das & Saenko 2018 (RISE), arXiv:1806.07421",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="20 forwards",
     masks=top_kept,
     ceiling="keep",
@@ -132,11 +122,9 @@ def insertion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = 
 # The decision along such a curve: how long it holds while the most, or the least, important parts go.
 
 
-@metric(
+@perturbation(
     paper="Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
-    kind="faithfulness",
     higher_is_better=False,
-    needs={"perturbation"},
     cost_text="9 forwards",
     masks=partial(top_away, fractions=STEPS),
     ceiling="remove",
@@ -152,11 +140,9 @@ def positive_perturbation(trial: Trial, *, fractions: Fractions = STEPS) -> floa
     return area(trial.game.stays(top_away(trial, fractions=fractions)), fractions)
 
 
-@metric(
+@perturbation(
     paper="Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="9 forwards",
     masks=partial(bottom_away, fractions=STEPS),
     ceiling="keep",
@@ -180,11 +166,9 @@ def average(falls_F: Array, rule: str) -> float:
     return float(falls_F.sum() / (len(falls_F) + (rule == "paper")))
 
 
-@metric(
+@perturbation(
     paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="1 forward per bin",
     masks=lambda trial, bins=BINS, **options: top_away(trial, fractions=(0.0, *bins)),
     ceiling="remove",
@@ -206,11 +190,9 @@ def comprehensiveness(
     return average(falls(trial, top_away(trial, fractions=(0.0, *bins)), value), average_as)
 
 
-@metric(
+@perturbation(
     paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
-    kind="faithfulness",
     higher_is_better=False,
-    needs={"perturbation"},
     cost_text="1 forward per bin",
     masks=lambda trial, bins=BINS, **options: top_kept(trial, fractions=(1.0, *bins)),
     ceiling="keep",
@@ -247,11 +229,9 @@ def agreement(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
     return np.where(signs == 0, -np.abs(drops_P), signs * drops_P)
 
 
-@metric(
+@perturbation(
     paper="Mylonas, Mollas & Tsoumakas 2022 (Optimus), arXiv:2209.10876",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="(parts + 1) forwards",
     masks=each_away,
     ceiling="leave_one_out",
@@ -282,11 +262,9 @@ def ranked(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
     return (agreement(scores_MP, drops_P, signed) / ranks(scores_MP)).sum(-1)
 
 
-@metric(
+@perturbation(
     paper="Mylonas, Mollas & Tsoumakas 2022 (Optimus), arXiv:2209.10876",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="(parts + 1) forwards",
     masks=each_away,
     ceiling="leave_one_out",
@@ -305,13 +283,11 @@ def ranked_truthfulness(trial: Trial, *, value: Value = "probability") -> float:
 # Completeness: do the scores add up to what is explained?
 
 
-@metric(
+@perturbation(
     paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
-    kind="faithfulness",
     higher_is_better=False,
-    needs={"perturbation"},
     cost_text="1 forward",
-    masks=all_away,
+    masks=lambda trial: np.zeros((1, len(trial.scores_P)), dtype=bool),
 )
 def completeness(trial: Trial) -> float:
     """The gap between the sum of the scores and what they should add up to, relative to it.

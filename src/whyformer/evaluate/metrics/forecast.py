@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 from whyformer.engines.perturbation.players import order_of, random_sets
 from whyformer.evaluate.candidate import Trial
-from whyformer.evaluate.metrics.faithfulness import Value, falls
+from whyformer.evaluate.metrics.faithfulness import Value, falls, perturbation
 from whyformer.parameters import Count, Limits, Share, Weight
 from whyformer.registry import metric
 from whyformer.shapes import Array
@@ -71,11 +71,9 @@ def sets_away(trial: Trial, *, sets: int = 50, share: float | None = None, **opt
     return np.concatenate([np.ones((1, parts), dtype=bool), ~random_sets(parts, sets, share, trial.seed)])
 
 
-@metric(
+@perturbation(
     paper="Bhatt, Weller & Moura 2020, arXiv:2005.00631",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="50 forwards, the same for every method",
     masks=sets_away,
 )
@@ -99,11 +97,9 @@ def faithfulness_correlation(
     return float(np.corrcoef(sums_M, falls_M)[0, 1])
 
 
-@metric(
+@perturbation(
     paper="Cohen-Wang et al. 2024 (ContextCite), arXiv:2409.00729; Park et al. 2023, arXiv:2303.14186",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="50 forwards, the same for every method",
     masks=lambda trial, sets=50, share=0.5, **options: sets_away(trial, sets=sets, share=share)[1:],
 )
@@ -133,11 +129,9 @@ def squared_error(scores_P: Array, changes_MP: Array, falls_M: Array, normalize:
     return float(((foretold - falls_M) ** 2).mean())
 
 
-@metric(
+@perturbation(
     paper="Yeh et al. 2019, arXiv:1901.09392",
-    kind="faithfulness",
     higher_is_better=False,
-    needs={"perturbation"},
     cost_text="50 forwards, the same for every method",
     masks=sets_away,
 )
@@ -173,11 +167,9 @@ def groups_away(trial: Trial, *, groups: int = 10, **options: object) -> Array:
     return present
 
 
-@metric(
+@perturbation(
     paper="Wu et al. 2024 (CVPR), arXiv:2404.01415",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="1 forward per group, 10 of them",
     masks=groups_away,
 )

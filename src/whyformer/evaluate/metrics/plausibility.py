@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +12,9 @@ from whyformer.evaluate.candidate import Trial
 from whyformer.parameters import Limits, Share
 from whyformer.registry import metric
 from whyformer.shapes import Array
+
+plausibility = partial(metric, kind="plausibility", higher_is_better=True, needs={"rationale"}, cost_text="none")
+localisation = partial(metric, kind="localisation", higher_is_better=True, needs={"region"}, cost_text="none")
 
 # All thresholds at once: how well the scores sort what people marked before the rest.
 
@@ -23,13 +27,7 @@ def precision_recall(scores_X: Array, marked_X: Array) -> tuple[Array, Array]:
     return hits[last] / (last + 1), hits[last] / hits[-1]
 
 
-@metric(
-    paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
-    kind="plausibility",
-    higher_is_better=True,
-    needs={"rationale"},
-    cost_text="none",
-)
+@plausibility(paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429")
 def auprc(trial: Trial) -> float:
     """Area under the precision-recall curve of the scores against the parts that people marked.
 
@@ -62,13 +60,7 @@ def f1(hits: float, named: float, marked: float) -> float:
     return 2 * hits / (named + marked) if named + marked else 0.0
 
 
-@metric(
-    paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
-    kind="plausibility",
-    higher_is_better=True,
-    needs={"rationale"},
-    cost_text="none",
-)
+@plausibility(paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429")
 def token_f1(trial: Trial, *, share: Share | None = None) -> float:
     """F1 of the parts with the highest scores against those that people marked.
 
@@ -94,13 +86,7 @@ def overlap(a: tuple[int, int], b: tuple[int, int]) -> float:
     return shared / (max(a[1], b[1]) - min(a[0], b[0])) if shared else 0.0
 
 
-@metric(
-    paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
-    kind="plausibility",
-    higher_is_better=True,
-    needs={"rationale"},
-    cost_text="none",
-)
+@plausibility(paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429")
 def iou_f1(trial: Trial, *, share: Share | None = None, threshold: Share = 0.5) -> float:
     """F1 over stretches of text: a named stretch counts if it overlaps a marked one by ``threshold`` or more.
 
@@ -127,13 +113,7 @@ LEVELS = 256  # bins of the histogram that Otsu's threshold is found in
 # The map as it is: its highest point, its mass, the order of its pixels.
 
 
-@metric(
-    paper="Zhang et al. 2016, arXiv:1608.00507",
-    kind="localisation",
-    higher_is_better=True,
-    needs={"region"},
-    cost_text="none",
-)
+@localisation(paper="Zhang et al. 2016, arXiv:1608.00507")
 def pointing_game(trial: Trial, *, tolerance: Annotated[int, Limits(0, 10**6)] = 0) -> float:
     """1 where the highest point of the map lies on the object, else 0; the mean over inputs is the hit rate.
 
@@ -149,13 +129,7 @@ def pointing_game(trial: Trial, *, tolerance: Annotated[int, Limits(0, 10**6)] =
     return float(((rows - row) ** 2 + (columns - column) ** 2).min() <= tolerance**2)
 
 
-@metric(
-    paper="Arras, Osman & Samek 2022 (CLEVR-XAI), arXiv:2003.07258",
-    kind="localisation",
-    higher_is_better=True,
-    needs={"region"},
-    cost_text="none",
-)
+@localisation(paper="Arras, Osman & Samek 2022 (CLEVR-XAI), arXiv:2003.07258")
 def relevance_mass(trial: Trial) -> float:
     """The share of the positive scores that lies on the object.
 
@@ -170,13 +144,7 @@ def relevance_mass(trial: Trial) -> float:
     return float(heat[trial.region].sum()) / total if total > 0 else float("nan")
 
 
-@metric(
-    paper="as in Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
-    kind="localisation",
-    higher_is_better=True,
-    needs={"region"},
-    cost_text="none",
-)
+@localisation(paper="as in Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838")
 def mean_average_precision(trial: Trial) -> float:
     """Average precision of the map as a detector of the object's pixels; its mean over inputs is mAP.
 
@@ -204,13 +172,7 @@ def otsu(values: Array) -> float:
     return float(edges[1:-1][int(np.argmax(below * above * (mean_below - mean_above) ** 2))])
 
 
-@metric(
-    paper="threshold: Otsu 1979, doi:10.1109/TSMC.1979.4310076",
-    kind="localisation",
-    higher_is_better=True,
-    needs={"region"},
-    cost_text="none",
-)
+@localisation(paper="threshold: Otsu 1979, doi:10.1109/TSMC.1979.4310076")
 def iou_otsu(trial: Trial) -> float:
     """Intersection over union of the object with the part of the map above Otsu's threshold.
 

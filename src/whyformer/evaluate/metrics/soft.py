@@ -12,7 +12,7 @@ from whyformer.engines.perturbation.game import VALUES
 from whyformer.engines.perturbation.players import count_of, order_of
 from whyformer.errors import NotOffered
 from whyformer.evaluate.candidate import Trial
-from whyformer.evaluate.metrics.faithfulness import Fractions, Value
+from whyformer.evaluate.metrics.faithfulness import Fractions, Value, perturbation
 from whyformer.parameters import Count, Limits, NotEmpty
 from whyformer.registry import metric
 from whyformer.shapes import Array
@@ -60,11 +60,9 @@ def mean_fall(trial: Trial, present_MP: Array, value: str) -> float:
     return float((values_M[0] - values_M[1:]).mean())
 
 
-@metric(
+@perturbation(
     paper="Zheng et al. 2025 (ICLR), arXiv:2410.02970",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="10 forwards per size of the explanation, 5 of them",
     masks=partial(drawn_away, inside=True),
     ceiling="remove",
@@ -97,11 +95,9 @@ def f_fidelity_plus(
     return mean_fall(trial, present, value)
 
 
-@metric(
+@perturbation(
     paper="Zheng et al. 2025 (ICLR), arXiv:2410.02970",
-    kind="faithfulness",
     higher_is_better=False,
-    needs={"perturbation"},
     cost_text="10 forwards per size of the explanation, 5 of them",
     masks=partial(drawn_away, inside=False),
     ceiling="keep",
@@ -195,11 +191,9 @@ def _lost(trial: Trial, present_MP: Array, value: str) -> float:
     return share_lost(whole, none, np.array(values))
 
 
-@metric(
+@perturbation(
     paper="Huang & Chan 2026, arXiv:2601.03089; after Zhao & Aletras 2023 (ACL), arXiv:2305.10496",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="10 forwards per π, 4 of them",
     masks=unimportant_kept,
 )
@@ -219,11 +213,9 @@ def pi_soft_nc(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, valu
     return _lost(trial, unimportant_kept(trial, pi=pi, samples=samples), value)
 
 
-@metric(
+@perturbation(
     paper="Huang & Chan 2026, arXiv:2601.03089; after Zhao & Aletras 2023 (ACL), arXiv:2305.10496",
-    kind="faithfulness",
     higher_is_better=True,
-    needs={"perturbation"},
     cost_text="10 forwards per π, 4 of them",
     masks=important_kept,
 )

@@ -1,0 +1,300 @@
+"""Comparison: methods side by side, with the rank correlations between them and the chance that a lead is luck."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from scipy.stats import rankdata
+
+from whyformer.engines.perturbation.players import count_of, order_of
+from whyformer.errors import NotOffered, UnknownName
+from whyformer.results.interop import dataframe
+from whyformer.results.result import Result
+from whyformer.results.types import Explanation
+from whyformer.shapes import Array
+from whyformer.views.comparison_view import comparison_page
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FLIPS = 4096  # of signs, at most: all of them for twelve inputs or fewer
+RARE = 0.025  # one side of 95 %
+TOP = 0.25  # share of the parts whose overlap is measured
+
+
+def chance_of_lead(values_IM: Array, choice: int, seed: int, of: Sequence[int]) -> float:
+    """Return how often the largest lead over the choice would be as large if no candidate were better than it.
+
+    A sign-flip test: the best in hindsight is picked by the numbers that it is judged by, so its own interval is too
+    narrow, and the largest standardised lead of *any* candidate is compared with the observed one. All detections of an
+    image are one input. NaN without another candidate, or for a single input.
+    """
+    number = np.unique(np.asarray(of), return_inverse=True)[1]
+    inputs = int(number.max(initial=-1)) + 1
+    differences_IM = np.delete(values_IM - values_IM[:, [choice]], choice, 1)
+    if inputs < 2 or not differences_IM.shape[1]:
+        return math.nan
+    each_IM = np.zeros((inputs, differences_IM.shape[1]))
+    np.add.at(each_IM, number, differences_IM)
+    if 2**inputs <= FLIPS:
+        signs_FI = 1.0 - 2.0 * ((np.arange(2**inputs)[:, None] >> np.arange(inputs)) & 1)
+    else:
+        signs_FI = np.random.default_rng(seed).choice([-1.0, 1.0], (FLIPS, inputs))
+        signs_FI[0] = 1.0
+    # Squares do not change with signs, so t rises with sum / √squares: no need for a variance per flip.
+    size_M = np.sqrt((each_IM**2).sum(0))
+    largest_F = np.where(size_M > 0, signs_FI @ each_IM / np.where(size_M > 0, size_M, 1), 0.0).max(1)
+    return float((largest_F >= largest_F[0] - 1e-9).mean())  # the first flip turns nothing: what was observed
+
+
+def spearman(scores_MP: Array) -> Array:
+    """(M, M) correlation of ranks; NaN where all scores of a method are equal."""
+    ranks = np.stack([rankdata(scores) for scores in scores_MP])
+    return _cosines(ranks - ranks.mean(1, keepdims=True))
+
+
+def kendall(scores_MP: Array) -> Array:
+    """(M, M) Kendall's τ-b: pairs of parts in the same order, less those in the opposite one."""
+    first, second = np.triu_indices(scores_MP.shape[1], 1)
+    return _cosines(np.sign(scores_MP[:, first] - scores_MP[:, second]))
+
+
+def _cosines(vectors_MX: Array) -> Array:
+    sizes = np.sqrt((vectors_MX**2).sum(1))
+    known = np.where(sizes > 0, sizes, np.nan)
+    return np.clip(vectors_MX @ vectors_MX.T / known[:, None] / known[None], -1, 1)
+
+
+def top_overlap(scores_MP: Array, share: float = TOP) -> Array:
+    """(M, M) share of the highest-scored parts that two methods have in common."""
+    count = count_of(share, scores_MP.shape[1])
+    named = np.zeros(scores_MP.shape)
+    for row, scores in enumerate(scores_MP):
+        named[row, order_of(scores)[:count]] = 1
+    return named @ named.T / count
+
+
+MEASURES = {"spearman": spearman, "kendall": kendall, "top_k": top_overlap}
+
+
+def agreement(scores: Sequence[Array]) -> dict[str, Array]:
+    """Return matrices (methods × methods), the mean over inputs of (M, P) scores; NaN where never defined."""
+    methods = len(scores[0])
+    matrices = {}
+    for name, measure in MEASURES.items():
+        measured = [measure(np.asarray(s, dtype=float)) for s in scores if s.shape[1] > 1]
+        each_IMM = np.array(measured).reshape(-1, methods, methods)
+        known = (~np.isnan(each_IMM)).sum(0)
+        matrices[name] = np.where(known > 0, np.nansum(each_IMM, axis=0) / np.maximum(known, 1), np.nan)
+    return matrices
+
+
+def ranking_agreement(goodness_TM: Array) -> Array:
+    """(T, T) rank correlation of metrics over the methods that all of them have a value for.
+
+    NaN where a metric gives all methods one value, and for fewer than two methods.
+    """
+    known = ~np.isnan(goodness_TM).any(0)
+    if known.sum() < 2:
+        return np.full((len(goodness_TM),) * 2, np.nan)
+    return spearman(goodness_TM[:, known])
+
+
+@dataclass(frozen=True)
+class MetricScore:
+    """One metric of one method: the mean over inputs with 95 % limits, and the gain over random scores."""
+
+    mean: float
+    low: float
+    high: float
+    gain: float  # how much better than random, input by input; above zero is better whatever the metric's direction
+    gain_low: float
+    gain_high: float
+    rank: float = math.nan  # among the methods, 1 = best; NaN for floor and ceiling
+
+    @property
+    def beats_random(self) -> bool:
+        return self.gain_low > 0
+
+
+@dataclass(frozen=True)
+class ComparedMethod:
+    """One row of the table."""
+
+    name: str
+    method: str
+    options: dict[str, Any]
+    scores: dict[str, MetricScore]
+    rank: float = math.nan  # by the mean of its ranks; NaN for floor and ceiling
+    forwards: float = math.nan  # passes per input
+    backwards: float = math.nan
+    seconds: float = math.nan  # per input
+    peak_bytes: int | None = None
+    baseline: str = ""  # "floor" or "ceiling"
+
+
+@dataclass(frozen=True)
+class Leader:
+    """Which method one metric puts first, and how far ahead of the method that comes first overall it is there."""
+
+    metric: str
+    name: str
+    gain: float  # input by input, above zero is better whatever the metric's direction
+    low: float
+    high: float
+
+    @property
+    def ahead(self) -> bool:
+        return self.low > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(Result):
+    """Which explanation to trust here: measured on these inputs, with this replacement.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> comparison = wf.compare(model, list(wf.demo.SENTENCES), tokenizer, methods=["grad_sam", "saliency"])
+    >>> comparison.to_frame()
+    """
+
+    what: ClassVar[str] = "comparison"
+    later: ClassVar[tuple[str, ...]] = ("value", "leaders", "metric_agreement", "held")
+
+    rows: tuple[ComparedMethod, ...]  # best first, then floor and ceiling
+    metrics: tuple[str, ...]
+    higher_is_better: dict[str, bool]
+    agreement: dict[str, list[list[float]]]  # measure → methods × methods, in the order of ``agreeing``
+    agreeing: tuple[str, ...]
+    curves: dict[str, dict[str, list[float]]]  # "remove" and "keep" (and their logits) → method → mean over inputs
+    fractions: tuple[float, ...]
+    values: dict[str, dict[str, list[float]]]  # metric → method → one value per input
+    failures: dict[str, str]  # method → why it could not be run
+    replacement: str | None
+    inputs: int = 0
+    variants: int = 0  # that were run for this comparison; others came from the cache
+    seed: int = 0
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    value: str | None = None  # what curves are of, where it is not the probability of the target
+    leaders: tuple[Leader, ...] | None = None  # one per metric that decides the rank
+    metric_agreement: list[list[float]] | None = None  # these metrics' rankings of the methods, ρ
+    held: tuple[str, ...] | None = None  # per input, what was always there, as it stands in it
+
+    @property
+    def explanations(self) -> dict[str, tuple[Explanation, ...]]:
+        """The compared explanations: method → one per input. They are not saved with the comparison."""
+        if "explained" not in vars(self):
+            raise NotOffered(
+                "a comparison is saved without its explanations: compare again, with cache=… if it was used."
+            )
+        explained: dict[str, tuple[Explanation, ...]] = vars(self)["explained"]
+        return explained
+
+    def __getitem__(self, name: str) -> ComparedMethod:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise UnknownName("method", name, [row.name for row in self.rows])
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The method that came first, ready for ``explain(model, x, **comparison.best)``."""
+        row = self.rows[0]
+        return {"method": row.method, **row.options}
+
+    @property
+    def verdict(self) -> str:
+        """Which method comes first, whether the metrics agree about that, and how far their rankings do."""
+        if not self.leaders:
+            return ""
+        methods = [row.name for row in self.rows if not row.baseline]
+        return " ".join(filter(None, (_first_of_all(self.leaders, methods), self._rankings(len(methods)))))
+
+    def _rankings(self, methods: int) -> str:
+        """The rank correlation of metrics, and the size that it reaches by chance."""
+        pairs = self.metric_pairs()
+        if methods < 3 or not pairs:
+            return ""
+        mean = sum(rho for *_, rho in pairs) / len(pairs)
+        first, second, lowest = min(pairs, key=lambda pair: pair[2])
+        least = f", least of all {first} and {second} ({lowest:+.2f})" if len(pairs) > 1 else ""
+        said = f"Two metrics rank the {methods} methods alike by {mean:+.2f} on average{least}, where +1 is the same "
+        said += f"order and -1 the opposite (Spearman); over {methods} methods "
+        chance = 1.96 / math.sqrt(methods - 1)  # the size that ρ passes by chance in one case of twenty, about
+        if chance >= 1:
+            return said + "no correlation can be told from chance."
+        return said + f"chance alone reaches ±{chance:.2f} in one pair of twenty."
+
+    def metric_pairs(self) -> list[tuple[str, str, float]]:
+        """Pairs of metrics with the rank correlation of their values over the methods, where it is defined."""
+        names = [leader.metric for leader in self.leaders or ()]
+        return [
+            (names[i], names[j], rho)
+            for i, row in enumerate(self.metric_agreement or ())
+            for j, rho in enumerate(row)
+            if i < j and not math.isnan(rho)
+        ]
+
+    @property
+    def title(self) -> str:
+        """Model, number of inputs and what stands for absent parts, on one line."""
+        inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
+        absent = f", absent parts: {self.replacement}" if self.replacement is not None else ""
+        return f"{self.model}: methods compared on {inputs}{absent}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per method: each metric with its limits, rank and cost."""
+        records = []
+        for row in self.rows:
+            record: dict[str, Any] = {"method": row.name, "rank": row.rank, "baseline": row.baseline}
+            for name in self.metrics:
+                score = row.scores.get(name, MetricScore(*[math.nan] * 6))
+                record |= {name: score.mean, f"{name}_low": score.low, f"{name}_high": score.high}
+            record |= {"forwards": row.forwards, "backwards": row.backwards}
+            records.append(record | {"seconds": row.seconds, "peak_bytes": row.peak_bytes})
+        return dataframe(records)
+
+
+def _first_of_all(leaders: Sequence[Leader], methods: Sequence[str]) -> str:
+    """Who comes first, and by which metrics."""
+    best = methods[0]
+    if len(methods) == 1:
+        return f"{best} was judged alone."
+    by_name: dict[str, list[Leader]] = {}
+    for leader in leaders:
+        by_name.setdefault(leader.name, []).append(leader)
+    if set(by_name) == {best}:
+        return f"{_listed(leaders)} put{'s' * (len(leaders) == 1)} {best} first."
+    order = sorted(by_name.items(), key=lambda pair: (pair[0] != best, -len(pair[1])))
+    words = "; ".join(
+        f"{_listed(each)} put{'s' * (len(each) == 1)} {name} first{_how_far(each, best)}" for name, each in order
+    )
+    if len(by_name) == 1:
+        return f"By mean rank {best} comes first; {words}."
+    return f"Metrics disagree: {words}. By mean rank {best} comes first."
+
+
+def _how_far(leaders: Sequence[Leader], best: str) -> str:
+    """Whether they are really ahead of the best by mean rank, input by input."""
+    if leaders[0].name == best or any(math.isnan(leader.low) for leader in leaders):
+        return ""
+    ahead = [leader for leader in leaders if leader.ahead]
+    if not ahead:
+        return f" (but cannot tell it from {best})"
+    gains = ", ".join(f"{leader.gain:+.3f} ({leader.low:+.3f} to {leader.high:+.3f})" for leader in ahead)
+    rest = "" if len(ahead) == len(leaders) else f" by {_listed(ahead)}"
+    return f" (ahead of {best}{rest}: {gains})"
+
+
+def _listed(leaders: Sequence[Leader]) -> str:
+    names = [leader.metric.replace("_", " ") for leader in leaders]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+view_of.register(Comparison, comparison_page)
