@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from whyformer.capture.functions import CHOICES, POOLS, POSITIONWISE, PRODUCTS, sdpa_operands, tensors_in
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
-from whyformer.study.readout import Survey
+from whyformer.study.readout import Passes, Survey
 
-# Fingerprints: a number for each position, wherever a model holds one vector per position.
-#
-# Two passes are held to each other by them: where a position was not told of a change, its number is the same to the
-# last bit. Of activations themselves nothing stays.
+# Fingerprints: a number for each position, wherever a model holds one vector per position. Two passes are compared by
+# them: where a change does not reach a position, its number is the same to the last bit. Activations are not kept.
 
 
 class Marks:
@@ -154,10 +152,11 @@ class AttentionCall:
 
 
 class MarkingSurvey(Survey):
-    """A survey that also marks every tensor. ``inputs``: the streams of the model's arguments."""
+    """A survey that also marks every tensor, beginning with the model's arguments."""
 
-    def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]]) -> None:
-        super().__init__(batch, names)
+    def __init__(self, run: Passes) -> None:
+        super().__init__(1, run.names)
+        self.reaching: frozenset[int] = frozenset()  # the attention calls that reach the output
         self.calls: list[AttentionCall] = []
         self.reached_back = -1  # the latest attention after which a state from before the previous block was read
         self.joins: list[int] = []  # per attention, how often what came of it met the state from before it
@@ -166,18 +165,13 @@ class MarkingSurvey(Survey):
         self._marks = Notes[Ancestry]()
         self._fused: tuple[Ancestry, Ancestry] | None = None
         self.embedded: set[int] = set()  # addresses of what lookups read before the first attention
-        for tensor, stream in inputs:
+        for tensor, stream in run.modality.inputs(run.one):
             self._marks.put(tensor, Ancestry(stream))
 
     def first_values(self) -> Tensor | None:
         """(1, H, K, D) what the first attention read, once: nothing is held any longer."""
         first_BHKD, self._first_BHKD = self._first_BHKD, None
         return first_BHKD
-
-    def reaching(self, logits: Tensor) -> frozenset[int]:
-        """The attention calls that reach the output: all, where the flow of data was lost."""
-        mark = self._marks.get(logits)
-        return mark.calls if mark is not None and mark.calls else frozenset(range(len(self.calls)))
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -267,11 +261,14 @@ def _makes_shape(name: str) -> bool:
     return name.startswith("new_") or name.endswith("_like")
 
 
-def trace(
-    forward: Callable[[], Tensor], names: dict[int, str], inputs: list[tuple[Tensor, str]]
-) -> tuple[MarkingSurvey, frozenset[int]]:
-    """Run one forward pass on a single input; return its sites, and the attention calls that reach the output."""
-    survey = MarkingSurvey(1, names, inputs)
+def trace(run: Passes) -> MarkingSurvey:
+    """Run one input once; return its sites, and which of them reach the output."""
+    survey = MarkingSurvey(run)
     with torch.no_grad(), survey:
-        logits = forward()
-    return survey, survey.reaching(logits)
+        logits = run()
+    mark = survey._marks.get(logits)
+    if mark is not None and mark.calls:
+        survey.reaching = mark.calls
+    else:  # the flow of data was lost
+        survey.reaching = frozenset(range(len(survey.calls)))
+    return survey

@@ -1,9 +1,8 @@
-"""The entrance: does each unit of the input arrive at the position that is named after it?
+"""The entrance: check that each unit of the input arrives at the position that is named after it.
 
-Scores of attention are those of positions, and a unit is shown with the score of the position that it is taken to stand
-at. A model may lay patches out column by column, read a text from its end, or put a token of its own among the others:
-all of that runs, and every score would stand at another unit. So some units are changed, and the values that the first
-attention reads have to change where these units are said to stand, and nowhere else only.
+A model may lay patches out column by column, read a text from its end, or put a token of its own among the others; then
+every score would be shown at another unit. So some units are changed, and the values that the first attention reads
+have to change where these units are expected.
 
 A text takes no such pass where the model's embedding was seen to read the ids as they were given: what follows is
 audited (``leak_of``).
@@ -11,21 +10,18 @@ audited (``leak_of``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
-from whyformer.capture.roles import Observe, first_values
+from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, WhyformerError
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch
-from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, modules_of
 from whyformer.results.types import Units
 from whyformer.study.facts import Study
@@ -65,13 +61,16 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
         return batch
     facts = known_about(modality.model)
     if "hides padding" not in facts:
-        one = replace(batch.select([rows[0]]), raw=())  # whatever of it is explained later
-        output = Output(modality, one)  # before it is observed: it may have to try the model out
-        record = observe(partial(output.logits, one), Observe(1, module_names(modality.model)))
-        maps = [site.attention_BHQK[0] for site in record.sites if site.attention_BHQK.shape[-1] == candidates.shape[1]]
-        columns = [attention_HQK[:, :, candidates[rows[0]]] for attention_HQK in maps]
-        facts["hides padding"] = bool(columns) and all(not c.any() for c in columns)
+        columns = [m[:, :, candidates[rows[0]]] for m in _maps_of(modality, batch, rows[0], candidates.shape[1])]
+        facts["hides padding"] = bool(columns) and not any(c.any() for c in columns)
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
+
+
+def _maps_of(modality: Modality, batch: Batch, row: int, length: int) -> list[Tensor]:
+    """(H, Q, K) attention maps of one input of a batch, of those calls that attend over so many positions."""
+    run = Passes(modality, replace(batch.select([row]), raw=()))  # whatever of it is explained later
+    sites = observe(run, Observe(1, run.names)).sites
+    return [site.attention_BHQK[0] for site in sites if site.attention_BHQK.shape[-1] == length]
 
 
 def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> Batch:
@@ -85,12 +84,10 @@ def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> B
     facts = known_about(modality.model)
     key = ("True hides", *doubtful)
     if key not in facts and rows:
-        one, keep_N = replace(batch.select([rows[0]]), raw=()), keep_BN[rows[0]]
-        output = Output(modality, one)  # before it is observed: it may have to try the model out
-        record = observe(partial(output.logits, one), Observe(1, module_names(modality.model)))
-        maps = [site.attention_BHQK[0] for site in record.sites if site.attention_BHQK.shape[-1] == len(keep_N)]
-        attended = [m[:, :, keep_N].any() for m in maps]
-        facts[key] = bool(maps) and not any(attended) and all(m[:, :, ~keep_N].any() for m in maps)
+        keep_N = keep_BN[rows[0]]
+        maps = _maps_of(modality, batch, rows[0], len(keep_N))
+        attended = any(m[:, :, keep_N].any() for m in maps)
+        facts[key] = bool(maps) and not attended and all(m[:, :, ~keep_N].any() for m in maps)
     if not facts.get(key):
         return batch
     if batch.raw:  # the mask was made of a text by us: it is the mask that was wrong, not what is real
@@ -123,7 +120,7 @@ def _padding_runs(modality: Modality, ids_BN: Tensor) -> Tensor:
 
 
 def reads_padding(row: int, first: bool) -> str:
-    """What stands against a head that reads this row; first: it reads at the beginning."""
+    """The error message for a head that reads this row; first: it reads at the beginning."""
     place, other = (f"position {row}", "right") if first else ("the last position", "left")
     return READS_PADDING.format(place=place, other=other)
 
@@ -139,9 +136,7 @@ def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: 
     asked = ("reads real rows", first)
     if not padded or asked in facts or study.readout.kind == "mean" or last.queries != last.keys:
         return 0
-    one = batch.select(padded[:1])
-    names, output = module_names(modality.model), Output(modality, one)
-    rows = readout_rows(partial(output.logits, one), names, len(study.sites) - 1).rows
+    rows = readout_rows(Passes(modality, batch.select(padded[:1])), len(study.sites) - 1).rows
     if rows and not keep_BN[padded[0], rows].any():
         raise BadInput(reads_padding(rows[0], first))
     facts[asked] = True
@@ -158,19 +153,12 @@ ELSEWHERE = (
 DESCRIBED = " With processor=wf.Table(…) it is found out which column stands where."
 
 
-def misplaced(
-    modality: Modality,
-    run: Passes,
-    names: dict[int, str],
-    first_BHKD: Tensor,
-    front: int | None,
-    grid: tuple[int, int] | None,
-) -> NotOverUnits | None:
-    """What stands against units at their positions; None also where nothing can be found out.
+def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[int, int] | None) -> NotOverUnits | None:
+    """The error that units are not at their positions; None also where nothing can be found out.
 
     first_BHKD: the values that the first attention read of the input as it is.
     """
-    one, length = run.one, first_BHKD.shape[2]
+    one, length, modality = run.one, first_BHKD.shape[2], run.modality
     units = modality.units(one, length, front, grid)[0]
     places = modality.keep(one, length, front)[0].nonzero()[:, 0].tolist()
     try:
@@ -182,21 +170,22 @@ def misplaced(
     there = plain if len(plain) > 1 else there
     if len(there) < 2 or len(places) != len(units):
         return None
+    # A single unit far from where other orders would put it: a corner of a picture, no middle of a text.
+    corner = grid is not None and len(there) == grid[0] * grid[1] and min(grid) > 1
+    aside = there[grid[1] - 1] if grid is not None and corner else there[len(there) // 4]
     sets, clean = _sets(there, columns=modality.stream == "table"), True
-    for number, chosen in enumerate([*sets, [_aside(there, grid)]], start=1):
+    for number, chosen in enumerate([*sets, [aside]], start=1):
         variant, touched = _changed(one, owners, chosen)
         try:
-            after_BHKD = first_values(partial(run, variant), names)
+            after_BHKD = run.values(variant)
         except (WhyformerError, RuntimeError, IndexError, ValueError):  # not every number is an input of this model
             return None
         if not touched or after_BHKD.shape != first_BHKD.shape:
             return None
-        moved = set((first_BHKD != after_BHKD).any(-1).any(1)[0].nonzero()[:, 0].tolist())
-        expected = {places[u]: u for u in touched}
-        unheard = sorted(expected.keys() - moved)
-        if unheard and moved - expected.keys():
-            told = ELSEWHERE.format(unit=_named(units, expected[unheard[0]]), place=unheard[0])
-            return NotOverUnits(told + (DESCRIBED if modality.stream == "table" else ""))
+        moved, expected = _moved(first_BHKD, after_BHKD), {places[u]: u for u in touched}
+        if (place := _unheard(moved, expected)) is not None:
+            message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
+            return NotOverUnits(message + (DESCRIBED if modality.stream == "table" else ""))
         # Where neighbours hear of each other (convolutions), a single unit tells more.
         clean &= moved <= expected.keys()
         if clean and number == len(sets):
@@ -205,45 +194,53 @@ def misplaced(
 
 
 def misplaced_in_streams(
-    modality: Modality,
-    run: Passes,
-    names: dict[int, str],
-    schedule: Schedule,
-    embedded: Set[int],
-    grid: tuple[int, int] | None,
-    first_BHKD: Tensor,
+    run: Passes, schedule: Schedule, embedded: Set[int], grid: tuple[int, int] | None, first_BHKD: Tensor
 ) -> NotOverUnits | None:
-    """The same of pictures among several streams, and of texts whose ids no lookup was seen to read as they were given.
+    """The same for pictures among several streams, and for texts whose ids no lookup read as they were given.
 
     embedded: addresses of what lookups read.
     """
     for step in schedule.steps:
-        if step.query != step.key or any(s.query == s.key == step.query for s in schedule.steps[: step.site]):
+        if step.cross or any(s.query == s.key == step.query for s in schedule.steps[: step.site]):
             continue
         try:
-            part, view = modality.part(step.query, run.one)
+            part, view = run.modality.part(step.query, run.one)
             words = part.embeds and view.keep_BN is not None
             if (words and run.one.tensors[part.main].data_ptr() in embedded) or not (words or part.pixels):
                 continue
-            before = first_values(partial(run, run.one), names, step.site) if step.site else first_BHKD
+            before = run.values(site=step.site) if step.site else first_BHKD
             length = before.shape[2]
             units = None if words else part.units(view, length, None, grid)[0]
             owners, places = _words(part, view, run.one) if units is None else _patches(part, view, units, length)
             plain = [u for u in range(len(places)) if units is None or not units.special[u]]
             variant, touched = _changed(run.one, owners, _sets(plain, columns=False)[0])
-            after = first_values(partial(run, variant), names, step.site)
+            after = run.values(variant, step.site)
         except (WhyformerError, RuntimeError, IndexError, ValueError, KeyError):  # not every number is an input of it
             continue
         if before.shape != after.shape or (words and length != run.one.tensors[part.main].shape[1]):
             continue
-        moved = set((before != after).any(-1).any(1)[0].nonzero()[:, 0].tolist())
         expected = {places[u]: u for u in touched}
-        unheard = sorted(expected.keys() - moved)
-        if unheard and moved - expected.keys():
-            unit = expected[unheard[0]]
+        if (place := _unheard(_moved(before, after), expected)) is not None:
+            unit = expected[place]
             named = f"word {unit} of the {step.query}" if units is None else _named(units, unit)
-            return NotOverUnits(ELSEWHERE.format(unit=named, place=unheard[0]))
+            return NotOverUnits(ELSEWHERE.format(unit=named, place=place))
     return None
+
+
+def _moved(before_BHKD: Tensor, after_BHKD: Tensor) -> set[int]:
+    """Positions whose values changed."""
+    return set((before_BHKD != after_BHKD).any(-1).any(1)[0].nonzero()[:, 0].tolist())
+
+
+def _unheard(moved: set[int], expected: Mapping[int, int]) -> int | None:
+    """The first position that should have changed and did not, where another one changed instead."""
+    unheard = expected.keys() - moved
+    return min(unheard) if unheard and moved - expected.keys() else None
+
+
+def first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
+    """The first position whose values changed."""
+    return min(_moved(before_BHKD, after_BHKD), default=None)
 
 
 def _words(part: Modality, view: Batch, one: Batch) -> tuple[dict[str, Tensor], list[int]]:
@@ -285,13 +282,6 @@ def _owners(modality: Modality, units: Units, one: Batch, length: int, front: in
     ranks = torch.arange(int(one.keep_BN[0].sum()), device=unit.device)
     unit[one.keep_BN[0]] = ranks + (extra if front is None else front) if extra > 0 else ranks
     return {modality.main: unit}
-
-
-def _aside(there: Sequence[int], grid: tuple[int, int] | None) -> int:
-    """A unit far from where other orders would put it: a corner of a picture, no middle of a text."""
-    if grid is not None and len(there) == grid[0] * grid[1] and min(grid) > 1:
-        return there[grid[1] - 1]
-    return there[len(there) // 4]
 
 
 def _changed(one: Batch, owners: dict[str, Tensor], chosen: Sequence[int]) -> tuple[Batch, set[int]]:

@@ -22,14 +22,14 @@ from whyformer.study.schedule import Schedule, Windows
 class Study:
     """What is known about a model and a kind of input."""
 
-    sites: tuple[SiteFacts, ...]
-    readout: Readout | None
-    grid: tuple[int, int] | None
-    leak: Leak
-    unclaimed: tuple[str, ...]
-    extra: int  # positions that the model adds to those of the input (CLS)
-    input_length: int
-    forwards: int
+    sites: tuple[SiteFacts, ...] = ()
+    readout: Readout | None = None
+    grid: tuple[int, int] | None = None
+    leak: Leak = field(default_factory=Leak)
+    unclaimed: tuple[str, ...] = ()
+    extra: int = 0  # positions that the model adds to those of the input (CLS)
+    input_length: int = 0
+    forwards: int = 0  # passes that the study took
     front: int | None = None  # how many of those come before the input's; None: all
     trouble: CaptureError | None = field(default=None, compare=False)
     schedule: Schedule | None = None  # streams, and who asks whom

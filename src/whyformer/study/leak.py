@@ -16,64 +16,55 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from whyformer.capture.intercept import current_path
-from whyformer.capture.record import Forward
 from whyformer.capture.roles import Outline
 from whyformer.capture.site import OpenSite
 from whyformer.errors import PartlyCaptured
-from whyformer.inputs.base import Modality, shifted
 from whyformer.study.dataflow import Fingerprints, Marks
 from whyformer.study.readout import Passes
 
-# Hidden attention: modules that ran where no function mode reaches, beside others whose attention was seen.
-#
-# TorchScript, another thread, a compiled kernel: what happens there is not intercepted. Of a model whose attention all
-# happens there nothing is captured, which is noticed; of one that has some of it there, a part would pass for the
-# whole.
+# Hidden attention: what runs in TorchScript, another thread or a compiled kernel is not intercepted. A model with some
+# of its attention there would seem to be captured as a whole.
 
 
-class Called:
-    """Inside ``with``: the modules that are called, by id: in this thread (``here``), and in others."""
+class Called(NamedTuple):
+    """The modules that are called, by id: in this thread (``here``), and in others."""
 
-    def __init__(self) -> None:
-        self.here: set[int] = set()
-        self.in_threads: set[int] = set()
-        self._thread = threading.get_ident()
-        self._handle: Any = None
-
-    def __enter__(self) -> Called:
-        self._handle = register_module_forward_hook(self._note)
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._handle.remove()
-
-    def _note(self, module: nn.Module, args: Any, output: Any) -> None:
-        (self.here if threading.get_ident() == self._thread else self.in_threads).add(id(module))
+    here: set[int]
+    in_threads: set[int]
 
 
-def scripted(model: nn.Module) -> list[str]:
-    """Paths of the outermost parts of a model that are TorchScript."""
-    paths: list[str] = []
-    for path, module in model.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer in paths)
-        if isinstance(module, torch.jit.ScriptModule) and not inside:
-            paths.append(path)
-    return paths
+@contextmanager
+def noting_calls() -> Iterator[Called]:
+    """Inside ``with``: note the modules that are called."""
+    called, thread = Called(set(), set()), threading.get_ident()
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        (called.here if threading.get_ident() == thread else called.in_threads).add(id(module))
+
+    handle = register_module_forward_hook(note)
+    try:
+        yield called
+    finally:
+        handle.remove()
 
 
 def unseen(model: nn.Module, called: Called, sites: Sequence[str]) -> PartlyCaptured | None:
-    """What stands against reading the attention of ``sites`` (paths) as all that there is."""
-    scripts = scripted(model)
+    """The error that the attention of ``sites`` (paths) is not all that there is, or None."""
+    scripts: list[str] = []  # the outermost parts that are TorchScript
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and not any(path.startswith(f"{s}.") for s in scripts):
+            scripts.append(path)
     if scripts:
         return PartlyCaptured(
             f"{', '.join(scripts[:8])}: TorchScript hides its functions from Python, so attention in there is not seen "
@@ -101,9 +92,8 @@ def unseen(model: nn.Module, called: Called, sites: Sequence[str]) -> PartlyCapt
     )
 
 
-Changed = Callable[[float], Tensor]  # by how much: 1 is a strong change, less a gentle one
 ROUNDING = 1e-4  # of a fingerprint; what is larger is no rounding
-GENTLE = (2**-5, 2**-10)
+GENTLE = (2**-5, 2**-10)  # sizes of a change; 1 is a strong one
 
 
 @dataclass(frozen=True)
@@ -129,73 +119,37 @@ class Probe:
     window: int = 0
 
 
-def leak_of(
-    modality: Modality, run: Passes, names: dict[int, str], sites: int, real: Tensor, read: Set[int] | None, extra: int
-) -> Leak:
-    """Audit one input at a position that the head does not read, where there is one.
+def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra: int) -> Leak:
+    """Run one input twice, the second time with a change at one position, and compare the other positions.
 
-    real: (N,) which positions hold the input. read: those that the head reads, where that is known.
+    The position is one that the head does not read, where there is one. real: (N,) which positions hold the input.
+    read: those that the head reads, where that is known. sites: how many attentions there are.
     """
     positions = real.nonzero()[:, 0].tolist()
     if len(positions) < 2:
         return Leak()
     others = [] if read is None else [p for p in positions if p not in read]
     position = (others or positions)[len(others or positions) // 3]  # not in the middle, which a flip leaves alone
+    length, probe = len(real), Probe(0, position, {len(real): {position}})
+    # Where there are embeddings, what happens before the first site is audited as well. Convolutional front ends mix
+    # neighbours legitimately: there the audit starts at the first site.
+    embedded = run.modality.embeds and not extra
 
-    def changed(strength: float) -> Tensor:
-        """Run with another embedding at the position, where there are embeddings."""
-        if not modality.embeds or extra:
-            return run()
+    def changed(strength: float, embedded: bool = embedded) -> Marks:
+        forward = partial(run.shifted, position, strength) if embedded else run
+        return _marks(forward, _Isolate(run.names, {length}, probe, strength=strength, last=sites))
 
-        def shift(embedding: Tensor) -> Tensor:
-            other = embedding.clone()
-            other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
-            return other
-
-        with modality.looked_up(run.one, shift):
-            return run()
-
-    return audit(run, changed, names, position, len(real), sites=sites, unread=bool(others))
-
-
-def audit(
-    forward: Forward,
-    changed_forward: Changed,
-    names: dict[int, str],
-    position: int,
-    positions: int,
-    *,
-    sites: int | None = None,
-    unread: bool = False,
-) -> Leak:
-    """Run one input twice, the second time with a change at ``position``, and compare the other positions.
-
-    ``changed_forward`` changes the position's input embedding too where that is possible (text), so that what happens
-    before the first site is audited; convolutional front ends mix neighbours legitimately and start at the first site.
-    ``sites``: how many attentions there are, where what enters the head is to be compared. ``unread``: the head does
-    not read the position.
-    """
-    probe = Probe(0, position, {positions: {position}})
-    plain = _marks(forward, _Isolate(names, {positions}, last=sites))
-
-    def changed(strength: float, run: Changed = changed_forward) -> Marks:
-        return _marks(lambda: run(strength), _Isolate(names, {positions}, probe, strength=strength, last=sites))
-
-    strong: list[Marks] = []
-
-    def first_changed(strength: float) -> Marks:
-        strong.append(changed(strength))
-        return strong[-1]
-
-    leak = _verdict(plain, first_changed, probe)
-    if leak.found or not unread or _moved(plain, strong[0]) <= ROUNDING:
+    plain = _marks(run, _Isolate(run.names, {length}, last=sites))
+    strong = changed(1.0)
+    leak = _verdict(plain, strong, changed, probe)
+    if leak.found or not others or _moved(plain, strong) <= ROUNDING:
         return leak
     # Embeddings may go to the head around all layers, which is no exchange that maps would have to show. And a head
     # that chooses its rows may have chosen another: it does not after a small change.
-    amounts = [_moved(plain, changed(strength, lambda _: forward())) for strength in (1.0, GENTLE[-1])]
+    amounts = [_moved(plain, changed(strength, embedded=False)) for strength in (1.0, GENTLE[-1])]
     if amounts[0] <= ROUNDING or not amounts[1]:
         return leak
-    again = _marks(forward, _Isolate(names, {positions}))  # a model may answer differently each time
+    again = _marks(run, _Isolate(run.names, {length}))  # a model may answer differently each time
     return leak if _moved(plain, again) > ROUNDING else Leak(amounts[0], "the output", len(plain))
 
 
@@ -205,28 +159,27 @@ def _moved(plain: Marks, changed: Marks) -> float:
     return share if math.isfinite(share) else 0.0
 
 
-def audit_streams(forward: Forward, names: dict[int, str], probes: Sequence[Probe], cross: Set[int]) -> Leak:
-    """One run per probe against one without; ``cross`` are the calls where one stream asks another."""
+def audit_streams(run: Passes, probes: Sequence[Probe], cross: Set[int]) -> Leak:
+    """Compare one run per probe with one without; ``cross`` are the calls where one stream asks another."""
     lengths = {n for probe in probes for n in probe.heard}
-    plain = _marks(forward, _Isolate(names, lengths, cross=cross))
+    plain = _marks(run, _Isolate(run.names, lengths, cross=cross))
     for probe in probes:
 
         def changed(strength: float, probe: Probe = probe) -> Marks:
-            return _marks(forward, _Isolate(names, lengths, probe, cross, strength))
+            return _marks(run, _Isolate(run.names, lengths, probe, cross, strength))
 
-        leak = _verdict(plain, changed, probe)
+        leak = _verdict(plain, changed(1.0), changed, probe)
         if leak.found:
             return leak
     return Leak(checked=len(plain) * len(probes))
 
 
-def _verdict(plain: Marks, changed: Callable[[float], Marks], probe: Probe) -> Leak:
+def _verdict(plain: Marks, strong: Marks, changed: Callable[[float], Marks], probe: Probe) -> Leak:
     """A leak, unless it is of the size of rounding and goes away once both runs take the same way through the model.
 
     A router may send the changed position to another expert. Then the others are multiplied in groups of another size,
     and rounded differently. A change that is small enough leaves the router where it was.
     """
-    strong = changed(1.0)
     leak, share = _compared(plain, strong, probe)
     if not leak.found or share > ROUNDING or plain.way == strong.way:
         return leak
@@ -237,7 +190,7 @@ def _verdict(plain: Marks, changed: Callable[[float], Marks], probe: Probe) -> L
     return leak
 
 
-def _marks(forward: Forward, intercept: _Isolate) -> Marks:
+def _marks(forward: Callable[[], Tensor], intercept: _Isolate) -> Marks:
     with torch.no_grad(), intercept:
         output = forward()
     marks = intercept.prints.handed_over()

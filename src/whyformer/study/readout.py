@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.record import Forward
-from whyformer.capture.roles import Intervene, Outline
+from whyformer.capture.roles import Intervene, Outline, first_values
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
+from whyformer.loan.borrow import module_names
 
 BY_CONTENT = (
     "the head reads other rows of another picture than of the one that was studied ({readout}): it finds them by what "
@@ -70,6 +70,8 @@ class Readout:
 
 @dataclass(frozen=True)
 class SiteFacts:
+    """What a study keeps of one attention call."""
+
     path: str
     kind: str
     heads: int
@@ -82,15 +84,31 @@ class SiteFacts:
 
 
 class Passes:
-    """Runs the input that is studied, or a variant of it, and counts how often."""
+    """Run one input of a model, or a variant of it, and count the passes."""
 
     def __init__(self, modality: Modality, one: Batch) -> None:
-        self.one, self._output = one, Output(modality, one)
+        self.modality, self.one, self.names = modality, one, module_names(modality.model)
+        self._output = Output(modality, one)
         self.count = self._output.setup_forwards
 
     def __call__(self, variant: Batch | None = None) -> Tensor:
         self.count += 1
         return self._output.logits(self.one if variant is None else variant)
+
+    def shifted(self, position: int, strength: float = 1.0) -> Tensor:
+        """Return the logits with another embedding at one position."""
+
+        def shift(embedding: Tensor) -> Tensor:
+            other = embedding.clone()
+            other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
+            return other
+
+        with self.modality.looked_up(self.one, shift):
+            return self()
+
+    def values(self, variant: Batch | None = None, site: int = 0) -> Tensor:
+        """(1, H, K, D) values that an attention call reads, by default the first one."""
+        return first_values(lambda: self(variant), self.names, site)
 
 
 class Survey(Outline):
@@ -111,22 +129,17 @@ class Survey(Outline):
         return out
 
     def at_site(self, site: OpenSite) -> None:
-        weights, names, order = site.attention, site.layout.names, site.layout.order
-        lead = order[:-2]
+        layout = site.layout
         self.before_last = len(self.softmaxes)
-        axis = lead[names.index("B")] if len(lead) == 2 and site.layout.windows == 1 else None
-        self.facts.append(
-            SiteFacts(
-                site.path,
-                site.kind,
-                site.layout.heads,
-                weights.shape[site.contraction.query],
-                weights.shape[site.contraction.key],
-                axis,
-                site.layout.windows,
-                site.parallel,
-            )
-        )
+        axis = layout.order[layout.names.index("B")] if len(layout.order) == 4 and layout.windows == 1 else None
+        queries, keys = positions_of(site)
+        facts = SiteFacts(site.path, site.kind, layout.heads, queries, keys, axis, layout.windows, site.parallel)
+        self.facts.append(facts)
+
+
+def positions_of(site: OpenSite) -> tuple[int, int]:
+    """Return the numbers of queries and keys of an attention call."""
+    return site.attention.shape[site.contraction.query], site.attention.shape[site.contraction.key]
 
 
 class Reached(NamedTuple):
@@ -139,6 +152,11 @@ class Reached(NamedTuple):
     of: int
     slots: set[int]
     maximum: bool = False
+
+    @property
+    def followed(self) -> list[int]:
+        """Rows that a readout follows: where the head picks some by index and pools others, those it picks."""
+        return sorted(self.slots & set(self.rows)) if pooled_besides(self.rows, self.slots) else self.rows
 
 
 @dataclass
@@ -166,32 +184,24 @@ class Ending:
             index = (slice(None),) * args[1] + (args[2],)
         else:
             return
-        positions = self.site.attention.shape[self.site.contraction.query]
-        if (
-            self._is_hidden(args[0])
-            and isinstance(index, tuple)
-            and len(index) > 1
-            and type(index[1]) is int
-            and index[0] is not ...
-        ):
-            self.picked.append((index[1] % positions, out))
+        by_row = isinstance(index, tuple) and len(index) > 1 and type(index[1]) is int and index[0] is not ...
+        if by_row and self._is_hidden(args[0]):
+            self.picked.append((index[1] % positions_of(self.site)[0], out))
 
     def _is_hidden(self, tensor: Tensor) -> bool:
-        """A vector for each of the rows."""
-        return tensor.ndim == 3 and tensor.shape[1] == self.site.attention.shape[self.site.contraction.query]
+        """Whether a tensor holds a vector for each of the rows."""
+        return tensor.ndim == 3 and tensor.shape[1] == positions_of(self.site)[0]
 
-    def reached(self, logits: Tensor, seed: int = 0) -> Reached:
+    def reached(self, logits: Tensor) -> Reached:
         """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used."""
-        mix = torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)).to(logits)
         taken = [(row, part) for row, part in self.picked if part.requires_grad]
         with torch.enable_grad():
             wanted = [self.result, *(part for _, part in taken)]
-            grad, *others = torch.autograd.grad((logits * mix).sum(), wanted, allow_unused=True)
+            grad, *others = torch.autograd.grad(mixed_sum(logits), wanted, allow_unused=True)
         if grad is None:
-            return Reached([], self.site.attention.shape[self.site.contraction.query], set())
-        rows = grad_rows(self.site, grad)
+            return Reached([], positions_of(self.site)[0], set())
         used = {row for (row, _), slope in zip(taken, others, strict=True) if slope is not None and slope.any()}
-        return Reached([int(r) for r in rows.nonzero()[:, 0]], len(rows), used, self.maximum)
+        return Reached(reached_rows(self.site, grad), positions_of(self.site)[0], used, self.maximum)
 
 
 class ReadoutFinder(Outline):
@@ -217,17 +227,17 @@ class ReadoutFinder(Outline):
         return out
 
 
-def readout_rows(forward: Forward, names: dict[int, str], last: int) -> Reached:
+def readout_rows(run: Passes, last: int, variant: Batch | None = None) -> Reached:
     """Rows of site ``last`` that reach the logits, on a single input."""
-    finder = ReadoutFinder(1, names, last)
+    finder = ReadoutFinder(1, run.names, last)
     try:
         with torch.no_grad(), finder:
-            logits = forward()
+            logits = run(variant)
     except RuntimeError as error:
         if "nference" not in str(error) and "derivative" not in str(error):
             raise
         slots = set() if finder.ending is None else finder.ending.slots
-        return Reached(*silenced_rows(forward, names, last), slots)  # weights without gradients
+        return Reached(*silenced_rows(run, last, variant), slots)  # weights without gradients
     ending, finder.ending = finder.ending, None
     if ending is None or not logits.requires_grad:
         raise CaptureError(
@@ -238,8 +248,8 @@ def readout_rows(forward: Forward, names: dict[int, str], last: int) -> Reached:
     return ending.reached(logits)
 
 
-def silenced_rows(forward: Forward, names: dict[int, str], last: int) -> tuple[list[int], int]:
-    """The same without gradients, for weights that have none: silence one row of the last site at a time."""
+def silenced_rows(run: Passes, last: int, variant: Batch | None) -> tuple[list[int], int]:
+    """Find the same rows without gradients: silence one row of the last site at a time; return how many there are."""
     count = 0
 
     def logits_without(row: int | None) -> Tensor:
@@ -252,20 +262,26 @@ def silenced_rows(forward: Forward, names: dict[int, str], last: int) -> tuple[l
                     weights[:, :, row] = 0
                 site.attention_BHQK = weights
 
-        with torch.no_grad(), Intervene(1, names, edit=edit):
-            return forward()
+        with torch.no_grad(), Intervene(1, run.names, edit=edit):
+            return run(variant)
 
     plain = logits_without(None)
     return [row for row in range(count) if not torch.equal(logits_without(row), plain)], count
 
 
-def grad_rows(site: OpenSite, grad: Tensor) -> Tensor:
-    """Total absolute gradient per query row, whatever the layout of the result."""
-    queries = site.attention.shape[site.contraction.query]
-    axes = [i for i, n in enumerate(grad.shape) if n == queries]
+def mixed_sum(values: Tensor) -> Tensor:
+    """Sum values with random weights, so that no two of their gradients cancel."""
+    return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)).to(values)).sum()
+
+
+def reached_rows(site: OpenSite, grad: Tensor | None) -> list[int]:
+    """Query rows of an attention with a gradient that is not zero, whatever the layout of its result."""
+    if grad is None:
+        return []
+    axes = [i for i, n in enumerate(grad.shape) if n == positions_of(site)[0]]
     # The result has the map's lead axes, then queries, then width, except for einsum, where sizes decide.
     axis = grad.ndim - 2 if grad.ndim - 2 in axes else axes[0]
-    return grad.abs().movedim(axis, 0).flatten(1).sum(1)
+    return [int(row) for row in grad.abs().movedim(axis, 0).flatten(1).sum(1).nonzero()[:, 0]]
 
 
 def pooled_besides(rows: Iterable[int], slots: set[int]) -> bool:
@@ -318,61 +334,35 @@ def reordered(one: Batch, length: int) -> Batch | None:
     return replace(one, tensors=tensors, keep_BN=keep_BN, encodings=(), raw=())
 
 
-def confirmed(
-    modality: Modality,
-    run: Passes,
-    names: dict[int, str],
-    readout: Readout,
-    sites: Sequence[SiteFacts],
-    extra: int,
-    front: int | None,
-) -> Readout:
+def confirmed(run: Passes, readout: Readout, sites: Sequence[SiteFacts], extra: int, front: int | None) -> Readout:
     """Return the rule if it holds on an input of another length and order; else one by which each input is asked.
 
     Of two tokens, the last is also position 1, and the first is also the last but one. A row may also be found by what
     stands there (the largest id, a mask token): then it moves with the order.
     """
-    site, last = sites[-1], len(sites) - 1
+    site, last, modality = sites[-1], len(sites) - 1, run.modality
+
+    def holds(other: Batch, front: int | None) -> bool:
+        """Whether the head reads the rows of the rule on another input."""
+        reached = readout_rows(run, last, other)
+        if reached.maximum:
+            return True
+        return reached.followed == readout.weights(modality.keep(other, reached.of, front))[0].nonzero()[:, 0].tolist()
+
     if modality.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
-        _require_fixed(modality, run, names, readout, last)
+        turned = run.one.with_tensors(**{modality.main: run.one.tensors[modality.main].flip(-1, -2)})
+        if not holds(turned, None):
+            raise CaptureError(BY_CONTENT.format(readout=readout))
     fits = site.queries == site.keys == modality.length(run.one) + extra
     if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions or run.one.spans:
         return readout
     other = reordered(run.one, modality.length(run.one))
-    if other is not None and _holds(modality, run, names, readout, last, other, front):
-        return readout
-    return Readout("rows", rows=tuple(range(site.keys)))
-
-
-def _holds(
-    modality: Modality,
-    run: Passes,
-    names: dict[int, str],
-    readout: Readout,
-    last: int,
-    other: Batch,
-    front: int | None,
-) -> bool:
-    """Does the head read the rows of the rule on another input?"""
     try:
-        rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
+        if other is not None and holds(other, front):
+            return readout
     except (RuntimeError, ValueError, IndexError, CaptureError):  # not every order of words is an input of this model
-        return False
-    if maximum:
-        return True
-    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
-    return rows == readout.weights(modality.keep(other, count, front))[0].nonzero()[:, 0].tolist()
-
-
-def _require_fixed(modality: Modality, run: Passes, names: dict[int, str], readout: Readout, last: int) -> None:
-    """Refuse a head that reads other rows of the picture upside down: it finds them by what stands there."""
-    picture = run.one.tensors[modality.main]
-    other = run.one.with_tensors(**{modality.main: picture.flip(-1, -2)})
-    rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
-    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
-    expected = readout.weights(modality.keep(other, count, None))[0].nonzero()[:, 0].tolist()
-    if not maximum and rows != expected:
-        raise CaptureError(BY_CONTENT.format(readout=readout))
+        pass
+    return Readout("rows", rows=tuple(range(site.keys)))
 
 
 class Severed(Intercept):
@@ -398,17 +388,13 @@ class Severed(Intercept):
         return out
 
 
-def direct_rows(forward: Callable[[], Tensor], names: dict[int, str], seed: int = 0) -> list[list[int]]:
+def direct_rows(run: Passes) -> list[list[int]]:
     """Per attention call, the rows that reach the output directly, on a single input."""
-    severed = Severed(1, names)
+    severed = Severed(1, run.names)
     with torch.enable_grad():
         with severed:
-            logits = forward()
+            logits = run()
         if not logits.requires_grad:
             return [[] for _ in severed.results]
-        mix = torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)).to(logits)
-        grads = torch.autograd.grad((logits * mix).sum(), severed.results, allow_unused=True)
-    rows = []
-    for site, grad in zip(severed.sites, grads, strict=True):
-        rows.append([] if grad is None else [int(r) for r in grad_rows(site, grad).nonzero()[:, 0]])
-    return rows
+        grads = torch.autograd.grad(mixed_sum(logits), severed.results, allow_unused=True)
+    return [reached_rows(site, grad) for site, grad in zip(severed.sites, grads, strict=True)]

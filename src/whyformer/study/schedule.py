@@ -21,7 +21,7 @@ from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS, PATH_STREAMS
 from whyformer.study.dataflow import AttentionCall, Segments
-from whyformer.study.readout import SiteFacts, Survey
+from whyformer.study.readout import Passes, SiteFacts, Survey
 
 # Which tokens sit in which window: read from how the model moves them, not from its settings.
 #
@@ -169,11 +169,11 @@ def _each(out: Any) -> list[Tensor]:
     return [out] if isinstance(out, Tensor) else list(out)
 
 
-def windows_of(forward: Callable[[], Tensor], names: dict[int, str]) -> Windows:
+def windows_of(run: Passes) -> Windows:
     """Placements of one image's tokens, by one forward pass."""
-    shadows = Shadows(names)
+    shadows = Shadows(run.names)
     with torch.no_grad(), shadows:
-        forward()
+        run()
     return Windows(tuple(shadows.placements), tuple(shadows.merges), tuple(shadows.sizes))
 
 
@@ -273,32 +273,38 @@ def schedule_of(
 ) -> Schedule:
     """Streams and order of all sites; ``default`` is the stream of a model whose inputs have no names."""
     queries, keys = _named(sites, calls, default)
-    steps = []
-    for i, call in enumerate(calls):
-        steps.append(
-            Step(
-                i,
-                queries[i],
-                keys[i],
-                _latest(queries, call.query.calls, queries[i]),
-                _latest(queries, call.key.calls, keys[i]),
-                i in reached,
-            )
-        )
+
+    def latest(past: frozenset[int], stream: str) -> int:
+        return max((i for i in past if queries[i] == stream), default=START)
+
+    steps = [
+        Step(i, query, key, latest(call.query.calls, query), latest(call.key.calls, key), i in reached)
+        for i, (query, key, call) in enumerate(zip(queries, keys, calls, strict=True))
+    ]
+    # Positions of each stream, in the order in which streams are first read; a few rows asked of a stream are fine.
+    lengths: dict[str, int] = {}
+    for step in steps:
+        if not step.cross:
+            lengths.setdefault(step.key, sites[step.site].keys)
+    for step in steps:
+        lengths.setdefault(step.key, sites[step.site].keys)
+        lengths.setdefault(step.query, sites[step.site].queries)
     segments = next((c.query.segments for c in calls if c.query.segments), ())
-    return Schedule(tuple(steps), _lengths(sites, steps), segments)
-
-
-def _latest(queries: list[str], past: frozenset[int], stream: str) -> int:
-    calls = [i for i in past if queries[i] == stream]
-    return max(calls) if calls else START
+    return Schedule(tuple(steps), lengths, segments)
 
 
 def _named(sites: Sequence[SiteFacts], calls: Sequence[AttentionCall], default: str) -> tuple[list[str], list[str]]:
     named = any(c.query.stream or c.key.stream for c in calls)
-    queries = [c.query.stream or _by_path(s, default, named) for s, c in zip(sites, calls, strict=True)]
+
+    def by_path(site: SiteFacts) -> str:
+        words = site.path.split(".")
+        return next((s for word, s in PATH_STREAMS.items() if named and word in words), default)
+
+    queries = [c.query.stream or by_path(s) for s, c in zip(sites, calls, strict=True)]
     keys = [c.key.stream or (q if s.kind == "self" else default) for s, c, q in zip(sites, calls, queries, strict=True)]
-    crossed = [i for i, s in enumerate(sites) if _is_cross(s, calls[i], queries[i], keys[i])]
+    # Different streams, or one stream at two different depths (a decoder reading its encoder).
+    depths = [site.kind == "cross" and c.query.calls != c.key.calls for site, c in zip(sites, calls, strict=True)]
+    crossed = [i for i in range(len(sites)) if queries[i] != keys[i] or depths[i]]
     # A decoder that is fed the encoder's own input (BART as a classifier): one input, two streams.
     one = [i for i in crossed if queries[i] == keys[i]]
     # Keys of the same tokens at an earlier layer (Gemma 3n shares them) are no second stream: what asks has been there.
@@ -315,11 +321,6 @@ def _named(sites: Sequence[SiteFacts], calls: Sequence[AttentionCall], default: 
     return queries, keys
 
 
-def _is_cross(site: SiteFacts, call: AttentionCall, query: str, key: str) -> bool:
-    """Different streams, or one stream at two different depths (a decoder reading its encoder)."""
-    return query != key or (site.kind == "cross" and call.query.calls != call.key.calls)
-
-
 def kind_of(site: SiteFacts, step: Step, call: AttentionCall) -> str:
     """ "self" where one stream asks itself; a doubt (nothing known of either side) stays "cross"."""
     if step.cross:
@@ -328,30 +329,11 @@ def kind_of(site: SiteFacts, step: Step, call: AttentionCall) -> str:
     return "self" if site.kind == "self" or known else "cross"
 
 
-def _by_path(site: SiteFacts, default: str, named: bool) -> str:
-    if not named:
-        return default
-    words = site.path.split(".")
-    return next((stream for word, stream in PATH_STREAMS.items() if word in words), default)
-
-
 def _block(path: str) -> str:
     """The list of layers that a site belongs to: its path up to the first number."""
     words = path.split(".")
     numbers = [i for i, w in enumerate(words) if w.isdigit()]
     return ".".join(words[: numbers[0]] if numbers else words)
-
-
-def _lengths(sites: Sequence[SiteFacts], steps: Sequence[Step]) -> dict[str, int]:
-    """Positions of each stream, in the order in which streams are first read; a few rows asked of a stream are fine."""
-    lengths: dict[str, int] = {}
-    for step in steps:
-        if not step.cross:
-            lengths.setdefault(step.key, sites[step.site].keys)
-    for step in steps:
-        lengths.setdefault(step.key, sites[step.site].keys)
-        lengths.setdefault(step.query, sites[step.site].queries)
-    return lengths
 
 
 def require_steady(sites: Sequence[SiteFacts], schedule: Schedule) -> None:

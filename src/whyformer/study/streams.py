@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import module_names
 from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
-from whyformer.inputs.output import Output
 from whyformer.inputs.units import joined
 from whyformer.results.types import Units
 from whyformer.shapes import Array
 from whyformer.study.facts import Study
 from whyformer.study.leak import Leak, Probe, audit_streams
-from whyformer.study.readout import Readout, Severed, direct_rows, grad_rows, readout_of
+from whyformer.study.readout import Passes, Readout, Severed, direct_rows, positions_of, reached_rows, readout_of
 from whyformer.study.schedule import START, Link, Schedule, Windows, is_steady, require_steady, windows_of
 
 UNFOLLOWED = (
@@ -49,17 +47,15 @@ class Entering(Severed):
         return out
 
 
-def made_of(
-    forward: Callable[[], Tensor], names: dict[int, str], source: int, first: int, places_N: Tensor
-) -> Tensor | None:
+def made_of(run: Passes, source: int, first: int, places_N: Tensor) -> Tensor | None:
     """Which positions of one stream become which tokens of another: image tokens in a language model.
 
     Gives (tokens, rows) weights of the rows of call ``source`` in each placed token, or None where that is not clear.
     ``places_N`` marks the tokens among the positions that call ``first`` attends over.
     """
-    entering = Entering(names, first, len(places_N))
+    entering = Entering(run.names, first, len(places_N))
     with torch.enable_grad(), entering:
-        forward()
+        run()
     if entering.tokens is None or not places_N.any():
         return None
     tokens_ND, result, site = entering.tokens[0], entering.results[source], entering.sites[source]
@@ -68,7 +64,7 @@ def made_of(
     def rows(chosen: Tensor) -> list[int]:
         """Rows of the source that these tokens depend on."""
         (grad,) = torch.autograd.grad((tokens_ND * mix)[chosen].sum(), result, retain_graph=True, allow_unused=True)
-        return [] if grad is None else [int(r) for r in grad_rows(site, grad).nonzero()[:, 0]]
+        return reached_rows(site, grad)
 
     places = places_N.nonzero()[:, 0].to(tokens_ND.device)
     others = (~places_N).nonzero()[:, 0].to(tokens_ND.device)
@@ -79,8 +75,7 @@ def made_of(
     for i in {0, count // 2, count - 1}:
         if rows(places[i : i + 1]) != used[i * group : (i + 1) * group]:
             return None
-    total = site.attention.shape[site.contraction.query]
-    weights = torch.zeros(count, total)
+    weights = torch.zeros(count, positions_of(site)[0])
     for i in range(count):
         weights[i, used[i * group : (i + 1) * group]] = 1 / group
     return weights
@@ -88,12 +83,8 @@ def made_of(
 
 def lengths(modality: Modality, batch: Batch, schedule: Schedule) -> dict[str, int]:
     """Positions of each stream in this batch: as studied, except where every input has its own length."""
-    sizes = {}
-    for stream in schedule.shown:
-        part, view = modality.part(stream, batch)
-        studied = schedule.lengths[stream]
-        sizes[stream] = part.length(view) if part.lengths_vary else studied
-    return sizes
+    parts = {stream: modality.part(stream, batch) for stream in schedule.shown}
+    return {s: part.length(view) if part.lengths_vary else schedule.lengths[s] for s, (part, view) in parts.items()}
 
 
 def placed(modality: Modality, batch: Batch, schedule: Schedule) -> Schedule:
@@ -104,19 +95,18 @@ def placed(modality: Modality, batch: Batch, schedule: Schedule) -> Schedule:
     return replace(schedule, links=tuple(link.at(places_BN) for link in schedule.links))
 
 
-def links_of(modality: Modality, one: Batch, schedule: Schedule, feeding: Iterable[str]) -> tuple[Link, ...]:
+def links_of(run: Passes, schedule: Schedule, feeding: Iterable[str]) -> tuple[Link, ...]:
     """Streams whose result is placed among the tokens of the main one (image tokens in a language model)."""
-    places_BN, into = modality.places(one), modality.stream
+    places_BN, into = run.modality.places(run.one), run.modality.stream
     firsts = [s.site for s in schedule.steps if s.query == into and s.used]
     if places_BN is None or not firsts:
         return ()
-    output, names = Output(modality, one), module_names(modality.model)
     links: tuple[Link, ...] = ()
     for source in sorted(schedule.streams, key=schedule.last, reverse=True):  # the nearest first: BLIP-2's queries
         last = schedule.last(source)
         if source in schedule.reduced(feeding, links).streams or not START < last < firsts[0]:
             continue
-        weights = made_of(lambda: output.logits(one), names, last, firsts[0], places_BN[0])
+        weights = made_of(run, last, firsts[0], places_BN[0])
         if weights is not None and weights.shape[1] == schedule.lengths[source]:
             links = (*links, Link(source, into, weights))
     return links
@@ -133,11 +123,13 @@ def slices(sizes: dict[str, int]) -> dict[str, slice]:
 
 def keep_of(modality: Modality, batch: Batch, sizes: dict[str, int]) -> Tensor:
     """(B, N) real positions of all streams."""
-    parts = []
-    for stream, size in sizes.items():
-        part, view = modality.part(stream, batch)
-        parts.append(part.keep(view, size, None))
-    return torch.cat(parts, 1)
+    return torch.cat([keep_in(modality, batch, stream, size) for stream, size in sizes.items()], 1)
+
+
+def keep_in(modality: Modality, batch: Batch, stream: str, size: int) -> Tensor:
+    """(B, N) real positions of one stream."""
+    part, view = modality.part(stream, batch)
+    return part.keep(view, size, None)
 
 
 def units_of(modality: Modality, batch: Batch, sizes: dict[str, int], grid: tuple[int, int] | None) -> list[Units]:
@@ -150,7 +142,7 @@ def units_of(modality: Modality, batch: Batch, sizes: dict[str, int], grid: tupl
     return [joined(parts) for parts in zip(*each, strict=True)]
 
 
-def stream_probes(modality: Modality, one: Batch, schedule: Schedule) -> list[Probe]:
+def stream_probes(run: Passes, schedule: Schedule) -> list[Probe]:
     """For the leak audit: one position of each stream, at its first own attention, and who may hear of it."""
     sizes, probes = schedule.lengths, []
     for stream, length in sizes.items():
@@ -159,13 +151,12 @@ def stream_probes(modality: Modality, one: Batch, schedule: Schedule) -> list[Pr
             continue
         position = length // 2
         if stream in schedule.shown:
-            part, view = modality.part(stream, one)
-            real = part.keep(view, length, None)[0].nonzero()[:, 0].tolist()
+            real = keep_in(run.modality, run.one, stream, length)[0].nonzero()[:, 0].tolist()
             position = real[len(real) // 2]
         heard: dict[int, set[int]] = {n: set() for n in sizes.values()}
         heard[length] = {position}
         for link in (link for link in schedule.links if link.source == stream):
-            places = link.at(_places(modality, one)).placed_BNM
+            places = link.at(_places(run.modality, run.one)).placed_BNM
             assert places is not None
             heard[sizes[link.into]] |= set(places[0, :, position].nonzero()[:, 0].tolist())
         probes.append(Probe(sites[0], position, heard))
@@ -178,12 +169,17 @@ def _places(modality: Modality, batch: Batch) -> Tensor:
     return places_BN
 
 
-def readouts_of(modality: Modality, one: Batch, schedule: Schedule) -> dict[str, Readout]:
+def readouts_of(run: Passes, schedule: Schedule) -> dict[str, Readout]:
     """Rules for the rows of each stream that feed the head, learned on one input."""
+    modality, one, readouts = run.modality, run.one, {}
     sizes = lengths(modality, one, schedule)
-    _require_units(sizes, schedule)
-    readouts = {}
-    for stream, rows in _direct(modality, one, schedule).items():
+    for stream, size in sizes.items():
+        if size != schedule.lengths[stream]:
+            raise NotOverUnits(
+                f"attention runs over {schedule.lengths[stream]} positions of the {stream} stream, and the input has "
+                f"{size} tokens there: which position is which token is not known."
+            )
+    for stream, rows in _direct(run, schedule).items():
         part, view = modality.part(stream, one)
         keep = part.keep(view, sizes[stream], None)[0].cpu()
         rank = {int(p): i for i, p in enumerate(keep.nonzero()[:, 0])}
@@ -205,19 +201,9 @@ def readouts_of(modality: Modality, one: Batch, schedule: Schedule) -> dict[str,
     return readouts
 
 
-def _require_units(sizes: dict[str, int], schedule: Schedule) -> None:
-    for stream, size in sizes.items():
-        attended = schedule.lengths[stream]
-        if size != attended:
-            raise NotOverUnits(
-                f"attention runs over {attended} positions of the {stream} stream, and the input has {size} tokens "
-                "there: which position is which token is not known."
-            )
-
-
-def _direct(modality: Modality, one: Batch, schedule: Schedule) -> dict[str, list[int]]:
-    output = Output(modality, one)
-    rows = direct_rows(lambda: output.logits(one), module_names(modality.model))
+def _direct(run: Passes, schedule: Schedule) -> dict[str, list[int]]:
+    """Per stream, the rows of its last attention that reach the output directly."""
+    rows = direct_rows(run)
     last = {stream: schedule.last(stream) for stream in schedule.streams}
     return {stream: rows[site] for stream, site in last.items() if site != START and rows[site]}
 
@@ -229,8 +215,7 @@ def readout_weights(
     parts: dict[str, Tensor] = {}
     each: list[dict[str, list[int]]] | None = None
     for stream, size in sizes.items():
-        part, view = modality.part(stream, batch)
-        keep_BN = part.keep(view, size, None)
+        keep_BN = keep_in(modality, batch, stream, size)
         weights = torch.zeros(keep_BN.shape, device=keep_BN.device)
         rule = rules.get(stream)
         if rule is not None and rule.kind != "rows":
@@ -239,7 +224,7 @@ def readout_weights(
             weights[range(batch.size), list(batch.positions)] = 1
         elif rule is not None:
             # No fixed rule (the end-of-text token is where it is): ask the model, input by input.
-            each = each or [_direct(modality, batch.select([i]), schedule) for i in range(batch.size)]
+            each = each or [_direct(Passes(modality, batch.select([i])), schedule) for i in range(batch.size)]
             for i, rows in enumerate(each):
                 positions = rows.get(stream, [])
                 weights[i, positions] = 1 / max(len(positions), 1)
@@ -255,53 +240,44 @@ def cropped(
     return {(s, t): m[row][keep[s]][:, keep[t]] for (s, t), m in maps.items()}
 
 
-def study_several(modality: Modality, one: Batch, study: Study, schedule: Schedule) -> Study:
+def study_several(run: Passes, study: Study, schedule: Schedule) -> Study:
     """Several streams: which rows of each feed the head."""
     if len(schedule.streams) == 1 and any(s.windows > 1 for s in study.sites):
-        return _windowed(modality, one, study)
+        return _windowed(run, study)
     if len(schedule.streams) < 2 or any(s.parallel for s in study.sites):
         return study
     try:
-        readouts = readouts_of(modality, one, schedule)
-        links = tuple(
-            k for k in links_of(modality, one, schedule, readouts) if is_steady(study.sites, schedule, k.source)
-        )
+        readouts = readouts_of(run, schedule)
+        links = links_of(run, schedule, readouts)
+        links = tuple(link for link in links if is_steady(study.sites, schedule, link.source))
         followed = schedule.reduced(readouts, links)
         require_steady(study.sites, followed)
         used = {step.query for step in schedule.steps if step.used}
         notes = [UNFOLLOWED.format(stream=s) for s in schedule.streams if s in used and s not in followed.streams]
         notes += [LOST.format(count=k.lost, stream=k.source) for k in links if k.lost]
-        studied = replace(
-            study, readouts=readouts, schedule=followed, notes=tuple(notes), forwards=study.forwards + 1 + len(links)
-        )
-        probes = stream_probes(modality, one, followed)
-        if _is_short(modality, one, followed):
-            studied = replace(studied, input_length=1)
-        return _audited(modality, one, studied, probes, {s.site for s in schedule.steps if s.cross})
+        probes = stream_probes(run, followed)
+        # Of a stream of a single token it cannot be told whether its first or its last row is read; of one that is
+        # written, it is always the last.
+        named = [] if run.modality.generates else [s for s in followed.shown if s != "queries"]
+        counts = [int(keep_in(run.modality, run.one, s, followed.lengths[s])[0].sum()) for s in named]
+        leak = audit_streams(run, probes, {s.site for s in schedule.steps if s.cross}) if probes else Leak()
+        length = 1 if any(count < 2 for count in counts) else study.input_length
+        return replace(study, readouts=readouts, schedule=followed, notes=tuple(notes), input_length=length, leak=leak)
     except CaptureError as error:
         return study.refused(error)
 
 
-def _is_short(modality: Modality, one: Batch, schedule: Schedule) -> bool:
-    """A stream of a single token, of which it cannot be told whether its first or its last row is read."""
-    if modality.generates:
-        return False  # always the last
-    parts = {stream: modality.part(stream, one) for stream in schedule.shown}
-    return any(int(p.keep(v, schedule.lengths[s], None)[0].sum()) < 2 for s, (p, v) in parts.items() if s != "queries")
-
-
-def _windowed(modality: Modality, one: Batch, study: Study) -> Study:
+def _windowed(run: Passes, study: Study) -> Study:
     """Attention inside windows: which tokens they hold, if all of the last ones are pooled by the head."""
-    output, names = Output(modality, one), module_names(modality.model)
     try:
-        windows = windows_of(lambda: output.logits(one), names)
-        rows = direct_rows(lambda: output.logits(one), names)[-1]
+        windows = windows_of(run)
+        rows = direct_rows(run)[-1]
     except CaptureError as error:
         return study.refused(error)
     if len(rows) != windows.placements[-1].tokens_WN.shape[1]:
         return study
-    studied = replace(study, windows=windows, readout=Readout("mean"), forwards=study.forwards + 2)
-    return _audited(modality, one, studied, [_window_probe(windows)], set())
+    leak = audit_streams(run, [_window_probe(windows)], set())
+    return replace(study, windows=windows, readout=Readout("mean"), leak=leak)
 
 
 def _window_probe(windows: Windows) -> Probe:
@@ -314,9 +290,3 @@ def _window_probe(windows: Windows) -> Probe:
     for stage in range(1, len(windows.sizes)):
         heard[windows.sizes[stage]] = set(windows.merged(alone, 0, stage)[0, :, 0].nonzero()[:, 0].tolist())
     return Probe(0, place, heard)
-
-
-def _audited(modality: Modality, one: Batch, study: Study, probes: list[Probe], cross: set[int]) -> Study:
-    output, names = Output(modality, one), module_names(modality.model)
-    leak = audit_streams(lambda: output.logits(one), names, probes, cross) if probes else Leak()
-    return replace(study, leak=leak, forwards=study.forwards + (len(probes) + 1 if probes else 0))

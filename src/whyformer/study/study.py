@@ -13,21 +13,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Intervene, first_values
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, PartlyCaptured
-from whyformer.inputs.base import Modality, shifted
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import is_causal, says_tokens
-from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study.dataflow import MarkingSurvey, trace
-from whyformer.study.entrance import misplaced, misplaced_in_streams, reads_padding
+from whyformer.study.entrance import first_moved, misplaced, misplaced_in_streams, reads_padding
 from whyformer.study.facts import Study
 from whyformer.study.interference import MIXES, SINGLY
-from whyformer.study.leak import ROUNDING, Called, Leak, leak_of, unseen
+from whyformer.study.leak import ROUNDING, leak_of, noting_calls, unseen
 from whyformer.study.readout import (
     Passes,
     Readout,
@@ -36,6 +34,7 @@ from whyformer.study.readout import (
     Survey,
     confirmed,
     pooled_besides,
+    positions_of,
     readout_of,
     readout_rows,
 )
@@ -83,58 +82,34 @@ def beside_others(modality: Modality, one: Batch) -> Study:
     mixes all columns of a row (they are one token of the row attention). That is known of these models, so readings
     are given with a note (TableInput.notes) in place of an error.
     """
-    together = modality.beside_reference_rows(one)
-    output, names = Output(modality, together), module_names(modality.model)
-    survey = Survey(together.size, names)
+    run = Passes(modality, modality.beside_reference_rows(one))
+    survey = Survey(run.one.size, run.names)
     survey.rows_attend = True
     with torch.no_grad(), survey:
-        output.logits(together)
-    sites = tuple(replace(site, streams=(modality.stream,) * 2, kind="self") for site in survey.facts)
-    steps = tuple(Step(i, modality.stream, modality.stream, i - 1 if i else START) for i in range(len(sites)))
-    schedule = Schedule(steps, {modality.stream: sites[0].keys})
-    readout = _readout_beside(output, together, names, len(sites) - 1, sites[0].keys)
-    length = sum(v.shape[1] for v in one.tensors.values())
-    return Study(sites, readout, None, Leak(), survey.unclaimed, 0, length, 3, schedule=schedule)
-
-
-def _readout_beside(output: Output, together: Batch, names: dict[int, str], last: int, keys: int) -> Readout:
-    finder = ReadoutFinder(together.size, names, last)
+        run()
+    stream, last = modality.stream, len(survey.facts) - 1
+    sites = tuple(replace(site, streams=(stream, stream), kind="self") for site in survey.facts)
+    steps = tuple(Step(i, stream, stream, i - 1 if i else START) for i in range(len(sites)))
+    finder = ReadoutFinder(run.one.size, run.names, last)
     finder.rows_attend = True
     with torch.no_grad(), finder:
-        logits = output.logits(together)
+        logits = run()
     if finder.ending is None or not logits.requires_grad:
         raise CaptureError("the last column attention does not reach the model's output.")
     with torch.enable_grad():
         reached = finder.ending.reached(logits[0])
-    return readout_of(reached.rows, keys, keys, reached.slots)
+    keys = sites[0].keys
+    return Study(
+        sites,
+        readout_of(reached.rows, keys, keys, reached.slots),
+        unclaimed=survey.unclaimed,
+        input_length=sum(v.shape[1] for v in one.tensors.values()),
+        forwards=3,
+        schedule=Schedule(steps, {stream: keys}),
+    )
 
 
-def text_starts(modality: Modality, run: Passes, names: dict[int, str], before_BHKD: Tensor) -> int:
-    """The first position of the text, for models that put tokens of their own around it.
-
-    It is the first that changes with the first unit. ``before_BHKD`` are the values of the first attention.
-    """
-
-    def shift(embedding: Tensor) -> Tensor:
-        other = embedding.clone()
-        other[:, 0] = shifted(other[:, 0])
-        return other
-
-    def forward() -> Tensor:
-        with modality.looked_up(run.one, shift):
-            return run()
-
-    return _first_moved(before_BHKD, first_values(forward, names)) or 0
-
-
-def patches_start(
-    modality: Modality,
-    run: Passes,
-    names: dict[int, str],
-    before_BHKD: Tensor,
-    grid: tuple[int, int] | None,
-    readout: Readout,
-) -> int | None:
+def patches_start(run: Passes, before_BHKD: Tensor, grid: tuple[int, int] | None, readout: Readout) -> int | None:
     """The first patch, where it is in doubt: what the model adds may also come after the patches (YOLOS).
 
     A single added token is in front if it is the first position that is read, and behind if it is the last.
@@ -144,25 +119,23 @@ def patches_start(
     added = before_BHKD.shape[2] - grid[0] * grid[1]
     if added < 1 or (added == 1 and readout.kind in {"first", "last"}):
         return None
-    changed = modality.first_changed(run.one, grid)
-    if changed is None:
-        return None
-    return _first_moved(before_BHKD, first_values(lambda: run(changed), names))
-
-
-def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
-    moved = (before_BHKD != after_BHKD).any(-1).any(1)[0].nonzero()[:, 0]
-    return int(moved[0]) if len(moved) else None
+    changed = run.modality.first_changed(run.one, grid)
+    return None if changed is None else first_moved(before_BHKD, run.values(changed))
 
 
 def study_one(modality: Modality, one: Batch) -> Study:
     """The study of one input; attention that was seen in part is refused."""
     if modality.opaque:
-        return Study((), None, None, Leak(), (), 0, modality.length(one), 0).refused(NothingCaptured(OPAQUE))
+        return Study(input_length=modality.length(one)).refused(NothingCaptured(OPAQUE))
     if (elsewhere := heads_elsewhere(modality.model)) is not None:
-        return Study((), None, modality.cells(one), Leak(), (), 0, modality.length(one), 0).refused(elsewhere)
-    called = Called()
-    study = _followed(modality, one, called)
+        return Study(grid=modality.cells(one), input_length=modality.length(one)).refused(elsewhere)
+    run = Passes(modality, one)
+    try:
+        with noting_calls() as called:
+            survey = trace(run)
+    except CaptureError as error:  # other methods need no map
+        return Study(grid=modality.cells(one), input_length=modality.length(one), forwards=run.count).refused(error)
+    study = replace(_followed(run, survey), forwards=run.count)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
         return study.refused(hidden, hidden=True)
@@ -171,16 +144,10 @@ def study_one(modality: Modality, one: Batch) -> Study:
     return study
 
 
-def _followed(modality: Modality, one: Batch, called: Called) -> Study:
-    names, length = module_names(modality.model), modality.length(one)
-    run = Passes(modality, one)
-    try:
-        with called:
-            survey, reaching = trace(run, names, modality.inputs(one))
-    except CaptureError as error:  # other methods need no map
-        return Study((), None, modality.cells(one), Leak(), (), 0, length, run.count).refused(error)
-    first_BHKD = survey.first_values()
-    schedule = schedule_of(survey.facts, survey.calls, reaching, modality.stream)
+def _followed(run: Passes, survey: MarkingSurvey) -> Study:
+    modality, one, first_BHKD = run.modality, run.one, survey.first_values()
+    length = modality.length(one)
+    schedule = schedule_of(survey.facts, survey.calls, survey.reaching, modality.stream)
     sites = tuple(
         replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
         for site, step, call in zip(survey.facts, schedule.steps, survey.calls, strict=True)
@@ -188,82 +155,72 @@ def _followed(modality: Modality, one: Batch, called: Called) -> Study:
     grid = survey.grid if sites else modality.cells(one)
     study = Study(
         sites,
-        None,
-        grid,
-        Leak(),
-        survey.unclaimed,
-        0,
-        length,
-        run.count,
+        grid=grid,
+        unclaimed=survey.unclaimed,
+        input_length=length,
         schedule=schedule,
         fused=not survey.softmaxes,
     )
     if first_BHKD is None:
         return study
-    if study.one_stream and modality.is_one_token(one, sites[0].keys, run):
-        columns = Study((), None, None, Leak(), (), 0, length, run.count)
-        return columns.refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
-    if study.one_stream and (added := _with_own_keys(sites, length)) is not None:
-        units = Study((), None, modality.cells(one), Leak(), (), 0, length, run.count)
-        return units.refused(NotOverUnits(OWN_KEYS.format(path=added.path, keys=added.keys, queries=added.queries)))
-    extra = sites[0].keys - length if modality.lengths_vary else 0
     if not study.one_stream:
-        return _several_streams(modality, run, names, survey, study, first_BHKD)
-    front = text_starts(modality, run, names, first_BHKD) if extra > 0 and modality.embeds else None
-    real = _real(modality, one, sites[0].keys, front)
+        return _several_streams(run, survey, study, schedule, first_BHKD)
+    if modality.is_one_token(one, sites[0].keys, run):
+        return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
+    # A layer that looks at more than positions; the last layer may ask from a few of them only.
+    own = [s for s in sites if s.queries != s.keys and (s is not sites[-1] or s.queries == length < s.keys)]
+    if own:
+        error = NotOverUnits(OWN_KEYS.format(path=own[0].path, keys=own[0].keys, queries=own[0].queries))
+        return Study(grid=modality.cells(one), input_length=length).refused(error)
+    extra = sites[0].keys - length if modality.lengths_vary else 0
+    front = None
+    if extra > 0 and modality.embeds:  # the text starts at the first position that changes with its first token
+        front = first_moved(first_BHKD, first_values(partial(run.shifted, 0), run.names)) or 0
+    real = modality.keep(one, sites[0].keys, front)[0].cpu()
     try:
-        readout, read, besides = _readout(run, names, survey, real)
-        readout = confirmed(modality, run, names, readout, sites, extra, front)
+        readout, read, notes = _readout(run, survey, real)
+        readout = confirmed(run, readout, sites, extra, front)
     except CaptureError as error:
-        refused = _unread(schedule, sites) or error
-        return study.refused(refused, extra=extra, forwards=run.count, front=front)
-    leak = leak_of(modality, run, names, len(sites), real, read, extra)
+        return study.refused(_unread(schedule, sites) or error, extra=extra, front=front)
+    leak = leak_of(run, len(sites), real, read, extra)
     if not modality.embeds:
-        front = patches_start(modality, run, names, first_BHKD, grid, readout)
+        front = patches_start(run, first_BHKD, grid, readout)
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
-    study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
-    skipping = (*_several_layers(survey), *_around(survey))
-    study = replace(study, notes=(*besides, *_weighed(survey, readout, sites[-1].queries), *skipping))
+    notes += _notes(survey, readout, sites[-1].queries)
+    study = replace(study, readout=readout, leak=leak, extra=extra, front=front, notes=notes)
     apart = _side_by_side(survey, schedule)
-    if apart is not None or leak.found:
-        return study if apart is None else study.refused(apart)
+    if apart is not None:
+        return study.refused(apart)
     # An embedding that reads the ids of a text as they were given keeps their order, and what follows was audited.
-    if modality.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded:
+    in_order = modality.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded
+    # Which column is which token was found out by running the model (TableInput.tokens).
+    if leak.found or in_order or modality.named_columns:
         return study
-    if modality.named_columns:  # which column is which token was found out by running the model (TableInput.tokens)
-        return study
-    elsewhere = misplaced(modality, run, names, first_BHKD, front, grid)
-    study = replace(study, forwards=run.count)
+    elsewhere = misplaced(run, first_BHKD, front, grid)
     return study if elsewhere is None else study.refused(elsewhere)
 
 
-def _several_streams(
-    modality: Modality, run: Passes, names: dict[int, str], survey: MarkingSurvey, study: Study, first_BHKD: Tensor
-) -> Study:
-    """Of one stream, the audit hears what is out of sight; of several, this is looked for first."""
-    schedule = study.schedule
-    assert schedule is not None
-    lost = _lost(run, names, schedule, study.sites)
+def _several_streams(run: Passes, survey: MarkingSurvey, study: Study, schedule: Schedule, first_BHKD: Tensor) -> Study:
+    """The leak audit of one stream also finds attention that was not seen; with several, this is looked for first."""
+    lost = _lost(run, schedule, study.sites)
     if lost is not None:
-        return replace(study, forwards=run.count).refused(lost, hidden=True)
+        return study.refused(lost, hidden=True)
     elsewhere = None
-    if all(site.windows == 1 for site in study.sites):  # those of a window are followed to their places (windows.py)
-        elsewhere = misplaced_in_streams(modality, run, names, schedule, survey.embedded, study.grid, first_BHKD)
-    several = study_several(modality, run.one, replace(study, forwards=run.count), schedule)
+    if all(site.windows == 1 for site in study.sites):  # those of a window are followed to their places (Shadows)
+        elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
+    several = study_several(run, study, schedule)
     return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
 
 
-def _readout(
-    run: Passes, names: dict[int, str], survey: MarkingSurvey, real: Tensor
-) -> tuple[Readout, set[int] | None, tuple[str, ...]]:
+def _readout(run: Passes, survey: MarkingSurvey, real: Tensor) -> tuple[Readout, set[int] | None, tuple[str, ...]]:
     """The rule for the rows of the last attention that feed the head, the positions that it reads, what it leaves out.
 
     Which positions a head that takes the largest would read is not known (None).
     """
     last = survey.sites[-1]
-    queries, keys = (last.attention.shape[i] for i in (last.contraction.query, last.contraction.key))
-    rows, count, slots, maximum = readout_rows(run, names, len(survey.sites) - 1)
+    queries, keys = positions_of(last)
+    rows, count, slots, maximum = readout_rows(run, len(survey.sites) - 1)
     notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
     read = None if maximum else set(rows)
     # Rows are numbered among the real positions, so that padding on the left does not count.
@@ -292,15 +249,7 @@ def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | No
     )
 
 
-def _with_own_keys(sites: Sequence[SiteFacts], length: int) -> SiteFacts | None:
-    """The first layer that looks at more than positions; the last layer may ask from a few of them only."""
-    for site in sites:
-        if site.queries != site.keys and (site is not sites[-1] or site.queries == length < site.keys):
-            return site
-    return None
-
-
-def _lost(run: Passes, names: dict[int, str], schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
+def _lost(run: Passes, schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
     """Attention that reaches the output, on a way that could not be followed from where it is.
 
     What stands in between ran out of sight, and may be attention itself.
@@ -314,7 +263,7 @@ def _lost(run: Passes, names: dict[int, str], schedule: Schedule, sites: Sequenc
             if index in unused:
                 site.attention = site.attention * share
 
-        with torch.no_grad(), Intervene(1, names, edit=edit):
+        with torch.no_grad(), Intervene(1, run.names, edit=edit):
             return run()
 
     whole, half = logits(1.0), logits(0.5)
@@ -347,41 +296,31 @@ def _side_by_side(survey: MarkingSurvey, schedule: Schedule) -> CaptureError | N
     return None
 
 
-def _weighed(survey: MarkingSurvey, readout: Readout, positions: int) -> tuple[str, ...]:
-    """A softmax over the positions after the last attention: the head has weights of its own for the rows it reads."""
-    if readout.kind not in {"mean", "rows"}:
-        return ()
-    after = [c for c in survey.softmaxes[survey.before_last :] if not c.claimed and c.shape[c.axis] == positions]
-    return tuple(WEIGHED.format(path=call.path or "in the model itself") for call in after[:1])
-
-
-def _several_layers(survey: MarkingSurvey) -> tuple[str, ...]:
-    """A weighted sum of all hidden states (SUPERB's models), or the last ones of them laid end to end.
-
-    After the last attention, the state from before it is met as often as in other layers (the residual sum), and once
-    more where the head reads it.
-    """
+def _notes(survey: MarkingSurvey, readout: Readout, positions: int) -> tuple[str, ...]:
+    """What attention methods miss of how the head reads the layers."""
+    notes = []
+    if readout.kind in {"mean", "rows"}:  # a softmax over the positions after the last attention
+        after = [c for c in survey.softmaxes[survey.before_last :] if not c.claimed and c.shape[c.axis] == positions]
+        notes = [WEIGHED.format(path=call.path or "in the model itself") for call in after[:1]]
     if any(site.parallel for site in survey.facts):  # heads: their calls are no layers
-        return ()
-    older = survey.reached_back == len(survey.calls) - 1 >= 2
+        return tuple(notes)
+    last = len(survey.calls) - 1
+    # A weighted sum of all hidden states (SUPERB's models), or the last ones of them laid end to end. After the last
+    # attention, the state from before it is met as often as in other layers (the residual sum), and once more where the
+    # head reads it.
     once_more = len(survey.joins) > 1 and survey.joins[-1] > max(survey.joins[:-1])
-    return (SEVERAL_LAYERS,) if older or once_more else ()
-
-
-def _around(survey: MarkingSurvey) -> tuple[str, ...]:
-    """Embeddings that are added up beside the layers."""
-    one_by_one = any(site.parallel for site in survey.facts)
-    return (AROUND,) if survey.went_around == len(survey.calls) - 1 >= 1 and not one_by_one else ()
+    if survey.reached_back == last >= 2 or once_more:
+        notes.append(SEVERAL_LAYERS)
+    if survey.went_around == last >= 1:
+        notes.append(AROUND)
+    return tuple(notes)
 
 
 def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) -> Tensor:
     """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
-    names = module_names(modality.model)
     weights = torch.zeros(batch.size, length, device=next(iter(batch.tensors.values())).device)
     for row in range(batch.size):
-        one = batch.select([row])
-        output = Output(modality, one)
-        rows = readout_rows(partial(output.logits, one), names, len(study.sites) - 1).rows
+        rows = readout_rows(Passes(modality, batch.select([row])), len(study.sites) - 1).rows
         if not rows:
             raise CaptureError(
                 f"nothing of the last attention reaches the answer to input {row}, so there is no row to read: a model "
@@ -391,19 +330,7 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
     return weights
 
 
-def _real(modality: Modality, one: Batch, keys: int, front: int | None) -> Tensor:
-    return modality.keep(one, keys, front)[0].cpu()
-
-
 STUDIED = 2048  # tokens of a longer text
-
-
-def _piece(modality: Modality, one: Batch) -> Batch:
-    """Of a long text a piece tells as much where only the last token speaks; other heads may look anywhere."""
-    model = modality.model
-    if not modality.lengths_vary or modality.length(one) <= STUDIED or not says_tokens(model):
-        return one
-    return one.beginning(STUDIED) if is_causal(modality, one) else one
 
 
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
@@ -419,11 +346,14 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         if facts.get(MIXES) and SINGLY not in study.notes:  # found out since
             study = facts[key] = replace(study, notes=(*study.notes, SINGLY))
         return study, False
-    one = batch.select([_longest(batch)])
+    one = batch.select([0 if batch.keep_BN is None else int(batch.keep_BN.sum(1).argmax())])
     if mixes:
         study = beside_others(modality, one)
     else:
-        study = study_one(modality, _piece(modality, one))
+        # Of a long text a piece tells as much where only the last token speaks; other heads may look anywhere.
+        long = modality.lengths_vary and modality.length(one) > STUDIED
+        piece = long and says_tokens(modality.model) and is_causal(modality, one)
+        study = study_one(modality, one.beginning(STUDIED) if piece else one)
         if study.sites:
             study = replace(study, forwards=study.forwards + modality.settle(one, study.grid))
     if facts.get(MIXES):
@@ -431,7 +361,3 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     if study.input_length > 1:  # a single position teaches nothing about rows
         facts[key] = study
     return study, True
-
-
-def _longest(batch: Batch) -> int:
-    return 0 if batch.keep_BN is None else int(batch.keep_BN.sum(1).argmax())
