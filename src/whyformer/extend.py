@@ -40,9 +40,10 @@ mean_attention = "my_package.mean_attention"
 
 The function's name is the method's name, its keyword-only parameters are the options, and the first sentence of its
 docstring is the idea that is listed. ``needs`` is checked before it runs; ``cost`` is (forwards, backwards) per input,
-and passes are counted. ``run.record()`` refuses models with several streams of tokens, and says so; a method that
-knows what to do there asks for ``run.record(multi_stream=True)``, places its maps with ``placed_maps`` and reads them
-with ``read_streams``. ``over_windows`` is for attention inside windows.
+and passes are counted. Other facts, such as its ``meaning`` in the header of a picture, are optional. ``run.record()``
+raises an error for models with several streams of tokens; a method that supports them calls
+``run.record(multi_stream=True)``, places its maps with ``placed_maps`` and reads them with ``read_streams``.
+``over_windows`` is for attention inside windows.
 
 A metric is a function of a ``Trial`` that returns a number (``@metric``, entry point group ``whyformer.metrics``).
 

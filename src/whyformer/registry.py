@@ -1,4 +1,4 @@
-"""Methods and metrics register themselves here: what they need, cost and can say, and which explains unasked."""
+"""Methods and metrics register themselves here with all facts about them, and which method is the default."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from whyformer.brief import brief, several
 from whyformer.errors import BadInput, UnknownName
 from whyformer.parameters import checked, checked_options
 
-# Which method explains when none is named, per modality and cost: what tasks with a known answer say.
-
+# The default method by modality and cost, chosen by tasks with a known answer (bench/known_truth.py)
 
 CLASSES = ("one forward", "forward and backward", "many passes")
 DEFAULTS = {
@@ -27,8 +26,8 @@ DEFAULTS = {
     "table": dict(zip(CLASSES, ("value_norms", "value_x_gradient", "integrated_gradients"), strict=True)),
 }
 COST = {"text": CLASSES[1], "language": CLASSES[1], "image": CLASSES[1], "table": CLASSES[2]}
-ASKED = "occlusion"  # of a model that is asked from outside (inputs/prompt.py), where perturbation alone is possible
-ANYWHERE = "generic_attention"  # several streams, sound, tensors of which nothing is known
+ASKED = "occlusion"  # for a model behind an API (inputs/prompt.py), where only perturbation is possible
+ANYWHERE = "generic_attention"  # for several streams, sound, unknown tensors
 
 
 def default_method(modality: str) -> str:
@@ -37,18 +36,36 @@ def default_method(modality: str) -> str:
     return DEFAULTS[modality][COST[modality]] if modality in DEFAULTS else ANYWHERE
 
 
-# Methods and metrics register themselves here: what they need, what they cost, what they can say.
+# The two registries
 
 
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
 MetricNeed = Literal["perturbation", "soft_erasure", "explaining_again", "rationale", "region"]
 Passes = tuple[float, float]  # forwards, backwards
-Formula = TypeVar("Formula", bound=Callable[..., Any])  # a method or metric, handed back as it came
+Formula = TypeVar("Formula", bound=Callable[..., Any])  # a method or metric, returned unchanged
 
 
-@dataclass(frozen=True)
-class Method:
-    """One entry of the registry."""
+class _Optioned:
+    """What methods and metrics have in common: options, read from the signature of ``run``."""
+
+    run: Callable[..., Any]
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    @cached_property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """Read from the signature."""
+        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        return {k: p.default for k, p in self.options.items()}
+
+
+@dataclass(frozen=True, repr=False)
+class Method(_Optioned):
+    """One entry of the registry. Fields with a default can be left out of ``@method``."""
 
     name: str
     run: Callable[..., Any]
@@ -61,29 +78,23 @@ class Method:
     specificity: str  # "attention", "gradient" or "black box"
     idea: str  # first sentence of the docstring
     at_most: bool = False  # the cost is a bound: how many passes there are depends on the input
-    # (**options) -> each row of the map is what the method says of the token that is said there, whatever comes after
+    # (**options) -> each row of the map explains the token predicted there, whatever comes after it
     rowwise: Callable[..., bool] | None = None
-    folds: Callable[..., bool] | None = None  # (**options) -> it can do without storing attention maps
-
-    def __repr__(self) -> str:
-        return brief(self)
-
-    @cached_property
-    def options(self) -> dict[str, inspect.Parameter]:
-        """Read from the signature."""
-        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
-
-    @cached_property
-    def defaults(self) -> dict[str, Any]:
-        return {k: p.default for k, p in self.options.items()}
+    folds: Callable[..., bool] | None = None  # (**options) -> it can run without storing attention maps
+    meaning: str = ""  # what a score is, in a few words for the header of a picture
+    extra_cost: Callable[[float], float] | None = None  # (units) -> work besides passes, in forwards, about
+    scalable: tuple[str, int] | None = None  # the option that sets the number of passes, and its smallest useful value
+    space: str = ""  # the space of recommend (spaces=) that contains this method with all of its options
+    slow: bool = False  # on inputs of many units, whatever passes it declares
+    compiles: bool = False  # one forward, at most one backward, and a formula that stays on the device
 
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """All options, given ones over defaults; unknown names and values that are not allowed are refused."""
+        """Return all options, given ones over defaults; raise on unknown names and values that are not allowed."""
         return self.defaults | (checked_options(self.run, self.name, options) if options else {})
 
 
-@dataclass(frozen=True)
-class Metric:
+@dataclass(frozen=True, repr=False)
+class Metric(_Optioned):
     """One way to judge an explanation: a number per input."""
 
     name: str
@@ -95,23 +106,11 @@ class Metric:
     cost_text: str
     idea: str  # first sentence of the docstring
     masks: Callable[..., Any] | None = None  # (trial, **options) -> the variants of the input that it will ask for
-    ceiling: str | None = None  # the search that says how good a ranking can get: "remove", "keep", "leave_one_out"
-    on_surrogate: bool = False  # its variants are asked of a fine-tuned copy, where one was given
-
-    def __repr__(self) -> str:
-        return brief(self)
-
-    @cached_property
-    def options(self) -> dict[str, inspect.Parameter]:
-        """Read from the signature."""
-        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
-
-    @cached_property
-    def defaults(self) -> dict[str, Any]:
-        return {k: p.default for k, p in self.options.items()}
+    ceiling: str | None = None  # the search for how good a ranking can get: "remove", "keep", "leave_one_out"
+    on_surrogate: bool = False  # its variants are run on a fine-tuned copy, where one was given
 
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that were given; unknown names and values that are not allowed are refused."""
+        """Return the options that were given; raise on unknown names and values that are not allowed."""
         return checked_options(self.run, self.name, options)
 
 
@@ -131,32 +130,47 @@ def method(
     at_most: bool = False,
     rowwise: Callable[..., bool] | None = None,
     folds: Callable[..., bool] | None = None,
+    meaning: str = "",
+    extra_cost: Callable[[float], float] | None = None,
+    scalable: tuple[str, int] | None = None,
+    space: str = "",
+    slow: bool = False,
+    compiles: bool = False,
 ) -> Callable[[Formula], Formula]:
-    """Register a method under its function's name."""
+    """Register a method under its function's name. ``Method`` says what the parameters are."""
+    return _registering(Method, _METHODS, locals())
 
-    def register(function: Formula) -> Formula:
-        doc = inspect.getdoc(function) or ""
-        _METHODS[function.__name__] = Method(
-            name=function.__name__,
-            run=function,
-            paper=paper,
-            needs=frozenset(needs),
-            cost=cost,
-            cost_text=cost_text,
-            signed=signed,
-            class_specific=class_specific,
-            specificity=specificity,
-            idea=" ".join(doc.split("\n\n")[0].split()),
-            at_most=at_most,
-            rowwise=rowwise,
-            folds=folds,
-        )
-        return function
 
-    return register
+def metric(
+    *,
+    paper: str,
+    kind: str,
+    higher_is_better: bool,
+    needs: set[MetricNeed],
+    cost_text: str,
+    masks: Callable[..., Any] | None = None,
+    ceiling: str | None = None,
+    on_surrogate: bool = False,
+) -> Callable[[Formula], Formula]:
+    """Register a metric under its function's name. ``Metric`` says what the parameters are."""
+    return _registering(Metric, _METRICS, locals())
 
 
 Entry = TypeVar("Entry", Method, Metric)
+
+
+def _registering(
+    kind: type[Entry], registry: dict[str, Entry], facts: Mapping[str, Any]
+) -> Callable[[Formula], Formula]:
+    """Return the decorator; ``facts`` are the arguments of ``@method`` or ``@metric``, which are fields of ``kind``."""
+
+    def register(function: Formula) -> Formula:
+        idea = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+        fields = {**facts, "needs": frozenset(facts["needs"])}
+        registry[function.__name__] = kind(name=function.__name__, run=function, idea=idea, **fields)
+        return function
+
+    return register
 
 
 class Catalogue(dict[str, Entry]):
@@ -172,50 +186,8 @@ def list_methods() -> dict[str, Method]:
 
     >>> wf.list_methods()["grad_sam"].idea
     """
-    _load()
+    _load("methods", "whyformer.methods")
     return Catalogue(sorted(_METHODS.items()))
-
-
-def get_method(name: str) -> Method:
-    if not isinstance(name, str):
-        raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
-    _load()
-    if name not in _METHODS:
-        raise UnknownName("method", name, list_methods())
-    return _METHODS[name]
-
-
-def metric(
-    *,
-    paper: str,
-    kind: str,
-    higher_is_better: bool,
-    needs: set[MetricNeed],
-    cost_text: str,
-    masks: Callable[..., Any] | None = None,
-    ceiling: str | None = None,
-    on_surrogate: bool = False,
-) -> Callable[[Formula], Formula]:
-    """Register a metric under its function's name."""
-
-    def register(function: Formula) -> Formula:
-        doc = inspect.getdoc(function) or ""
-        _METRICS[function.__name__] = Metric(
-            name=function.__name__,
-            run=function,
-            paper=paper,
-            kind=kind,
-            higher_is_better=higher_is_better,
-            needs=frozenset(needs),
-            cost_text=cost_text,
-            idea=" ".join(doc.split("\n\n")[0].split()),
-            masks=masks,
-            ceiling=ceiling,
-            on_surrogate=on_surrogate,
-        )
-        return function
-
-    return register
 
 
 @checked
@@ -224,8 +196,17 @@ def list_metrics() -> dict[str, Metric]:
 
     >>> sorted(wf.list_metrics())
     """
-    _load_metrics()
+    _load("evaluate.metrics", "whyformer.metrics")
     return Catalogue(sorted(_METRICS.items()))
+
+
+def get_method(name: str) -> Method:
+    if not isinstance(name, str):
+        raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
+    _load("methods", "whyformer.methods")
+    if name not in _METHODS:
+        raise UnknownName("method", name, list_methods())
+    return _METHODS[name]
 
 
 def get_metric(name: str) -> Metric:
@@ -237,21 +218,18 @@ def get_metric(name: str) -> Metric:
     return known[name]
 
 
-@cache
-def _load_metrics() -> None:
-    for path in sorted((Path(__file__).parent / "evaluate" / "metrics").glob("*.py")):
-        if not path.stem.startswith("_"):
-            import_module(f"whyformer.evaluate.metrics.{path.stem}")
-    for point in entry_points(group="whyformer.metrics"):
-        point.load()
+def meaning_of(name: str) -> str:
+    """Return what a score of this method is, in a few words; "" where that is not known."""
+    return list_methods()[name].meaning if name in list_methods() else ""
 
 
 @cache
-def _load() -> None:
-    for path in sorted((Path(__file__).parent / "methods").glob("*.py")):
+def _load(package: str, group: str) -> None:
+    """Import the modules of a package, and of the entry points of other packages: they register what they define."""
+    for path in sorted(Path(__file__).parent.joinpath(*package.split(".")).glob("*.py")):
         if not path.stem.startswith("_"):
-            import_module(f"whyformer.methods.{path.stem}")
-    for point in entry_points(group="whyformer.methods"):
+            import_module(f"whyformer.{package}.{path.stem}")
+    for point in entry_points(group=group):
         point.load()
 
 

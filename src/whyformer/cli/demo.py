@@ -227,14 +227,14 @@ def _closing(out: Path, report_out: Path, verdict: str) -> None:
 
 
 def demo_page(out: Path) -> Any:
+    from whyformer.registry import meaning_of
     from whyformer.verbs import Explainer
     from whyformer.views import page, side_by_side
-    from whyformer.views.header import MEANINGS
     from whyformer.views.view import Fact, Terms
 
     explained = Explainer(*_loaded("sentiment")).explain(list(SENTENCES), method=list(METHODS), progress=False)
     views = [side_by_side([explained[name][i] for name in METHODS]) for i in range(len(SENTENCES))]
-    lead = (LEAD, Terms(tuple(Fact(name, MEANINGS[name]) for name in METHODS)), SPECIAL)
+    lead = (LEAD, Terms(tuple(Fact(name, meaning_of(name)) for name in METHODS)), SPECIAL)
     views += picture_views()
     views += table_views()
     return page(views, "Why did your transformer say that?", lead=lead, outro=_next(out))

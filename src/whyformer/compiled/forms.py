@@ -157,11 +157,6 @@ class Computation:
         )
 
 
-# Methods of one forward and at most one backward whose formulas stay on the device, but for these options.
-METHODS = {
-    "generic_attention", "gradient_rollout", "grad_sam", "attention_x_gradient", "attention_gradcam",
-    "attention_rollout", "raw_attention",
-}  # fmt: skip
 WRITTEN = {"tensors", "keep_BN", "raw", "warnings", "encodings"}  # of a batch: to the graph, or beside the result
 ON_THE_HOST = {"discard": (0, 0.0), "protect_special": (False,), "region": ("all", "row")}  # option -> what is not
 
@@ -320,7 +315,7 @@ def aimed(target: Any, size: int, recording: Recording) -> tuple[list[int], list
 def unsuited(question: Question, session: Session, contrast: bool | None) -> str:
     """Why these inputs are never recorded; nothing if they can be."""
     modality, batch, options = session.modality, session.batch, question.options
-    if question.method.name not in METHODS:
+    if not question.method.compiles:
         return f"{question.method.name} is more than one forward and backward on the device."
     if any(options[name] not in free for name, free in ON_THE_HOST.items() if name in options):
         return f"these options of {question.method.name} are computed on the host."

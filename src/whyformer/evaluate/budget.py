@@ -22,15 +22,6 @@ from whyformer.registry import get_method
 from whyformer.shapes import Array
 
 BACKWARD = 2.0  # forwards, about: gradients of what goes in and of what it is multiplied with
-# What methods do besides passes of the model, in forwards for so many units, about: whatever takes as long.
-BESIDES: dict[str, Callable[[float], float]] = {
-    "alti": lambda units: units / 4,
-    "attention_flow": lambda units: units**2 / 100,
-    "decompx": lambda units: units,
-    "value_zeroing": lambda units: units / 2,
-}
-# Options that say how many passes a method takes, from the fewest that are worth it; the default is the most.
-SCALABLE = {"integrated_gradients": ("steps", 4), "smooth_grad": ("samples", 4), "shap": ("evaluations", 8)}
 # Of Shapley values by regression (python -m bench.recommend_budget --guides). "+alone" costs four forwards more, so
 # that a small budget may have room for the name alone; generic_attention is behind with it on pictures.
 GUIDES = ("attn_lrp+alone", "attn_lrp", "generic_attention", "input_x_gradient+alone", "input_x_gradient")
@@ -114,18 +105,18 @@ def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> 
     entry = get_method(method)
     known = {k: v for k, v in options.items() if k in entry.options}
     forwards, backwards = entry.cost(units, **(entry.defaults | known))
-    return rates.price(forwards, backwards, BESIDES.get(method, lambda _: 0.0)(units))
+    return rates.price(forwards, backwards, 0.0 if entry.extra_cost is None else entry.extra_cost(units))
 
 
 def fitted(candidate: Candidate, units: int, rates: Rates, most: float) -> Candidate | None:
     """The method as it is, or with as many passes as the budget pays for; None where even the fewest are too many."""
     if price_of(candidate.method, candidate.options, units, rates) <= most:
         return candidate
-    option, fewest = SCALABLE.get(candidate.method, ("", 0))
-    if not option or option in candidate.options:
+    entry = get_method(candidate.method)
+    if entry.scalable is None or entry.scalable[0] in candidate.options:
         return None
-    high = int(get_method(candidate.method).defaults[option])
-    return _largest(candidate, option, fewest, high, units, rates, most)
+    option, fewest = entry.scalable
+    return _largest(candidate, option, fewest, int(entry.defaults[option]), units, rates, most)
 
 
 def guided_shap(guide: str, units: int, rates: Rates, most: float) -> Candidate | None:

@@ -170,13 +170,6 @@ def scores_of_each(runs: Sequence[Run], spaces: Sequence[str]) -> tuple[list[Can
 
 LEAVE_ONE_OUT = {"occlusion", "two_ended"}  # wholly, or half
 BY_CONSTRUCTION = "leave-one-out is what RFT is made of: it would win by construction. Its AOPC is shown beside."
-SPACED = {
-    "raw_attention": "attention",
-    "attention_x_gradient": "gradient",
-    "attention_rollout": "rollout",
-    "gradient_rollout": "rollout",
-    "generic_attention": "rollout",
-}
 
 
 def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], aside: bool = True) -> CandidatePool:
@@ -195,7 +188,7 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
     beside: dict[str, list[Array]] = {}
     spaced = len(candidates)
     if candidates:  # the spaces hold these methods with all of their options already
-        methods = [m for m in methods if SPACED.get(m.method) not in spaces or m.options]
+        methods = [m for m in methods if get_method(m.method).space not in spaces or m.options]
     for candidate in games.track(list(methods), "explaining"):
         done = evaluated(candidate, games, games.scalar)
         if done.failure:

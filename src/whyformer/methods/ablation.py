@@ -41,6 +41,7 @@ from whyformer.run import Attribution, Run
     signed=False,
     class_specific=False,
     specificity="black box",
+    meaning="nothing: numbers drawn by chance, to compare others with",
 )
 def random(run: Run) -> Attribution:
     """Numbers drawn from a seeded generator, one per unit, that know nothing of the model.
@@ -71,6 +72,7 @@ def _cost(units: int, **options: object) -> Passes:
     signed=True,
     class_specific=True,
     specificity="black box",
+    meaning="how far the answer falls without the part",
 )
 def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
     """How much the score falls when a unit is taken away: r_i = s(x) - s(x without i).
@@ -135,6 +137,8 @@ def _cost_of_both_ends(units: int, **options: object) -> Passes:
     signed=True,
     class_specific=True,
     specificity="black box",
+    meaning="what a part does when all others are there, and when none is",
+    slow=True,
 )
 def two_ended(
     run: Run,

@@ -29,6 +29,9 @@ SCALE = 2**30
     signed=False,
     class_specific=False,
     specificity="attention",
+    meaning="how much could flow from each part to the answer if attention were pipes",
+    extra_cost=lambda units: units**2 / 100,
+    slow=True,
 )
 def attention_flow(
     run: Run,

@@ -41,6 +41,9 @@ from whyformer.shapes import BQK
     class_specific=True,
     specificity="attention",
     folds=readable_folded,
+    meaning="where the model looked and looking raised the answer",
+    space="gradient",
+    compiles=True,
 )
 def attention_x_gradient(
     run: Run,
@@ -77,6 +80,7 @@ SIGNED_HEADS = HeadFusion(lambda attention, gradient: (attention * gradient).sum
     class_specific=True,
     specificity="attention",
     folds=lambda **options: True,
+    meaning="what each part hands on through attention and what the answer makes of it",
 )
 def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] | Place | Places = "all") -> Attribution:
     """What each token hands on in every attention, times the score's slope there, summed over heads and layers.
@@ -138,6 +142,8 @@ def _over_streams(run: Run, layers: str | int | Sequence[int]) -> Attribution:
     class_specific=True,
     specificity="attention",
     folds=lambda **options: True,
+    meaning="where more attention would raise the answer",
+    compiles=True,
 )
 def grad_sam(
     run: Run,
@@ -185,6 +191,8 @@ REGIONS = ("all", "row", "row_units")
     signed=False,
     class_specific=True,
     specificity="attention",
+    meaning="where one layer looks, counting the heads that raise the answer",
+    compiles=True,
 )
 def attention_gradcam(
     run: Run,

@@ -40,6 +40,9 @@ from whyformer.study.schedule import Schedule
     specificity="attention",
     rowwise=lambda *, read, **options: read == "row",
     folds=readable_folded,
+    meaning="where the model looked, whatever the answer",
+    space="attention",
+    compiles=True,
 )
 def raw_attention(
     run: Run,
@@ -80,6 +83,9 @@ def raw_attention(
     specificity="attention",
     rowwise=lambda *, discard, **options: not discard,
     folds=lambda *, discard, residual, **options: not discard and not isinstance(residual, str),
+    meaning="where all layers look, one after the other, whatever the answer",
+    space="rollout",
+    compiles=True,
 )
 def attention_rollout(
     run: Run,
@@ -149,6 +155,9 @@ def _rolled_out(
     class_specific=True,
     specificity="attention",
     folds=lambda *, discard, **options: not discard,
+    meaning="where all layers look, counting what raises the answer",
+    space="rollout",
+    compiles=True,
 )
 def gradient_rollout(
     run: Run,
@@ -187,6 +196,9 @@ def gradient_rollout(
     class_specific=True,
     specificity="attention",
     folds=lambda **options: True,
+    meaning="attention that raised the answer, followed through all layers",
+    space="rollout",
+    compiles=True,
 )
 def generic_attention(
     run: Run,

@@ -25,6 +25,9 @@ from whyformer.study import require_readable
     signed=True,
     class_specific=True,
     specificity="attention",
+    meaning="what each part adds to the answer when every step is split up exactly",
+    extra_cost=lambda units: units,
+    slow=True,
 )
 def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absdot") -> Attribution:
     """What each input token adds to the logit, found by splitting every hidden state over the tokens it came from.

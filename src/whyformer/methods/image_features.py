@@ -31,6 +31,7 @@ from whyformer.targets import scalar_of
     signed=False,
     class_specific=True,
     specificity="gradient",
+    meaning="where one layer sees what raises the answer",
 )
 def grad_cam(run: Run, *, layer: Place | str | None = None) -> Attribution:
     """Feature maps of one layer, each weighted by how much the score gains from it on average over the image.
@@ -83,6 +84,8 @@ def _cost(units: int, masks: int = 128, draws: int = 1, noise: float = 0.1, **op
     signed=True,
     class_specific=True,
     specificity="black box",
+    meaning="what is left of the answer when only some image parts are shown",
+    slow=True,
 )
 def vit_cx(
     run: Run,

@@ -27,6 +27,7 @@ CANCELLED = 1e-4  # what is left of every unit's terms; by chance some unit woul
     signed=True,
     class_specific=True,
     specificity="gradient",
+    meaning="how strongly the answer leans on each part as it stands",
 )
 def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
     """The score's slope at each input times the input itself, summed over the input's dimensions.
@@ -68,6 +69,7 @@ def _cancelled(space: InputSpace, terms: Tensor) -> list[list[str]]:
     signed=False,
     class_specific=True,
     specificity="gradient",
+    meaning="where a nudge would change the answer most",
 )
 def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
     """How sharply the score changes when an input is nudged: the size of the gradient at each unit.
@@ -105,6 +107,9 @@ def _cost(units: int, samples: int = 25, **options: object) -> Passes:
     signed=False,
     class_specific=True,
     specificity="gradient",
+    meaning="where a nudge would change the answer most, averaged over noise",
+    scalable=("samples", 4),
+    slow=True,
 )
 def smooth_grad(
     run: Run,

@@ -39,6 +39,8 @@ def _cost(units: int, steps: int = 50, **options: object) -> Passes:
     signed=True,
     class_specific=True,
     specificity="gradient",
+    meaning="what each part adds on the way from a neutral input to this one",
+    scalable=("steps", 4),
 )
 def integrated_gradients(
     run: Run,

@@ -32,6 +32,7 @@ CUT = (
     signed=True,
     class_specific=True,
     specificity="gradient",
+    meaning="what the answer is made of, handed back layer by layer",
 )
 def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
     """The score handed back layer by layer, each layer sharing it out among what it was made of.
@@ -124,6 +125,7 @@ def _require_one_stream(run: Run) -> None:
     signed=True,
     class_specific=True,
     specificity="gradient",
+    meaning="what the answer is made of, handed back through what attention carried",
 )
 def cp_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
     """The score handed back layer by layer through the values alone: where to attend is taken as given.

@@ -67,6 +67,8 @@ def _cost(
     signed=True,
     class_specific=True,
     specificity="black box",
+    meaning="each part's fair share of the answer",
+    scalable=("evaluations", 8),
 )
 def shap(
     run: Run,

@@ -30,6 +30,7 @@ VARIANTS = ("full", "rollout", "last_layer", "lrp")
     signed=False,
     class_specific=True,
     specificity="attention",
+    meaning="attention that carried the answer, followed through all layers",
 )
 def transformer_attribution(
     run: Run, *, variant: Annotated[str, OneOf(*VARIANTS)] = "full", start_layer: Place = 0, normalize: bool = False

@@ -41,6 +41,7 @@ def _cost(units: int, *, weight: str | None = None, **options: object) -> Passes
     class_specific=False,
     specificity="attention",
     rowwise=lambda *, weight, **options: weight is None,
+    meaning="how much each part is added in, layer by layer, whatever the answer",
 )
 def value_norms(
     run: Run,
@@ -196,6 +197,8 @@ ORDERS = {"l1": 1, "l2": 2}
     class_specific=False,
     specificity="attention",
     rowwise=lambda **options: True,
+    meaning="how much of the answer's own position each part makes up, layer by layer",
+    extra_cost=lambda units: units / 4,
 )
 def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attribution:
     """How near each token's contribution alone comes to the attention block's output: rows of shares, multiplied.
@@ -241,6 +244,9 @@ Distance = Callable[[Tensor, Tensor], Tensor]
     class_specific=False,
     specificity="attention",
     rowwise=lambda **options: True,
+    meaning="how much changes inside the model when a part hands on nothing",
+    extra_cost=lambda units: units / 2,
+    slow=True,
 )
 def value_zeroing(
     run: Run,

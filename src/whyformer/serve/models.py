@@ -19,7 +19,7 @@ from whyformer.inputs.families import task_of
 from whyformer.inputs.processing import class_names
 from whyformer.inputs.similarity import compares_texts
 from whyformer.inputs.table_schema import Standardize, Table
-from whyformer.registry import default_method, list_methods
+from whyformer.registry import default_method, get_method, list_methods
 from whyformer.results.types import Explanation
 from whyformer.serve.safety import Input, opened_picture, opened_sound
 from whyformer.serve.store import Store
@@ -123,8 +123,6 @@ def _chirp(rate: int) -> np.ndarray[Any, Any]:
 
 
 MOST_CLASSES = 2000  # that a page is told by name
-# Methods that take long on inputs of many units, whatever the passes they declare; shap's package takes long to import.
-DEAR = ("attention_flow", "decompx", "smooth_grad", "two_ended", "value_zeroing", "vit_cx")
 MANY_UNITS = 64
 MOST_MODELS = 8  # that clients may load, beside those that were named at the start
 
@@ -330,8 +328,8 @@ class ServedModel:
 
 
 def is_dear(method: str, units: int) -> bool:
-    """Too long to be run unasked."""
-    return method == "shap" or (method in DEAR and units > MANY_UNITS)
+    """Too long to be run unasked; shap's package takes long to import."""
+    return method == "shap" or (get_method(method).slow and units > MANY_UNITS)
 
 
 NOT_ERASABLE = (

@@ -13,11 +13,11 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.files.image_file import pixels_of_uri
 from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
+from whyformer.registry import meaning_of
 from whyformer.results.result import PICTURES
 from whyformer.results.types import Explanation, Generation, Target, Units
 from whyformer.shapes import Array
 from whyformer.views.header import (
-    MEANINGS,
     answer,
     details,
     doubts,
@@ -256,7 +256,7 @@ def side_by_side(
                 False,
                 tuple(f for f in facts_about_method(explanation) if f.name != "read from" or not _same_readout(chosen)),
                 doubts(explanation),
-                (notes or {}).get(explanation.method, MEANINGS.get(explanation.method, "")),
+                (notes or {}).get(explanation.method, meaning_of(explanation.method)),
             )
         )
     one_target = len({(e.target, e.scalar) for e in chosen}) == 1

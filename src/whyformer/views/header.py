@@ -8,43 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whyformer.registry import meaning_of
 from whyformer.results.types import Choice, Cost, Explanation, Target
 from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Ranking, Scale
 from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
 from whyformer.views.view import Fact
 
-# What methods and their own checks say, for readers who know neither: a phrase per method, a sentence per check.
-
-# A score, in a few words that follow "how", "what" or "where"; test_plain_words asks for one per method.
-MEANINGS: Mapping[str, str] = {
-    "alti": "how much of the answer's own position each part makes up, layer by layer",
-    "attention_flow": "how much could flow from each part to the answer if attention were pipes",
-    "attention_gradcam": "where one layer looks, counting the heads that raise the answer",
-    "attention_rollout": "where all layers look, one after the other, whatever the answer",
-    "attention_x_gradient": "where the model looked and looking raised the answer",
-    "attn_lrp": "what the answer is made of, handed back layer by layer",
-    "cp_lrp": "what the answer is made of, handed back through what attention carried",
-    "decompx": "what each part adds to the answer when every step is split up exactly",
-    "generic_attention": "attention that raised the answer, followed through all layers",
-    "grad_cam": "where one layer sees what raises the answer",
-    "grad_sam": "where more attention would raise the answer",
-    "gradient_rollout": "where all layers look, counting what raises the answer",
-    "input_x_gradient": "how strongly the answer leans on each part as it stands",
-    "integrated_gradients": "what each part adds on the way from a neutral input to this one",
-    "occlusion": "how far the answer falls without the part",
-    "random": "nothing: numbers drawn by chance, to compare others with",
-    "raw_attention": "where the model looked, whatever the answer",
-    "saliency": "where a nudge would change the answer most",
-    "shap": "each part's fair share of the answer",
-    "smooth_grad": "where a nudge would change the answer most, averaged over noise",
-    "transformer_attribution": "attention that carried the answer, followed through all layers",
-    "two_ended": "what a part does when all others are there, and when none is",
-    "value_norms": "how much each part is added in, layer by layer, whatever the answer",
-    "value_x_gradient": "what each part hands on through attention and what the answer makes of it",
-    "value_zeroing": "how much changes inside the model when a part hands on nothing",
-    "vit_cx": "what is left of the answer when only some image parts are shown",
-}
+# What was explained by what, and the checks of a method, for readers who know neither.
 
 DEFAULT_FOR: Mapping[str, str] = {
     "text": "texts",
@@ -60,7 +31,7 @@ UNMEASURED = "not tested. Every method draws a map, right or wrong; a report tes
 def method_words(name: str, default_for: str | None) -> str:
     """generic_attention, the default for texts: attention that raised the answer, followed through all layers"""
     chosen = "" if default_for is None else f", the default for {DEFAULT_FOR.get(default_for, 'such models')}"
-    meaning = MEANINGS.get(name, "")
+    meaning = meaning_of(name)
     return f"{name}{chosen}" + (f": {meaning}" if meaning else "")
 
 
