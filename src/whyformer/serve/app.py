@@ -46,7 +46,7 @@ from whyformer.serve.store import Entry, Store
 from whyformer.serve.trust import trust, trust_units
 from whyformer.version import __version__
 from whyformer.views.html.live import drawing
-from whyformer.views.html.style import STYLE
+from whyformer.views.html.html_page import STYLE
 
 # The page that the browser opens: its markup, style and script. No other page is asked for anything.
 

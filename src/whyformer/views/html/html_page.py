@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from whyformer.views.header import BarRow, bar_rows, decimals, ends, fixed, left_out, number
@@ -21,7 +22,6 @@ from whyformer.views.html.charts import (
     tint,
 )
 from whyformer.views.html.live import live_html, script
-from whyformer.views.html.style import STYLE
 from whyformer.views.marks import (
     PAIR,
     Bars,
@@ -42,6 +42,9 @@ from whyformer.views.marks import (
 from whyformer.views.scales import anchors_of, bar_colour, head_colour
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
 
+# Still pictures have a white ground on purpose: their colour scales start from it. The page's script knows scales that
+# start from a dark ground, and changes both together.
+STYLE = "\n" + (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 SENTENCE = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
 
 
