@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.views import samples
 from whyformer.errors import BadInput, UnknownName
 from whyformer.views import side_by_side, view_of
-from whyformer.views.marks import Heat, Ranking, Scale, TokenRun
+from whyformer.views.marks import Bars, Heat, Scale, TokenRun
 from whyformer.views.scales import (
     DIVERGING,
     HEADS,
@@ -88,7 +88,7 @@ def test_special_tokens_do_not_stretch_the_scale() -> None:
 def test_one_scale_for_maps_side_by_side() -> None:
     first, second = samples.text(), samples.text("grad_sam", scores=np.array(samples.SCORES)[::-1] * 1e-3)
     view = side_by_side([first, second])
-    scales = {m.scale for p in view.panels for m in p.marks if isinstance(m, (TokenRun, Ranking))}
+    scales = {m.scale for p in view.panels for m in p.marks if isinstance(m, (TokenRun, Bars))}
     assert scales == {view.legend}
     for panel, explanation in zip(view.panels, (first, second), strict=True):
         run = panel.marks[0]

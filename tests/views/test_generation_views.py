@@ -15,7 +15,7 @@ from tests.views.test_terminal import drawn
 from whyformer.results.types import Explanation, Generation, Target, Units
 from whyformer.views import generation_view, side_by_side, view_of
 from whyformer.views.generation import texts_of
-from whyformer.views.marks import Dialogue, Matrix, Ranking, Reading
+from whyformer.views.marks import Bars, Dialogue, Matrix, Reading
 from whyformer.views.reading import groups_of
 from whyformer.views.scales import first_token
 from whyformer.views.view import View
@@ -186,7 +186,7 @@ def test_no_other_model_has_a_first_token_apart() -> None:
 def test_several_methods_say_what_the_first_token_took() -> None:
     labels = ["The", "capital", "of"]
     view = side_by_side([prompt([8.0, 1.0, 1.0], labels), prompt([2.0, 1.0, 1.0], labels, method="attn_lrp")])
-    lists = [mark for panel in view.panels for mark in panel.marks if isinstance(mark, Ranking)]
+    lists = [mark for panel in view.panels for mark in panel.marks if isinstance(mark, Bars)]
     assert "holds 80.0 %" in lists[0].folded and "holds 50.0 %" in lists[1].folded
 
 
@@ -289,7 +289,7 @@ def test_a_contrast_with_a_sign_has_two_sides() -> None:
     sides = {p.title: p.marks[0] for p in view.panels if p.title.startswith("for ")}
     assert list(sides) == ["for 'Paris'", "for 'London'"]
     paris, london = sides.values()
-    assert isinstance(london, Ranking)
+    assert london.ranked
     assert [b.label for b in paris.bars] == ["capital", "France"] and [b.label for b in london.bars] == ["of"]
     assert "What raises it speaks for 'Paris', what lowers it for 'London'." in view.caption
 

@@ -17,8 +17,8 @@ from tests.views.test_terminal import SNAPSHOTS, VIEWS
 from whyformer.views import heads_over_image, page, relevance_map, side_by_side, view_of
 from whyformer.views.header import doubts
 from whyformer.views.html.charts import matrix_svg
-from whyformer.views.html.live import script
 from whyformer.views.html.html_page import STYLE
+from whyformer.views.html.live import script
 from whyformer.views.marks import Matrix, Scale
 from whyformer.views.view import Fact, Page, Terms, View
 

@@ -45,8 +45,8 @@ from whyformer.serve.safety import (
 from whyformer.serve.store import Entry, Store
 from whyformer.serve.trust import trust, trust_units
 from whyformer.version import __version__
-from whyformer.views.html.live import drawing
 from whyformer.views.html.html_page import STYLE
+from whyformer.views.html.live import drawing
 
 # The page that the browser opens: its markup, style and script. No other page is asked for anything.
 

@@ -40,7 +40,7 @@ from whyformer.views.image_marks import (
     time_lines,
     to_pixels,
 )
-from whyformer.views.marks import Bars, Heat, Mark, Picture, Ranking, Reading, Scale, TokenRun
+from whyformer.views.marks import Heat, Mark, Picture, Reading, Scale, TokenRun
 from whyformer.views.reading import first_token_words, in_full_colour, is_long, reading_of, shortened_question
 from whyformer.views.scales import first_token, scale_of, share
 from whyformer.views.table_marks import unmoved_words, unseen_panel, with_values
@@ -100,7 +100,7 @@ def explanation_view(
         doubts(explanation),
         caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
-        legend=next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Bars, Heat))), None),
+        legend=next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Heat))), None),
         details=notes,
         explained=Explained(
             [whole.replace(signed=explanation.signed)], pixels, by, others=_others(others, [whole]), specials=specials
@@ -147,15 +147,12 @@ def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool)
     bars = ranking(explanation, most=len(explanation.units), by=by, scale=scale, specials=specials).bars
     sides = ([b for b in bars if b.score > 0], [b for b in bars if b.score < 0])
     half = max(1, len(whole.bars) // 2) if whole.left_out else len(bars)
-    last = 1 if sides[1] else 0
-    return [
-        Panel(
-            (Ranking(tuple(side[:half]), whole.scale, max(0, len(side) - half), whole.folded * (at == last)),),
-            f"for {name}",
-        )
-        for at, (side, name) in enumerate(zip(sides, _named(target), strict=True))
-        if side
-    ]
+    last = sides[1] or sides[0]
+    panels = []
+    for side, name in zip(sides, _named(target), strict=True):
+        shown = replace(whole, bars=tuple(side[:half]), left_out=max(0, len(side) - half))
+        panels += [Panel((shown if side is last else replace(shown, folded=""),), f"for {name}")] if side else []
+    return panels
 
 
 def _as_drawn(explanation: Explanation) -> Explanation:

@@ -11,7 +11,7 @@ import numpy as np
 from whyformer.registry import meaning_of
 from whyformer.results.types import Choice, Cost, Explanation, Target
 from whyformer.views.image_marks import frames_of, gradient_space
-from whyformer.views.marks import Bar, Bars, Ranking, Scale
+from whyformer.views.marks import Bar, Bars, Scale
 from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
 from whyformer.views.view import Fact
 
@@ -334,8 +334,8 @@ class BarRow:
     dots: tuple[float, ...]
 
 
-def bar_rows(mark: Bars | Ranking) -> list[BarRow]:
-    scale, ranked = mark.scale, isinstance(mark, Ranking)
+def bar_rows(mark: Bars) -> list[BarRow]:
+    scale = mark.scale
     told = column([bar.score for bar in mark.bars], scale)
     rows = []
     for rank, bar in enumerate(mark.bars, 1):
@@ -345,12 +345,8 @@ def bar_rows(mark: Bars | Ranking) -> list[BarRow]:
         width = abs(scale.length(bar.score)) * (0.5 if scale.signed else 1.0)
         start, dots = min(zero, scale.place(bar.score)), tuple(map(scale.place, bar.dots))
         beyond = scale.exceeded(bar.score)
-        rows.append(BarRow(rank * ranked, bar, told(bar.score), error, start, width, beyond, limits, dots))
+        rows.append(BarRow(rank * mark.ranked, bar, told(bar.score), error, start, width, beyond, limits, dots))
     return rows
-
-
-def left_out(mark: Bars | Ranking) -> str:
-    return f"… {mark.left_out} more" if isinstance(mark, Ranking) and mark.left_out else ""
 
 
 def legend_words(scale: Scale, gap: str) -> str:

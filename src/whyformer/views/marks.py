@@ -89,22 +89,19 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar per unit, in the order of the input; ``reference`` is a value to compare them with."""
+    """One bar per unit, in the order of the input, or ``ranked``: numbered from the highest, by size if signed."""
 
     bars: tuple[Bar, ...]
     scale: Scale
-    reference: float | None = None
+    reference: float | None = None  # a value to compare them with
     folded: str = ""  # which units have no bar, and what they hold
+    ranked: bool = False
+    left_out: int = 0  # units of a ranking that are not shown
 
-
-@dataclass(frozen=True)
-class Ranking:
-    """Units from the highest to the lowest score, by size where scores have a sign; ``left_out`` more are not shown."""
-
-    bars: tuple[Bar, ...]
-    scale: Scale
-    left_out: int = 0
-    folded: str = ""  # which units have no bar, and what they hold
+    @property
+    def more(self) -> str:
+        """What is written below a ranking that is not shown in full."""
+        return f"… {self.left_out} more" if self.left_out else ""
 
 
 @dataclass(frozen=True)
@@ -303,6 +300,4 @@ class Dialogue:
         return [(pieces[i].text, float(mean[i])) for i in chosen[:most]]
 
 
-Mark = (
-    TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | TableMark | Lines | Scatter | Reading | Dialogue
-)
+Mark = TokenRun | Bars | Picture | Heat | Matrix | HeadColours | TableMark | Lines | Scatter | Reading | Dialogue

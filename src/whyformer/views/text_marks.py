@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from whyformer.results.types import Explanation, Units
 from whyformer.views.header import number, percent
-from whyformer.views.marks import Bar, Bars, Piece, Ranking, Scale, TokenRun
+from whyformer.views.marks import Bar, Bars, Piece, Scale, TokenRun
 from whyformer.views.scales import (
     FIRST_TOKEN,
     aside_of,
@@ -199,7 +199,7 @@ def ranking(
     times: float = 1.0,
     most: int | None = None,
     specials: bool = False,
-) -> Ranking:
+) -> Bars:
     """The ranked list: the highest first, or the strongest where scores have a sign; what was not tried out last."""
     chosen, folded = listed(explanation, by, None, specials)
     size: Callable[[float], float] = abs if explanation.signed else float
@@ -207,7 +207,8 @@ def ranking(
     if most is None:  # as on the page
         most = len(order) if len(order) <= FEW else MOST
     shown = tuple(_bar(explanation, entry, times) for entry in order[:most])
-    return Ranking(shown, scale or scale_for(explanation, by), len(order) - len(shown), folded)
+    scale = scale or scale_for(explanation, by)
+    return Bars(shown, scale, folded=folded, ranked=True, left_out=len(order) - len(shown))
 
 
 def listed(

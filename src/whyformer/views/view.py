@@ -16,7 +16,7 @@ from whyformer.errors import BadInput
 from whyformer.evidence import Deletion, Standing
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
-from whyformer.views.marks import Bars, Mark, Ranking, Scale
+from whyformer.views.marks import Bars, Mark, Scale
 
 STRIPED = ("The striped bar", "The striped bars")  # one and several; a terminal has other words for them
 MOST_NAMED = 3
@@ -190,7 +190,7 @@ def captions(views: Sequence[View]) -> list[str]:
 
 def _cut_off(view: View) -> str:
     """Names the bars that are longer than their scale."""
-    lists = [mark for mark in view.marks if isinstance(mark, (Bars, Ranking))]
+    lists = [mark for mark in view.marks if isinstance(mark, Bars)]
     names = list(dict.fromkeys(b.label for m in lists for b in m.bars if m.scale.exceeded(b.score)))
     if not names:
         return ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.views import marks
 from whyformer.views.figure.sheet import (
     GREY,
     INK,
@@ -29,27 +30,8 @@ from whyformer.views.figure.sheet import (
     numbered_width,
     spelled,
 )
-from whyformer.views.header import BarRow, bar_rows, left_out, legend_words
+from whyformer.views.header import BarRow, bar_rows, legend_words
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture
-from whyformer.views.marks import (
-    PAIR,
-    Bars,
-    Dialogue,
-    Frame,
-    HeadColours,
-    Heat,
-    Lines,
-    Mark,
-    Matrix,
-    Picture,
-    Ranking,
-    Reading,
-    Scale,
-    Scatter,
-    TableMark,
-    TokenRun,
-    shortened,
-)
 from whyformer.views.scales import anchors_of, bar_colour, head_colour, ramp
 from whyformer.views.view import Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
 
@@ -86,17 +68,17 @@ def save_figure(page: Page, path: Path) -> None:
 
 
 def _width(view: View) -> float:
-    marks = view.marks
-    if marks and all(isinstance(m, Matrix) and m.small for m in marks):
+    every = view.marks
+    if every and all(isinstance(m, marks.Matrix) and m.small for m in every):
         return max(6.0, 1.05 * view.columns + 2 * MARGIN)
     placed = [(1 if panel.wide else view.columns, mark) for panel in view.panels for mark in panel.marks]
-    numbered = max((numbered_width(m) * count for count, m in placed if isinstance(m, Matrix)), default=0.0)
+    numbered = max((numbered_width(m) * count for count, m in placed if isinstance(m, marks.Matrix)), default=0.0)
     if numbered:  # numbers that were asked for are to be read
         numbered += 2 * MARGIN + GAP * (view.columns - 1)
-    if len(marks) == 1 and isinstance(marks[0], Matrix):
-        return max(numbered, 8.0 if max(marks[0].values.shape) > 16 else 6.5)
+    if len(every) == 1 and isinstance(every[0], marks.Matrix):
+        return max(numbered, 8.0 if max(every[0].values.shape) > 16 else 6.5)
     plain = max(numbered, {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5))
-    tables = [sum(column_widths(mark)) * count for count, mark in placed if isinstance(mark, TableMark)]
+    tables = [sum(column_widths(mark)) * count for count, mark in placed if isinstance(mark, marks.TableMark)]
     return min(11.0, max(plain, max(tables) + 2 * MARGIN)) if tables else plain
 
 
@@ -124,7 +106,7 @@ def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> flo
         each = (width - gap * (columns - 1)) / columns
         lowest = max(_panel(sheet, MARGIN + i * (each + gap), y, each, panel) for i, panel in enumerate(row))
         y = lowest + gap / 2 + 0.05
-    over_images = any(isinstance(m, Heat) for m in view.marks)
+    over_images = any(isinstance(m, marks.Heat) for m in view.marks)
     for scale in view.legends:
         y = _legend(sheet, y, scale, over_images)
     if caption:
@@ -144,7 +126,7 @@ def _header(sheet: Sheet, y: float, width: float, facts: Sequence[Fact], bold: b
 
 
 def _small(panel: Panel) -> bool:
-    return any(isinstance(m, Matrix) and m.small for m in panel.marks)
+    return any(isinstance(m, marks.Matrix) and m.small for m in panel.marks)
 
 
 def _doubts(sheet: Sheet, x: float, y: float, width: float, doubts: Sequence[str]) -> float:
@@ -169,22 +151,22 @@ def _panel(sheet: Sheet, x: float, y: float, width: float, panel: Panel) -> floa
     return _doubts(sheet, x, y, width, panel.doubts)
 
 
-def _picture(sheet: Sheet, x: float, y: float, width: float, mark: Picture) -> float:
+def _picture(sheet: Sheet, x: float, y: float, width: float, mark: marks.Picture) -> float:
     return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
 
 
-def _heat(sheet: Sheet, x: float, y: float, width: float, mark: Heat) -> float:
+def _heat(sheet: Sheet, x: float, y: float, width: float, mark: marks.Heat) -> float:
     size = canvas_size(mark, PIXELS)
     return _image(sheet, x, y, width, size, lambda size: painted(mark, size), mark.frames, smooth=mark.fine)
 
 
-def _bars(sheet: Sheet, x: float, y: float, width: float, mark: Bars | Ranking) -> float:
-    rows, more, scale, ranked = bar_rows(mark), left_out(mark), mark.scale, isinstance(mark, Ranking)
+def _bars(sheet: Sheet, x: float, y: float, width: float, mark: marks.Bars) -> float:
+    rows, more, scale, ranked = bar_rows(mark), mark.more, mark.scale, mark.ranked
     if rows or more:  # else all units are folded away
         size = 8.5
         step = letter(size, mono=True)
         longest = min(34, max(18, int((width - 1.0) / step) - (14 if ranked else 9)))  # for columns with their values
-        names = [_short(row.bar.label, longest if PAIR in row.bar.label else 18) for row in rows]
+        names = [_short(row.bar.label, longest if marks.PAIR in row.bar.label else 18) for row in rows]
         labels = [f"{row.rank:>2}. {name}" if ranked else name for row, name in zip(rows, names, strict=True)]
         number_at = x + (max(map(cells, [*labels, more])) + 2 + max((len(r.number) for r in rows), default=0)) * step
         notes = max((cells(row.bar.note) for row in rows), default=0) * letter(8)
@@ -204,13 +186,13 @@ def _bars(sheet: Sheet, x: float, y: float, width: float, mark: Bars | Ranking) 
             y += ROW
         if scale.signed:
             sheet.box(track_at + track / 2, top, 0.005, y - top, GREY)
-        if isinstance(mark, Bars) and mark.reference is not None:
+        if mark.reference is not None:
             at = [track_at + track * scale.place(mark.reference)] * 2
             sheet.axes.plot(at, [top, y], color=GREY, linewidth=0.8, linestyle=":")
     return sheet.paragraph(x, y + 0.04, width, mark.folded, size=8, color=GREY) if mark.folded else y
 
 
-def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, row: BarRow, scale: Scale) -> None:
+def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, row: BarRow, scale: marks.Scale) -> None:
     style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if row.beyond else {}
     sheet.box(x + width * row.start, y, width * row.width, height, bar_colour(row.bar, scale), **style)
     if row.limits is not None:
@@ -228,7 +210,7 @@ def _image(
     width: float,
     size: tuple[int, int],
     paint: Callable[[tuple[int, int]], Any],
-    frames: Sequence[Frame] = (),
+    frames: Sequence[marks.Frame] = (),
     smooth: bool = False,
 ) -> float:
     drawn = min(width, 3.2 * size[1] / max(size))
@@ -239,7 +221,7 @@ def _image(
     return y + height
 
 
-def _frame(sheet: Sheet, x: float, y: float, width: float, height: float, frame: Frame) -> None:
+def _frame(sheet: Sheet, x: float, y: float, width: float, height: float, frame: marks.Frame) -> None:
     """A box on a picture: white on a dark line, its name above it, or inside where there is no room."""
     left, top, right, bottom = (e * full for e, full in zip(frame.box, (width, height, width, height), strict=True))
     for edge, thick in (("black", 3.0), ("white", 1.4)):
@@ -251,7 +233,7 @@ def _frame(sheet: Sheet, x: float, y: float, width: float, height: float, frame:
     sheet.text(at_x + 0.04, at_y + high - 0.045, label, size=8, color="white", zorder=4)
 
 
-def _heads(sheet: Sheet, x: float, y: float, width: float, mark: HeadColours) -> float:
+def _heads(sheet: Sheet, x: float, y: float, width: float, mark: marks.HeadColours) -> float:
     y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
     at = x
     y += 0.22
@@ -265,7 +247,7 @@ def _heads(sheet: Sheet, x: float, y: float, width: float, mark: HeadColours) ->
     return y
 
 
-def _legend(sheet: Sheet, y: float, scale: Scale, over_images: bool) -> float:
+def _legend(sheet: Sheet, y: float, scale: marks.Scale, over_images: bool) -> float:
     y += 0.05
     sheet.pixels(MARGIN, y, 1.8, 0.1, ramp(anchors_of(scale, over_images), np.linspace(0, 1, 256)[None]))
     sheet.box(MARGIN, y, 1.8, 0.1, "none", LINE)
@@ -274,21 +256,20 @@ def _legend(sheet: Sheet, y: float, scale: Scale, over_images: bool) -> float:
 
 
 def _short(label: str, longest: int) -> str:
-    return shortened(" ".join(label.split()) if "\n" in label else label, longest)
+    return marks.shortened(" ".join(label.split()) if "\n" in label else label, longest)
 
 
 Draw = Callable[[Sheet, float, float, float, Any], float]  # x, y of the upper left corner and width → where it ends
-MARKS: dict[type[Mark], Draw] = {
-    TokenRun: draw_run,
-    Bars: _bars,
-    Ranking: _bars,
-    Picture: _picture,
-    Heat: _heat,
-    Matrix: draw_matrix,
-    HeadColours: _heads,
-    TableMark: draw_table,
-    Lines: draw_lines,
-    Scatter: draw_scatter,
-    Reading: draw_reading,
-    Dialogue: draw_dialogue,
+MARKS: dict[type[marks.Mark], Draw] = {
+    marks.TokenRun: draw_run,
+    marks.Bars: _bars,
+    marks.Picture: _picture,
+    marks.Heat: _heat,
+    marks.Matrix: draw_matrix,
+    marks.HeadColours: _heads,
+    marks.TableMark: draw_table,
+    marks.Lines: draw_lines,
+    marks.Scatter: draw_scatter,
+    marks.Reading: draw_reading,
+    marks.Dialogue: draw_dialogue,
 }

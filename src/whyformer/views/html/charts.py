@@ -10,27 +10,9 @@ from typing import Any
 import numpy as np
 
 from whyformer.shapes import Array
+from whyformer.views import marks
 from whyformer.views.header import decimals, fixed, short, whole_percent
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture, png
-from whyformer.views.marks import (
-    LEAST,
-    PAIR,
-    Dialogue,
-    Frame,
-    HeadColours,
-    Heat,
-    Lines,
-    Matrix,
-    Passage,
-    Picture,
-    Piece,
-    Reading,
-    Scale,
-    Scatter,
-    TableMark,
-    Utterance,
-    shortened,
-)
 from whyformer.views.scales import Axis, axes_of, colour, colours, hexadecimal, ink_on, styles, x_of
 
 # Pictures and matrices as inline SVG: pixels in an embedded PNG, labels and tips as text.
@@ -47,23 +29,23 @@ MOST_LABELS = 48
 NAME = 16  # height of the name at a box
 
 
-def picture_svg(mark: Picture) -> str:
+def picture_svg(mark: marks.Picture) -> str:
     size = canvas_size(mark, LONGEST)
     return _framed(size, _image(picture(mark, size), size) + _boxes(mark.frames, size), "the image")
 
 
-def heat_svg(mark: Heat) -> str:
+def heat_svg(mark: marks.Heat) -> str:
     size = canvas_size(mark, LONGEST)
     tips = _tips(mark, size) if mark.interpolation == "nearest" and not mark.fine else ""
     return _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
 
 
-def heads_svg(mark: HeadColours) -> str:
+def heads_svg(mark: marks.HeadColours) -> str:
     size = canvas_size(mark, LONGEST)
     return _framed(size, _image(painted_heads(mark, size), size), "attention heads over the image")
 
 
-def _tips(mark: Heat, size: tuple[int, int]) -> str:
+def _tips(mark: marks.Heat, size: tuple[int, int]) -> str:
     rows, columns = mark.values_RC.shape
     if rows * columns > MOST_CELL_TIPS:
         return ""
@@ -77,7 +59,7 @@ def _tips(mark: Heat, size: tuple[int, int]) -> str:
     )
 
 
-def _boxes(frames: tuple[Frame, ...], size: tuple[int, int]) -> str:
+def _boxes(frames: tuple[marks.Frame, ...], size: tuple[int, int]) -> str:
     """White on a dark line, which shows on every colour; the name above the box, or inside where there is no room."""
     height, width = size
     parts = []
@@ -107,7 +89,7 @@ def _image(pixels: Array, size: tuple[float, float], x: float = 0, y: float = 0,
     return f'<image {place} preserveAspectRatio="none"{style} href="data:image/png;base64,{data}"/>'
 
 
-def matrix_svg(mark: Matrix) -> str:
+def matrix_svg(mark: marks.Matrix) -> str:
     pixels = colours(mark.scale, mark.values)
     rows, columns = mark.values.shape
     if mark.small:
@@ -166,7 +148,7 @@ def matrix_svg(mark: Matrix) -> str:
     )
 
 
-def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
+def _cell_tips(mark: marks.Matrix, left: float, top: float, cell: float) -> list[str]:
     def name(labels: tuple[str, ...], i: int) -> str:
         return labels[i] if i < len(labels) else str(i)
 
@@ -183,8 +165,8 @@ def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
 
 
 def _short(label: str, longest: int) -> str:
-    longest = max(longest, 2 * LONGEST_LABEL) if PAIR in label else longest  # a column and its value
-    return shortened(label, longest)
+    longest = max(longest, 2 * LONGEST_LABEL) if marks.PAIR in label else longest  # a column and its value
+    return marks.shortened(label, longest)
 
 
 # What a language model read, and its answer: choose a token or a sentence of it to see what it came from.
@@ -196,13 +178,13 @@ LONGEST_CHIP = 60
 HINT = "Point at a token of the answer to see what it came from; a click (or Enter) holds it, arrow keys move on."
 
 
-def reading_html(mark: Reading) -> str:
+def reading_html(mark: marks.Reading) -> str:
     """Voice by voice under their names; folds open by a click, what a template put in is small and grey."""
     numbers = iter(range(len(mark.scored())))
     return f'<div class="wf-reading">{"".join(_part(part, mark.scale, numbers) for part in mark.parts)}</div>'
 
 
-def _part(part: Utterance, scale: Scale, numbers: Any) -> str:
+def _part(part: marks.Utterance, scale: marks.Scale, numbers: Any) -> str:
     if part.quiet:
         inner = "".join(_passage(passage, None, numbers) for passage in part.passages)
         return f'<div class="wf-quiet" title="from the chat template">{inner}</div>'
@@ -210,7 +192,7 @@ def _part(part: Utterance, scale: Scale, numbers: Any) -> str:
     return f'<h4 class="wf-voice">{escape(part.heading)}</h4><div class="wf-run" dir="auto">{inner}</div>'
 
 
-def _passage(passage: Passage, scale: Scale | None, numbers: Any) -> str:
+def _passage(passage: marks.Passage, scale: marks.Scale | None, numbers: Any) -> str:
     inner = "".join(_piece(piece, scale, numbers) for piece in passage.pieces)
     if not passage.folded:
         return inner
@@ -219,7 +201,7 @@ def _passage(passage: Passage, scale: Scale | None, numbers: Any) -> str:
     return f'<details class="wf-fold"><summary{style}>{escape(passage.folded)}</summary>{inner}</details>'
 
 
-def _piece(piece: Piece, scale: Scale | None, numbers: Any) -> str:
+def _piece(piece: marks.Piece, scale: marks.Scale | None, numbers: Any) -> str:
     if piece.score is None:
         return escape(piece.text)
     drawn = "" if piece.aside or scale is None else f' style="{tint(scale, piece.score)}"'
@@ -228,20 +210,20 @@ def _piece(piece: Piece, scale: Scale | None, numbers: Any) -> str:
     return f'<span class="{kind}" data-piece="{next(numbers)}"{drawn} title="{tip}">{escape(piece.text)}</span>'
 
 
-def tint(scale: Scale, score: float) -> str:
+def tint(scale: marks.Scale, score: float) -> str:
     """The colours of a score as CSS."""
     background = colour(scale, score)
     return f"background:{hexadecimal(background)};color:{ink_on(background)}"
 
 
-def dialogue_html(mark: Dialogue) -> str:
+def dialogue_html(mark: marks.Dialogue) -> str:
     whole = (0, len(mark.said))
     said = "".join(_button(text, (t, t + 1), f"“{text.strip() or text}”") for t, text in enumerate(mark.said))
     chips = [_button("the whole answer", whole, "the whole answer")]
     if len(mark.sentences) > 1:
         for number, (first, end) in enumerate(mark.sentences, 1):
             text = "".join(mark.said[first:end])
-            words = shortened(f"{number}: {' '.join(text.split())}", LONGEST_CHIP)
+            words = marks.shortened(f"{number}: {' '.join(text.split())}", LONGEST_CHIP)
             chips.append(_button(words, (first, end), f"sentence {number}"))
     sources = ", ".join(f"{' '.join(text.split())} {whole_percent(share)}" for text, share in mark.sources(*whole, 6))
     return (
@@ -259,14 +241,14 @@ def _button(text: str, tokens: tuple[int, int], name: str) -> str:
     return f'<button type="button" {which}>{escape(text)}</button>'
 
 
-def _data(mark: Dialogue) -> str:
+def _data(mark: marks.Dialogue) -> str:
     """What the script draws from, as JSON that cannot end its own element."""
     rounded = np.round(mark.shares * STEPS)
     shares = [[None if np.isnan(share) else int(share) for share in row] for row in rounded]
     data = {
         "signed": mark.reading.scale.signed,
         "steps": STEPS,
-        "least": LEAST,
+        "least": marks.LEAST,
         "ordinary": [int(plain) for plain in mark.ordinary],
         "shares": shares,
         "aside": [np.flatnonzero(row).tolist() for row in mark.aside],
@@ -277,12 +259,12 @@ def _data(mark: Dialogue) -> str:
 GREY = "#57606a"
 WIDTH, HEIGHT = 520.0, 300.0
 LEFT, BOTTOM, TOP, RIGHT = 62.0, 44.0, 10.0, 12.0
-SHADE = Scale(0.0, 1.6)  # the darkest blue is left out, so that numbers stay readable
+SHADE = marks.Scale(0.0, 1.6)  # the darkest blue is left out, so that numbers stay readable
 MOST_TIPS = 600  # points that get a tip each
 MOST_DOTS = 40  # of a curve
 
 
-def table_html(mark: TableMark) -> str:
+def table_html(mark: marks.TableMark) -> str:
     head = "".join(
         f'<th style="{_cell(i)}border-bottom:1px solid #8a929b">{escape(c)}</th>' for i, c in enumerate(mark.columns)
     )
@@ -307,7 +289,7 @@ def _cell(column: int) -> str:
     return f"text-align:{side};padding:3px 6px;white-space:nowrap;font-variant-numeric:tabular-nums;"
 
 
-def lines_svg(mark: Lines) -> str:
+def lines_svg(mark: marks.Lines) -> str:
     across, up = axes_of(mark)
     parts, keys = _axes(across, up, mark), ""
     for line, (stroke, dash) in zip(mark.lines, styles(mark.lines), strict=True):
@@ -327,7 +309,7 @@ def lines_svg(mark: Lines) -> str:
     return _plane(parts, keys if len(mark.lines) > 1 else "", "curves")  # a single one is named by the heading
 
 
-def scatter_svg(mark: Scatter) -> str:
+def scatter_svg(mark: marks.Scatter) -> str:
     """Points with tips; a crowd is one path, which keeps pages small."""
     across, up = axes_of(mark)
     parts, keys = _axes(across, up, mark), ""
@@ -346,7 +328,7 @@ def scatter_svg(mark: Scatter) -> str:
     return _plane(parts, keys, "points")
 
 
-def _axes(across: Axis, up: Axis, mark: Lines | Scatter) -> list[str]:
+def _axes(across: Axis, up: Axis, mark: marks.Lines | marks.Scatter) -> list[str]:
     parts = []
     for value in up.ticks():
         y = float(_up(up, value))

@@ -8,7 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from whyformer.views.header import BarRow, bar_rows, decimals, ends, fixed, left_out, number
+from whyformer.views import marks
+from whyformer.views.header import BarRow, bar_rows, decimals, ends, fixed, number
 from whyformer.views.html.charts import (
     dialogue_html,
     heads_svg,
@@ -22,23 +23,6 @@ from whyformer.views.html.charts import (
     tint,
 )
 from whyformer.views.html.live import live_html, script
-from whyformer.views.marks import (
-    PAIR,
-    Bars,
-    Dialogue,
-    HeadColours,
-    Heat,
-    Lines,
-    Mark,
-    Matrix,
-    Picture,
-    Ranking,
-    Reading,
-    Scale,
-    Scatter,
-    TableMark,
-    TokenRun,
-)
 from whyformer.views.scales import anchors_of, bar_colour, head_colour
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
 
@@ -76,7 +60,7 @@ def fragment(page: Page) -> str:
     # A single view has its title below; screen readers look for one of the first rank.
     parts.append(f"<h1>{escape(page.title)}</h1>" if page.title else '<h1 class="wf-heard">whyformer</h1>')
     parts += _words(page.lead)
-    lists = [mark for view in page.views for mark in view.marks if isinstance(mark, (Bars, Ranking))]
+    lists = [mark for view in page.views for mark in view.marks if isinstance(mark, marks.Bars)]
     if any(bar.special for mark in lists for bar in mark.bars):
         parts.append('<label class="wf-switch"><input type="checkbox" checked> special tokens in lists</label>')
     parts += [_view(view, caption) for view, caption in zip(page.views, captions(page.views), strict=True)]
@@ -125,12 +109,12 @@ def _view(view: View, caption: str) -> str:
         words = [f"<span>{escape(f.name)}</span> {escape(f.value)}" for f in view.facts]
         parts.append("".join(f'<p class="wf-answer{" wf-still" * drawn}">{each}</p>' for each in words))
     parts += [_facts(view.facts)] if not view.details and not view.words_first else []
-    small = all(isinstance(m, Matrix) and m.small for m in view.marks)
+    small = all(isinstance(m, marks.Matrix) and m.small for m in view.marks)
     for row in rows_of(view.panels, view.columns):
         kind = ("wf-row wf-small" if small else "wf-row") + " wf-still" * _is_drawn(view, row)
         style = f' style="--columns:{1 if row[0].wide else view.columns}"'
         parts.append(f'<div class="{kind}"{style}>{"".join(_panel(p) for p in row)}</div>')
-    over_images = any(isinstance(m, Heat) for m in view.marks)
+    over_images = any(isinstance(m, marks.Heat) for m in view.marks)
     parts += [_legend(scale, over_images, view.explained is not None) for scale in view.legends]
     parts.append(live_html(view))
     if caption:
@@ -148,16 +132,16 @@ def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
     """The script draws all that stands in these panels itself."""
     if view.explained is None:
         return False
-    marks = [mark for panel in row for mark in panel.marks]
     if isinstance(view.explained, Heads):
         return True
-    kinds: tuple[type, ...] = (TokenRun, Bars, Ranking, Heat, Reading)
+    kinds: tuple[type, ...] = (marks.TokenRun, marks.Bars, marks.Heat, marks.Reading)
     units = view.explained.explanations[0].units
     if units.seconds is not None or (isinstance(view.explained, Explained) and view.explained.trust):
-        kinds = (*kinds, Lines)  # scores over time; a curve behind each badge
+        kinds = (*kinds, marks.Lines)  # scores over time; a curve behind each badge
     if units.grid is not None:  # boxes on a picture are drawn here only
-        kinds = (*kinds, Picture)
-    return bool(marks) and all(isinstance(m, kinds) and not (isinstance(m, Heat) and m.fine) for m in marks)
+        kinds = (*kinds, marks.Picture)
+    drawn = [mark for panel in row for mark in panel.marks]
+    return bool(drawn) and all(isinstance(m, kinds) and not (isinstance(m, marks.Heat) and m.fine) for m in drawn)
 
 
 def _facts(facts: Sequence[Fact], still: bool = False) -> str:
@@ -184,7 +168,7 @@ def _panel(panel: Panel) -> str:
     return "".join([*parts, _doubts(panel.doubts), "</div>"])
 
 
-def _run(run: TokenRun) -> str:
+def _run(run: marks.TokenRun) -> str:
     digits = decimals([p.score for p in run.pieces if p.score is not None])
     parts = []
     for piece in run.pieces:
@@ -198,22 +182,22 @@ def _run(run: TokenRun) -> str:
     return f'<p class="wf-run" dir="auto">{"".join(parts)}</p>'
 
 
-def _bars(mark: Bars | Ranking) -> str:
+def _bars(mark: marks.Bars) -> str:
     """A row per bar; what is left out, and what has no bar, in words."""
     rows = "".join(_row(row, mark) for row in bar_rows(mark))
-    more = escape(left_out(mark))
+    more = escape(mark.more)
     rows += f'<tr><td></td><td class="wf-more" colspan="3">{more}</td></tr>' if more else ""
     folded = f'<p class="wf-note">{escape(mark.folded)}</p>' if mark.folded else ""
     return f'<table class="wf-bars">{rows}</table>{folded}'
 
 
-def _row(row: BarRow, mark: Bars | Ranking) -> str:
+def _row(row: BarRow, mark: marks.Bars) -> str:
     bar, scale = row.bar, mark.scale
     kind = "wf-bar wf-beyond" if row.beyond else "wf-bar"
     tip = ' title="longer than the scale of the other units"' if row.beyond else ""
     place = f"left:{100 * row.start:.2f}%;width:{100 * row.width:.2f}%;background-color:{bar_colour(bar, scale)}"
     drawn = f'<i class="{kind}" style="{place}"{tip}></i>' + '<i class="wf-axis"></i>' * scale.signed
-    if isinstance(mark, Bars) and mark.reference is not None:
+    if mark.reference is not None:
         drawn += f'<i class="wf-reference" style="left:{100 * scale.place(mark.reference):.2f}%"></i>'
     if row.limits is not None:
         start, end = (100 * limit for limit in row.limits)
@@ -221,7 +205,7 @@ def _row(row: BarRow, mark: Bars | Ranking) -> str:
         words = f"{number(bar.low or 0.0)} to {number(bar.high or 0.0)}"
         drawn += f'<i class="wf-limits" style="{place}" title="{words}"></i>'
     drawn += "".join(f'<i class="wf-dot" style="left:{100 * dot:.2f}%"></i>' for dot in row.dots)
-    wide = ' class="wf-pair"' * (PAIR in bar.label)
+    wide = ' class="wf-pair"' * (marks.PAIR in bar.label)
     special = ' class="wf-special"' * bar.special
     cells = f"<td>{row.rank}.</td>" if row.rank else ""
     cells += f'<th scope="row" dir="auto"{wide}>{escape(bar.label)}</th>'
@@ -230,7 +214,7 @@ def _row(row: BarRow, mark: Bars | Ranking) -> str:
     return f"<tr{special}>{cells}</tr>"
 
 
-def _heads(mark: HeadColours) -> str:
+def _heads(mark: marks.HeadColours) -> str:
     keys = "".join(
         f'<span class="wf-key"><i style="background:{head_colour(i)}"></i>{escape(name)}</span>'
         for i, name in zip(mark.numbers, mark.names, strict=True)
@@ -238,7 +222,7 @@ def _heads(mark: HeadColours) -> str:
     return f"{heads_svg(mark)}<p>{keys}</p>"
 
 
-def _legend(scale: Scale, over_images: bool, still: bool = False) -> str:
+def _legend(scale: marks.Scale, over_images: bool, still: bool = False) -> str:
     zero = "<span>0</span>" if scale.signed else ""
     low, high = ends(scale)
     ramp = f"background:linear-gradient(to right,{','.join(anchors_of(scale, over_images))})"
@@ -250,17 +234,16 @@ def _legend(scale: Scale, over_images: bool, still: bool = False) -> str:
     )
 
 
-MARKS: dict[type[Mark], Callable[[Any], str]] = {
-    TokenRun: _run,
-    Bars: _bars,
-    Ranking: _bars,
-    Picture: picture_svg,
-    Heat: heat_svg,
-    Matrix: matrix_svg,
-    HeadColours: _heads,
-    TableMark: table_html,
-    Lines: lines_svg,
-    Scatter: scatter_svg,
-    Reading: reading_html,
-    Dialogue: dialogue_html,
+MARKS: dict[type[marks.Mark], Callable[[Any], str]] = {
+    marks.TokenRun: _run,
+    marks.Bars: _bars,
+    marks.Picture: picture_svg,
+    marks.Heat: heat_svg,
+    marks.Matrix: matrix_svg,
+    marks.HeadColours: _heads,
+    marks.TableMark: table_html,
+    marks.Lines: lines_svg,
+    marks.Scatter: scatter_svg,
+    marks.Reading: reading_html,
+    marks.Dialogue: dialogue_html,
 }

@@ -15,28 +15,10 @@ from rich.text import Text
 
 from whyformer.files.image_file import resized
 from whyformer.shapes import Array
-from whyformer.views.header import BarRow, bar_rows, left_out, number, short, whole_percent
+from whyformer.views import marks
+from whyformer.views.header import BarRow, bar_rows, number, short, whole_percent
 from whyformer.views.html.charts import SHADE
 from whyformer.views.image_marks import canvas_size, framed, painted, painted_heads, picture, shrunk
-from whyformer.views.marks import (
-    PAIR,
-    Bars,
-    Dialogue,
-    HeadColours,
-    Heat,
-    Line,
-    Lines,
-    Mark,
-    Matrix,
-    Picture,
-    Piece,
-    Ranking,
-    Reading,
-    Scale,
-    Scatter,
-    TableMark,
-    TokenRun,
-)
 from whyformer.views.scales import axes_of, colour, colours, head_colour, hexadecimal, ink_on, limits, styles, x_of
 from whyformer.views.text_marks import Char, characters_of, wrapped
 
@@ -48,13 +30,13 @@ TALL, WIDE = 14, 60  # lines and columns of a plane of points, at most
 POINTS = "·o+x*#@%"
 
 
-def table_block(mark: TableMark, width: int, coloured: bool) -> RenderableType:
+def table_block(mark: marks.TableMark, width: int, coloured: bool) -> RenderableType:
     """Columns that do not fit beside each other go below, under the first one again."""
     groups = _groups(mark, width)
     return Group(*(_columns(mark, [0, *group], coloured) for group in groups))
 
 
-def _groups(mark: TableMark, width: int) -> list[list[int]]:
+def _groups(mark: marks.TableMark, width: int) -> list[list[int]]:
     sizes = [
         max(len(mark.columns[c]), *(len(row[c]) for row in mark.rows), 0) + 2 if mark.rows else len(mark.columns[c]) + 2
         for c in range(len(mark.columns))
@@ -70,7 +52,7 @@ def _groups(mark: TableMark, width: int) -> list[list[int]]:
     return groups
 
 
-def _columns(mark: TableMark, chosen: list[int], coloured: bool) -> RichTable:
+def _columns(mark: marks.TableMark, chosen: list[int], coloured: bool) -> RichTable:
     table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for column in chosen:
         table.add_column(Text(mark.columns[column]), justify="right" if column else "left", no_wrap=True)
@@ -88,7 +70,7 @@ def _columns(mark: TableMark, chosen: list[int], coloured: bool) -> RichTable:
     return table
 
 
-def lines_block(mark: Lines, width: int, coloured: bool) -> RenderableType:
+def lines_block(mark: marks.Lines, width: int, coloured: bool) -> RenderableType:
     """Each curve as blocks between the lowest and the highest value of all, with its ends."""
     low, high = limits(mark)
     longest = max(len(line.name) for line in mark.lines)
@@ -104,16 +86,16 @@ def lines_block(mark: Lines, width: int, coloured: bool) -> RenderableType:
     return Group(*curves, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
 
 
-def narrowest_lines(mark: Lines) -> int:
+def narrowest_lines(mark: marks.Lines) -> int:
     """Columns that the names, a few blocks and both ends of the curves need."""
     return max(len(line.name) for line in mark.lines) + max(len(_ends(line)) for line in mark.lines) + FEWEST + 4
 
 
-def _ends(line: Line) -> str:
+def _ends(line: marks.Line) -> str:
     return f"{number(float(line.values[0]))} → {number(float(line.values[-1]))}" if len(line.values) else ""
 
 
-def scatter_block(mark: Scatter, width: int, coloured: bool) -> RenderableType:
+def scatter_block(mark: marks.Scatter, width: int, coloured: bool) -> RenderableType:
     """A plane of characters, one per kind of points; later kinds stand before earlier ones."""
     across, up = axes_of(mark)
     wide = max(FEWEST, min(WIDE, width - 12))
@@ -144,7 +126,7 @@ RISING = " ▁▂▃▄▅▆▇█"
 HANGING = " ▔▀█"
 
 
-def run_block(run: TokenRun, width: int, coloured: bool) -> Group:
+def run_block(run: marks.TokenRun, width: int, coloured: bool) -> Group:
     """Lines of text with coloured backgrounds; without colours, blocks under the words (above and under if signed)."""
     lines: list[Text] = []
     for line in wrapped(characters_of(run), width):
@@ -152,7 +134,7 @@ def run_block(run: TokenRun, width: int, coloured: bool) -> Group:
     return Group(*lines)
 
 
-def _highlighted(line: list[Char], scale: Scale) -> Text:
+def _highlighted(line: list[Char], scale: marks.Scale) -> Text:
     text = Text(no_wrap=True)
     for _, group in groupby(line, key=lambda c: c.piece):
         characters = list(group)
@@ -169,7 +151,7 @@ def _highlighted(line: list[Char], scale: Scale) -> Text:
     return text
 
 
-def _with_blocks(line: list[Char], scale: Scale) -> list[Text]:
+def _with_blocks(line: list[Char], scale: marks.Scale) -> list[Text]:
     words = "".join(c.char for c in line)
     above = "".join(_block(c, scale, 1) for c in line)
     below = "".join(_block(c, scale, -1) for c in line)
@@ -178,17 +160,17 @@ def _with_blocks(line: list[Char], scale: Scale) -> list[Text]:
     return [Text(part, no_wrap=True) for part in (above, words, below)]
 
 
-def _block(char: Char, scale: Scale, sign: int) -> str:
+def _block(char: Char, scale: marks.Scale, sign: int) -> str:
     cells = cell_len(char.char)
     if char.aside:
         return (HATCH if sign > 0 else " ") * cells
     length = 0.0 if char.tint is None else (scale.length(char.tint) if scale.signed else scale.position(char.tint))
-    marks = RISING if sign > 0 else HANGING
-    level = round(max(0.0, length * sign) * (len(marks) - 1))
-    return marks[level] * cells
+    blocks = RISING if sign > 0 else HANGING
+    level = round(max(0.0, length * sign) * (len(blocks) - 1))
+    return blocks[level] * cells
 
 
-def reading_block(mark: Reading, width: int, coloured: bool) -> Group:
+def reading_block(mark: marks.Reading, width: int, coloured: bool) -> Group:
     """Voice by voice under their names; folds in one line of words, what a template put in without colours."""
     lines: list[RenderableType] = []
     for part in mark.parts:
@@ -200,13 +182,13 @@ def reading_block(mark: Reading, width: int, coloured: bool) -> Group:
             if passage.folded:
                 lines.append(Text(f"{passage.folded}, not shown …", style="dim"))
             else:
-                lines.append(run_block(TokenRun(passage.from_its_first_word(), mark.scale), width, coloured))
+                lines.append(run_block(marks.TokenRun(passage.from_its_first_word(), mark.scale), width, coloured))
     return Group(*lines)
 
 
-def dialogue_block(mark: Dialogue, width: int, coloured: bool) -> Group:
+def dialogue_block(mark: marks.Dialogue, width: int, coloured: bool) -> Group:
     """The answer; its sentences and its first tokens, each with what it came from; what was read, and the mean."""
-    answer = TokenRun((Piece("".join(mark.said).strip()),), Scale(0.0, 1.0))
+    answer = marks.TokenRun((marks.Piece("".join(mark.said).strip()),), marks.Scale(0.0, 1.0))
     lines = [Text("".join(c.char for c in line), style="bold") for line in wrapped(characters_of(answer), width)]
     lines.append(Text())
     if len(mark.sentences) > 1:
@@ -223,7 +205,7 @@ def dialogue_block(mark: Dialogue, width: int, coloured: bool) -> Group:
     return Group(*lines, reading_block(mark.reading, width, coloured))
 
 
-def _came_from(name: str, mark: Dialogue, first: int, end: int, width: int, room: int = LONGEST_TOKEN) -> Text:
+def _came_from(name: str, mark: marks.Dialogue, first: int, end: int, width: int, room: int = LONGEST_TOKEN) -> Text:
     sources = mark.sources(first, end)
     longest = max(LONGEST_TOKEN, width // 3)
     words = ", ".join(f"{cut(' '.join(text.split()), longest)} {whole_percent(share)}" for text, share in sources)
@@ -246,19 +228,19 @@ SHORTEST = 20  # cells of bars: with less room, notes beside them are their firs
 LONGEST_NAME, LONGEST_BAR = 20, 30
 
 
-def bars_block(mark: Bars | Ranking, width: int, coloured: bool) -> Group:
-    rows, more = bar_rows(mark), left_out(mark)
+def bars_block(mark: marks.Bars, width: int, coloured: bool) -> Group:
+    rows, more = bar_rows(mark), mark.more
     places = len(str(len(rows) or 1))
     labels = []
     for row in rows:  # a column with its value may take half of the width
-        label = cut(row.bar.label, max(LONGEST_NAME, width // 2) if PAIR in row.bar.label else LONGEST_NAME)
+        label = cut(row.bar.label, max(LONGEST_NAME, width // 2) if marks.PAIR in row.bar.label else LONGEST_NAME)
         labels.append(f"{row.rank:>{places}}. {label}" if row.rank else label)
     lines = _bar_lines(rows, labels, mark.scale, width, coloured)
     lines += [Text(" " * (places + 2) + more, style="dim")] if more else []
     return Group(*lines, *([Text(mark.folded, style="dim")] if mark.folded else []))
 
 
-def _bar_lines(rows: list[BarRow], labels: list[str], scale: Scale, width: int, coloured: bool) -> list[Text]:
+def _bar_lines(rows: list[BarRow], labels: list[str], scale: marks.Scale, width: int, coloured: bool) -> list[Text]:
     scores = [row.number + row.error for row in rows]
     label_width, score_width = (max(map(cell_len, words), default=0) for words in (labels, scores))
     whole, notes = width - label_width - score_width - 2, [row.bar.note for row in rows]
@@ -280,7 +262,7 @@ def _bar_lines(rows: list[BarRow], labels: list[str], scale: Scale, width: int, 
     return lines
 
 
-def _bar(row: BarRow, scale: Scale, room: int, coloured: bool) -> Text:
+def _bar(row: BarRow, scale: marks.Scale, room: int, coloured: bool) -> Text:
     bar, length = row.bar, scale.length(row.bar.score)
     if scale.signed:
         half = (room - 1) // 2
@@ -306,13 +288,13 @@ LONGEST_LABEL = 14
 NUMBER = 6  # columns of a cell with its number in it
 
 
-def picture_block(mark: Picture, width: int, coloured: bool) -> RenderableType:
+def picture_block(mark: marks.Picture, width: int, coloured: bool) -> RenderableType:
     if not coloured:
         return Text(f"(the image, {mark.image.shape[0]} × {mark.image.shape[1]} pixels)")
     return _half_blocks(framed(picture(mark, _fitting(canvas_size(mark), width)), mark.frames))
 
 
-def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
+def heat_block(mark: marks.Heat, width: int, coloured: bool) -> RenderableType:
     if mark.fine:  # pixels that are picked from many would make a pattern of their own
         mark = replace(mark, values_RC=shrunk(mark.values_RC, min(TALLEST, max(2, width // 2))))
     if coloured:  # the picture stands beside it: mixed with it in so few pixels, a scale would not keep its order
@@ -325,7 +307,7 @@ def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
     return Group(*(Text("".join(_shade(v, mark.scale) * 2 for v in row), no_wrap=True) for row in values))
 
 
-def heads_block(mark: HeadColours, width: int, coloured: bool) -> RenderableType:
+def heads_block(mark: marks.HeadColours, width: int, coloured: bool) -> RenderableType:
     if coloured:
         legend = Text()
         for i, name in zip(mark.numbers, mark.names, strict=True):
@@ -334,7 +316,7 @@ def heads_block(mark: HeadColours, width: int, coloured: bool) -> RenderableType
     maps = [shrunk(one, max(1, width)) for one in mark.maps_RC]
     wide = 2 if maps[0].shape[1] * 2 <= width else 1
     if len(maps) == 1:  # one head by itself: how strongly it looks, next to its highest
-        scale = Scale(float(maps[0].min()), float(maps[0].max()))
+        scale = marks.Scale(float(maps[0].min()), float(maps[0].max()))
         shades = [Text("".join(_shade(v, scale) * wide for v in row), no_wrap=True) for row in maps[0]]
         return Group(*shades, Text(mark.names[0]))
     strongest = np.stack(maps).argmax(0)
@@ -344,7 +326,7 @@ def heads_block(mark: HeadColours, width: int, coloured: bool) -> RenderableType
     return Group(*lines, legend)
 
 
-def matrix_block(mark: Matrix, width: int, coloured: bool) -> RenderableType:
+def matrix_block(mark: marks.Matrix, width: int, coloured: bool) -> RenderableType:
     if mark.small:
         side = max(2, min(width, 24))
         values = shrunk(mark.values, side)
@@ -382,7 +364,7 @@ def matrix_block(mark: Matrix, width: int, coloured: bool) -> RenderableType:
     return Group(*lines)
 
 
-def matrix_width(mark: Matrix) -> int:
+def matrix_width(mark: marks.Matrix) -> int:
     """What a matrix needs to stand in one piece."""
     if not mark.numbers:
         return min(LONGEST_LABEL, _label_width([*mark.row_labels])) + 5 + int(mark.values.shape[1])
@@ -393,17 +375,17 @@ def _label_width(labels: list[str]) -> int:
     return max((cell_len(label) for label in labels), default=0)
 
 
-def _row_names(mark: Matrix) -> list[str]:
+def _row_names(mark: marks.Matrix) -> list[str]:
     """With their numbers where columns, which have no room for words, are told by them."""
     names = [set_cell_size(x, LONGEST_LABEL) if cell_len(x) > LONGEST_LABEL else x for x in mark.row_labels]
     return names if _columns_fit(mark) else [f"{name} {i:>2}" for i, name in enumerate(names)]
 
 
-def _columns_fit(mark: Matrix) -> bool:
+def _columns_fit(mark: marks.Matrix) -> bool:
     return all(cell_len(label) < NUMBER for label in mark.column_labels)
 
 
-def _numbered(mark: Matrix, width: int, coloured: bool) -> RenderableType:
+def _numbered(mark: marks.Matrix, width: int, coloured: bool) -> RenderableType:
     """Numbers on their colours; columns that do not fit beside each other go below."""
     names, by_name = _row_names(mark), _columns_fit(mark)
     label_width, columns = _label_width(names), int(mark.values.shape[1])
@@ -428,14 +410,14 @@ def _numbered(mark: Matrix, width: int, coloured: bool) -> RenderableType:
     return Group(*lines)
 
 
-def _shade(value: float, scale: Scale) -> str:
+def _shade(value: float, scale: marks.Scale) -> str:
     if np.isnan(value):
         return " "
     if not scale.signed:
         return SHADES[round(scale.position(value) * (len(SHADES) - 1))]
     length = scale.length(value)
-    marks = SHADES if length >= 0 else MINUS
-    return marks[round(abs(length) * (len(marks) - 1))]
+    shades = SHADES if length >= 0 else MINUS
+    return shades[round(abs(length) * (len(shades) - 1))]
 
 
 def _fitting(size: tuple[int, int], width: int) -> tuple[int, int]:
@@ -456,17 +438,16 @@ def _half_blocks(pixels: Array) -> Text:
     return text
 
 
-MARKS: dict[type[Mark], Callable[[Any, int, bool], RenderableType]] = {
-    TokenRun: run_block,
-    Bars: bars_block,
-    Ranking: bars_block,
-    Picture: picture_block,
-    Heat: heat_block,
-    Matrix: matrix_block,
-    HeadColours: heads_block,
-    TableMark: table_block,
-    Lines: lines_block,
-    Scatter: scatter_block,
-    Reading: reading_block,
-    Dialogue: dialogue_block,
+MARKS: dict[type[marks.Mark], Callable[[Any, int, bool], RenderableType]] = {
+    marks.TokenRun: run_block,
+    marks.Bars: bars_block,
+    marks.Picture: picture_block,
+    marks.Heat: heat_block,
+    marks.Matrix: matrix_block,
+    marks.HeadColours: heads_block,
+    marks.TableMark: table_block,
+    marks.Lines: lines_block,
+    marks.Scatter: scatter_block,
+    marks.Reading: reading_block,
+    marks.Dialogue: dialogue_block,
 }

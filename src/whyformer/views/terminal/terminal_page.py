@@ -16,22 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from whyformer.brief import as_symbols
+from whyformer.views import marks
 from whyformer.views.header import legend_words
-from whyformer.views.marks import (
-    PAIR,
-    Bars,
-    Dialogue,
-    HeadColours,
-    Heat,
-    Lines,
-    Mark,
-    Matrix,
-    Picture,
-    Ranking,
-    Reading,
-    Scale,
-    TokenRun,
-)
 from whyformer.views.scales import colour, hexadecimal
 from whyformer.views.terminal.blocks import MARKS, MINUS, SHADES, cut, matrix_width, narrowest_lines
 from whyformer.views.view import STRIPED, Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
@@ -99,8 +85,7 @@ def plain(renderable: RenderableType, width: int = 80) -> str:
 
 
 class _Harmless:
-    """What rich is about to print, with symbols for characters that would steer the terminal: the border that all
-    pictures and lists pass, whoever wrote the texts, labels and names in them."""
+    """What rich is about to print, with symbols for characters that would steer the terminal."""
 
     def __init__(self, renderable: RenderableType) -> None:
         self.renderable = renderable
@@ -149,22 +134,20 @@ class _Draw:
         parts: list[RenderableType] = [
             Rule(Text(cut(view.title, self.width - 6), style="bold"), align="left", style="dim")
         ]
-        told_first = bool(view.details)  # the answer, which the rest is about
-        header: list[RenderableType] = [self.facts(view.facts, bold=told_first), ""] if view.facts else []
-        if not view.words_first:
-            parts += header
+        # With details, the facts are the answer, which the rest is about.
+        header: list[RenderableType] = [self.facts(view.facts, bold=bool(view.details)), ""] if view.facts else []
+        parts += [] if view.words_first else header
         fitting = max(1, min(view.columns, (self.width + 2) // (self.narrowest(view) + 2)))
         for row in rows_of(self.worth_drawing(view.panels), fitting):
             parts += [self.row(row, 1 if row[0].wide else fitting), ""]
-        if view.legends and any(isinstance(mark, Matrix) and not mark.numbers for mark in view.marks):
+        if view.legends and any(isinstance(mark, marks.Matrix) and not mark.numbers for mark in view.marks):
             parts += [*map(self.legend, view.legends), ""]
         if caption:
             for striped, arrowed in zip(STRIPED[::-1], ARROWED[::-1], strict=True):
                 caption = caption.replace(striped, arrowed)
             words = caption if self.coloured else _without_colours(caption, view)
             parts += [Text(words, style="dim"), ""]
-        if view.words_first:
-            parts += header
+        parts += header if view.words_first else []
         if view.details:
             parts += [*self.details(view.details), ""]
         if view.doubts:
@@ -172,7 +155,7 @@ class _Draw:
             parts += [*(Padding(Text(f"- {doubt}"), (0, 0, 0, 2)) for doubt in view.doubts), ""]
         return parts
 
-    def legend(self, scale: Scale) -> Text:
+    def legend(self, scale: marks.Scale) -> Text:
         """What shades and colours of maps stand for; texts and bars have their numbers beside them."""
         words = f" {legend_words(scale, '  ')}"
         if not self.coloured:
@@ -185,29 +168,29 @@ class _Draw:
     def worth_drawing(self, panels: Sequence[Panel]) -> list[Panel]:
         """In so few pixels smooth heat looks like the grid, and without colours there is no picture."""
 
-        def repeats(mark: Mark) -> bool:
-            if isinstance(mark, Picture):
+        def repeats(mark: marks.Mark) -> bool:
+            if isinstance(mark, marks.Picture):
                 return not self.coloured
-            return isinstance(mark, Heat) and mark.interpolation == "nearest" and not mark.fine
+            return isinstance(mark, marks.Heat) and mark.interpolation == "nearest" and not mark.fine
 
         return [p for p in panels if not p.marks or not all(repeats(m) for m in p.marks)]
 
     def narrowest(self, view: View) -> int:
-        marks = [m for p in view.panels for m in p.marks if not p.wide]
-        curves = [narrowest_lines(m) for m in marks if isinstance(m, Lines)]
+        beside = [m for p in view.panels for m in p.marks if not p.wide]
+        curves = [narrowest_lines(m) for m in beside if isinstance(m, marks.Lines)]
         if curves:
             return max(curves)
-        if all(isinstance(m, Matrix) and m.small for m in marks):
+        if all(isinstance(m, marks.Matrix) and m.small for m in beside):
             return 8
-        maps = [matrix_width(m) for m in marks if isinstance(m, Matrix) and not m.small]
+        maps = [matrix_width(m) for m in beside if isinstance(m, marks.Matrix) and not m.small]
         if maps:
             return min(self.width, max(24, *maps))
-        if any(isinstance(m, Heat) for m in marks):
+        if any(isinstance(m, marks.Heat) for m in beside):
             return NARROWEST_PATCHES
-        bars = [b for m in marks if isinstance(m, (Ranking, Bars)) for b in m.bars]
-        if any(PAIR in b.label for b in bars):
+        bars = [b for m in beside if isinstance(m, marks.Bars) for b in m.bars]
+        if any(marks.PAIR in b.label for b in bars):
             return NARROWEST_PAIRS
-        return NARROWEST if bars or any(isinstance(m, TokenRun) for m in marks) else 24
+        return NARROWEST if bars or any(isinstance(m, marks.TokenRun) for m in beside) else 24
 
     def facts(self, facts: Sequence[Fact], style: str = "dim", bold: bool = False) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -240,19 +223,16 @@ class _Draw:
             parts.append(Text(panel.title, style="bold" if self.coloured else ""))
         small = [panel.note, *(f.value for f in panel.facts if f.name in {"options", "cost"})]
         parts += [Text(line, style="dim") for line in small if line]
-        for mark in panel.marks:
-            parts.append(MARKS[type(mark)](mark, width, self.coloured))
-        for doubt in panel.doubts:
-            parts.append(Text(f"! {doubt}", style="yellow" if self.coloured else ""))
+        parts += [MARKS[type(mark)](mark, width, self.coloured) for mark in panel.marks]
+        parts += [Text(f"! {doubt}", style="yellow" if self.coloured else "") for doubt in panel.doubts]
         return Group(*parts)
 
 
 def _without_colours(caption: str, view: View) -> str:
     """What the caption says of colours, said of blocks."""
-    marks = view.marks
-    words = BLOCK_WORDS if any(isinstance(m, (TokenRun, Reading, Dialogue)) for m in marks) else BAR_WORDS
-    shaded = any(isinstance(m, (Heat, Matrix, HeadColours)) for m in marks)
-    if shaded and not any(isinstance(m, Dialogue) for m in marks):
+    kinds = {type(mark) for mark in view.marks}
+    words = BLOCK_WORDS if kinds & {marks.TokenRun, marks.Reading, marks.Dialogue} else BAR_WORDS
+    if kinds & {marks.Heat, marks.Matrix, marks.HeadColours} and marks.Dialogue not in kinds:
         words = SHADE_WORDS
     for colour_words, other_words in words.items():
         caption = caption.replace(colour_words, other_words)
