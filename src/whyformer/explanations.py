@@ -124,7 +124,7 @@ def explanations(
                 errors=None if errors_BN is None else errors_BN[row, keep_N],
                 interactions=None if attribution.interactions is None else attribution.interactions[row],
                 cost=costs[row],
-                picture=run.modality.picture(run.batch, row) if run.modality.pictured and run.batch.raw else None,
+                picture=run.modality.picture(run.batch, row) if run.batch.raw else None,
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks=known,
                 warnings=(*warnings, *notes, *_doubts(run, row, scores, share_B)),

@@ -1,4 +1,4 @@
-"""Answers among several: a span of a text that answers a question, one of several choices."""
+"""Extractive question answering and multiple choice: which answer is explained."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes
 from whyformer.results.types import Choice, Target
 from whyformer.targets import logits_of
 
-NEXT_SPANS = 8  # answers among which one is looked for that reads otherwise than the best
-LONGEST = 15  # tokens of an answer that the model gives by itself, as transformers' pipeline had it
-ABSENT = -1e4  # the logit of a token that is none; finite, so that its gradient is
+NEXT_SPANS = 8  # answers among which the next best of another text is looked for
+LONGEST = 15  # tokens of a predicted answer, as in transformers' pipeline
+ABSENT = -1e4  # the logit of padding; finite, so that its gradient is
 ALIKE = 1e-3  # of the largest logit: how far a choice alone may be from the same choice among the others
-
-
-# An answer in the text
 
 
 class SpanInput(LocatedInput):
@@ -64,11 +61,10 @@ class SpanInput(LocatedInput):
         value_B1: Tensor = chosen_B2.sum(1, keepdim=True)
         if scalar == "logit":
             return value_B1
-        assert batch.keep_BN is not None
-        all_BN2 = output.masked_fill(~batch.keep_BN[:, :, None], ABSENT)
+        all_BN2 = output.masked_fill(~batch.real_BN[:, :, None], ABSENT)
         others_BN2 = all_BN2.scatter(1, places_B2[:, None], ABSENT)
         total_B2, rest_B2 = all_BN2.logsumexp(1), others_BN2.logsumexp(1)
-        # Another start with any end, or this start with another end; of one of the two, another place.
+        # Another start with any end, or this start with another end; if only one is explained, another place.
         both_B = torch.logaddexp(rest_B2[:, 0] + total_B2[:, 1], chosen_B2[:, 0] + rest_B2[:, 1])
         other_B = torch.where(read_B2.all(1), both_B, (rest_B2 * read_B2).sum(1))
         return torch.cat([value_B1, other_B[:, None]], 1)
@@ -127,7 +123,7 @@ class SpanInput(LocatedInput):
         return facts
 
     def _context(self, batch: Batch, row: int) -> Tensor:
-        """(tokens,) those that an answer may be made of: the second text, or the last stretch without specials."""
+        """(tokens,) those that an answer may consist of: the second text, or the last stretch without specials."""
         facts = batch.encodings[row] if batch.encodings else {}
         if "sequence" in facts:
             return torch.tensor([sequence == 1 for sequence in facts["sequence"]])
@@ -142,7 +138,7 @@ class SpanInput(LocatedInput):
         return words_N & after_N
 
     def _answer(self, batch: Batch, row: int, start: int | None, end: int | None) -> Target:
-        """The target of a span, or of one end of it, named by its text."""
+        """Return the target of a span, or of one end of it, named by its text."""
         first, last = (start if start is not None else end), (end if end is not None else start)
         assert first is not None and last is not None
         facts = batch.encodings[row] if batch.encodings else {}
@@ -159,21 +155,21 @@ class SpanInput(LocatedInput):
     def _prediction(
         self, batch: Batch, row: int, logits_N2: Tensor, best: tuple[int, int], others: Sequence[tuple[int, int]]
     ) -> Target:
-        """The best answer, how likely the model finds it, and the next one that reads otherwise."""
+        """Return the best answer with its probability, and the next best one of another text."""
         likely_N2 = logits_N2.float().softmax(0)
-        said = self._answer(batch, row, *best)
-        named = ((self._answer(batch, row, *span).label, span) for span in others)
-        following = next(((label, span) for label, span in named if label != said.label), None)
-        probability = float(likely_N2[best[0], 0] * likely_N2[best[1], 1])
-        if following is None:
-            return replace(said, probability=probability)
-        label, (start, end) = following
-        return replace(
-            said, probability=probability, next=(Choice(1, label, float(likely_N2[start, 0] * likely_N2[end, 1])),)
-        )
+
+        def probability(span: tuple[int, int]) -> float:
+            return float(likely_N2[span[0], 0] * likely_N2[span[1], 1])
+
+        said = replace(self._answer(batch, row, *best), probability=probability(best))
+        for span in others:
+            label = self._answer(batch, row, *span).label
+            if label != said.label:
+                return replace(said, next=(Choice(1, label, probability(span)),))
+        return said
 
     def _spans_of(self, batch: Batch, row: int, answer: str) -> list[tuple[int, int]]:
-        """First and last token of every place where the answer stands in the context."""
+        """Return first and last token of every occurrence of the answer in the context."""
         facts = batch.encodings[row] if batch.encodings else {}
         within = self._context(batch, row).nonzero()[:, 0].tolist()
         if "context" in facts:
@@ -191,26 +187,23 @@ class SpanInput(LocatedInput):
         return results
 
     def _same_tokens(self, batch: Batch, row: int, within: list[int], answer: str) -> list[tuple[int, int]]:
-        """The same of tensors: where the answer's tokens stand in a row."""
-        ids, tokenizer = self.real_ids(batch, row), self._tokenizer()
-        spellings = [
-            processed(tokenizer, text, add_special_tokens=False)["input_ids"] for text in (answer, f" {answer}")
-        ]
-        return [
-            (i, i + len(spelling) - 1)
-            for spelling in spellings
-            for i in within
-            if spelling and ids[i : i + len(spelling)] == list(spelling)
-        ]
+        """Return the same for tensors: where the answer's tokens are in a row."""
+        ids, places = self.real_ids(batch, row), []
+        for text in (answer, f" {answer}"):
+            spelling = list(processed(self._tokenizer(), text, add_special_tokens=False)["input_ids"])
+            places += [
+                (i, i + len(spelling) - 1) for i in within if spelling and ids[i : i + len(spelling)] == spelling
+            ]
+        return places
 
 
 def _best_spans(logits_N2: Tensor, within_N: Tensor) -> list[tuple[int, int]]:
-    """Start and end, in this order, with the largest sums: the best first."""
+    """Return the spans (start, end) with the largest sums, the best first."""
     count = len(logits_N2)
     sums_NN = logits_N2[:, None, 0] + logits_N2[None, :, 1]
     allowed_NN = torch.ones(count, count, dtype=torch.bool).triu().tril(LONGEST - 1)
     sums_NN = sums_NN.masked_fill(~(allowed_NN & within_N[:, None] & within_N[None]), -torch.inf)
-    best = [int(sums_NN.argmax())]  # of sums that are equal the first, as before it was one of several
+    best = [int(sums_NN.argmax())]  # the first of equal sums; topk may return another
     possible = int(sums_NN.isfinite().sum())
     best += [i for i in sums_NN.flatten().topk(min(NEXT_SPANS, possible or 1)).indices.tolist() if i != best[0]]
     return [(flat // count, flat % count) for flat in best]
@@ -221,17 +214,14 @@ def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
     return [(start, start + len(part)) for start in starts]
 
 
-# One of several continuations
-
-
 class ChoiceInput(LocatedInput):
     """Multiple choice, (prompt, [choice, …]): the logit of one choice, over the tokens of the prompt and of it.
 
-    The model reads every choice by itself, so one is explained without the others.
+    The model reads every choice by itself, so one is explained without the others. Tensors are (inputs, choices,
+    tokens) until a choice is made.
     """
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
-        """Tensors are (inputs, choices, tokens) until a choice is made."""
         for one in raw:
             if not (isinstance(one, (tuple, list)) and len(one) == 2 and isinstance(one[1], (tuple, list)) and one[1]):
                 raise BadInput(
@@ -241,24 +231,15 @@ class ChoiceInput(LocatedInput):
         flat = super().encode([(prompt, choice) for prompt, choices in raw for choice in choices])
         counts = [len(choices) for _, choices in raw]
         first = [sum(counts[:i]) for i in range(len(counts))]
-        # Inputs with fewer choices repeat their first, which nobody looks at.
-        index = torch.tensor(
-            [[f + (c if c < n else 0) for c in range(max(counts))] for f, n in zip(first, counts, strict=True)]
-        )
-        assert flat.keep_BN is not None
-        return Batch(
-            {name: tensor[index.to(tensor.device)] for name, tensor in flat.tensors.items()},
-            keep_BN=flat.keep_BN[index.to(flat.keep_BN.device)],
-            raw=tuple(raw),
-            encodings=tuple(
-                {
-                    "choices": [str(choice) for choice in choices],
-                    "each": flat.encodings[f : f + n],
-                    "notes": flat.warnings[f : f + n],
-                }
-                for (_, choices), f, n in zip(raw, first, counts, strict=True)
-            ),
-        )
+        # Inputs with fewer choices repeat their first one, which is not read.
+        rows = [[f + (c if c < n else 0) for c in range(max(counts))] for f, n in zip(first, counts, strict=True)]
+        index = torch.tensor(rows, device=flat.real_BN.device)
+        facts = []
+        for (_, choices), f, n in zip(raw, first, counts, strict=True):
+            names = [str(choice) for choice in choices]
+            facts.append({"choices": names, "each": flat.encodings[f : f + n], "notes": flat.warnings[f : f + n]})
+        tensors = {name: tensor[index] for name, tensor in flat.tensors.items()}
+        return Batch(tensors, keep_BN=flat.real_BN[index], raw=tuple(raw), encodings=tuple(facts))
 
     def adopt(self, tensors: Any) -> Batch:
         named = named_tensors(tensors, self.parameters)
@@ -267,12 +248,11 @@ class ChoiceInput(LocatedInput):
         if len(ids) != 3:
             return super().adopt(tensors)
         flat = super().adopt({k: v.flatten(0, 1) if isinstance(v, Tensor) else v for k, v in named.items()})
-        assert flat.keep_BN is not None
         each = [flat.encodings[i : i + ids[1]] for i in range(0, len(flat.encodings), ids[1])]
         names = [f"choice {i}" for i in range(ids[1])]
         return Batch(
             {k: v.unflatten(0, ids[:2]) for k, v in flat.tensors.items()},
-            keep_BN=flat.keep_BN.unflatten(0, ids[:2]),
+            keep_BN=flat.real_BN.unflatten(0, ids[:2]),
             encodings=tuple({"choices": names, "each": facts, "notes": ((),) * ids[1]} for facts in each),
             constants=flat.constants,
         )
@@ -294,7 +274,6 @@ class ChoiceInput(LocatedInput):
     def located(self, batch: Batch, target: Any) -> Batch:
         if batch.tensors[self.main].ndim == 2:  # a choice was made
             return batch
-        assert batch.keep_BN is not None
         chosen, aims, predictions = [], [], []
         for row, want in enumerate(each_of(target, batch.size)):
             names = batch.encodings[row]["choices"]
@@ -305,7 +284,10 @@ class ChoiceInput(LocatedInput):
             best = int(logits.argmax())
             chosen.append(_choice(want, names, best))
             aims.append(Target(0, names[chosen[-1]]))
-            predictions.append(_chosen_first(names, logits.float().softmax(0).tolist(), best))
+            likely = logits.float().softmax(0).tolist()
+            order = sorted((i for i in range(len(names)) if i != best), key=lambda i: -likely[i])
+            others = tuple(Choice(i, names[i], likely[i]) for i in order)
+            predictions.append(Target(0, names[best], probability=likely[best], next=others))
             if not row:
                 alone = logits_of(self.call(replace(batch, tensors={k: v[:, best] for k, v in tensors.items()})))
                 if float((alone - logits[best]).abs().max()) > ALIKE * float(logits.abs().max()):
@@ -314,7 +296,7 @@ class ChoiceInput(LocatedInput):
                         "each other, and the logit of one cannot be explained by its own tokens."
                     )
         rows = list(range(batch.size))
-        keep_BN = batch.keep_BN[rows, chosen]
+        keep_BN = batch.real_BN[rows, chosen]
         used = keep_BN.any(0)
         facts = [batch.encodings[row] for row in rows]
         return replace(
@@ -330,17 +312,10 @@ class ChoiceInput(LocatedInput):
 
     @staticmethod
     def _cut(facts: dict[str, Any], used_N: Tensor) -> dict[str, Any]:
-        """Facts of a user's own ids count padding, too."""
+        """Cut facts of a user's own ids, which count padding."""
         if len(facts["ids"]) != len(used_N):
             return facts
         return facts | {"ids": [i for i, used in zip(facts["ids"], used_N.tolist(), strict=True) if used]}
-
-
-def _chosen_first(names: list[str], likely: list[float], best: int) -> Target:
-    """The likeliest choice, and those that follow."""
-    order = sorted((i for i in range(len(names)) if i != best), key=lambda i: -likely[i])
-    others = tuple(Choice(i, names[i], likely[i]) for i in order)
-    return Target(0, names[best], probability=likely[best], next=others)
 
 
 def _choice(want: Any, names: list[str], best: int) -> int:

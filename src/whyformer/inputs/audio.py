@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import wave
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Real
@@ -22,40 +22,36 @@ from whyformer.files.paths import readable_file
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.processing import processed
-from whyformer.inputs.stream_inputs import StreamInput
+from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.loan.borrow import borrowed, known_about
 from whyformer.results.types import Units
 
-# Where time and frequency lie in a tensor of sound: found by changing slices of it, and by which positions move.
+# The axes of time and frequency are found by changing slices of the tensor, and by which positions change then.
 
 Grid = tuple[int, int]
 
-MOVED = 0.1  # of the largest change: a position that moves less does not hold the slice
-ALL_OF_THEM = 0.75  # a slice that moves so many positions is no step: a band of mel reaches every frame
+MOVED = 0.1  # of the largest change: a position that changes less does not hold the slice
+ALL_OF_THEM = 0.75  # a slice that changes so many positions is not a step: a band of mel reaches every frame
 
 
 @dataclass(frozen=True)
 class SoundLayout:
-    """Axes are those of one input, without the batch axis. ``positions``: that the first attention runs over.
-
-    bands: the axis of frequencies, where patches cut it, too (AST). grid: rows of bands by columns of steps in time,
-    in the order of positions. added: positions that the model brings itself, whatever is heard ([CLS], [DIST]).
-    """
+    """The axes of one input's tensor, without the batch axis."""
 
     time: int
-    positions: int
-    bands: int | None = None
-    grid: Grid | None = None
-    added: frozenset[int] = frozenset()
+    positions: int  # of the first attention
+    bands: int | None = None  # the axis of frequencies, if patches divide it, too (AST)
+    grid: Grid | None = None  # rows of bands by columns of steps in time, in the order of positions
+    added: frozenset[int] = frozenset()  # positions of the model's own ([CLS], [DIST])
 
     @property
     def unplaced(self) -> bool:
-        """Positions hold time and frequency, and which of them hold which is not known."""
+        """Whether positions hold time and frequency in an unknown order."""
         return self.bands is not None and self.grid is None
 
 
 def likely_time(shape: torch.Size, bands: int | None) -> int:
-    """The axis that is not as long as there are bands; else the longest."""
+    """Return the axis whose length is not the number of bands; else the longest."""
     others = [axis for axis, size in enumerate(shape) if size != bands] if bands in shape else []
     return max(others or range(len(shape)), key=lambda axis: (shape[axis], axis))
 
@@ -63,10 +59,10 @@ def likely_time(shape: torch.Size, bands: int | None) -> int:
 def layout_of(
     sound: Tensor, values_at: Callable[[Tensor], Tensor], grid: Grid | None, bands: int | None
 ) -> SoundLayout:
-    """Of one input's tensor (without the batch axis), by 4 passes.
+    """Find the layout of one input's tensor (without the batch axis) in 4 passes.
 
-    values_at: (positions, numbers) what the first attention reads with another tensor. grid: of the model's patch
-    embedding, if it has one. bands: how many frequencies there are, where it is said.
+    values_at: (positions, numbers) the values of the first attention with another tensor. grid: of the model's patch
+    embedding, if it has one. bands: the number of frequencies, where it is known.
     """
     before = values_at(sound)
     length, other = len(before), _other(sound)
@@ -86,7 +82,7 @@ def layout_of(
         alone = min(axes, key=lambda axis: (share[axis], axis != likely), default=likely)
         return SoundLayout(alone if split else likely, length, added=added)
     bands_axis = next(axis for axis in split if axis != likely)
-    # Steps of time along the rows of a grid: those that one step moves stand in the same columns.
+    # Where time runs along the rows of the grid, the positions that one step changes are in the same columns.
     if grid is None or grid[0] * grid[1] != length - len(added):
         return SoundLayout(likely, length, bands_axis, None, added)
     order = {position: i for i, position in enumerate(p for p in range(length) if p not in added)}
@@ -97,7 +93,7 @@ def layout_of(
 
 
 def _other(sound: Tensor) -> Tensor:
-    """As far away from every number, up or down at random: a constant is taken away where models normalise."""
+    """Shift every number up or down at random: a constant shift would be undone where models normalise."""
     up = torch.rand(sound.shape, generator=torch.Generator().manual_seed(0)).to(sound.device) > 0.5
     return sound + torch.where(up, 1.0, -1.0).to(sound) * sound.std(correction=0).clamp_min(1e-3)
 
@@ -111,11 +107,7 @@ WAVE = 240  # steps of a waveform that is drawn
 
 
 class AudioInput(Modality):
-    """One clip per input; units are the frames the model attends over, labelled with their time where it is known.
-
-    Where the model cuts a spectrogram into patches (AST), units are patches of time and frequency. Which axis of a
-    spectrogram is time is found by running the model (spectrogram.py).
-    """
+    """One clip per input; units are frames, labelled with their time, or patches of time and frequency (AST)."""
 
     stream = "audio"
 
@@ -150,17 +142,15 @@ class AudioInput(Modality):
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
-        if self.main not in batch.tensors:
-            raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
+        self.require_main(batch)
         return batch
 
     # Time and frequency
 
     def _bands(self) -> int | None:
-        """How many frequencies a spectrogram has, where the model or its processor says so."""
-        config = getattr(self.model, "config", None)
+        """Return the number of frequencies of a spectrogram, from the config or the processor."""
         names = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
-        counts = [getattr(config, name, None) for name in names] + [getattr(self._extractor, "num_mel_bins", None)]
+        counts = [getattr(self.config, name, None) for name in names] + [getattr(self._extractor, "num_mel_bins", None)]
         return next((int(count) for count in counts if isinstance(count, int)), None)
 
     def settle(self, one: Batch, grid: Grid | None) -> int:
@@ -186,7 +176,7 @@ class AudioInput(Modality):
         return ("where time lies", self.main, tuple(batch.tensors[self.main].shape[1:]))
 
     def layout(self, batch: Batch, length: int | None = None) -> SoundLayout:
-        """Where time lies in the tensor. Of a model whose attention is not seen, what its shape makes likely."""
+        """Return the layout that was found; without it, the likely one by the shape of the tensor."""
         layout: SoundLayout | None = known_about(self.model).get(self._key(batch))
         if layout is not None and length in (None, layout.positions):
             return layout
@@ -201,7 +191,7 @@ class AudioInput(Modality):
         return numbers.ndim == 3 and layout.time == 0 and numbers.shape[1] == length and layout.bands is None
 
     def _seconds(self, batch: Batch) -> float | None:
-        """Of one sample, or one step of a spectrogram."""
+        """Return the seconds of one sample, or of one step of a spectrogram."""
         rate = getattr(self._extractor, "sampling_rate", None)
         hop = 1 if batch.tensors[self.main].ndim == 2 else getattr(self._extractor, "hop_length", None)
         return None if rate is None or hop is None else float(hop / rate)
@@ -211,7 +201,7 @@ class AudioInput(Modality):
         for row, keep in enumerate(self.keep(batch, length, front)):
             added = [position in layout.added for position in keep.nonzero()[:, 0].tolist()]
             parts = iter(self._labels(batch, row, layout, added.count(False)))
-            names = iter(_own_names(added.count(True)))
+            names = iter(["[CLS]", "[DIST]", *(f"[EXTRA{i}]" for i in range(2, len(added)))])  # as AST calls them
             labels = tuple(next(names) if special else next(parts) for special in added)
             units = Units(labels, tuple(added), (self.stream,) * len(added))
             if layout.grid is not None:
@@ -224,7 +214,7 @@ class AudioInput(Modality):
         return result
 
     def _heard(self, batch: Batch, row: int) -> dict[str, Any]:
-        """How long the clip is that frames are cut from, and how loud; what a spectrogram adds at its end is silent."""
+        """Return the length of the clip in seconds, and its loudness; what a spectrogram appends is silent."""
         seconds = self._seconds(batch)
         if seconds is None:
             return {}
@@ -245,31 +235,25 @@ class AudioInput(Modality):
             times = [f"frame {start}" for start in list(starts)[:steps]]
         else:
             size = batch.tensors[self.main].shape[1 + layout.time]
-            times = [f"{i * size * seconds / self._steps_in_all(batch, row, steps):.2f}s" for i in range(steps)]
+            # How many steps there would be if padding at the end had some, too.
+            in_all = steps * size / max(1, self.edges(batch, row, 1)[-1])
+            times = [f"{i * size * seconds / in_all:.2f}s" for i in range(steps)]
         if layout.grid is None:
             return times
         bands = _edges(batch.tensors[self.main].shape[1 + (layout.bands or 0)], layout.grid[0])
         return [f"{time} mel {low}–{high - 1}" for low, high in pairwise(bands) for time in times]
 
-    def _steps_in_all(self, batch: Batch, row: int, steps: int) -> float:
-        """How many there would be without padding at the end."""
-        size = batch.tensors[self.main].shape[1 + self.layout(batch).time]
-        return steps * size / max(1, self.edges(batch, row, 1)[-1])
-
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        """(B, length) frames that hold sound, where the model knows how samples become frames."""
+        """(B, length) frames that hold sound, where the model can convert a mask of samples."""
         keep = torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
         mask = batch.tensors.get("attention_mask")
         if mask is not None and mask.shape == keep.shape:
             return mask.bool()
-        reduce = next(
-            (m._get_feature_vector_attention_mask for m in self.model.modules()
-             if callable(getattr(m, "_get_feature_vector_attention_mask", None))),
-            None,
-        )  # fmt: skip
+        converters = (getattr(m, "_get_feature_vector_attention_mask", None) for m in self.model.modules())
+        reduce: Any = next(filter(callable, converters), None)
         if mask is None or reduce is None:
             return keep
-        reduced: Tensor = reduce(length, mask)  # type: ignore[operator]
+        reduced: Tensor = reduce(length, mask)
         return reduced.bool()
 
     # Silence
@@ -291,14 +275,14 @@ class AudioInput(Modality):
         return batch.select([row] * len(units)).with_tensors(**{self.main: changed})
 
     def silence(self, batch: Batch, row: int, sound: Tensor, replacement: str) -> Tensor:
-        """Nothing, or the clip's mean over time, in a shape that expands to one clip's."""
+        """Return zeros, or the clip's mean over time, in a shape that expands to one clip's."""
         time = self.layout(batch).time
         heard = sound.narrow(time, 0, self.edges(batch, row, 1)[-1])
         mean = heard.mean(time, keepdim=True)
         return mean if replacement == "mean" else torch.zeros_like(mean)
 
     def regions(self, batch: Batch, row: int, units: Units) -> list[tuple[slice, ...] | None]:
-        """The part of one clip's tensor that each unit covers; None for a token that the model brings itself."""
+        """Return the part of one clip's tensor that each unit covers; None for the model's own tokens."""
         layout = self.layout(batch)
         if layout.unplaced:
             raise NotOffered(
@@ -322,13 +306,11 @@ class AudioInput(Modality):
         each = iter(parts)
         return [None if special else next(each) for special in units.special]
 
-    def stream_inputs(
-        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
-    ) -> list[StreamInput]:
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         return [Frames(placed, stream, self, layout[stream])]
 
     def edges(self, batch: Batch, row: int, count: int) -> list[int]:
-        """Where each of ``count`` frames of one clip begins, in samples or columns, and where the last one ends."""
+        """Return where each of ``count`` frames of one clip begins, in samples or columns, and the last one ends."""
         samples = batch.tensors[self.main].shape[1 + self.layout(batch).time]
         mask = batch.tensors.get("attention_mask")
         real = int(mask[row].sum()) if mask is not None and mask.shape[1] == samples else samples
@@ -336,7 +318,7 @@ class AudioInput(Modality):
 
 
 def loudness(clip: np.ndarray[Any, Any], samples: int) -> tuple[float, ...]:
-    """The largest swing at WAVE even steps of so many samples, as a share of the largest of all."""
+    """Return the largest amplitude in each of WAVE even steps, as a share of the largest of all."""
     heard = np.zeros(max(1, samples), np.float32)
     part = np.abs(clip[: len(heard)])
     heard[: len(part)] = part
@@ -348,17 +330,8 @@ def _edges(size: int, count: int) -> list[int]:
     return [round(i * size / count) for i in range(count + 1)]
 
 
-def _own_names(count: int) -> list[str]:
-    """As AST and its kin call them."""
-    return ["[CLS]", "[DIST]", *(f"[EXTRA{i}]" for i in range(2, count))][:count]
-
-
 class Frames(StreamInput):
     """Sound: the samples, or columns of a spectrogram, that each frame covers."""
-
-    def __init__(self, placed: Placed, stream: str, part: AudioInput, positions: slice) -> None:
-        super().__init__(placed, stream, part.main, positions)
-        self.part = part
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         zero = numbers.new_zeros(())
@@ -383,7 +356,7 @@ class Frames(StreamInput):
 
 
 def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
-    """Mono float samples at ``rate``: an array, (array, rate), or the path of a .wav file."""
+    """Return mono float samples at ``rate`` of an array, (array, rate), or the path of a .wav file."""
     if isinstance(raw, (str, Path)):
         raw = _wav(readable_file(raw, "sound", "clip"))
     if isinstance(raw, tuple):

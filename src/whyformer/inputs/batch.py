@@ -23,18 +23,16 @@ from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.results.types import Target, Units
 from whyformer.targets import require_dense
 
-# Numbers of small tensors that Python asks about: token ids, and which positions are real.
-#
-# A GPU stops for every question, and what it was told stands in a row before it: asked in the middle of an explanation,
-# the answer comes when all of that is done. So each tensor is fetched once, as long as nobody writes to it.
+# Small tensors that Python reads: token ids, and which positions are real. Reading one from a GPU waits for all work in
+# its queue, so each tensor is copied to the CPU once, as long as nothing is written to it.
 
-AT_HAND = {"cpu"}  # devices that answer at once
-_COPIES = WeakIdKeyDictionary()  # by tensor: how often it had been written to, and its numbers
+AT_HAND = {"cpu"}  # devices that are read without waiting
+_COPIES = WeakIdKeyDictionary()  # by tensor: its version (number of writes) when it was copied, and the copy
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """The same numbers on the CPU."""
-    if tensor.device.type in AT_HAND or tensor.is_inference():  # writes to the latter are not counted
+    """Return the same numbers on the CPU."""
+    if tensor.device.type in AT_HAND or tensor.is_inference():  # inference tensors do not count writes
         return tensor.cpu()
     known = _COPIES.get(tensor)
     if known is None or known[0] != tensor._version:
@@ -44,7 +42,7 @@ def on_host(tensor: Tensor) -> Tensor:
 
 
 def all_real(*shape: int, device: torch.device) -> Tensor:
-    """A mask without padding, of which the CPU knows that."""
+    """Return an all-true mask, known on the host."""
     mask = torch.ones(*shape, dtype=torch.bool, device=device)
     if mask.device.type not in AT_HAND and not mask.is_inference():
         _COPIES[mask] = mask._version, torch.ones(*shape, dtype=torch.bool)
@@ -57,10 +55,10 @@ LABELS = ("label", "start_positions", "end_positions")  # read for a loss, not f
 
 
 def axes_along(name: str, tensor: Tensor, width: int) -> tuple[int, ...]:
-    """The axes of an argument that have one entry per token.
+    """Return the axes of an argument that have one entry per token.
 
-    A mask or bias may have two of them, (B, N, N) or (B, 1, N, N). Other arguments have the tokens on their second
-    axis; of four axes and more that one holds the channels of a picture.
+    A mask or bias may have two of them, (B, N, N) or (B, 1, N, N). Other arguments of two or three axes have the tokens
+    on the second one.
     """
     if name.startswith("decoder_") or INPUT_STREAMS.get(name) in {"image", "audio"}:
         return ()  # of another length, though it may be the same by chance
@@ -80,17 +78,12 @@ def with_columns(tensors: Mapping[str, Tensor], width: int, columns_MK: Tensor) 
         columns, axes = columns_MK.to(tensor.device), axes_along(name, tensor, width)
         if axes == (1,):
             chosen[name] = tensor[0][columns]
-        elif axes:
-            chosen[name] = torch.stack([_selected(tensor[0], axes, row) for row in columns])
-        else:
-            chosen[name] = tensor[[0] * len(columns)]
+            continue
+        rows = [tensor[0]] * len(columns)
+        for axis in axes:
+            rows = [part.index_select(axis - 1, kept) for part, kept in zip(rows, columns, strict=True)]
+        chosen[name] = torch.stack(rows)
     return chosen
-
-
-def _selected(tensor: Tensor, axes: tuple[int, ...], columns: Tensor) -> Tensor:
-    for axis in axes:
-        tensor = tensor.index_select(axis - 1, columns)
-    return tensor
 
 
 def with_deleted(tensors: Mapping[str, Tensor], width: int, columns_MK: Tensor) -> dict[str, Tensor]:
@@ -111,10 +104,7 @@ def with_deleted(tensors: Mapping[str, Tensor], width: int, columns_MK: Tensor) 
 
 
 def pointers(tensors: Mapping[str, Tensor], main: str) -> tuple[str, ...]:
-    """Arguments of whole numbers up to the length, with another number of entries than there are tokens.
-
-    They may be positions in the text, such as the first and last token of a word, or its length.
-    """
+    """Return arguments that may hold positions in the text: whole numbers up to its length, but not one per token."""
     width = tensors[main].shape[1]
     return tuple(
         name
@@ -127,11 +117,14 @@ def pointers(tensors: Mapping[str, Tensor], main: str) -> tuple[str, ...]:
 
 
 Raw = Any
-SHOWN = {"warnings", "groups"}  # of a batch: what a user reads beside the numbers, and in which order
+SHOWN = {"warnings", "groups"}  # fields of a batch that change what is printed, not the numbers
+
+
+# Types of inputs, for type checkers. Pillow and pandas are extras, so their classes are described by protocols.
 
 
 class ImageLike(Protocol):
-    """A PIL image, to type checkers: Pillow is an extra."""
+    """A PIL image."""
 
     @property
     def size(self) -> tuple[int, int]: ...
@@ -141,19 +134,18 @@ class ImageLike(Protocol):
 
 
 class FrameLike(Protocol):
-    """Rows of a table (a DataFrame), to type checkers: pandas is an extra."""
+    """Rows of a table (a DataFrame)."""
 
     def iterrows(self) -> Any: ...
 
 
 class Column(Protocol):
-    """One row of a table or a column of texts (a Series), to type checkers."""
+    """One row of a table or a column of texts (a Series)."""
 
     def to_frame(self) -> Any: ...
 
 
-# What is given, to type checkers, which see neither the model nor how many axes an array has: an array is one picture
-# or one sound, and what a detector finds in a picture is not known to be several.
+# Type checkers see neither the model nor the number of axes: an array counts as one picture or one sound.
 Single = str | Path | ImageLike | np.ndarray[Any, Any]
 Paired = tuple[Any, str] | Mapping[str, object]  # a picture with a text; one row of a table
 Prompted = tuple[str, str]  # two texts that are compared or classified, or a prompt with its answer
@@ -164,12 +156,7 @@ Tensors = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Decoding:
-    """How an answer comes about, and as what it is explained.
-
-    generate: tokens that the model writes, or what ``model.generate`` is told. span: the answer as a whole, or a range
-    of its characters, in place of one explanation per token. choices: what the next token is chosen among. one_pass:
-    tokens share one gradient. seed: of an answer that is drawn.
-    """
+    """How a language model's answer is made and explained; the parameters of the same names of ``explain``."""
 
     generate: int | Mapping[str, Any] | None = None
     span: bool | tuple[int, int] = False
@@ -186,14 +173,14 @@ PLAIN = Decoding()
 
 @dataclass(frozen=True)
 class Continuation:
-    """Tokens that a language model says one after the other, from a position of its text on."""
+    """Consecutive tokens that a language model predicts, from a position of its text on."""
 
     tokens: tuple[int, ...]
-    start: int  # the position, among the real ones, after which the first of them is said
+    start: int  # the position, among the real ones, at which the first of them is predicted
     text: str = ""
 
     def moved(self, by: int) -> Continuation:
-        """The same after ``by`` more tokens."""
+        """Return the same tokens, ``by`` positions later."""
         return replace(self, start=self.start + by)
 
 
@@ -205,7 +192,7 @@ class Batch:
     keep_BN: Tensor | None = None  # real input positions
     raw: tuple[Raw, ...] = ()
     warnings: tuple[tuple[str, ...], ...] = ()
-    encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
+    encodings: tuple[Any, ...] = ()  # per input: facts of the tokenizer (offsets, words)
     constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
     positions: tuple[int, ...] = ()  # per input: the output position explained, where the modality chose it
     answers: tuple[Continuation, ...] = ()  # per input: what a language model is to say, explained as a whole
@@ -220,11 +207,17 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """How many inputs there are."""
+        """The number of inputs."""
         return next(iter(self.tensors.values())).shape[0]
 
+    @property
+    def real_BN(self) -> Tensor:
+        """``keep_BN`` of a batch that has one."""
+        assert self.keep_BN is not None
+        return self.keep_BN
+
     def beginning(self, length: int) -> Batch:
-        """One text cut to so many tokens, its last one included; itself, where that is not a matter of columns."""
+        """Cut one text to so many tokens, its last one included; return it whole where that is not possible."""
         keep_BN, tensors = self.keep_BN, self.tensors
         if keep_BN is None or self.size != 1 or any(t.shape[:2] != keep_BN.shape for t in tensors.values()):
             return self
@@ -243,41 +236,32 @@ class Batch:
         )
 
     def select(self, rows: Sequence[int] | slice) -> Batch:
-        """Some of the inputs, in the order asked for."""
+        """Return some of the inputs, in the given order."""
         index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
-
-        def pick(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(values[i] for i in index) if values else ()
-
+        # All fields but these hold a tuple with one entry per input, or an empty one.
+        others = {"tensors", "keep_BN", "constants", "shared", "reference_rows", "alone"}
+        each: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
+        chosen: dict[str, Any] = {k: tuple(values[i] for i in index) for k, values in each.items() if values}
         return replace(
             self,
             tensors={k: v[index] for k, v in self.tensors.items()},
             keep_BN=None if self.keep_BN is None else self.keep_BN[index],
-            raw=pick(self.raw),
-            warnings=pick(self.warnings),
-            encodings=pick(self.encodings),
-            positions=pick(self.positions),
-            answers=pick(self.answers),
-            trunks=pick(self.trunks),
             shared=None,
-            groups=pick(self.groups),
-            spans=pick(self.spans),
-            targets=pick(self.targets),
-            predictions=pick(self.predictions),
             reference_rows=0,
+            **chosen,
         )
 
     def contents(self) -> dict[str, Any]:
-        """All that the model is given and what is explained of it; for names of files."""
+        """Return all that the model is given and what is explained of it, for cache keys."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in SHOWN}
 
     def with_tensors(self, **tensors: Tensor) -> Batch:
-        """The same inputs with some tensors exchanged."""
+        """Return the same inputs with some tensors exchanged."""
         return replace(self, tensors=self.tensors | tensors, trunks=(), shared=None)
 
 
 class Placed(Protocol):
-    """A batch whose units stand at positions of the model's attention (whyformer.run has them)."""
+    """A batch with the positions of its units in the model's attention: the part of a Run that inputs read."""
 
     @property
     def batch(self) -> Batch: ...
@@ -303,7 +287,7 @@ def are_tensors(inputs: Any) -> bool:
         return True
     if isinstance(inputs, Mapping):
         return any(isinstance(v, Tensor) for v in inputs.values())
-    return isinstance(inputs, (tuple, list)) and bool(inputs) and any(isinstance(v, Tensor) for v in inputs)
+    return isinstance(inputs, (tuple, list)) and any(isinstance(v, Tensor) for v in inputs)
 
 
 def is_single(inputs: Any) -> bool:
@@ -314,9 +298,9 @@ def is_single(inputs: Any) -> bool:
 
 
 def as_list(inputs: Any) -> Any:
-    """A column of texts (a pandas Series, an array of strings) is a list of them, and so is an array of pictures.
+    """Turn a column of texts (a pandas Series, an array of strings) and an array of pictures into a list.
 
-    An array of numbers along one axis is one sound, along two or three one picture.
+    Other arrays of numbers are one sound (one axis) or one picture (two or three).
     """
     kind = getattr(getattr(inputs, "dtype", None), "kind", "")
     if kind and getattr(inputs, "ndim", 0) == 4:
@@ -341,7 +325,7 @@ def _is_missing(member: Any) -> bool:
 
 
 def encoded(modality: Encoder, raw: list[Raw]) -> Batch:
-    """What a modality makes of the inputs. Where one of several is to blame, the error says which."""
+    """Encode raw inputs; an error caused by one of several names that input."""
     try:
         return modality.encode(raw)
     except MissingProcessor:
@@ -354,7 +338,7 @@ def encoded(modality: Encoder, raw: list[Raw]) -> Batch:
 
 
 def _to_blame(modality: Encoder, raw: list[Raw], message: str) -> int | None:
-    """The first input that gives this error by itself, unless all do: then it is not the input."""
+    """Return the first input that raises this error by itself, unless all inputs do."""
     first, fine = None, False
     for place, one in enumerate(raw):
         try:
@@ -367,9 +351,9 @@ def _to_blame(modality: Encoder, raw: list[Raw], message: str) -> int | None:
     return None
 
 
-# The arguments of a model: their names, the tensors that a user gives for them, and what it raises when called.
+# The arguments of a model
 
-# What passes through the model's forward without being its doing.
+# Errors that pass through the model's forward without being raised by it.
 NOT_THE_MODELS = (WhyformerError, torch.OutOfMemoryError, OffPlan)
 _SIGNATURES: weakref.WeakKeyDictionary[Any, dict[str, inspect.Parameter]] = weakref.WeakKeyDictionary()
 
@@ -390,7 +374,7 @@ def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:
 def named_tensors(
     tensors: Mapping[str, Any] | Sequence[Any] | Tensor, parameters: Mapping[str, inspect.Parameter]
 ) -> dict[str, Any]:
-    """The user's own tensors by the names of the model's arguments."""
+    """Return the user's own tensors by the names of the model's arguments."""
     if isinstance(tensors, Mapping):
         return dict(tensors)
     if isinstance(tensors, Tensor):
@@ -401,7 +385,7 @@ def named_tensors(
 
 
 def require_dense_inputs(inputs: Mapping[Any, Any] | Sequence[Any] | Tensor) -> None:
-    """Refuse tensors that hold no ordinary numbers before anything reads them."""
+    """Raise for tensors that are not dense (sparse, nested, quantised), before anything reads them."""
     if isinstance(inputs, Tensor):
         parts: dict[str, Any] = {"the input": inputs}
     elif isinstance(inputs, Mapping):
@@ -414,7 +398,7 @@ def require_dense_inputs(inputs: Mapping[Any, Any] | Sequence[Any] | Tensor) -> 
 
 
 def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
-    """Nothing empty, NaN or infinite among the inputs, and no truth values but in masks."""
+    """Raise for inputs that are empty, NaN or infinite, and for booleans outside of masks."""
     for name, tensor in tensors.items():
         hides = "mask" in name or "padding" in name or "bias" in name
         if not tensor.numel():
@@ -433,7 +417,7 @@ def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
 
 
 def require_shown(name: str, keep_BN: Tensor) -> None:
-    """A mask of the model's own name that hides a whole input says the opposite of what it is taken for."""
+    """Raise if a mask hides a whole input: it probably means the opposite of what it is taken for."""
     hidden = (~keep_BN.any(1)).nonzero()[:, 0].tolist()
     if hidden and name == "attention_mask":
         raise BadInput(f"attention_mask hides every position of input {hidden[0]}: there is nothing to explain in it.")
@@ -445,9 +429,8 @@ def require_shown(name: str, keep_BN: Tensor) -> None:
 
 
 def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFailed:
-    """Whose code raised, on which input, and what to try."""
-    trace = traceback.extract_tb(error.__traceback__)
-    last = trace[-1]
+    """Return the error to raise when the model's forward failed: where, on which tensors, and what to try."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
     shapes = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in batch.tensors.items())
     name = type(model).__name__
     message = " ".join(str(error).split())
@@ -466,6 +449,6 @@ OTHERS = (
 
 
 def others_note(main: str, others: Sequence[str]) -> str:
-    """What every explanation has to say where numbers of the input are no units."""
+    """Return the remark for explanations of a model that reads more than its units."""
     many = len(others) > 1
     return OTHERS.format(others=listed(others, "and"), are="are" if many else "is", s="s" * many, main=main)

@@ -1,4 +1,4 @@
-"""Chats and parts of texts: messages written out by the template, words and sentences."""
+"""Chats written out by the tokenizer's template; words and sentences of a text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
 
-# Stretches of a text that are scored as one: its words, its sentences, or ranges of characters that someone chose.
+# Stretches of a text that are scored as one: words, sentences, or ranges of characters
 
 Span = tuple[int, int]  # first character, and the one after the last
 
 SIZES = ("token", "word", "sentence", "role")
 # A sentence ends at its mark, with what closes it, where a space or the end follows; CJK marks need no space.
 _END = re.compile(r"[.!?…]+[\"'”’)\]»]*(?=\s|$)|[。！？]+[”’」』）]*|\n+")
-# What is followed by a full stop without ending anything: titles, initials, enumerations, common abbreviations.
+# A full stop behind these does not end a sentence: titles, initials, enumerations, common abbreviations.
 _NO_END = re.compile(
     r"(?:\b(?:(?i:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|fig|eq|approx|pp?|ch|sec|vol|inc|ltd|co|u\.s|u\.k)|No)"
     r"|(?:^|\s)[A-Z]|(?:^|\n)\s*\d+)\.$"
@@ -28,12 +28,12 @@ _WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
 
 
 def words(text: str) -> list[Span]:
-    """Words and punctuation marks; spaces belong to none."""
+    """Return words and punctuation marks, without spaces."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
 def sentences(text: str) -> list[Span]:
-    """Sentences without the space around them; a line break ends one, too."""
+    """Return sentences without the space around them; a line break ends one, too."""
     spans, start, marks = [], 0, list(_END.finditer(text))
     # A small letter continues a sentence only if sentences of this text begin with capital ones.
     firsts = [_LETTER.search(text, place) for place in (0, *(mark.end() for mark in marks))]
@@ -46,25 +46,24 @@ def sentences(text: str) -> list[Span]:
         spans.append((start, mark.end()))
         start = mark.end()
     spans.append((start, len(text)))
-    return [span for span in (_stripped(text, *span) for span in spans) if span[0] < span[1]]
+    stripped = []
+    for start, end in spans:
+        part = text[start:end]
+        stripped.append((start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())))
+    return [span for span in stripped if span[0] < span[1]]
 
 
 def token_sentences(text: str, ends: Sequence[int]) -> tuple[Span, ...]:
-    """The tokens of each sentence, from where in the text all tokens but the last end; together they are all."""
+    """Return the tokens of each sentence. ends: where in the text all tokens but the last end."""
     bounds = [0, *ends, len(text)]
     groups = members(list(pairwise(bounds)), sentences(text))
     firsts = [0, *sorted(group[0] for group in groups if group)[1:], len(ends) + 1]
     return tuple(pairwise(firsts))
 
 
-def _stripped(text: str, start: int, end: int) -> Span:
-    part = text[start:end]
-    return start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
-
-
 def spans_of(text: str, units: str | Sequence[Any]) -> list[Span]:
-    """The stretches of a text that ``units`` names: "word", "sentence", or ranges of characters, checked."""
-    if units == "role":  # who says what does not stand in the text
+    """Return the stretches of a text that ``units`` names: "word", "sentence", or ranges of characters, checked."""
+    if units == "role":  # roles come from the chat, not from the text
         return []
     if isinstance(units, str):
         return words(text) if units == "word" else sentences(text)
@@ -84,7 +83,7 @@ def spans_of(text: str, units: str | Sequence[Any]) -> list[Span]:
 
 
 def members(tokens: Sequence[Span], spans: Sequence[Span]) -> list[list[int]]:
-    """Per stretch, the tokens in it: each token goes where most of its characters are, the first of equals."""
+    """Return the tokens of each stretch: a token belongs where most of its characters are, the first of equals."""
     groups: list[list[int]] = [[] for _ in spans]
     if not spans:
         return groups
@@ -97,13 +96,13 @@ def members(tokens: Sequence[Span], spans: Sequence[Span]) -> list[list[int]]:
     return groups
 
 
-TEMPLATE = "template"  # what stands around the messages: it has a role of its own, so that nothing is hidden
+TEMPLATE = "template"  # the role of what the template puts around messages
 MARK = "\ue000"  # for private use: no text has it
-Part = tuple[int, int, str]  # first character, the one after the last, and whose they are
+Part = tuple[int, int, str]  # first character, the one after the last, and their role
 
 
 class PromptText(str):
-    """A prompt as the model reads it, special tokens written out, and whose words its parts are."""
+    """A prompt as the model reads it, special tokens written out, with the roles of its parts."""
 
     parts: tuple[Part, ...]
 
@@ -117,16 +116,14 @@ class PromptText(str):
 
 
 def is_chat(inputs: Any) -> bool:
-    """Messages: dicts that say who says what."""
-    return isinstance(inputs, (list, tuple)) and bool(inputs) and all(_is_message(m) for m in inputs)
-
-
-def _is_message(message: Any) -> bool:
-    return isinstance(message, Mapping) and "role" in message and "content" in message
+    """Return whether the inputs are messages: dicts with role and content."""
+    if not isinstance(inputs, (list, tuple)) or not inputs:
+        return False
+    return all(isinstance(m, Mapping) and "role" in m and "content" in m for m in inputs)
 
 
 def prompt_of(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> PromptText | tuple[PromptText, str]:
-    """The prompt that a chat makes; with the answer, where the assistant has the last word: that is explained."""
+    """Write a chat out as a prompt; with the answer to explain, where the last message is the assistant's."""
     for number, message in enumerate(messages):
         if not isinstance(message["content"], str) or not isinstance(message["role"], str):
             kind = type(message["content"]).__name__
@@ -149,7 +146,7 @@ def prompt_of(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> PromptTe
 
 
 def _parts(text: str, messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[Part]:
-    """Where in the text each message stands. A template may strip them, and put something before the first."""
+    """Return where in the text each message is. A template may strip messages, and put text around them."""
     marked = [{**m, "content": f"{MARK}{number}{MARK}"} for number, m in enumerate(messages)]
     try:
         frame = tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True)
@@ -159,7 +156,7 @@ def _parts(text: str, messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> 
 
 
 def _between(text: str, frame: str, messages: Sequence[Mapping[str, Any]]) -> list[Part] | None:
-    """By what the template puts around messages, tried out with marks for them: a short one may stand in that, too."""
+    """Find messages by the text that the template puts around them. frame: the template filled with marks."""
     before, *rest = re.split(f"{MARK}([0-9]+){MARK}", frame)
     parts, start = [], len(before)
     for number, after in zip(rest[::2], rest[1::2], strict=True):
@@ -177,7 +174,7 @@ def _between(text: str, frame: str, messages: Sequence[Mapping[str, Any]]) -> li
 
 
 def _in_order(text: str, messages: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """By their words, each after the one before it."""
+    """Find messages by their own text, each after the one before it."""
     parts, start = [], 0
     for message in messages:
         content = str(message["content"]).strip()
@@ -190,7 +187,7 @@ def _in_order(text: str, messages: Sequence[Mapping[str, Any]]) -> list[Part]:
 
 
 def roles_of(tokens: Sequence[Span | None], parts: Sequence[Part]) -> list[str]:
-    """Whose each token is: of the part in which most of it stands, else the template's."""
+    """Return the role of each token: that of the part it overlaps with, else the template."""
     roles, here = [], 0
     for span in tokens:
         start, end = (0, 0) if span is None else (span[0], span[1])

@@ -1,7 +1,7 @@
-"""Checkpoint: a model by its folder or name, loaded as the class it was saved as, with its processor.
+"""Load a model and its processor by folder or name, as the class it was saved as.
 
-Code that comes with a model is not run unasked, and transformers is never left to ask: it would take the answer from
-standard input, where texts are read from.
+Code that comes with a model runs only if it is trusted. transformers must not prompt for that: it would read the answer
+from standard input, which may hold the texts to explain.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from whyformer.inputs.families import BOX_FEATURES
 HUB = " Give a folder written by save_pretrained(), or a name on the model hub."
 PAUSE = 1.0  # seconds before a name server is asked again
 LOAD_IT = "load the model by yourself with trust_remote_code=True, and pass that"
-PROCESSORS = {
-    "text": "AutoTokenizer",
-    "regions": "AutoTokenizer",
+PROCESSORS = dict.fromkeys(("text", "regions"), "AutoTokenizer") | {
     "image": "AutoImageProcessor",
     "pair": "AutoProcessor",
 }
-# What the files of a processor are called: a folder without any holds a model alone.
+# Files of a processor; a folder without any of them holds only a model.
 PROCESSOR_FILES = ("tokenizer*", "vocab*", "*.model", "preprocessor_config.json", "processor_config.json", "merges.txt")
 
 
@@ -46,7 +44,7 @@ class Checkpoint:
     called: str = "model"  # the parameter that named it
 
     def model(self, *, headless: bool = True, pickles: bool = True) -> Any:
-        """As the class it was saved as. ``pickles=False``: weights are read from safetensors files alone."""
+        """Load the model. ``pickles=False``: weights are read from safetensors files only."""
         transformers, name = _transformers(), self.name
         if is_file(path_of(name, self.called)):
             raise BadInput(f"{name!r} is a file: give the folder that save_pretrained() wrote.")
@@ -71,11 +69,11 @@ class Checkpoint:
 
     @cached_property
     def _places(self) -> dict[str, bool]:
-        """What every loader is told of places; without a network, that files of earlier downloads are all there is."""
+        """Options of every loader: without a network, only files of earlier downloads are used."""
         return {} if is_folder(Path(self.name)) or not hub_is_away() else {"local_files_only": True}
 
     def _class_of(self, config: Any, classes: list[str]) -> Any:
-        """The class of transformers that the config names; of the model's own code, the door that the config names."""
+        """Return the transformers class that the config names; for code of the model's own, its AutoModel class."""
         transformers = _transformers()
         kind = getattr(transformers, classes[0], None) if classes and isinstance(classes[0], str) else None
         if kind is not None:
@@ -92,14 +90,14 @@ class Checkpoint:
         return getattr(transformers, doors[0])
 
     def processor(self, auto: str, what: str) -> Any:
-        """What turns raw inputs into tensors, by the class of transformers that loads it."""
+        """Load a processor by the transformers class ``auto``."""
         with self._loading(f"the {what} of {self.name!r} could not be loaded"):
             return getattr(_transformers(), auto).from_pretrained(
                 self.name, trust_remote_code=self.trusted, **self._places
             )
 
     def sound_processor(self) -> Any:
-        """What turns samples into tensors, and the tokenizer where the folder has one."""
+        """Load the feature extractor, with the tokenizer where the folder has one."""
         processors = {"feature_extractor": self.processor("AutoFeatureExtractor", "feature extractor")}
         try:
             processors["tokenizer"] = self.processor("AutoTokenizer", "tokenizer")
@@ -110,7 +108,7 @@ class Checkpoint:
         return SimpleNamespace(**processors)
 
     def processor_of(self, model: Any) -> Any:
-        """The processor for what a model takes; None where there is none, or the folder holds a model alone."""
+        """Load the processor for what a model takes; None where the folder holds only a model."""
         folder, kind = Path(self.name), kind_of(model)
         if not kind or (is_folder(folder) and not any(next(folder.glob(name), None) for name in PROCESSOR_FILES)):
             return None
@@ -118,12 +116,12 @@ class Checkpoint:
 
     @property
     def pools_its_own_way(self) -> bool:
-        """Of a SentenceTransformer: the vector of a text is not the mean of its tokens'."""
+        """Whether this is a SentenceTransformer that does not mean-pool its tokens."""
         pooling = Path(self.name) / "1_Pooling" / "config.json"
         return is_file(pooling) and '"pooling_mode_mean_tokens": true' not in pooling.read_text(encoding="utf-8")
 
     def sentence_transformer(self) -> Any:
-        """As the library that wrote it loads it."""
+        """Load the model with the sentence_transformers library."""
         require("sentence_transformers", why=f"{self.name!r}, which pools its tokens in a way of its own,")
         from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
 
@@ -137,21 +135,22 @@ class Checkpoint:
 
     @contextmanager
     def _loading(self, trouble: str, advice: str = "") -> Iterator[None]:
-        """Whatever libraries say of a folder that cannot be loaded (cut off, damaged, of another kind), in one line."""
+        """Turn any error of the libraries (a damaged file, another kind of folder) into a BadInput of one line."""
         try:
             yield
         except Exception as error:
             if "trust_remote_code" in str(error):
                 raise self._code_of_its_own() from error
-            raise BadInput(f"{trouble}: {_first_line(error)}{advice}") from error
+            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise BadInput(f"{trouble}: {line.removesuffix('.')}.{advice}") from error
 
 
 class CodeOfItsOwn(BadInput):
-    """A model that is loaded by running code from its folder, which nobody has allowed."""
+    """The model is loaded by running code from its folder, which was not allowed."""
 
 
 def loaded(name: str | Path, processor: Any = None) -> tuple[Any, Any]:
-    """A model and its processor, unless one was given, for ``explain("folder", …)``."""
+    """Load a model, and its processor unless one was given, for ``explain("folder", …)``."""
     folder = path_of(name, "model").expanduser()
     if isinstance(name, Path) and not is_folder(folder) and not is_file(folder):
         raise BadInput(f"there is no folder {str(name)!r} to load a model from.")
@@ -165,9 +164,9 @@ def loaded(name: str | Path, processor: Any = None) -> tuple[Any, Any]:
 
 
 def hub_is_away() -> bool:
-    """The hub's name has no address, asked twice: there is no network. Behind a proxy only the proxy could tell.
+    """Return whether the hub's host name cannot be resolved (two attempts). Behind a proxy this is not checked.
 
-    transformers would ask six times for each file, which takes half a minute until it says so.
+    transformers would try six times for each file, which takes half a minute.
     """
     from huggingface_hub import constants
 
@@ -185,7 +184,7 @@ def hub_is_away() -> bool:
 
 
 def kind_of(model: Any) -> str:
-    """What a model takes, from the names of its arguments; "" if it is neither text, image nor sound."""
+    """Return what a model takes, from the names of its arguments; "" if it is neither text, image nor sound."""
     from whyformer.inputs.batch import signature_of  # imports torch, which ``--help`` does without
 
     names = set(signature_of(model))
@@ -201,7 +200,7 @@ def kind_of(model: Any) -> str:
 
 
 def is_image_model(model: Any) -> bool:
-    """Pictures are its main input."""
+    """Return whether pictures are the model's main input."""
     return getattr(model, "main_input_name", None) == "pixel_values"
 
 
@@ -210,8 +209,3 @@ def _transformers() -> Any:
     import transformers
 
     return transformers
-
-
-def _first_line(error: Exception) -> str:
-    line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return line if line.endswith(".") else line + "."

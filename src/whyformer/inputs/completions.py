@@ -1,4 +1,4 @@
-"""A completions server (vLLM, and all that speak as OpenAI's /v1/completions does) asked for log-probabilities."""
+"""A client of completions servers (vLLM and others with OpenAI's /v1/completions) that returns log-probabilities."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from whyformer.parameters import Count, Limits, NotEmpty, checked
 
 PAUSE = 0.5  # seconds before the second try, then twice as long each time
 LONGEST_PAUSE = 30.0
-BUSY = {408, 425, 429, 500, 502, 503, 504}  # statuses that may be other the next time
-NOT_THERE = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # and will not be, a moment later
+BUSY = {408, 425, 429, 500, 502, 503, 504}  # statuses that are tried again
+NOT_THERE = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # errors that are not
 NEEDED = (
     "Explaining needs the log-probabilities of tokens that are sent, in the reply to POST /v1/completions with "
     '"echo": true and "logprobs": 1. vLLM gives them; a model whose server does not has to be explained where it is.'
@@ -31,13 +31,12 @@ NEEDED = (
 
 
 class CompletionServer:
-    """A model behind a server: ``server(prompts, answers)`` are log-probabilities, so that it can be explained.
+    """A model behind a server: ``server(prompts, answers)`` returns log-probabilities, so that it can be explained.
 
-    url: where it listens, such as "http://localhost:8000". model: which of its models; None: the only one it has.
-    key: sent as a bearer token. timeout: seconds for one reply. parallel: requests at a time, of the batch_size that
-    explaining asks for together. retries: how often a busy server (429, 5xx) or a lost connection is tried again.
-    start: what is put before a text whose first token is the answer's (nothing is left of the prompt), since the first
-    token of a text has no log-probability.
+    url: its address, such as "http://localhost:8000". model: which of its models; None: the only one. key: sent as a
+    bearer token. timeout: seconds for one reply. parallel: requests at a time. retries: how often a busy server (429,
+    5xx) or a lost connection is tried again. start: put before an answer without a prompt, since the first token of a
+    text has no log-probability.
 
     >>> server = wf.CompletionServer("http://localhost:8000")  # vLLM, llama.cpp, …
     >>> wf.explain(server, ("The capital of France is", " Paris")).show()
@@ -74,25 +73,25 @@ class CompletionServer:
 
     @property
     def __name__(self) -> str:
-        """As a function's: what results and errors call it."""
+        """The name in results and errors, as that of a function."""
         return self._model or "CompletionServer"
 
     @property
     def identity(self) -> str:
-        """What tells its answers from those of others, in a cache."""
+        """The key of its answers in a cache."""
         return f"{self.url} {self.model}"
 
     @property
     def model(self) -> str | None:
-        """Which model answers; the server is asked where none was named. None: it names none itself."""
+        """The name of the model, requested from the server if none was given. None: the server lists none."""
         with self._lock:
             if self._model is None:
                 self._model = self._only_model()
         return self._model or None
 
     def __call__(self, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """The log-probability of each answer after its prompt."""
-        _ = self.model  # found out once, before there are threads
+        """Return the log-probability of each answer after its prompt."""
+        _ = self.model  # requested once, before there are threads
         pairs = list(zip(prompts, answers, strict=True))
         with ThreadPoolExecutor(max(1, min(self.parallel, len(pairs)))) as pool:
             replies = [pool.submit(self.log_probability, *pair) for pair in pairs]
@@ -103,11 +102,10 @@ class CompletionServer:
                 raise
 
     def log_probability(self, prompt: str, answer: str) -> float:
-        """Of one answer: the sum over its tokens, each given all that stands before it.
+        """Return the sum over the tokens of one answer.
 
-        A token that holds the end of the prompt and the beginning of the answer ("the " + "mat" as "the", " mat")
-        counts as the answer's: it is where the answer is decided, and without it a part of the answer would be left
-        out. That the prompt's end is in it adds little, most often a space.
+        A token that holds the end of the prompt and the start of the answer ("the " + "mat" as "the", " mat") counts
+        as the answer's: without it a part of the answer would be left out.
         """
         number = self._summed(prompt, answer) if prompt else None
         if number is None:
@@ -121,7 +119,7 @@ class CompletionServer:
         return number
 
     def _summed(self, prompt: str, answer: str) -> float | None:
-        """The sum over the answer's tokens; None where one of them begins the text, and has no log-probability."""
+        """Return the sum over the answer's tokens; None where one begins the text, and has no log-probability."""
         text = prompt + answer
         numbers, starts = _tokens_of(self._completion({"prompt": text, "echo": True, "logprobs": 1}), text)
         ends = [*starts[1:], len(text)]
@@ -137,7 +135,7 @@ class CompletionServer:
 
     @checked
     def generate(self, prompt: str, max_tokens: Count = 16) -> str:
-        """What the model itself answers: its most probable next token, again and again."""
+        """Return what the model generates greedily."""
         text = self._completion({"prompt": prompt or self.start}, max_tokens).get("text")
         if not isinstance(text, str):
             raise ModelFailed(f"{self.url} replied without a text: it does not speak OpenAI's /v1/completions.")
@@ -146,7 +144,7 @@ class CompletionServer:
     # Requests
 
     def _completion(self, question: dict[str, Any], max_tokens: int | None = None) -> dict[str, Any]:
-        """The first choice of the reply."""
+        """Return the first choice of the reply."""
         body = {"max_tokens": self._least if max_tokens is None else max_tokens, "temperature": 0, **question}
         if self.model is not None:
             body["model"] = self.model
@@ -154,7 +152,7 @@ class CompletionServer:
             reply = self._reply("/v1/completions", body)
         except _Refused as refusal:
             if refusal.status in {400, 422} and "max_tokens" in str(refusal) and not body["max_tokens"]:
-                self._least = 1  # and what it generates is left aside
+                self._least = 1  # the generated token is ignored
                 return self._completion(question)
             raise self._explained(refusal) from None
         choices = reply.get("choices") if isinstance(reply, dict) else None
@@ -191,7 +189,7 @@ class CompletionServer:
         return ModelFailed(said)
 
     def _reply(self, path: str, body: dict[str, Any] | None) -> Any:
-        """What the server says; a busy one is asked again, after a pause that grows."""
+        """Return the server's reply; a busy server is tried again, after a growing pause."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -226,7 +224,7 @@ class CompletionServer:
 
 
 def _host(url: str) -> str:
-    """Where the server is, of an address that can be one."""
+    """Return the host of an address; raise if it is not a usable one."""
     try:
         address = urlsplit(url)
         host, port = address.hostname, address.port
@@ -241,7 +239,7 @@ def _host(url: str) -> str:
 
 
 class _Stays(HTTPRedirectHandler):
-    """Sends nothing on: a key is for the server that it was given for."""
+    """Follows no redirect: the key is for this server only."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -250,7 +248,7 @@ class _Stays(HTTPRedirectHandler):
 
 
 class _Refused(Exception):
-    """A reply with another status than 200, in the server's own words."""
+    """A reply with another status than 200, with the server's message."""
 
     def __init__(self, error: HTTPError) -> None:
         self.status = error.code
@@ -261,11 +259,8 @@ class _Refused(Exception):
         super().__init__(f"HTTP {error.code}: {said[:300] or error.reason}")
 
 
-# Which tokens of a reply are the answer's
-
-
 def _tokens_of(choice: dict[str, Any], text: str) -> tuple[list[float | None], list[int]]:
-    """The log-probabilities of a reply's tokens, and where in the text each begins."""
+    """Return the log-probabilities of a reply's tokens, and where in the text each begins."""
     facts = choice.get("logprobs")
     facts = facts if isinstance(facts, dict) else {}
     tokens, numbers = facts.get("tokens"), facts.get("token_logprobs")
@@ -282,7 +277,7 @@ def _tokens_of(choice: dict[str, Any], text: str) -> tuple[list[float | None], l
 
 
 def _spell(text: str, tokens: list[str], offsets: Any) -> bool:
-    """Do the server's own offsets lead to each token? Of vLLM they are off by the tokens that begin a text."""
+    """Return whether the server's offsets point to the tokens; those of vLLM are off by the start tokens."""
     if not isinstance(offsets, list) or len(offsets) != len(tokens) or not all(isinstance(o, int) for o in offsets):
         return False
     within = [(t, o) for t, o in zip(tokens, offsets, strict=True) if o < len(text)]
@@ -290,10 +285,10 @@ def _spell(text: str, tokens: list[str], offsets: Any) -> bool:
 
 
 def _aligned(text: str, tokens: list[str]) -> list[int] | None:
-    """Where each token begins, found by reading along; None where they do not spell the text.
+    """Return where each token begins, found by matching in order; None where they do not spell the text.
 
-    Tokens that are not in the text (one that begins every text, the bytes of a character) take no room; the space
-    before a word may be missing in its token.
+    Tokens that are not in the text (a start token, the bytes of a character) have no length; the space before a word
+    may be missing in its token.
     """
     starts, at, unread = [], 0, 0
     for token in tokens:

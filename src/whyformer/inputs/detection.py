@@ -49,10 +49,10 @@ class DetectionInput(ImageInput):
 
     @torch.no_grad()
     def _same_objects(self, output: Any, batch: Batch, queries_B: Tensor) -> Tensor:
-        """(B,) the query of each image whose box and classes are most like those of the object that is explained.
+        """(B,) the query of each image whose box and classes are most like those of the explained object.
 
         The similarity is D-RISE's (Petsiuk et al. 2021, eq. 3), overlap of boxes times cosine of class probabilities,
-        with the generalised overlap, which also tells near boxes from far ones.
+        with the generalised overlap, which also orders boxes that do not overlap.
         """
         boxes_BQ4 = _corners(output.pred_boxes)
         probability_BQC = self._probability(output.logits.float())
@@ -66,7 +66,7 @@ class DetectionInput(ImageInput):
         return likeness_BQ.argmax(1)
 
     def _picks_queries(self, one: Batch, output: Any) -> bool:
-        """Whether query 3 is another part of another picture: they start where the picture says (RT-DETR)."""
+        """Return whether queries start at places that depend on the picture (RT-DETR)."""
         facts = known_about(self.model)
         start = getattr(output, "init_reference_points", None)
         if start is None or getattr(output, "pred_boxes", None) is None:
@@ -81,7 +81,10 @@ class DetectionInput(ImageInput):
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         with torch.no_grad():
             output = self.call(batch)
-        boxes = _clamped(getattr(output, "pred_boxes", None), batch.size)
+        boxes: list[Any] = [None] * batch.size
+        if getattr(output, "pred_boxes", None) is not None:
+            inside = _corners(output.pred_boxes).clamp(0, 1).tolist()
+            boxes = [tuple(tuple(box) for box in row) for row in inside]
         picks = self._picks_queries(batch.select([0]), output)
         logits = output.logits.float()
         probability = self._probability(logits)
@@ -94,17 +97,14 @@ class DetectionInput(ImageInput):
                 threshold = THRESHOLD if want is None else want
                 detections = (best[row] > threshold).nonzero()[:, 0].tolist()
                 note = () if detections else (f"no detection is above {threshold:g}: this is the most probable one.",)
-                for query in detections or [int(best[row].argmax())]:
-                    rows.append(row)
-                    queries.append(query)
-                    wanted.append(int(classes[row, query]))
-                    warnings.append(note)
-                continue
-            query, index = self._chosen(want, probability[row], classes[row])
-            rows.append(row)
-            queries.append(query)
-            wanted.append(index)
-            warnings.append(())
+                chosen = [(q, int(classes[row, q])) for q in detections or [int(best[row].argmax())]]
+            else:
+                chosen, note = [self._chosen(want, probability[row], classes[row])], ()
+            for query, index in chosen:
+                rows.append(row)
+                queries.append(query)
+                wanted.append(index)
+                warnings.append(note)
         batch_warnings = batch.warnings or ((),) * batch.size
         facts: list[dict[str, Any]] = [{"boxes": boxes[r]} for r in rows]
         if picks:
@@ -123,7 +123,7 @@ class DetectionInput(ImageInput):
         return steps, wanted
 
     def _probability(self, logits_BQC: Tensor) -> Tensor:
-        """Of each class. DETR has one more, the last, for no object; its successors ask of each class by itself."""
+        """Return class probabilities. DETR has one more class, the last, for no object; its successors use sigmoids."""
         if logits_BQC.shape[-1] == getattr(self.model.config, "num_labels", None):
             return logits_BQC.sigmoid()
         return logits_BQC.softmax(-1)[..., :-1]
@@ -160,8 +160,8 @@ class DetectionInput(ImageInput):
 
     @property
     def _asking(self) -> int:
-        """YOLOS asks with tokens that stand among the patches: so many."""
-        return getattr(getattr(self.model, "config", None), "num_detection_tokens", 0) or 0
+        """The number of detection tokens, which YOLOS puts among the patches."""
+        return getattr(self.config, "num_detection_tokens", 0) or 0
 
     # Which of them is explained decides which row feeds the head.
 
@@ -176,7 +176,7 @@ class DetectionInput(ImageInput):
         return [self._with_boxes(units, batch, row) for row, units in enumerate(each)]
 
     def _with_boxes(self, units: Units, batch: Batch, row: int) -> Units:
-        """Detection tokens are queries, each with the box that it gave."""
+        """Mark detection tokens as queries, each with its predicted box."""
         asking = [i for i, label in enumerate(units.labels) if label.startswith("[detection token")]
         if not asking:
             return units
@@ -195,10 +195,7 @@ class DetectionInput(ImageInput):
 
     @property
     def fillers(self) -> tuple[str, ...]:
-        """Replacements too: images are large, and one filling takes less room than a variant per patch.
-
-        Other images are none: they have other sizes, and padding.
-        """
+        """Without "resample": other images have other sizes, and padding."""
         return (*self.replacements, "grey", "black")
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
@@ -211,16 +208,8 @@ def _corners(boxes_BQ4: Tensor) -> Tensor:
     return torch.cat([centre - half, centre + half], -1)
 
 
-def _clamped(boxes_BQ4: Tensor | None, size: int) -> list[tuple[tuple[float, ...], ...] | None]:
-    """Per input, what of the boxes lies inside the image."""
-    if boxes_BQ4 is None:
-        return [None] * size
-    return [tuple(tuple(box) for box in row) for row in _corners(boxes_BQ4).clamp(0, 1).tolist()]
-
-
 def _overlap(a: Tensor, b: Tensor) -> Tensor:
-    """Generalised intersection over union of boxes given by corners (Rezatofighi et al. 2019): 1 is the same box,
-    -1 one far away."""
+    """Return the generalised intersection over union of boxes (Rezatofighi et al. 2019): 1 if equal, -1 if far."""
 
     def area(box: Tensor) -> Tensor:
         return (box[..., 2:] - box[..., :2]).clamp_min(0).prod(-1)
@@ -266,26 +255,21 @@ class PaddedImage(ImageInput):
         return small.bool()[0].flatten(1)
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        """The patches of each picture, as many as it has by itself.
+        """Return the patches of each picture, as many as it has by itself.
 
-        The model's own small mask may let a row or column of padding through. What it attends to there is shown as
-        special units, which have no place in the picture.
+        The model's own small mask may let a row or column of padding through, which becomes special units.
         """
         down, across = self._sides(batch, length)
         size, mask, result = batch.tensors[self.main].shape[-2:], self._mask(batch), []
         for row, keep in enumerate(self.keep(batch, length, front)):
             real = keep.view(down.count, across.count)
             high, wide = size if mask is None else (int(mask[row].any(1).sum()), int(mask[row].any(0).sum()))
-            rows, columns = (
-                min(down.patches(high), int(real.any(1).sum())),
-                min(across.patches(wide), int(real.any(0).sum())),
-            )
+            rows = min(down.patches(high), int(real.any(1).sum()))
+            columns = min(across.patches(wide), int(real.any(0).sum()))
             cells = real.nonzero().tolist()
             padding = tuple(i >= rows or j >= columns for i, j in cells)
-            labels = tuple(
-                f"[padding {i},{j}]" if outside else f"patch {i},{j}"
-                for (i, j), outside in zip(cells, padding, strict=True)
-            )
+            names = ["[padding {},{}]" if outside else "patch {},{}" for outside in padding]
+            labels = tuple(name.format(*cell) for name, cell in zip(names, cells, strict=True))
             stream = ("image",) * len(cells)
             result.append(Units(labels, padding, stream, (rows, columns), image_size=(int(high), int(wide))))
         return result
@@ -300,5 +284,5 @@ class _Side:
     per: int
 
     def patches(self, length: int) -> int:
-        """How many of them a picture of this length reaches into."""
+        """Return how many of them a picture of this length covers, the last one perhaps in part."""
         return -(-length * self.per // self.pixels)

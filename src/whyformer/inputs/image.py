@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,20 +16,14 @@ from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch, Placed, Raw, all_real
 from whyformer.inputs.processing import processed
-from whyformer.inputs.stream_inputs import StreamInput, at_units
+from whyformer.inputs.stream_inputs import Layout, StreamInput, at_units
 from whyformer.inputs.units import assemble, resampled
 from whyformer.results.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
-OTHER_SHAPES = (
-    "do_center_crop",
-    "do_crop",
-    "do_crop_margin",
-    "crop_pct",
-    "do_pad",
-    "do_thumbnail",
-    "keep_aspect_ratio",
-)
+OTHER_SHAPES = """
+    do_center_crop do_crop do_crop_margin crop_pct do_pad do_thumbnail keep_aspect_ratio
+""".split()
 CHANNELS = 4  # of a picture, at most; a longer axis holds rows or columns
 
 
@@ -38,7 +32,6 @@ class ImageInput(Modality):
 
     stream = "image"
     pixels = True
-    pictured = True
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
         super().__init__(model, processor)
@@ -65,9 +58,7 @@ class ImageInput(Modality):
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
-        if self.main not in batch.tensors:
-            raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
-        pixels = batch.tensors[self.main]
+        pixels = self.require_main(batch)
         if not pixels.is_floating_point():
             raise BadInput(
                 f"{self.main} holds whole numbers ({pixels.dtype}): give what the model's image processor makes of the "
@@ -102,10 +93,10 @@ class ImageInput(Modality):
             ) from error
 
     def _grid(self, batch: Batch, length: int, grid: tuple[int, int] | None) -> tuple[int, int]:
-        """Rows and columns of patches: what the patch embedding produced, else from the config, else a square."""
+        """Return rows and columns of patches: those of the patch embedding, else of the config, else a square."""
         height, width = batch.tensors[self.main].shape[-2:]
         candidates = [grid] if grid else []
-        patch = getattr(getattr(self.model, "config", None), "patch_size", None)
+        patch = getattr(self.config, "patch_size", None)
         if patch:
             rows, columns = patch if isinstance(patch, (tuple, list)) else (patch, patch)
             candidates.append((height // rows, width // columns))
@@ -122,8 +113,7 @@ class ImageInput(Modality):
         )
 
     def _names(self, extra: int) -> list[str]:
-        config = getattr(self.model, "config", None)
-        registers = getattr(config, "num_register_tokens", 0) or 0
+        registers = getattr(self.config, "num_register_tokens", 0) or 0
         names = ["[CLS]"] + (["[DIST]"] if extra == 2 and not registers else [])
         return names + [f"[REG{i + 1}]" for i in range(extra - len(names))]
 
@@ -144,7 +134,7 @@ class ImageInput(Modality):
         return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
 
     def picture(self, batch: Batch, row: int) -> str | None:
-        """What the model saw, as its processor cropped it; a picture that was only squeezed, as it is."""
+        """Return what the processor cropped; a picture that was only resized, in its own size."""
         if self._picture_size(batch, row) is not None:
             raw = batch.raw[row]
             return jpeg_uri(np.asarray(raw[0] if isinstance(raw, tuple) else raw))
@@ -163,12 +153,16 @@ class ImageInput(Modality):
         return jpeg_uri(colours.round().byte().expand(3, -1, -1).permute(1, 2, 0).cpu().numpy())
 
     def _picture_size(self, batch: Batch, row: int) -> tuple[int, int] | None:
-        """Height and width of the picture that was given, where the model saw all of it, squeezed into one size."""
+        """Return height and width of the given picture, if the processor only resized it, to one size."""
         raw: Any = batch.raw[row] if batch.raw else None
         image = raw[0] if isinstance(raw, tuple) else raw
-        if not hasattr(image, "convert") or not _squeezes(getattr(self.processor, "image_processor", self.processor)):
+        processor = getattr(self.processor, "image_processor", self.processor)
+        size = getattr(processor, "size", None) or {}
+        if not hasattr(image, "convert") or not getattr(processor, "do_resize", False):
             return None
-        return image.height, image.width
+        if any(getattr(processor, name, None) for name in OTHER_SHAPES) or not hasattr(size, "get"):
+            return None
+        return (image.height, image.width) if size.get("height") and size.get("width") else None
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return all_real(batch.size, length, device=batch.tensors[self.main].device)
@@ -191,7 +185,7 @@ class ImageInput(Modality):
         return ("mean", "zero", "blur")
 
     def background(self, pixels: Tensor, replacement: str) -> Tensor:
-        """What a patch is replaced by: the image's mean colour, zero in the model's input space, or a blur."""
+        """Return the baseline of a patch: the image's mean colour, zero in the model's input space, or a blur."""
         if replacement == "mean":
             return pixels.mean((-2, -1), keepdim=True).expand_as(pixels)
         if replacement == "zero":
@@ -261,9 +255,7 @@ class ImageInput(Modality):
                 rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), pixels))
         return torch.stack(rows)
 
-    def stream_inputs(
-        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
-    ) -> list[StreamInput]:
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         if any(units.grid is None for units in placed.units):
             raise NotOffered(
                 "which positions of the model's attention are the patches of the image is not known here, so "
@@ -276,10 +268,6 @@ class Pixels(StreamInput):
     """An image whose patches are the units."""
 
     smooths = True
-
-    def __init__(self, placed: Placed, stream: str, part: ImageInput, positions: slice) -> None:
-        super().__init__(placed, stream, part.main, positions)
-        self.part = part
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         units = self.units(row)
@@ -302,16 +290,8 @@ class Pixels(StreamInput):
         return filled
 
 
-def _squeezes(processor: Any) -> bool:
-    """The processor brings whole pictures to one size; others cut something off, or keep the proportions."""
-    size = getattr(processor, "size", None) or {}
-    if not getattr(processor, "do_resize", False) or any(getattr(processor, name, None) for name in OTHER_SHAPES):
-        return False
-    return hasattr(size, "get") and bool(size.get("height")) and bool(size.get("width"))
-
-
 def patch_masks(units: Units, pixels: Tensor) -> Tensor:
-    """(U, height, width) the pixels of each unit; none for the tokens that the model adds, none in padding."""
+    """(U, height, width) the pixels of each unit; none for the tokens that the model adds, nor in padding."""
     numbers = iter(range(len(units)))
     patches = torch.tensor([-2 if special else next(numbers) for special in units.special], device=pixels.device)
     return patch_of_pixels(units, pixels) == patches[:, None, None]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,10 +33,11 @@ from whyformer.inputs.image_tokens import (
     token_masks,
     unpacked,
 )
+from whyformer.inputs.language import last_real
 from whyformer.inputs.processing import processed
 from whyformer.inputs.seq2seq import Answer
 from whyformer.inputs.similarity import VectorInput, fitting, require_known, without_each
-from whyformer.inputs.stream_inputs import StreamInput
+from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare
 from whyformer.inputs.units import joined
@@ -50,13 +50,12 @@ Pairs = list[tuple[Any, str]]
 class ImageTextInput(TextInput):
     """An image (pixels, or vectors of its regions) and a text per input; units are tokens, and patches or boxes.
 
-    Three ways in which models bring them together: streams of their own (LXMERT, CLIP, BLIP), laid end to end
-    (VisualBERT, ViLT), or image tokens at marked places of the text (LLaVA, Qwen2-VL). A model that writes an answer
-    with a decoder of its own (BLIP) is explained at each token of it.
+    Models combine them in three ways: as streams of their own (LXMERT, CLIP, BLIP), concatenated (VisualBERT, ViLT), or
+    with image tokens at marked places of the text (LLaVA, Qwen2-VL). A model that generates an answer with a decoder
+    (BLIP) is explained at each token of it.
     """
 
     multi_input = True
-    pictured = True
 
     def __init__(self, model: nn.Module, processor: Any = None, image: str = "pixel_values") -> None:
         super().__init__(model, processor, main="input_ids")
@@ -106,18 +105,21 @@ class ImageTextInput(TextInput):
         with SortedDraws():
             if inside is None:
                 return super().call(batch, **extra)
-            with heard(self.model.get_submodule(inside)) as outputs:
+            outputs: list[Any] = []
+            hook = self.model.get_submodule(inside).register_forward_hook(lambda _, args, out: outputs.append(out))
+            try:
                 super().call(batch, **extra)
+            finally:
+                hook.remove()
             return outputs[-1]
 
     def form(self, batch: Batch) -> tuple[Any, ...]:
-        """How many patches an image has decides how many positions there are."""
+        """The number of patches of an image decides the number of positions."""
         shape = tuple(batch.tensors[self.image].shape[1:]) if SIZES not in batch.tensors else ()
         return (shape, *sorted(set(self._forms(batch))))
 
     def one_by_one(self, batch: Batch) -> bool:
-        assert batch.keep_BN is not None
-        padded = self._answer is not None and not bool(batch.keep_BN.all())
+        padded = self._answer is not None and not bool(batch.real_BN.all())
         return padded or SIZES in batch.tensors or len(set(self._forms(batch))) > 1
 
     def alone(self, one: Batch) -> Batch:
@@ -147,14 +149,11 @@ class ImageTextInput(TextInput):
             return similarity.diagonal()[:, None]  # each image with its own text
         logits = logits_of(output)
         if logits.ndim == 3 and logits.shape[1] == batch.tensors[self.main].shape[1]:
-            assert batch.keep_BN is not None
-            width = batch.keep_BN.shape[1]
-            last = torch.stack([width - 1 - row.flip(0).float().argmax() for row in batch.keep_BN])
-            return logits[torch.arange(len(logits)), last.to(logits.device)]
+            return logits[torch.arange(len(logits)), last_real(batch.real_BN).to(logits.device)]
         return None
 
     def picture(self, batch: Batch, row: int) -> str | None:
-        """What the model saw; patches that were packed (Qwen2-VL) are none, so the picture itself. Boxes have none."""
+        """Return what the model saw; for packed patches (Qwen2-VL) the picture as given. Boxes have none."""
         if isinstance(self._image, ImageInput) and SIZES not in batch.tensors:
             return self._image.picture(batch, row)
         image = batch.raw[row][0]
@@ -180,10 +179,6 @@ class ImageTextInput(TextInput):
             if value is not None:
                 return int(value)
         return None
-
-    def _asks(self) -> bool:
-        """Queries of the model's own stand between image and text (BLIP-2)."""
-        return getattr(self.config, "num_query_tokens", None) is not None
 
     def places(self, batch: Batch) -> Tensor | None:
         token = self.image_token()
@@ -212,12 +207,12 @@ class ImageTextInput(TextInput):
     def _marked(self, batch: Batch, texts: list[Units], grid: tuple[int, int] | None) -> list[Units]:
         """Tokens at the image's places belong to the image, or to the queries that read it."""
         token, result = self.image_token(), []
-        # BLIP-2 puts what its own queries have read at these places; the patches that they read are another stream.
-        stream, label = ("queries", "[query {}]") if self._asks() else ("image", "image {}")
+        # BLIP-2 puts the outputs of its own queries at these places; the patches that they read are another stream.
+        asks = getattr(self.config, "num_query_tokens", None) is not None
+        stream, label = ("queries", "[query {}]") if asks else ("image", "image {}")
         for row, units in enumerate(texts):
             ids = batch.tensors[self.main][row]
-            assert batch.keep_BN is not None
-            images = (ids[batch.keep_BN[row]] == token).tolist() if token is not None else [False] * len(units)
+            images = (ids[batch.real_BN[row]] == token).tolist() if token is not None else [False] * len(units)
             size = tuple(batch.tensors[self.image].shape[-2:])
             if SIZES in batch.tensors:
                 grid, size = token_grid(self.config, batch.tensors[SIZES][row])
@@ -238,17 +233,14 @@ class ImageTextInput(TextInput):
         return result
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        keep_BN = batch.keep_BN
-        assert keep_BN is not None
+        keep_BN = batch.real_BN
         rest = length - keep_BN.shape[1]
         if rest <= 0:
             return keep_BN[:, :length]
         image_BN = self._image.keep(batch, rest, None)
         return torch.cat([image_BN, keep_BN] if front else [keep_BN, image_BN], 1)
 
-    def stream_inputs(
-        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
-    ) -> list[StreamInput]:
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         stream_inputs = super().stream_inputs(stream, layout, placed, whole)
         if self.image_token() is None or "image" in layout:
             return stream_inputs
@@ -303,9 +295,13 @@ class ImageTextInput(TextInput):
 
 def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
     """Tensors, the (image, text) pairs, and the answers that were given with them."""
-    answered = [_answered(r) for r in raw]
-    pairs = [_pair(question) for question, _ in answered]
-    answers = [answer for _, answer in answered]
+    pairs: Pairs = []
+    answers: list[str | None] = []
+    for one in raw:  # (image, text), or ((image, text), answer)
+        several = isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], (tuple, list))
+        answered = several and isinstance(one[1], str)
+        pairs.append(_pair(one[0] if answered else one))
+        answers.append(one[1] if answered else None)
     if modality.image in BOX_FEATURES:
         return _with_regions(modality, pairs), pairs, answers
     processor = modality.processor
@@ -314,21 +310,17 @@ def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[st
             "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), "
             "or give tensors ({'input_ids': …, 'pixel_values': …}) instead."
         )
-    pairs = [(open_image(image), _with_image_token(modality, text)) for image, text in pairs]
+    token = None if modality.image_token() is None else getattr(processor, "image_token", None)
+    if not isinstance(token, str):
+        token = ""  # which every text holds
+    # The image goes in front where the user's text does not mark its place.
+    pairs = [(open_image(image), text if token in text else f"{token}\n{text}") for image, text in pairs]
     # SigLIP was trained on texts filled up to one length, and takes no mask: padding is part of what it reads.
     masked = "attention_mask" in getattr(modality._tokenizer(), "model_input_names", ("attention_mask",))
     images, texts = [image for image, _ in pairs], [text for _, text in pairs]
     padding: Any = True if masked else "max_length"
     encoded = processed(processor, images=images, text=texts, return_tensors="pt", padding=padding)
     return dict(encoded), pairs, answers
-
-
-def _with_image_token(modality: ImageTextInput, text: str) -> str:
-    """The place of the image, in front, where the user's text has none."""
-    if modality.image_token() is None:
-        return text
-    token = getattr(modality.processor, "image_token", None)
-    return text if not isinstance(token, str) or token in text else f"{token}\n{text}"
 
 
 def _with_regions(modality: ImageTextInput, pairs: Pairs) -> dict[str, Tensor]:
@@ -358,15 +350,8 @@ def _filled(rows: Tensor, length: int) -> Tensor:
     return torch.cat([rows, rows.new_zeros(length - len(rows), *rows.shape[1:])])
 
 
-def _answered(raw: Raw) -> tuple[Raw, str | None]:
-    """((image, question), answer), or (image, question) alone."""
-    if isinstance(raw, tuple) and len(raw) == 2 and isinstance(raw[0], (tuple, list)) and isinstance(raw[1], str):
-        return raw[0], raw[1]
-    return raw, None
-
-
 def _pair(raw: Raw) -> tuple[Any, str]:
-    """(image, text) in either order; an image may be a path."""
+    """Return (image, text), given in either order; an image may be a path."""
     parts = tuple(raw) if isinstance(raw, (tuple, list)) else ()
     if len(parts) == 2:
         if isinstance(parts[1], str) and not isinstance(parts[1], Path):
@@ -377,25 +362,10 @@ def _pair(raw: Raw) -> tuple[Any, str]:
 
 
 class SortedDraws(TorchFunctionMode):
-    """Patches drawn at random come in order. ViLT shuffles them on every call; attention does not mind, units do."""
+    """Sort patches drawn at random: ViLT shuffles them on every call, and units need one order."""
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         return out.sort(-1).values if func.__name__ == "multinomial" else out
-
-
-@contextmanager
-def heard(module: nn.Module) -> Iterator[list[Any]]:
-    """The outputs of a part of the model, while inside."""
-    outputs: list[Any] = []
-
-    def listen(module: nn.Module, args: Any, output: Any) -> None:
-        outputs.append(output)
-
-    handle = module.register_forward_hook(listen)
-    try:
-        yield outputs
-    finally:
-        handle.remove()

@@ -1,4 +1,4 @@
-"""Image tokens inside a text (LLaVA, Qwen2-VL): the pixels that each of them stands for, and taking them away."""
+"""Image tokens inside a text (LLaVA, Qwen2-VL): the pixels of each of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATCHES, SIZES = "pixel_values", "image_grid_thw"  # (patches of all images, D);
 
 
 def are_packed(tensors: Any) -> bool:
-    """Images end to end in one row of patches, with a table of their sizes."""
+    """Return whether the images are packed into one row of patches, with a table of their sizes."""
     return isinstance(tensors, Mapping) and isinstance(tensors.get(SIZES), Tensor) and PATCHES in tensors
 
 
@@ -41,7 +41,7 @@ def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As the model takes them."""
+    """Pack the images again, as the model takes them."""
     counts = tensors[SIZES].prod(1).tolist()
     rows = [patches[:count] for patches, count in zip(tensors[PATCHES], counts, strict=True)]
     return tensors | {PATCHES: torch.cat(rows)}
@@ -134,8 +134,8 @@ class TokenPixels(StreamInput):
     """An image whose pieces became tokens inside a text."""
 
     def __init__(self, placed: Placed, part: ImageInput, positions: slice) -> None:
-        super().__init__(placed, "image", part.main, positions)
-        self.part, self.config = part, part.model.config
+        super().__init__(placed, "image", part, positions)
+        self.config = part.config
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         units = self.units(row)

@@ -1,4 +1,4 @@
-"""Language models: whether a token sees those that follow it, at which token one is explained, and answers given."""
+"""Language models: whether a model is causal, at which token it is explained, and prompts with answers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from whyformer.parameters import NOT_ALLOWED, Count, domain_of
 from whyformer.results.types import Target
 from whyformer.targets import logits_of
 
-# How far earlier logits may move with a later token before it counts as seen: masked weights are exact zeros.
+# How far earlier logits may move with a later token before the model counts as not causal: masked weights are zeros.
 UNSEEN = {torch.float32: 1e-5, torch.float64: 1e-9}
 UNSEEN_IN_HALF = 1e-3
-ENOUGH = 16  # tokens of a longer text: at all of them it is seen whether they hear of the last
+ENOUGH = 16  # tokens of a longer text that are tried
 LOOKED_AT = 16  # positions before the changed one
 
 
 def says_tokens(model: Any) -> bool:
-    """The classes are tokens of the vocabulary, at every position of one text."""
+    """Return whether the classes are tokens of the vocabulary, at every position of one text."""
     named = task_of(model).endswith(("ForCausalLM", "LMHeadModel", "ForMaskedLM"))
     return named and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
 
 def is_causal(modality: Modality, batch: Batch) -> bool:
-    """The model says tokens, and no position sees a later one: what it says at the last is the next token."""
+    """Return whether the model predicts tokens and is causal: its output at the last position is the next token."""
     if modality.generates or not says_tokens(modality.model) or task_of(modality.model).endswith("ForMaskedLM"):
         return False
     if modality.multi_input:  # a decoder that reads another stream as well
@@ -48,7 +48,7 @@ def is_causal(modality: Modality, batch: Batch) -> bool:
 
 
 def require_next_token(modality: Modality, batch: Batch, wishes: str) -> None:
-    """Refuse what only a model that writes the next token can be asked for."""
+    """Raise if the model does not predict the next token. wishes: the options that need it."""
     if not is_causal(modality, batch):
         raise NotOffered(
             f"{wishes} for models that write the next token, and {type(modality.model).__name__} does not: leave that "
@@ -58,7 +58,7 @@ def require_next_token(modality: Modality, batch: Batch, wishes: str) -> None:
 
 @torch.no_grad()
 def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
-    """Tried out, in one pass: with another last token the logits before it stay."""
+    """Return whether the logits stay when the last token is another one, in one pass."""
     if batch.keep_BN is None:
         return False
     row = int(batch.keep_BN.sum(1).argmax())
@@ -67,12 +67,12 @@ def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
     tensors = {k: v[:, real] if v.ndim > 1 and v.shape[1] == len(real) else v for k, v in pair.tensors.items()}
     length = int(real.sum())
     if length > ENOUGH and all(tuple(v.shape) == (2, length) for v in tensors.values()):
-        tensors = {k: v[:, :ENOUGH] for k, v in tensors.items()}  # who looks ahead does so in the beginning, too
-    if int(real.sum()) == 1:
+        tensors = {k: v[:, :ENOUGH] for k, v in tensors.items()}  # a model that looks ahead does so early, too
+    if length == 1:
         tensors = {k: v.repeat_interleave(2, 1) if v.ndim > 1 and v.shape[1] == 1 else v for k, v in tensors.items()}
     ids = tensors[modality.main].clone()
     ids[1, -1] = _another(modality, ids[0])
-    # A few of the positions before it, from all over the text: a vocabulary times a long one would fill the memory.
+    # A few positions from all over the text: logits of a large vocabulary at all of them would fill the memory.
     last = ids.shape[1] - 2
     before = torch.linspace(0, last, min(LOOKED_AT, last + 1)).round().long().unique()
     batch, extra = replace(pair, tensors=tensors | {modality.main: ids}), kept_logits(modality, before)
@@ -85,14 +85,14 @@ def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
 
 
 def kept_logits(modality: Modality, positions: Tensor) -> dict[str, Tensor]:
-    """What tells a model to compute its logits at some positions only, where it can be told."""
+    """Return the argument by which a model computes its logits at some positions only, where it has one."""
     if "logits_to_keep" not in modality.parameters:
         return {}
     return {"logits_to_keep": modality.move(positions)}
 
 
 def _another(modality: Modality, ids: Tensor) -> int:
-    """A token that the text does not end with, an ordinary one where there is."""
+    """Return a token other than the last of the text, not a special one if possible."""
     table, text = modality.embedding(), ids.tolist()
     known = (*dict.fromkeys(text), *range(table.num_embeddings if table is not None else 0))
     others, special = [token for token in known if token != text[-1]], modality.special_ids()
@@ -104,7 +104,7 @@ def _another(modality: Modality, ids: Tensor) -> int:
 
 
 def at_positions(modality: Modality, batch: Batch, target: Any) -> Batch:
-    """The batch with the positions that targets name, counted among the real tokens of each text."""
+    """Store the positions that targets name, counted among the real tokens of each text."""
     wanted = target if isinstance(target, list) else [target] * batch.size
     if batch.positions or batch.spans or not any(isinstance(t, Target) and t.position is not None for t in wanted):
         return batch
@@ -119,51 +119,48 @@ def at_positions(modality: Modality, batch: Batch, target: Any) -> Batch:
 
 
 def position_of(position: Any, count: int) -> int:
-    """A position that a target names, counted from the start."""
+    """Return a position that a target names, counted from the start."""
     if isinstance(position, bool) or not isinstance(position, int) or not -count <= position < count:
         raise BadInput(f"Target(position={shown(position)}): the text has {count} tokens, 0 to {count - 1}.")
     return position % count
 
 
 def places(batch: Batch) -> list[int]:
-    """Per row, where among all positions (padding included) the explained one stands: as chosen, else the last."""
-    keep = batch.keep_BN
-    assert keep is not None
-    width = keep.shape[1]
+    """Return the explained position of each row, padding counted: the chosen one, else the last real one."""
     if not batch.positions:
-        return [width - 1 - int(row.flip(0).float().argmax()) for row in keep]
+        return last_real(batch.real_BN).tolist()
     return [place for (place,) in ranked(batch, [[position] for position in batch.positions])]
 
 
+def last_real(keep_BN: Tensor) -> Tensor:
+    """(B,) the last real position of each row."""
+    return keep_BN.shape[1] - 1 - keep_BN.flip(1).float().argmax(1)
+
+
 def ranked(batch: Batch, positions: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Per row, where among all positions those stand that are counted among the real ones."""
-    assert batch.keep_BN is not None
-    return [[int(row.nonzero()[p, 0]) for p in each] for row, each in zip(batch.keep_BN, positions, strict=True)]
+    """Convert positions counted among the real ones of each row to positions with padding counted."""
+    return [[int(row.nonzero()[p, 0]) for p in each] for row, each in zip(batch.real_BN, positions, strict=True)]
 
 
 def spoken_at(batch: Batch) -> list[list[int]]:
-    """Per row, where among all positions (padding included) the tokens of its answer are said."""
-    keep = batch.keep_BN
-    assert keep is not None
-    spoken = []
-    for row, answer in zip(keep, batch.answers, strict=True):
-        real = row.nonzero()[:, 0].tolist()
-        spoken.append(real[answer.start : answer.start + len(answer.tokens)])
-    return spoken
+    """Return the positions, padding counted, at which the tokens of each row's answer are predicted."""
+    return [
+        row.nonzero()[:, 0].tolist()[answer.start : answer.start + len(answer.tokens)]
+        for row, answer in zip(batch.real_BN, batch.answers, strict=True)
+    ]
 
 
 def shortened(batch: Batch) -> Batch:
-    """Rows without the columns that are padding in all of them; they begin where the texts do."""
-    assert batch.keep_BN is not None
-    width, used = batch.keep_BN.shape[1], int(batch.keep_BN.sum(1).max())
+    """Cut off the columns that are padding in all rows, which have no padding in front."""
+    width, used = batch.real_BN.shape[1], int(batch.real_BN.sum(1).max())
     if used == width:
         return batch
     tensors = {k: v[:, :used] if v.ndim > 1 and v.shape[1] == width else v for k, v in batch.tensors.items()}
-    return replace(batch, tensors=tensors, keep_BN=batch.keep_BN[:, :used])
+    return replace(batch, tensors=tensors, keep_BN=batch.real_BN[:, :used])
 
 
 def without_tokens(positions: Sequence[int], gone: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Positions once some tokens before them, or they themselves, were left out."""
+    """Return positions after some tokens, or they themselves, were deleted."""
     return tuple(_moved_up(p, tokens) for p, tokens in zip(positions, gone, strict=True))
 
 
@@ -171,10 +168,11 @@ def _moved_up(position: int, gone: Sequence[int]) -> int:
     return max(0, position - sum(token <= position for token in gone))
 
 
-def spans_without(
-    spans: Sequence[tuple[int | None, int | None]], gone: Sequence[Sequence[int]]
-) -> tuple[tuple[int | None, int | None], ...]:
-    """Answers once some tokens were left out."""
+Ends = tuple[int | None, int | None]
+
+
+def spans_without(spans: Sequence[Ends], gone: Sequence[Sequence[int]]) -> tuple[Ends, ...]:
+    """Return the first and last token of answers after some tokens were deleted."""
     moved = []
     for (start, end), tokens in zip(spans, gone, strict=True):
         first, last = (None if p is None else _moved_up(p, tokens) for p in (start, end))
@@ -184,12 +182,12 @@ def spans_without(
 
 # Answers
 
-ANSWER = "answer"  # the role of what was said
+ANSWER = "answer"  # the role of the answer's tokens
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A prompt with its answer, as tokens: what the model reads, and what is known about each of them."""
+    """A prompt with its answer, as tokens, and what is known about each of them."""
 
     prompt: list[int]
     answer: list[int]
@@ -200,7 +198,7 @@ class Exchange:
     said: str = ""  # the answer, where the prompt is not known as a text
 
     def facts(self, length: int) -> dict[str, Any]:
-        """What is known about the first tokens."""
+        """Return what is known about the first tokens."""
         facts: dict[str, Any] = {"ids": (self.prompt + self.answer)[:length], "said": self.said}
         if self.text is not None and self.spans is not None:
             facts |= {"spans": self.spans[:length], "text": self.text[: max(s.end for s in self.spans[:length])]}
@@ -222,7 +220,7 @@ def has_answers(batch: Batch) -> bool:
 
 
 def require_one_wish(decoding: Decoding, answers: bool) -> None:
-    """Refuse wishes of which one would be left unheard."""
+    """Raise for options that exclude each other."""
     if decoding.generate is not None and answers:
         raise BadInput("the answer came with the prompt: leave generate out, or give the prompt without an answer.")
     if decoding.choices and (answers or decoding.span or decoding.generate is not None):
@@ -232,10 +230,7 @@ def require_one_wish(decoding: Decoding, answers: bool) -> None:
 
 
 def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
-    """One row per token of each answer (or for the token asked for): the prompt, and the answer so far.
-
-    Where the answer is explained as a whole, one row with all of it.
-    """
+    """Return one row per explained token: the prompt with the answer so far; one row for an answer as a whole."""
     decoding = modality.decoding
     if has_answers(batch) and not all(isinstance(text, tuple) for text in batch.raw):
         raise BadInput("give an answer with every prompt, or with none of them.")
@@ -269,7 +264,7 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
         batch.select(rows),
         tensors=tensors,
         keep_BN=modality.move(keep),
-        raw=tuple(_prompt_text(batch.raw[row]) for row in rows) if batch.raw else (),
+        raw=tuple(raw[0] if isinstance(raw := batch.raw[row], tuple) else raw for row in rows) if batch.raw else (),
         warnings=((),) * len(rows),
         encodings=tuple(exchanges[row].facts(n) for row, n in zip(rows, lengths, strict=True)),
         groups=tuple(rows) if target is None and not decoding.span else (),
@@ -280,9 +275,8 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
 
 
 def _lengthened(modality: Any, batch: Batch, name: str, ids: Tensor, keep: Tensor) -> Tensor:
-    """One of the model's arguments for prompts with answers: only what can be said of an answer's tokens as well."""
-    one, keep_BN = batch.tensors[name], batch.keep_BN
-    assert keep_BN is not None
+    """Extend one of the model's arguments over the answers; raise if it is not known what it holds there."""
+    one, keep_BN = batch.tensors[name], batch.real_BN
     if name == modality.main:
         return ids
     if one.shape == keep_BN.shape and "mask" in name:
@@ -297,7 +291,7 @@ def _lengthened(modality: Any, batch: Batch, name: str, ids: Tensor, keep: Tenso
 
 
 def _steps(modality: Any, exchange: Exchange, wanted: Any) -> list[int]:
-    """The tokens of the answer that are explained; a position says which of several alike."""
+    """Return the tokens of the answer that are explained; a position chooses among equal ones."""
     if not isinstance(wanted, Target) or wanted.position is None:
         return wanted_steps(modality, exchange.answer, wanted)
     place = position_of(wanted.position, len(exchange.prompt) + len(exchange.answer) - 1)
@@ -308,7 +302,7 @@ def _steps(modality: Any, exchange: Exchange, wanted: Any) -> list[int]:
 
 
 def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int]) -> Continuation:
-    """The whole answer, or the tokens of a range of its characters."""
+    """Return the tokens of the whole answer, or of a range of its characters."""
     prompt, answer = len(exchange.prompt), exchange.answer
     if exchange.text is None or exchange.spans is None:
         if span is not True:
@@ -327,10 +321,6 @@ def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int
     return Continuation(tuple(answer[inside[0] : inside[-1] + 1]), prompt - 1 + inside[0], said[start:end])
 
 
-def _prompt_text(raw: Any) -> Any:
-    return raw[0] if isinstance(raw, tuple) else raw
-
-
 def _require_room(modality: Any, prompt: list[int], answer: int) -> None:
     limit = modality.max_length()
     if limit is not None and len(prompt) + answer - 1 > limit:
@@ -340,7 +330,7 @@ def _require_room(modality: Any, prompt: list[int], answer: int) -> None:
 
 
 def _given_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
-    """Prompts with the answers that came with them."""
+    """Return prompts with the answers that were given with them."""
     exchanges = []
     for prompt, answer in batch.raw:
         asked, said = modality.encoding_of(prompt), modality.encoding_of(answer, add_special_tokens=False)
@@ -356,11 +346,8 @@ def _given_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
         if before["spans"] is not None and after["spans"] is not None:
             spans = [_chars(span) for span in before["spans"][: len(prompt_ids)]]
             spans += [_chars(span, len(prompt)) for span in after["spans"]]
-        exchanges.append(
-            Exchange(
-                prompt_ids, answer_ids, str(prompt) + answer, spans, _roles(before, prompt_ids, answer_ids), len(prompt)
-            )
-        )
+        roles = _roles(before, prompt_ids, answer_ids)
+        exchanges.append(Exchange(prompt_ids, answer_ids, str(prompt) + answer, spans, roles, len(prompt)))
     return exchanges
 
 
@@ -374,9 +361,9 @@ def _roles(facts: Mapping[str, Any], prompt: list[int], answer: list[int]) -> li
 
 
 def without_end(modality: Any, text: str, ids: Sequence[int]) -> list[int]:
-    """A prompt without the end that some tokenizers put behind every text: the answer goes on where it stops.
+    """Cut off the end token that some tokenizers append to every text.
 
-    An end that the text itself has (DialoGPT closes every turn with one) stays.
+    An end token that the text itself has (DialoGPT closes every turn with one) stays.
     """
     tokenizer = modality._tokenizer()
     ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
@@ -393,15 +380,14 @@ def _count_at_end(ids: Sequence[int], ends: set[int | None]) -> int:
 
 
 def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
-    """Prompts with what the model writes after them, one by one: beside others they would be padded."""
+    """Return prompts with what the model generates, one by one: together they would be padded."""
     if not hasattr(modality.model, "generate"):
         raise NotOffered(
             f"{type(modality.model).__name__} has no generate(): write the answer yourself, and give (prompt, answer)."
         )
-    exchanges, keep_BN = [], batch.keep_BN
-    assert keep_BN is not None
+    exchanges = []
     for row in range(batch.size):
-        ids = batch.tensors[modality.main][row][keep_BN[row]].tolist()
+        ids = batch.tensors[modality.main][row][batch.real_BN[row]].tolist()
         prompt = without_end(modality, batch.raw[row], ids) if batch.raw else ids
         answer = _generated(modality, prompt)
         facts = batch.encodings[row] if batch.encodings else {}
@@ -415,7 +401,7 @@ def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
 
 
 def _generated(modality: Any, prompt: list[int]) -> list[int]:
-    """What the model writes: its own choice at every step, unless ``generate`` tells it otherwise."""
+    """Return the tokens that the model generates, greedily unless the settings of ``generate`` say otherwise."""
     wish = modality.decoding.generate
     told = {"max_new_tokens": wish} if isinstance(wish, int) else dict(wish)
     ids = modality.move(torch.tensor([prompt]))
@@ -446,15 +432,15 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
 
 
 def written_answer(modality: Any, batch: Batch) -> str:
-    """What the model writes after the first prompt of a batch, without special tokens."""
+    """Return what the model generates after the first prompt of a batch, without special tokens."""
     exchange = _generated_exchanges(modality, batch.select([0]))[0]
     return str(modality._tokenizer().decode(exchange.answer, skip_special_tokens=True))
 
 
 def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[Chars]]:
-    """Prompt and answer as one text, and the characters of each token of the answer.
+    """Return prompt and answer as one text, and the characters of each token of the answer.
 
-    A character that is spread over several tokens belongs to each of them, as tokenizers have it.
+    A character that is spread over several tokens belongs to each of them, as in tokenizers.
     """
     tokenizer = modality._tokenizer()
     so_far = [tokenizer.decode(answer[: count + 1], skip_special_tokens=False) for count in range(len(answer))]
@@ -464,21 +450,18 @@ def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[C
 
 
 def wanted_steps(modality: Any, answer: list[int], wanted: Any) -> list[int]:
-    """The tokens of an answer that are explained: all, or the first that is the wanted one."""
+    """Return the tokens of an answer that are explained: all, or the first that is the wanted one."""
     if wanted is None:
         return list(range(len(answer)))
     wanted = wanted.index if isinstance(wanted, Target) else wanted
-    ids = {wanted} if isinstance(wanted, int) else _spellings(modality, str(wanted))
+    if isinstance(wanted, int):
+        ids = {wanted}
+    else:
+        texts = (str(wanted), f" {wanted}")
+        spelled = [processed(modality._tokenizer(), text, add_special_tokens=False)["input_ids"] for text in texts]
+        ids = {spelling[0] for spelling in spelled if len(spelling) == 1}
     steps = [i for i, token in enumerate(answer) if token in ids]
     if not steps:
         shown = " ".join(modality.labels(answer))
         raise BadInput(f"target {wanted!r} is not among the tokens of the answer: {shown}.")
     return steps[:1]
-
-
-def _spellings(modality: Any, token: str) -> set[int]:
-    spellings: set[int] = set()
-    for text in (token, " " + token):
-        ids = processed(modality._tokenizer(), text, add_special_tokens=False)["input_ids"]
-        spellings |= set(ids) if len(ids) == 1 else set()
-    return spellings

@@ -1,4 +1,4 @@
-"""Which kind of input fits a model."""
+"""Choose the modality of a model and its inputs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ __all__ = ["are_tensors", "as_list", "choose_modality", "encoded", "is_single", 
 Recognises = Callable[[nn.Module, Any, Any], bool]  # (model, processor, inputs)
 Makes = Callable[[nn.Module, Any], Modality]  # (model, processor)
 
-# Kinds of input that are known by more than the names and axes of tensors: asked in this order, before those are.
+# Kinds of input that are recognised by more than the names and axes of tensors, in this order.
 KINDS: list[tuple[Recognises, Makes]] = [
     (lambda model, processor, inputs: isinstance(processor, Table), TableInput),
     (lambda model, processor, inputs: compares_texts(model, inputs), SimilarityInput),
 ]
 
-# Texts that are explained at a place of them, by how transformers ends the name of the model's class.
+# Texts that are explained at one token, by the end of the model's class name in transformers.
 TASKS: dict[str, type[TextInput]] = {
     "QuestionAnswering": SpanInput,
     "QuestionAnsweringSimple": SpanInput,
@@ -53,12 +53,12 @@ TASKS: dict[str, type[TextInput]] = {
 
 
 def register_modality(recognises: Recognises, make: Makes) -> None:
-    """Explain inputs of another kind: those that are recognised, by the modality that is made. The newest is asked
-    first."""
+    """Add a modality for the inputs that ``recognises`` returns True for; the newest comes first."""
     KINDS.insert(0, (recognises, make))
 
 
 def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
+    """Return the modality for these inputs."""
     if isinstance(model, AskedModel):
         return PromptInput(model, processor)
     for recognises, make in KINDS:
@@ -86,19 +86,16 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
         return ImageInput(model, processor)
     if main == "input_ids" or "input_ids" in parameters:
         return TASKS.get(task_of(model).rpartition("For")[2], TextInput)(model, processor)
-    if _looks_like_image(inputs, processor):
+    if isinstance(first, np.ndarray):
+        image = hasattr(getattr(processor, "image_processor", processor), "preprocess")
+    else:
+        image = isinstance(first, Path) or type(first).__module__.startswith("PIL.")
+    if image:
         return ImageInput(model, processor, main=next(iter(parameters)))
     if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):
         named = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         return TextInput(model, processor, main=named[0] if named else "input_ids")
     return TensorInput(model, processor)
-
-
-def _looks_like_image(inputs: Any, processor: Any) -> bool:
-    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
-    if isinstance(first, np.ndarray):
-        return hasattr(getattr(processor, "image_processor", processor), "preprocess")
-    return isinstance(first, Path) or type(first).__module__.startswith("PIL.")
 
 
 def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
@@ -128,7 +125,7 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
 
 
 def _by_use(text: TextInput, inputs: Any) -> Modality:
-    """One sequence of tokens or two, by what the model does with its arguments; others are named in notes."""
+    """Return the modality of one sequence of tokens or two, by what the model does with its arguments."""
     sequences = sequences_of(text, inputs)
     if sequences is None:
         return text
@@ -141,7 +138,7 @@ def _by_use(text: TextInput, inputs: Any) -> Modality:
 
 
 def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | None:
-    """A modality with several streams, where the names of the tensors say so."""
+    """Return a modality with several streams, where the names of the tensors require one."""
     images = [n for n in ("pixel_values", *BOX_FEATURES) if n in names]
     if "input_ids" in names and images:
         return ImageTextInput(model, processor, image=images[0])
@@ -162,18 +159,18 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | No
 
 
 def _processor_of(pipeline: Any) -> Any:
-    """What a pipeline encodes its inputs with; of several, together, as processors for two kinds of input hold them."""
-    names = ("tokenizer", "image_processor", "feature_extractor")
-    parts = {name: part for name in names if (part := getattr(pipeline, name, None)) is not None}
+    """Return the processor of a pipeline; a feature extractor and a tokenizer together."""
     if (whole := getattr(pipeline, "processor", None)) is not None:
         return whole
+    names = ("tokenizer", "image_processor", "feature_extractor")
+    parts = {name: part for name in names if (part := getattr(pipeline, name, None)) is not None}
     if "feature_extractor" in parts and "tokenizer" in parts:
         return SimpleNamespace(**parts)
     return next(iter(parts.values()), None)
 
 
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
-    """The model and processor inside a transformers pipeline, in a folder, or by a name; a function that is asked."""
+    """Return model and processor of a transformers pipeline, a folder or a name; wrap a function as a model."""
     if takes_questions(model):
         return asked_model(model), processor
     inner = getattr(model, "model", None)

@@ -1,4 +1,4 @@
-"""The end of the model: which logits are explained, at which output position, under which names."""
+"""The model's output: which logits are explained, at which output position, under which names."""
 
 from __future__ import annotations
 
@@ -26,23 +26,20 @@ COSINE = "scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): 
 
 
 class Output:
-    """Runs a model for the logits that matter, and no others: a language model's are computed at one position."""
+    """Runs a model for the logits that are explained; those of a language model are computed at one position."""
 
     def __init__(self, modality: Modality, batch: Batch, scalar: str = "logit") -> None:
         self.modality, self.scalar, self.batch = modality, scalar, batch
-        self.pairs: Tensor | None = None  # what pairs of units add to a similarity, once the batch was run
+        self.pairs: Tensor | None = None  # what pairs of units add to a similarity, once the batch has run
         self.model = modality.model
         if batch.constants.get("past_key_values") is not None:
             raise BadInput(
                 "past_key_values holds tokens that are not among the inputs, so no score could be theirs: give the "
                 "whole text, without past_key_values."
             )
-        # What the model returns are probabilities, each by itself; None until it has run here.
-        self.ends_in_sigmoid: bool | None = None
-        self.extra: dict[str, Any] = {}
-        if "use_cache" in modality.parameters:
-            self.extra["use_cache"] = False
-        config = getattr(self.model, "config", None)
+        self.ends_in_sigmoid: bool | None = None  # the model returns probabilities; None until it has run here
+        self.extra: dict[str, Any] = {"use_cache": False} if "use_cache" in modality.parameters else {}
+        config = modality.config
         # How many classes there can be, for outputs whose parts have no names.
         sizes = (number_of(config, name) for name in ("num_labels", "vocab_size"))
         self.sizes = {size for size in (*sizes, len(modality.classes)) if size}
@@ -52,10 +49,10 @@ class Output:
             tried = "causal" in known_about(self.model)
             self.causal = is_causal(modality, batch)
             self.setup_forwards = int("causal" in known_about(self.model)) - tried
-        # Classes that do not exclude each other, as the config says: each has a probability of its own.
+        # Multi-label: each class has a probability of its own.
         problem = getattr(config, "problem_type", None)
         self.independent = problem == "multi_label_classification"
-        # What it says is one of some classes. A detector says of each box how likely it is, and has one more: nothing.
+        # The prediction is one of the classes. A detector scores each box, and has one more class: no object.
         estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
         self.chooses = not (estimates or modality.objects or modality.opaque)
         if estimates and scalar in {"probability", "log_odds"}:
@@ -66,21 +63,17 @@ class Output:
         if self.causal:
             if scalar == "cosine":
                 raise NotOffered(COSINE)
-            self._require_text(batch)
-            assert batch.keep_BN is not None
+            if batch.keep_BN is None:
+                raise NotOffered("a language model is explained at the last token: give it token ids.")
+            if has_answers(batch):
+                raise BadInput(
+                    "(prompt, answer) gives one explanation per token of the answer, which explain() and check() know "
+                    "how to make. Here give one text, the prompt with the answer so far, and target= the token that "
+                    "follows."
+                )
             if modality.decoding.choices:
                 self.choices, self.remarks = choice_tokens(modality, modality.decoding.choices)
             self.positions = self.positions or [count - 1 for count in batch.keep_BN.sum(1).tolist()]
-
-    @staticmethod
-    def _require_text(batch: Batch) -> None:
-        if batch.keep_BN is None:
-            raise NotOffered("a language model is explained at the last token: give it token ids.")
-        if has_answers(batch):
-            raise BadInput(
-                "(prompt, answer) gives one explanation per token of the answer, which explain() and check() know how "
-                "to make. Here give one text, the prompt with the answer so far, and target= the token that follows."
-            )
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, C) logits. Models that draw random numbers (ViLT samples patches) draw the same ones each time."""
@@ -89,10 +82,9 @@ class Output:
         states = [generator.get_state() for generator in generators]
         RUNNING.passes += 1
         try:
-            drawing = contextlib.nullcontext() if facts.get("draws") is False else Draws(facts)
-            plainly = (
-                contextlib.nullcontext() if facts.get("batch norm") is False else plain_gradients(self.model, facts)
-            )
+            nothing = contextlib.nullcontext()
+            drawing = nothing if facts.get("draws") is False else Draws(facts)
+            plainly = nothing if facts.get("batch norm") is False else plain_gradients(self.model, facts)
             with plainly, drawing as draws:
                 if self.causal:
                     logits = self._language_model(batch)
@@ -108,21 +100,14 @@ class Output:
             if not all(torch.equal(s, g.get_state()) for s, g in zip(states, generators, strict=True)):
                 facts.pop("draws", None)  # another thread drew, or the model after all: the next pass is watched
             if draws is not None:
-                facts["sigmoid"] = self._is(draws.sigmoid, logits)
+                facts["sigmoid"] = _equal(draws.sigmoid, logits)
         self.ends_in_sigmoid = bool(facts.get("sigmoid"))
         if logits.shape[0] != batch.size:
             raise self._other_rows(output, logits, batch.size)
         return logits
 
-    @staticmethod
-    def _is(squashed: Tensor | None, logits: Tensor) -> bool:
-        """Are the logits these numbers, in another shape or type at most?"""
-        if squashed is None or squashed.numel() != logits.numel() or squashed.device != logits.device:
-            return False
-        return torch.equal(squashed.detach().flatten().to(logits.dtype), logits.detach().flatten())
-
     def row_per_input(self, output: Any, batch: Batch) -> Tensor:
-        """(B, C) of an output that no modality reads in a way of its own."""
+        """(B, C) logits of an output that the modality does not read in its own way."""
         if self.scalar == "cosine":
             raise NotOffered(COSINE)
         if isinstance(output, Mapping) and {"start_logits", "end_logits"} <= set(output):
@@ -144,17 +129,19 @@ class Output:
                 "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
                 "encoder of texts, a pair (a, b) as one input explains how alike they are."
             )
-        in_doubt = batch is self.batch and self.modality.embeds and logits.shape[-1] == self.modality.length(batch)
+        modality = self.modality
+        in_doubt = batch is self.batch and modality.embeds and logits.shape[-1] == modality.length(batch)
         if logits.ndim != 2 or (in_doubt and self._is_per_token(logits, batch)):
+            per_token = modality.embeds and not modality.multi_input and logits.ndim == 3
             raise NotOffered(
                 f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. "
-                + ("target=whyformer.Target(class, position=…) names one of them. " * self._per_token_text(logits))
+                + ("target=whyformer.Target(class, position=…) names one of them. " * per_token)
                 + one_answer(self.model, batch, output, logits)
             )
         return logits
 
     def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
-        """One number per token (ELECTRA's discriminator) and not per class: their count follows the text's length."""
+        """Return whether there is one number per token (ELECTRA's discriminator): a shorter text then has fewer."""
         if logits.shape[1] < 2:
             return False
         known = known_about(self.model)
@@ -163,45 +150,34 @@ class Output:
         return bool(known["row per token"])
 
     def _follows_length(self, batch: Batch, width: int) -> bool:
-        """Tried out on a text that is one token shorter."""
+        """Run a text that is one token shorter, and compare the numbers of logits."""
         cut = {k: v[:1, : width - 1] if v.ndim > 1 and v.shape[1] == width else v[:1] for k, v in batch.tensors.items()}
         shorter = replace(batch.select([0]), tensors=cut)
         try:
-            # Whoever watches the model at the moment is not to see this pass.
+            # Modes that record the model at the moment must not see this pass.
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 return bool(logits_of(self.modality.call(shorter, **self.extra), self.sizes).shape[-1] == width - 1)
-        except Exception:  # a model of texts of one length, or one that needs their end: what it says counts
+        except Exception:  # a model of texts of one length, or one that needs their end: judge by the config
             return width not in self.sizes and width != batch.size
 
     def _at_positions(self, logits: Tensor, batch: Batch) -> Tensor:
         """(B, C) the row of each text that its target names."""
-        assert batch.keep_BN is not None
-        if logits.ndim != 3 or logits.shape[1] != batch.keep_BN.shape[1]:
+        if logits.ndim != 3 or logits.shape[1] != batch.real_BN.shape[1]:
             raise BadInput(
                 f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, not "
                 "one row per token. Leave the position out."
             )
         return logits[torch.arange(len(logits)), torch.tensor(places(batch)).to(logits.device)]
 
-    def _wrapper(self, output: Any, reading: str, *chosen: str) -> str:
-        keyword = self._main != next(iter(self.modality.parameters), self._main)
-        return wrapper(self._main, part_of(output, self.sizes)[0] + reading, *chosen, keyword=keyword)
-
-    @property
-    def _main(self) -> str:
-        """The model's argument that the units are positions of."""
-        parameters, main = self.modality.parameters, self.modality.main
-        return main if main in parameters else next(iter(parameters), "inputs")
-
-    def _per_token_text(self, logits: Tensor) -> bool:
-        return self.modality.embeds and not self.modality.multi_input and logits.ndim == 3
-
     def _other_rows(self, output: Any, logits: Tensor, inputs: int) -> NotOffered:
         said = f"the model returns logits of shape {tuple(logits.shape)} for {inputs} input{'s' * (inputs > 1)}: "
         expected = "one row per input was expected, in the order of the inputs. "
         if output is not None and logits.ndim == 2 and logits.shape[1] == inputs:
             squeezed = logits_of(output, self.sizes).ndim == 1  # (C,) of a single input
-            code = self._wrapper(output, f".reshape(len({self._main}), -1)" if squeezed else ".T")
+            first = next(iter(self.modality.parameters), "inputs")
+            main = self.modality.main if self.modality.main in self.modality.parameters else first
+            reading = part_of(output, self.sizes)[0] + (f".reshape(len({main}), -1)" if squeezed else ".T")
+            code = wrapper(main, reading, keyword=main != first)
             return NotOffered(f"{said}{expected}If it is the other way round, wrap the model:\n{code}")
         return NotOffered(f"{said}{expected}Wrap the model in a module of yours whose forward returns them so.")
 
@@ -270,8 +246,15 @@ class Output:
         return int(ids[0])
 
 
+def _equal(squashed: Tensor | None, logits: Tensor) -> bool:
+    """Return whether the logits are these numbers, in another shape or type at most."""
+    if squashed is None or squashed.numel() != logits.numel() or squashed.device != logits.device:
+        return False
+    return torch.equal(squashed.detach().flatten().to(logits.dtype), logits.detach().flatten())
+
+
 def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], which: Tensor) -> Tensor:
-    """(B, 1) of each row's answer: Σ_t log p(token t | what stands before it), of logits at the positions asked for."""
+    """(B, 1) log-probability of each row's answer, Σ_t log p(token t | the tokens before it); which: rows of logits."""
     totals, first = [], 0
     for logits_PV, answer in zip(logits_BPV, answers, strict=True):
         count = len(answer.tokens)
@@ -283,7 +266,7 @@ def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], whic
 
 
 def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
-    """The token by which each choice begins, and what that leaves unsaid."""
+    """Return the first token of each choice, and a remark where choices have more tokens."""
     tokenizer = modality._tokenizer()
     spelled = [processed(tokenizer, choice, add_special_tokens=False)["input_ids"] for choice in choices]
     if not all(spelled):
@@ -307,26 +290,25 @@ def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tup
     return first, (f"of {names} the first token counts: the next token is what the model decides on.",)
 
 
-WRAPPER = """
+def _one(batch: Batch, answer: str) -> str:
+    """Return the code of a module that wraps the model and returns ``answer``, an expression behind its call."""
+    passed = ", ".join(f"{name}={name}" for name in batch.tensors)
+    return f"""
 class One(torch.nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model, self.config = model, getattr(model, "config", None)
 
-    def forward(self, {names}):
+    def forward(self, {", ".join(batch.tensors)}):
         return self.model({passed}){answer}
 """
 
 
 def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
-    """Refuse what TimeSeriesTransformer, Informer and Autoformer return: parameters of a distribution, or none yet."""
+    """Raise for TimeSeriesTransformer, Informer and Autoformer, which return parameters of a distribution, or none."""
     given = isinstance(output.get("params"), (tuple, list))
     if not given and not any(name.startswith("past_") for name in batch.tensors):
         return  # no forecaster
-    named = ", ".join(batch.tensors)
-    code = WRAPPER.format(
-        names=named, passed=", ".join(f"{name}={name}" for name in batch.tensors), answer=".params[1][:, 0, None]"
-    )
     if not given:
         raise NotOffered(
             "the model returns hidden states alone, and no forecast: it was not told what follows (future_values and "
@@ -336,19 +318,18 @@ def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
     raise NotOffered(
         "a forecaster gives each step the parameters of a distribution, one tensor of params each. Explain one, "
         "params[number][:, step, None], as One(model) gives it; put the parameter and the step you mean into its last "
-        f"line:\n{code}"
+        f"line:\n{_one(batch, '.params[1][:, 0, None]')}"
     )
 
 
 def one_answer(model: Any, batch: Batch, output: Any, logits: Tensor) -> str:
-    """How one of many answers is explained, in code that runs: a module that takes all that this model was given.
+    """Return how to explain one of many answers, with code that runs.
 
     An output called logits holds classes at its last axis, or before the pixels of a picture; of others (depths, masks,
     forecasts) each number is an answer.
     """
     fields = output if isinstance(output, Mapping) else {}
-    if "pred_masks" in fields:
-        logits = fields["pred_masks"]  # of a model that cuts things out, the answers; others say how sure it is
+    logits = fields.get("pred_masks", logits)  # segmentation: the masks are the answers
     field = next((str(k) for k, v in fields.items() if v is logits), "")
     places = [f"{size // 2}" for size in logits.shape[1:]]
     named = not fields or field.endswith("logits")
@@ -359,18 +340,11 @@ def one_answer(model: Any, batch: Batch, output: Any, logits: Tensor) -> str:
     elif logits.ndim == 2:
         names, places = ["[position]"], [f"[{places[0]}]"]
     else:
+        first = ["0"] * (len(places) - 2)
         last = ("row", "column") if "pixel_values" in batch.tensors else ("step", "number")
-        names, places = (
-            [*(["0"] * (len(places) - 2)), *last, "None"],
-            [*(["0"] * (len(places) - 2)), *places[-2:], "None"],
-        )
+        names, places = [*first, *last, "None"], [*first, *places[-2:], "None"]
     of = f".{field}" if field else "" if isinstance(output, Tensor) else "[0]"
-    arguments = ", ".join(batch.tensors)
-    code = WRAPPER.format(
-        names=arguments,
-        passed=", ".join(f"{name}={name}" for name in batch.tensors),
-        answer=f"{of}[:, {', '.join(places)}]",
-    )
+    code = _one(batch, f"{of}[:, {', '.join(places)}]")
     return (
         f"Explain one answer of the many, {of.removeprefix('.')}[:, {', '.join(names)}], as One(model) gives it; put "
         f"the place you mean into its last line:\n{code}"

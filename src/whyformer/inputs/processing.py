@@ -13,11 +13,11 @@ from whyformer.errors import BadInput, reading, shown
 from whyformer.extras import require
 from whyformer.inputs.batch import signature_of
 
-# Entries of a model's config, which is a file that anybody may have edited: read with their types checked.
+# Entries of a model's config: a file that users may have edited, so types are checked
 
 
 def number_of(config: Any, name: str) -> int | None:
-    """Return a whole number, the first of several (``eos_token_id``); None where the config has none by this name."""
+    """Return a whole number of the config, the first of several (``eos_token_id``); None where it has none."""
     try:
         value = getattr(config, name, None)
     except Exception:  # some are computed from others (num_labels from id2label), which may be of a wrong kind
@@ -28,7 +28,7 @@ def number_of(config: Any, name: str) -> int | None:
 
 
 def class_names(model: Any) -> dict[int, str]:
-    """The names of the classes by number, ``config.id2label``; files have the numbers as texts."""
+    """Return ``config.id2label``; files have its numbers as texts."""
     names = getattr(getattr(model, "config", None), "id2label", None)
     if names is None:
         return {}
@@ -46,22 +46,17 @@ def class_names(model: Any) -> dict[int, str]:
     return classes
 
 
-# A Tokenizer of the tokenizers library as processor: wrapped in the class of transformers that the library reads.
+# A Tokenizer of the tokenizers library as processor: wrapped in a class of transformers
 
 # How special tokens are spelled between brackets and bars. The library itself does not record their roles.
-SPELLINGS = {
-    "pad": ("pad",),
-    "mask": ("mask",),
-    "unk": ("unk",),
-    "cls": ("cls",),
-    "sep": ("sep",),
+SPELLINGS = {role: (role,) for role in ("pad", "mask", "unk", "cls", "sep")} | {
     "bos": ("bos", "s", "begin_of_text", "startoftext", "start_of_text"),
     "eos": ("eos", "/s", "endoftext", "end_of_text"),
 }
 
 
 def as_processor(processor: Any, model: nn.Module) -> Any:
-    """The processor itself; a ``tokenizers.Tokenizer`` as a tokenizer of transformers, on a copy of it."""
+    """Wrap a copy of a ``tokenizers.Tokenizer`` as a tokenizer of transformers; return other processors unchanged."""
     if type(processor).__module__.partition(".")[0] != "tokenizers":
         return processor
     rust = getattr(processor, "_tokenizer", processor)  # tokenizers.implementations hold one
@@ -82,7 +77,10 @@ def as_processor(processor: Any, model: nn.Module) -> Any:
         options |= {"padding_side": padding["direction"], "pad_token_type_id": padding["pad_type_id"]}
     rust.no_padding()  # lengths of texts are read before they are padded
     rust.no_truncation()
-    typed = _distinguishes_types(rust) and _reads_types(model)
+    # GPT-2 looks types up among its words, so types of zeros are not the same as none: a table of types is needed.
+    config = getattr(model, "config", None)
+    types = getattr(config, "type_vocab_size", 2 if config is None else 0)
+    typed = _distinguishes_types(rust) and "token_type_ids" in signature_of(model) and types > 1
     names = ["input_ids", *["token_type_ids"] * typed, "attention_mask"]
     if others := [token for token in _declared(rust) if token not in roles.values()]:
         options["additional_special_tokens"] = others
@@ -90,7 +88,7 @@ def as_processor(processor: Any, model: nn.Module) -> Any:
 
 
 def _roles(rust: Any) -> dict[str, str]:
-    """Special tokens by role: where settings and templates place them first, then by their spelling."""
+    """Return special tokens by role, as settings and templates place them, else by their spelling."""
     roles: dict[str, str] = {}
     for processor in _processors(rust):
         if "cls" in processor and "sep" in processor:  # BertProcessing, RobertaProcessing
@@ -102,8 +100,7 @@ def _roles(rust: Any) -> dict[str, str]:
             roles.setdefault("sep" if _spelled(last) == "sep" else "eos", last)
     if rust.padding is not None:
         roles["pad"] = rust.padding["pad_token"]
-    unknown = getattr(rust.model, "unk_token", None)
-    if unknown is not None:
+    if (unknown := getattr(rust.model, "unk_token", None)) is not None:
         roles["unk"] = unknown
     for token in _declared(rust):
         if (role := _spelled(token)) is not None:
@@ -122,13 +119,13 @@ def _spelled(token: str) -> str | None:
 
 
 def _processors(rust: Any) -> Iterator[Mapping[str, Any]]:
-    """What is put around texts, as plain data."""
+    """Return the post-processors, which add tokens around texts, as plain data."""
     state = None if rust.post_processor is None else json.loads(rust.post_processor.__getstate__())
     yield from () if state is None else state.get("processors", [state])
 
 
 def _ends(processor: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The first and the last token of a template, where they are not the text's."""
+    """Return the special tokens at the start and end of a template."""
     pieces = processor.get("single", ())
     if len(pieces) < 2:
         return None, None
@@ -141,7 +138,7 @@ def _ends(processor: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _distinguishes_types(rust: Any) -> bool:
-    """Whether a template of the user's own gives the second text another type: the default one always does."""
+    """Return whether a template with special tokens gives the second text another type."""
     for processor in _processors(rust):
         pieces = [piece for each in processor.get("pair", ()) for piece in each.items()]
         written = any(kind == "SpecialToken" for kind, _ in pieces)
@@ -150,19 +147,8 @@ def _distinguishes_types(rust: Any) -> bool:
     return False
 
 
-def _reads_types(model: nn.Module) -> bool:
-    """Whether the model has a table of types. GPT-2 looks types up among its words: zeros are not the same as none."""
-    config = getattr(model, "config", None)
-    types = getattr(config, "type_vocab_size", 2 if config is None else 0)
-    return "token_type_ids" in signature_of(model) and types > 1
-
-
 def processed(processor: Any, *inputs: Any, **options: Any) -> Any:
-    """Call a tokenizer, image processor or feature extractor.
-
-    Tokenizers reject text that is no Unicode with a TypeError about something else, and a processor of the user's own
-    may raise anything: both become a BadInput.
-    """
+    """Call a tokenizer, image processor or feature extractor; whatever it raises becomes a BadInput."""
     for text in (*inputs, options.get("text"), options.get("text_target")):
         _require_characters(text)
     advice = "Call it on the same input by yourself: if that fails too, change the input or the processor."
@@ -171,7 +157,7 @@ def processed(processor: Any, *inputs: Any, **options: Any) -> Any:
 
 
 def _require_characters(text: str | Sequence[Any] | None) -> None:
-    """Refuse half of a surrogate pair: it comes from text that was cut or decoded wrongly, and has no encoding."""
+    """Raise for half of a surrogate pair: tokenizers would raise a TypeError about something else."""
     if isinstance(text, (list, tuple)):
         for part in text:
             _require_characters(part)

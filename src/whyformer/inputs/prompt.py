@@ -1,8 +1,7 @@
-"""Prompts of a model that is only asked: a function, or a server, that says how probable an answer is.
+"""Prompts of a model that is called from outside: a function, or a server, that returns log-probabilities of answers.
 
-Nothing of such a model can be seen, so what is explained is the log-probability of an answer, by the words or sentences
-of the prompt that it is given after. A variant of the prompt is a row of numbers, one per unit: :class:`AskedModel`
-makes a text of it again and asks.
+The log-probability of an answer is explained by the words or sentences of its prompt. A variant of the prompt is a row
+of numbers, one per unit, from which :class:`AskedModel` builds the text again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import inspect
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -25,15 +24,15 @@ from whyformer.inputs.chat import Span, spans_of
 from whyformer.inputs.language import require_one_wish
 from whyformer.results.types import Target, Units
 
-GONE, THERE = 0, 1  # what stands at a unit; higher numbers are texts in its place
-CERTAIN = -1e-16  # of log-probabilities: nothing is more certain, so that log-odds stay finite
+GONE, THERE = 0, 1  # a unit is deleted or there; higher numbers are texts in its place
+CERTAIN = -1e-16  # the largest log-probability, so that log-odds stay finite
 ROUNDING = 1e-4  # how far above 0 a log-probability may come out
-OPENING, QUOTES = "([{<“‘«„¿¡$#@", "\"'"  # what belongs to the word that follows
-OF_TOKENS = ("mask", "unk", "pad", "attention_mask", "resample")  # what stands for tokens of a model at hand
+OPENING, QUOTES = "([{<“‘«„¿¡$#@", "\"'"  # signs that belong to the word that follows
+OF_TOKENS = ("mask", "unk", "pad", "attention_mask", "resample")  # baselines of models that run here
 
 
 class Says(Protocol):
-    """How a model is asked: the log-probability of each answer after its prompt."""
+    """A function that returns the log-probability of each answer after its prompt."""
 
     def __call__(self, prompts: Sequence[str], answers: Sequence[str], /) -> Sequence[float]: ...
 
@@ -54,7 +53,7 @@ class Prompt:
 
     @property
     def key(self) -> int:
-        """A number for these contents: what tells one prompt from another among tensors."""
+        """A number that identifies these contents in a tensor."""
         return int.from_bytes(_digest((self.text, self.answer, self.spans), 8), "little", signed=True)
 
 
@@ -63,10 +62,9 @@ def _digest(contents: tuple[Any, ...], size: int) -> bytes:
 
 
 class AskedModel(nn.Module):
-    """A module without weights around what is asked; (B, U) what stands at each unit → (B, 1) log-odds of the answer.
+    """A module without weights around the function: (B, U) codes of the units → (B, 1) log-odds of the answer.
 
-    Log-odds, so that every scalar is read from them as from a classifier of two: their sigmoid is the probability. No
-    text is asked twice.
+    Log-odds, so that scalars are read as from a binary classifier. Answers are cached: no text is sent twice.
     """
 
     opaque = True
@@ -77,7 +75,7 @@ class AskedModel(nn.Module):
         self.prompts: dict[int, Prompt] = {}
         self.replacements: list[str] = []  # texts in place of a unit: number THERE + 1 and on
         self.said: dict[bytes, float] = {}  # by a digest of prompt and answer, which may be long
-        # What a cache on disk knows it by, as others by their weights.
+        # Identifies the model in a cache on disk, as weights identify others.
         self.register_buffer(
             "identity", torch.tensor(list(identity.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
         )
@@ -93,13 +91,13 @@ class AskedModel(nn.Module):
         return log_p - torch.log(-torch.expm1(log_p))
 
     def question(self, key: int, row: Sequence[int]) -> tuple[str, str]:
-        """The prompt as it is asked, and the answer."""
+        """Return the prompt of a variant, and the answer."""
         prompt = self.prompts[key]
         standing = [None if n == THERE else self.replacements[n - THERE - 1] if n else "" for n in row]
         return changed(prompt.text, prompt.spans, standing[: len(prompt.spans)]), prompt.answer
 
     def number(self, replacement: str) -> int:
-        """What stands for a unit that is replaced by this text."""
+        """Return the code of a unit that is replaced by this text."""
         if replacement not in self.replacements:
             self.replacements.append(replacement)
         return self.replacements.index(replacement) + THERE + 1
@@ -133,7 +131,7 @@ class AskedModel(nn.Module):
 
 
 def takes_questions(model: Any) -> bool:
-    """Is it called with two things, no more and no less? What holds a model to be explained (a pipeline) is not."""
+    """Return whether a function takes exactly two required arguments (a pipeline, which holds a model, does not)."""
     if not callable(model) or isinstance(model, (type, nn.Module)):
         return False
     try:
@@ -145,7 +143,7 @@ def takes_questions(model: Any) -> bool:
 
 
 def asked_model(model: Callable[..., Any]) -> AskedModel:
-    """A function of prompts and answers as a model; one that takes anything else is refused."""
+    """Wrap a function of prompts and answers as a model; raise if it takes anything else."""
     try:
         inspect.signature(model).bind([], [])
     except (TypeError, ValueError):
@@ -153,17 +151,17 @@ def asked_model(model: Callable[..., Any]) -> AskedModel:
             f"model is a {type(model).__name__} that does not take (prompts, answers). Pass a torch.nn.Module, or a "
             f"transformers pipeline; or else: {PROTOCOL}."
         ) from None
-    # Of a function nothing tells whether it still says the same: what is cached serves this one only. A server is asked
-    # for the name of its model here, before it is called by it.
+    # A plain function may change, so its cache serves this object only. A server is asked for its model's name here,
+    # before that name is used.
     identity = str(getattr(model, "identity", "") or uuid.uuid4())
-    # Results call a model what its class is called; by the last words of that, models of transformers are known.
+    # Results show the name of the class; "(asked)" keeps it from ending like a class of transformers.
     kind = type(f"{named(model)} (asked)", (AskedModel,), {})
     asked: AskedModel = kind(model, identity)
     return asked
 
 
 def named(says: Any) -> str:
-    """What a function is called, or the class of an object; a server may call its model anything."""
+    """Return the printable name of a function, or of an object's class."""
     name = str(getattr(says, "__name__", type(says).__name__))
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
 
@@ -174,8 +172,7 @@ class PromptInput(Modality):
     stream, main = "text", "present"
     lengths_vary = True
     opaque = True
-    deletes_several = True
-    takes_texts = True
+    edits_text = True
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         if processor is not None:
@@ -228,11 +225,12 @@ class PromptInput(Modality):
             raise BadInput("the answer is empty: give (prompt, answer), the answer with the space that it begins with.")
         spans = tuple(spans_of(text, self.size))
         if not spans:
-            raise BadInput(f"the prompt {shown(text)} has no {self._name}: there is nothing to explain by.")
+            name = f"{self.size}s" if isinstance(self.size, str) else "units"
+            raise BadInput(f"the prompt {shown(text)} has no {name}: there is nothing to explain by.")
         return Prompt(text, answer, spans)
 
     def _generated(self, prompt: str, tokens: Any) -> str:
-        """What the model itself answers, where it can be asked for that."""
+        """Return what the model generates, where it has a generate()."""
         generate = getattr(self.model.says, "generate", None)
         if generate is None:
             raise NotOffered(
@@ -242,10 +240,6 @@ class PromptInput(Modality):
         if not answer:
             raise NotOffered(f"the model answers nothing to {shown(prompt)}: there is nothing to explain.")
         return answer
-
-    @property
-    def _name(self) -> str:
-        return f"{self.size}s" if isinstance(self.size, str) else "units"
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         """The answer is the target."""
@@ -271,22 +265,17 @@ class PromptInput(Modality):
     # Units
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        return [self._units(prompt) for prompt in batch.raw]
-
-    def _units(self, prompt: Prompt) -> Units:
-        count = len(prompt.spans)
-        return Units(
-            tuple(prompt.text[start:end] for start, end in prompt.spans),
-            (False,) * count,
-            (self.stream,) * count,
-            word=tuple(range(count)) if self.size == "word" else None,
-            spans=prompt.spans,
-            text=prompt.text,
-        )
+        result = []
+        for prompt in batch.raw:
+            count = len(prompt.spans)
+            labels = tuple(prompt.text[start:end] for start, end in prompt.spans)
+            word = tuple(range(count)) if self.size == "word" else None
+            plain = Units(labels, (False,) * count, (self.stream,) * count, word=word)
+            result.append(replace(plain, spans=prompt.spans, text=prompt.text))
+        return result
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        assert batch.keep_BN is not None
-        return batch.keep_BN
+        return batch.real_BN
 
     @property
     def replacements(self) -> tuple[str, ...]:
@@ -305,14 +294,11 @@ class PromptInput(Modality):
         return batch.select([row] * len(units)).with_tensors(present=present)
 
 
-# Texts with parts away
+# Texts with stretches replaced or deleted
 
 
 def changed(text: str, spans: Sequence[Span], standing: Sequence[str | None]) -> str:
-    """The text with something else in place of some stretches; None: as it is, "": left out.
-
-    What is left out takes the space around it along, so that no gap tells of it.
-    """
+    """Replace some stretches of a text; None: unchanged, "": deleted, with the space around it."""
     edits: list[tuple[int, int, str]] = []
     for (start, end), stands in sorted(zip(spans, standing, strict=True)):
         if stands is None:
@@ -330,7 +316,7 @@ def changed(text: str, spans: Sequence[Span], standing: Sequence[str | None]) ->
 
 
 def _closed(text: str, start: int, end: int) -> tuple[int, int, str]:
-    """The stretch with the space on both sides, and what is left of that space."""
+    """Extend a stretch by the space on both sides; return it, and the space that replaces it."""
     stem, rest = text[:start].rstrip(), text[end:].lstrip()
     first, last = len(stem), len(text) - len(rest)
     before, after = text[first:start], text[end:last]

@@ -1,4 +1,4 @@
-"""Encoder-decoders: a source that is read, and a target that is written token by token."""
+"""Encoder-decoders: a source that is read, and a target that is generated token by token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, Decoding, Raw, others_note, signature_of
 from whyformer.inputs.families import task_of
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.language import wanted_steps
+from whyformer.inputs.language import last_real, wanted_steps
 from whyformer.inputs.processing import processed
 from whyformer.inputs.similarity import without_each
 from whyformer.inputs.text import TextInput
@@ -41,7 +41,9 @@ class Seq2SeqInput(TextInput):
     ) -> None:
         super().__init__(model, processor, main=source)
         self.target = target
-        self.generates = target == "decoder_input_ids" and is_generator(model)
+        heads = ("ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification", "ForObjectDetection")
+        writes = bool(getattr(self.config, "is_encoder_decoder", False)) and not task_of(model).endswith(heads)
+        self.generates = target == "decoder_input_ids" and writes
         kinds = {"input_features": AudioInput, "input_values": AudioInput, "pixel_values": ImageInput}
         self._source: Modality = kinds.get(source, TextInput)(model, processor, main=source)
         self._answer = Answer(model, processor, target)
@@ -49,10 +51,9 @@ class Seq2SeqInput(TextInput):
     # Inputs
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
-        """Of what a language model is asked for, how much it writes."""
-        if decoding != Decoding(generate=decoding.generate, seed=decoding.seed) or not isinstance(
-            decoding.generate, int | None
-        ):
+        """Accept only a number of tokens to generate."""
+        plain = decoding == Decoding(generate=decoding.generate, seed=decoding.seed)
+        if not plain or not isinstance(decoding.generate, int | None):
             raise NotOffered(
                 "span, choices and other wishes are for models without an encoder: give generate=<tokens>."
             )
@@ -64,19 +65,17 @@ class Seq2SeqInput(TextInput):
     def encode(self, raw: Sequence[Raw]) -> Batch:
         if not self.generates:
             return super().encode(raw)
-        pairs = [r if is_pair(r) else (r, None) for r in raw]
+        answered = [isinstance(r, tuple) and len(r) == 2 and isinstance(r[1], str) for r in raw]
+        pairs = [r if pair else (r, None) for r, pair in zip(raw, answered, strict=True)]
         batch = self._source.encode([source for source, _ in pairs])
         return self._answer.with_answers(batch, [answer for _, answer in pairs])
 
     def adopt(self, tensors: Any) -> Batch:
-        if isinstance(self._source, TextInput):
-            batch = super().adopt(tensors)
-        else:
-            batch = self._source.adopt(tensors)
+        if not isinstance(self._source, TextInput):
+            return self._source.adopt(tensors)
+        batch = super().adopt(tensors)
         mask = batch.tensors.get("attention_mask")  # the decoder's mask may have the source's width by chance
-        if isinstance(self._source, TextInput) and mask is not None:
-            batch = replace(batch, keep_BN=mask.bool())
-        return batch
+        return batch if mask is None else replace(batch, keep_BN=mask.bool())
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         return self._answer.expanded(batch, target) if self.generates else (batch, target)
@@ -113,7 +112,7 @@ class Seq2SeqInput(TextInput):
         return super().keep(batch, length, front)
 
     def _require_text(self) -> None:
-        """Asked for units of its own only where no streams were found."""
+        """Raise for sources other than text: units of all streams are needed only where no streams were found."""
         if not isinstance(self._source, TextInput):
             raise NotOverUnits(
                 "which positions of the model's attention belong to which part of the input is not known: its encoder "
@@ -135,9 +134,9 @@ class Seq2SeqInput(TextInput):
 
 
 class Answer:
-    """What a decoder writes token by token: a stream of its own, explained at the next token after the prefix.
+    """What a decoder generates: a stream of its own, explained at the next token after the prefix.
 
-    main: the argument that holds what was written so far.
+    main: the argument that holds the prefix.
     """
 
     steps = STEPS
@@ -145,13 +144,12 @@ class Answer:
     def __init__(self, model: nn.Module, processor: Any, main: str = "decoder_input_ids") -> None:
         self.model, self.main = model, main
         self.text = TextInput(model, processor, main=main)
-        config = getattr(model, "config", None)
-        self.configs = [config, getattr(config, "text_config", None)]
+        self.configs = [self.text.config, getattr(self.text.config, "text_config", None)]
 
     # Inputs
 
     def with_answers(self, batch: Batch, texts: Sequence[str | None]) -> Batch:
-        """Remember the answers that the user gave, if any."""
+        """Store the answers that the user gave, if any."""
         if all(t is None for t in texts):
             return batch
         if any(t is None for t in texts):
@@ -161,17 +159,19 @@ class Answer:
         return replace(batch, encodings=tuple({**e, "answer": i} for e, i in zip(_facts(batch), ids, strict=True)))
 
     def expanded(self, batch: Batch, target: Any, apart: bool = False) -> tuple[Batch, Any]:
-        """A source without a target prefix: one row per token of the answer, or the token that was asked for.
+        """Return one row per token of the answer, or for the token asked for, unless a prefix was given.
 
-        apart: inputs are answered one by one, without padding.
+        apart: answers are generated one by one, without padding.
         """
         if self.main in batch.tensors:
             return batch, target
-        answers = [self._answer_ids(e) for e in batch.encodings] if batch.encodings else [None] * batch.size
-        written = answers if all(a is not None for a in answers) else self._generated(batch, apart)
+        answers = [facts.get("answer") for facts in _facts(batch)]
+        if any(answer is None for answer in answers):
+            answers = self._generated(batch, apart)
+        else:
+            answers = [[self.start(), *answer] for answer in answers]
         rows, prefixes, tokens = [], [], []
-        for row, answer in enumerate(written):
-            assert answer is not None
+        for row, answer in enumerate(answers):
             wanted = target[row] if isinstance(target, list) else target
             for step in wanted_steps(self.text, answer[1:], wanted):
                 rows.append(row)
@@ -190,28 +190,21 @@ class Answer:
             )
         return replace(steps, groups=tuple(rows) if target is None else ()), tokens
 
-    def _answer_ids(self, facts: Any) -> list[int] | None:
-        answer = facts.get("answer")
-        return None if answer is None else [self.start(), *answer]
-
     def _named_id(self, *names: str) -> Any:
         values = (getattr(config, name, None) for name in names for config in self.configs)
         return next((value for value in values if value is not None), None)
 
     def start(self) -> int:
         start_id = getattr(self.model, "decoder_start_token_id", None)  # BLIP keeps it on the model
-        value = (
-            start_id
-            if isinstance(start_id, int)
-            else self._named_id("decoder_start_token_id", "bos_token_id", "pad_token_id")
-        )
+        named = self._named_id("decoder_start_token_id", "bos_token_id", "pad_token_id")
+        value = start_id if isinstance(start_id, int) else named
         if value is None:
             raise NotOffered("the model's config names no decoder_start_token_id: pass decoder_input_ids yourself.")
         return int(value)
 
     def _generated(self, batch: Batch, apart: bool) -> list[list[int]]:
-        """The model's greedy answers, end of text included."""
-        room = self._named_id("max_target_positions")  # Whisper refuses to be asked for more
+        """Return the model's greedy answers, end of text included."""
+        room = self._named_id("max_target_positions")  # Whisper raises for more
         steps = self.steps if room is None else min(self.steps, int(room) - 2)
         parts = [bare(batch.select([i])) for i in range(batch.size)] if apart else [batch]
         ids: list[list[int]] = []
@@ -239,10 +232,8 @@ class Answer:
         logits = logits_of(output)
         if logits.ndim != 3:
             return None
-        keep = self.keep(batch)
-        width = keep.shape[1]
-        last = torch.stack([width - 1 - row.flip(0).float().argmax() for row in keep])
-        return logits[torch.arange(len(logits), device=logits.device), last.to(logits.device)]
+        last = last_real(self.keep(batch)).to(logits.device)
+        return logits[torch.arange(len(logits), device=logits.device), last]
 
     # Units
 
@@ -270,17 +261,5 @@ class Answer:
         return self.text, Batch({self.main: self.ids(batch, source)}, keep_BN=self.keep(batch, source))
 
 
-def is_pair(raw: Raw) -> bool:
-    """A source with the answer that is to be explained."""
-    return isinstance(raw, tuple) and len(raw) == 2 and isinstance(raw[1], str)
-
-
 def _facts(batch: Batch) -> tuple[Any, ...]:
     return batch.encodings or ({},) * batch.size
-
-
-def is_generator(model: Any) -> bool:
-    config = getattr(model, "config", None)
-    return bool(getattr(config, "is_encoder_decoder", False)) and not task_of(model).endswith(
-        ("ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification", "ForObjectDetection")
-    )

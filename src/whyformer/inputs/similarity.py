@@ -1,8 +1,8 @@
-"""Two texts and how close they are: one encoder read twice, its pooled vectors compared."""
+"""The similarity of two texts, and what modalities of several streams share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,23 +11,21 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import NOT_THE_MODELS, Batch, Placed, Raw, model_failed
-from whyformer.inputs.stream_inputs import StreamInput
+from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.units import pick
 from whyformer.results.types import Units
 
-# Streams that are neither text nor image, and what kinds of input with several streams share.
-
 
 class VectorInput(Modality):
-    """One vector per unit, given as a (B, N, D) tensor: regions of an image (boxes), or any sequence of features."""
+    """Vectors of regions of an image, given as a (B, N, D) tensor. boxes: the argument with their coordinates."""
 
-    def __init__(
-        self, model: nn.Module, main: str, stream: str = "image", word: str = "box", boxes: str | None = None
-    ) -> None:
+    stream = "image"
+
+    def __init__(self, model: nn.Module, main: str, word: str = "box", boxes: str | None = None) -> None:
         super().__init__(model)
-        self.main, self.stream, self.word, self.boxes = main, stream, word, boxes
+        self.main, self.word, self.boxes = main, word, boxes
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise NotOffered(f"{self.main} holds vectors that another model made: pass them as a tensor.")
@@ -66,27 +64,22 @@ class VectorInput(Modality):
         changed[range(len(real)), real] = filler
         return batch.select([row] * len(real)).with_tensors(**{self.main: changed})
 
-    def stream_inputs(
-        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
-    ) -> list[StreamInput]:
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         return [Vectors(placed, stream, self, layout[stream])]
 
 
 class Vectors(StreamInput):
-    """One vector per unit: regions of an image. Where they lie stays what it is."""
+    """One vector per unit: regions of an image. Their coordinates are unchanged."""
 
     vectors = True
-
-    def __init__(self, placed: Placed, stream: str, part: VectorInput, positions: slice) -> None:
-        super().__init__(placed, stream, part.main, positions)
-        self.part = part
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         real = numbers[self._real(row, numbers)]
         return real.amax(1) if largest else real.sum(1)
 
     def _real(self, row: int, numbers: Tensor) -> Tensor:
-        return self.part.keep(self.placed.batch, len(numbers), None)[row]
+        real: Tensor = self.part.keep(self.placed.batch, len(numbers), None)[row]
+        return real
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
         return self._real(row, numbers)[:, None]
@@ -125,13 +118,13 @@ def without_each(modality: Modality, batch: Batch, row: int, units: Units, repla
 
 
 def require_known(modality: Modality, replacement: str | int) -> None:
-    """At least one stream has to have the replacement; a word that none has would be passed over in silence."""
+    """Raise if no stream has the replacement: it would be ignored."""
     if isinstance(replacement, str) and replacement not in modality.replacements:
         raise UnknownName("replacement", replacement, modality.replacements, "A token id (an integer) works too.")
 
 
 def fitting(part: Modality, replacement: str | int) -> Any:
-    """The replacement that was asked for where this stream has it, else its own first one that keeps the length."""
+    """Return the replacement that was asked for if this stream has it, else its first one that keeps the length."""
     offered = [r for r in part.replacements if r not in {"delete", "attention_mask"}]
     if part.embeds:
         if isinstance(replacement, int) or replacement in offered:
@@ -144,10 +137,10 @@ SIDES = ("a", "b")
 
 
 class SimilarityInput(TextInput):
-    """A pair of texts per input; units are the tokens of both. What is explained is the cosine of the two vectors.
+    """A pair of texts per input; units are the tokens of both, and the cosine of their two vectors is explained.
 
-    The vector of a text is what the model itself calls one (``sentence_embedding``, ``text_embeds``), else the mean of
-    its last hidden states over real tokens. Tensors are named ``a_input_ids``, ``b_input_ids``, and so on.
+    The vector of a text is the model's own (``sentence_embedding``, ``text_embeds``), else the mean of its last hidden
+    states over real tokens. Tensors are named ``a_input_ids``, ``b_input_ids``, and so on.
     """
 
     multi_input = True
@@ -174,8 +167,7 @@ class SimilarityInput(TextInput):
         encoded = {side: self._plain.encode([pair[i] for pair in raw]) for i, side in enumerate(SIDES)}
         tensors = {f"{side}_{k}": v for side, batch in encoded.items() for k, v in batch.tensors.items()}
         for side, batch in encoded.items():
-            assert batch.keep_BN is not None
-            tensors.setdefault(f"{side}_attention_mask", batch.keep_BN.long())
+            tensors.setdefault(f"{side}_attention_mask", batch.real_BN.long())
         facts = zip(*(batch.encodings for batch in encoded.values()), strict=True)
         warnings = zip(*(batch.warnings for batch in encoded.values()), strict=True)
         return Batch(
@@ -205,13 +197,10 @@ class SimilarityInput(TextInput):
     def _read(self, batch: Batch, side: str, **extra: Any) -> tuple[Tensor, Tensor | None]:
         """(B, D) the text's vector, and (B, N, D) shares of its tokens where it is their mean."""
         tensors = {k.removeprefix(f"{side}_"): v for k, v in batch.tensors.items() if k.startswith(f"{side}_")}
-        names = self._plain.parameters
-        try:
-            output = self.model(**tensors, **extra) if "input_ids" in names else self.model(dict(tensors))
-        except NOT_THE_MODELS:
-            raise
-        except Exception as error:
-            raise model_failed(self.model, batch, error) from error
+        if "input_ids" in self.parameters:
+            output = self.run_model(batch, **tensors, **extra)
+        else:
+            output = self.run_model(batch, dict(tensors))
         known = [output[k] for k in ("sentence_embedding", "text_embeds") if k in output]
         mask = tensors["attention_mask"]
         hidden = next((output[k] for k in ("last_hidden_state", "token_embeddings") if k in output), None)
@@ -258,14 +247,14 @@ class SimilarityInput(TextInput):
 
 
 def _aligned(shares_BND: Tensor | None, vector_BD: Tensor) -> bool:
-    """Is the text's vector the mean of its tokens' up to a factor (many models bring it to length one)?"""
+    """Return whether the text's vector is the mean of its tokens', up to a factor (many models normalise it)."""
     assert shares_BND is not None
     cosine = nn.functional.cosine_similarity(shares_BND.sum(1).float(), vector_BD.float(), dim=-1)
     return bool((cosine > 1 - 1e-5).all())
 
 
 def compares_texts(model: Any, inputs: Any) -> bool:
-    """A pair of texts for an encoder without a head: their similarity is what can be explained."""
+    """Return whether the input is a pair of texts for an encoder without a head."""
     if isinstance(inputs, dict):
         return {f"{side}_input_ids" for side in SIDES} <= set(inputs)
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs

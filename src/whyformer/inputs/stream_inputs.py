@@ -1,17 +1,14 @@
-"""Where the numbers of one stream enter a model: embeddings of words, or floats that are given as they are.
-
-Each says which unit a number belongs to, and what can stand in its place.
-"""
+"""Where the numbers of one stream enter a model: word embeddings, or floats that are given as they are."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.errors import BadInput, UnknownName
@@ -20,17 +17,19 @@ from whyformer.inputs.units import pick
 from whyformer.results.types import Units
 
 Baseline = str | int | float | Tensor | np.ndarray[Any, Any] | None
+Layout = Mapping[str, slice]  # where each stream lies among all positions of the run
 
 
 class StreamInput(ABC):
-    """One stream's entry. ``positions``: where the stream lies among all positions of the run."""
+    """The entry of one stream. part: its modality. positions: where it lies among all positions of the run."""
 
     vectors = False  # one vector per unit: spread is their standard deviation, not their range
     smooths = False  # a map of pixels, from which the grid of the patches can be smoothed away
     weight: Tensor | None = None  # the table that the model looked the numbers up in, once it did
 
-    def __init__(self, placed: Placed, stream: str, name: str, positions: slice) -> None:
-        self.placed, self.stream, self.name, self.positions = placed, stream, name, positions
+    def __init__(self, placed: Placed, stream: str, part: Any, positions: slice) -> None:
+        self.placed, self.stream, self.part, self.positions = placed, stream, part, positions
+        self.name: str = part.main
 
     def given(self, batch: Batch) -> Tensor | None:
         """(B, …) the numbers, where the batch holds them; None where the model looks them up."""
@@ -82,44 +81,29 @@ class StreamInput(ABC):
         return pick(self.placed.units[row], [i for i, position in enumerate(real) if position in inside])
 
 
-class Vocabulary(Protocol):
-    """What is known about the ids of a stream."""
-
-    main: str
-
-    def embedding(self) -> nn.Embedding | None: ...
-    def special_ids(self) -> set[int]: ...
-    def replacement_id(self, replacement: str | int) -> int: ...
-    @property
-    def replacements(self) -> tuple[str, ...]: ...
-
-
 class WordEmbeddings(StreamInput):
-    """Word embeddings, looked up by the model itself. Positions and types stay what they are.
+    """Word embeddings, looked up by the model itself. Embeddings of positions and types are unchanged.
 
-    view: a batch as the stream sees it. places: (B, N) where the model puts image tokens over what it looked up.
+    whole: the modality of all streams, which knows where the model puts image tokens over what it looked up.
     """
 
     vectors = True
 
-    def __init__(
-        self,
-        placed: Placed,
-        stream: str,
-        positions: slice,
-        vocabulary: Vocabulary,
-        view: Callable[[Batch], Batch],
-        places: Callable[[Batch], Tensor | None],
-    ) -> None:
-        super().__init__(placed, stream, vocabulary.main, positions)
-        self.vocabulary, self.view, self.places = vocabulary, view, places
+    def __init__(self, placed: Placed, stream: str, part: Any, positions: slice, whole: Any) -> None:
+        super().__init__(placed, stream, part, positions)
+        self.whole = whole
+
+    def view(self, batch: Batch) -> Batch:
+        """Return the batch as the stream reads it."""
+        view: Batch = self.whole.part(self.stream, batch)[1]
+        return view
 
     def given(self, batch: Batch) -> Tensor | None:
         return None
 
     def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
         # A decoder may have a table of its own, which get_input_embeddings does not name: it is known by its ids.
-        table = None if self.stream == "target" else self.vocabulary.embedding()
+        table = None if self.stream == "target" else self.part.embedding()
         return SwapEmbedding(self.view(batch).tensors[self.name], table, replace)
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
@@ -130,25 +114,23 @@ class WordEmbeddings(StreamInput):
         return (self._real(row) & ~self.image_places(row))[:, None]
 
     def _real(self, row: int) -> Tensor:
-        keep_BN = self.view(self.placed.batch).keep_BN
-        assert keep_BN is not None
-        return keep_BN[row]
+        return self.view(self.placed.batch).real_BN[row]
 
     def image_places(self, row: int) -> Tensor:
         """(N,) where the model puts image tokens over what it looked up."""
         ids_N = self.view(self.placed.batch).tensors[self.name][row]
-        places_BN = self.places(self.placed.batch)
+        places_BN = self.whole.places(self.placed.batch) if self.name == self.whole.main else None
         return torch.zeros_like(ids_N, dtype=torch.bool) if places_BN is None else places_BN[row]
 
     def open(self, row: int, keep_special: bool | Sequence[int]) -> Tensor:
         """(N, 1) tokens that need not be kept."""
         ids_N = self.view(self.placed.batch).tensors[self.name][row]
-        listed = self.vocabulary.special_ids() if keep_special is True else keep_special or ()
+        listed = self.part.special_ids() if keep_special is True else keep_special or ()
         return ~torch.isin(ids_N, torch.tensor(sorted(listed), dtype=ids_N.dtype, device=ids_N.device))[:, None]
 
     @property
     def fillers(self) -> tuple[str, ...]:
-        known = [name for name in ("pad", "mask", "unk") if name in self.vocabulary.replacements]
+        known = [name for name in ("pad", "mask", "unk") if name in self.part.replacements]
         return (*known, "zero")
 
     def takes(self, filler: object) -> bool:
@@ -157,7 +139,7 @@ class WordEmbeddings(StreamInput):
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
         if filler == "zero":
             return torch.zeros_like(numbers)
-        other = self.vocabulary.replacement_id(filler)
+        other = self.part.replacement_id(filler)
         assert self.weight is not None
         if not 0 <= other < len(self.weight):
             raise BadInput(f"baseline={filler!r}: the model knows the token ids 0 to {len(self.weight) - 1}.")

@@ -1,4 +1,4 @@
-"""The rows of a table, column by column, for any model whose columns are described by a Table."""
+"""Rows of a table, for any model whose columns are described by a Table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Modality, Source, over_features
-from whyformer.inputs.batch import NOT_THE_MODELS, Batch, Placed, Raw, model_failed, require_numbers
+from whyformer.inputs.batch import Batch, Placed, Raw, require_numbers
 from whyformer.inputs.table_model import (
     Tokens,
     arrangement,
@@ -32,7 +32,7 @@ from whyformer.loan.borrow import known_about
 from whyformer.results.types import Record, Units
 from whyformer.targets import logits_of
 
-KINDS = ("numerical", "categorical")
+KINDS = {"numerical": torch.float32, "categorical": torch.int64}
 UNSEEN = (
     "not explained by attention: {columns}. The model hands {them} to its head without attention, so {they} no token "
     "here; feature_permutation covers every column."
@@ -45,7 +45,7 @@ COMPANY = (
 
 
 class TableInput(Modality):
-    """Units are the tokens that columns become, wherever the model puts them; its own token is special."""
+    """Rows of a table; units are the tokens that columns become, and the model's own token is special."""
 
     stream = "table"
     named_columns = True
@@ -66,19 +66,24 @@ class TableInput(Modality):
         return Source(self, batch, batch.size, single=single)
 
     def read(self, inputs: Any) -> tuple[Batch, bool]:
-        """Rows as people have them, or ready tensors {"numerical": …, "categorical": …}; and whether it was one row."""
+        """Encode rows, or adopt tensors {"numerical": …, "categorical": …}; return also whether it was one row."""
         if isinstance(inputs, Mapping) and any(isinstance(v, Tensor) for v in inputs.values()):
             return self.adopt(inputs), False
         if isinstance(inputs, (tuple, list)) and any(isinstance(v, Tensor) and v.ndim == 2 for v in inputs):
-            return self.adopt(inputs), False  # which says that they have names
+            return self.adopt(inputs), False  # which raises: they need names
         columns, single = self.table.read(inputs)
-        numbers, codes = self.table.encode(columns)
         tensors = {
             kind: self.move(torch.from_numpy(values).to(dtype))
-            for kind, values, dtype in zip(KINDS, (numbers, codes), (torch.float32, torch.int64), strict=True)
+            for (kind, dtype), values in zip(KINDS.items(), self.table.encode(columns), strict=True)
             if values is not None
         }
-        self._require_room(tensors.get("numerical"))
+        numbers = tensors.get("numerical")
+        if numbers is not None and not bool(torch.isfinite(numbers).all()):
+            row, at = (~torch.isfinite(numbers)).nonzero()[0].tolist()
+            raise BadInput(
+                f"column {self.table.numerical[at]!r} in row {row} is too large for {numbers.dtype}, which the model "
+                "computes in: scale the column."
+            )
         self._fit()
         count = len(next(iter(tensors.values())))
         return Batch(tensors, raw=tuple(self.table.shown(columns, i) for i in range(count))), single
@@ -87,7 +92,7 @@ class TableInput(Modality):
         return self.read(list(raw))[0]
 
     def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
-        """Numbers and codes that were preprocessed already."""
+        """Adopt numbers and codes that were preprocessed already."""
         wanted = {k: n for k, n in zip(KINDS, self._widths, strict=True) if n}
         ready = dict(tensors) if isinstance(tensors, Mapping) else {}
         if set(ready) != set(wanted):
@@ -106,16 +111,6 @@ class TableInput(Modality):
         self._fit()
         return Batch({k: self.move(ready[k]) for k in wanted})
 
-    def _require_room(self, numbers: Tensor | None) -> None:
-        """Numbers that became infinite in the model's precision."""
-        too_large = numbers is not None and not bool(torch.isfinite(numbers).all())
-        if numbers is not None and too_large:
-            row, at = (~torch.isfinite(numbers)).nonzero()[0].tolist()
-            raise BadInput(
-                f"column {self.table.numerical[at]!r} in row {row} is too large for {numbers.dtype}, which the model "
-                "computes in: scale the column."
-            )
-
     def _require_codes(self, codes: Tensor) -> None:
         for at, (name, values) in enumerate(self.table.categorical.items()):
             first, last = self.table.first_code, self.table.first_code + len(values) - 1
@@ -126,7 +121,7 @@ class TableInput(Modality):
                 )
 
     def _fit(self) -> None:
-        """What is wrong with the description is said before anything is computed."""
+        """Raise for a description that does not fit the model, before anything is computed."""
         self.classes = require_classes(self, outputs_of(self))
 
     @property
@@ -134,7 +129,7 @@ class TableInput(Modality):
         return len(self.table.numerical), len(self.table.categorical)
 
     def length(self, batch: Batch) -> int:
-        """Units of a model without attention: its columns."""
+        """Count the columns, which are the units of a model without attention."""
         return len(self.table.columns)
 
     # Calling
@@ -143,29 +138,22 @@ class TableInput(Modality):
         return {**constants, "call": self.table.call} if self.table.call is not None else constants
 
     def call(self, batch: Batch, **extra: Any) -> Any:
-        """Run the model; rows that look at each other each beside the reference rows, unless they stand there."""
+        """Run the model; a model that mixes rows gets each row beside the reference rows."""
         if batch.reference_rows or batch.alone or not self.mixes_rows:
             return self.call_alone(batch)
-        parts = []
-        for row in range(batch.size):
-            parts.append(logits_of(self.call_alone(self.beside_reference_rows(batch.select([row]))))[:1])
-        return torch.cat(parts)
+        rows = (self.beside_reference_rows(batch.select([row])) for row in range(batch.size))
+        return torch.cat([logits_of(self.call_alone(row))[:1] for row in rows])
 
     def call_alone(self, batch: Batch) -> Any:
         """Run the model on the rows as they are."""
         arguments, named = self._arrange(batch.tensors.get("numerical"), batch.tensors.get("categorical"))
-        try:
-            return self.model(*arguments, **named)
-        except NOT_THE_MODELS:
-            raise
-        except Exception as error:
-            raise model_failed(self.model, batch, error) from error
+        return self.run_model(batch, *arguments, **named)
 
-    # Rows that look at each other
+    # Models that attend between rows
 
     @property
     def mixes_rows(self) -> bool:  # type: ignore[override]  # found out when it is asked
-        """Does the model attend between rows (SAINT)? Seen on a single row, where such a map has one entry."""
+        """Whether the model attends between rows (SAINT): on a single row, such a map has one entry."""
         facts = facts_of(self)
         if "mixes rows" not in facts:
             sizes = {tuple(site.attention_BHQK.shape[-2:]) for site in self.observed(self.any_row()).sites}
@@ -178,7 +166,7 @@ class TableInput(Modality):
         return bool(facts["mixes rows"])
 
     def beside_reference_rows(self, one: Batch) -> Batch:
-        """One row, with the reference rows after it."""
+        """Append the reference rows to one row."""
         reference = self._reference()
         tensors = {k: torch.cat([v, reference.tensors[k].to(v.device)]) for k, v in one.tensors.items()}
         raw = (*one.raw, *reference.raw) if one.raw else ()
@@ -199,18 +187,14 @@ class TableInput(Modality):
         return replace(reference, tensors={k: self.move(v) for k, v in reference.tensors.items()})
 
     def any_row(self) -> Batch:
-        """Zeros and first categories."""
-        zeros = {
-            k: torch.zeros(1, n, dtype=d)
-            for k, n, d in zip(KINDS, self._widths, (torch.float32, torch.int64), strict=True)
-            if n
-        }
+        """Return a row of zeros and first categories."""
+        zeros = {k: torch.zeros(1, n, dtype=d) for (k, d), n in zip(KINDS.items(), self._widths, strict=True) if n}
         if "categorical" in zeros:
             zeros["categorical"] += self.table.first_code
         return Batch({k: self.move(v) for k, v in zeros.items()})
 
     def observed(self, one: Batch, values: bool = False) -> Record:
-        """The attention of one row by itself."""
+        """Record the attention of one row by itself."""
         alone = replace(one, alone=True)
         return observe(lambda: logits_of(self.call(alone)), Observe(1, module_names(self.model)), values)
 
@@ -221,19 +205,19 @@ class TableInput(Modality):
         if key not in facts and keys > 1 and len(self.table.columns) > 1 and not self.table.tokens:
             try:
                 facts[key] = any(len(names) == len(self.table.columns) for names in self.tokens(one, keys))
-            except NotOffered:  # a column reaches several: said where it is asked for
+            except NotOffered:  # a column reaches several tokens: raised again where tokens are needed
                 facts[key] = False
         return bool(facts.get(key))
 
     @property
     def _one_token(self) -> tuple[Any, ...]:
-        """The key of a fact about the model and how it is called; names of columns do not matter."""
+        """The key of a fact about the model and its call, whatever the names of the columns."""
         return "row is one token", self._widths, self.table.call
 
     def tokens(self, batch: Batch, length: int) -> Tokens:
-        """Which column each attention position was made from, found by changing one column at a time.
+        """Return the columns of each attention position, found by changing one column at a time.
 
-        Where the row is one token, as the rows beside it are, its columns are units of their own.
+        Where a row is one token, its columns are units of their own.
         """
         alone = known_about(self.model).get(self._one_token)
         if alone and length == len(self.table.columns):
@@ -245,14 +229,14 @@ class TableInput(Modality):
         return tokens
 
     def where(self, name: str) -> tuple[str, int]:
-        """(tensor, column) of a column."""
+        """Return the tensor of a column, and its place there."""
         table = self.table
         if name in table.categorical:
             return "categorical", list(table.categorical).index(name)
         return "numerical", table.numerical.index(name)
 
     def unseen(self, batch: Batch, length: int) -> tuple[str, ...]:
-        """Columns that no token stands for (TabTransformer's numbers)."""
+        """Return columns without a token (TabTransformer's numbers)."""
         seen = {name for names in self.tokens(batch, length) for name in names}
         return tuple(c for c in self.table.columns if c not in seen)
 
@@ -275,21 +259,16 @@ class TableInput(Modality):
         return torch.ones(batch.size, length, dtype=torch.bool, device=next(iter(batch.tensors.values())).device)
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
-        """What every explanation has to say about this model."""
         unseen, notes = self.unseen(batch, length), []
         if unseen:
-            one = len(unseen) == 1
-            notes.append(
-                UNSEEN.format(
-                    columns=", ".join(unseen), them="it" if one else "them", they="it has" if one else "they have"
-                )
-            )
+            them, they = ("it", "it has") if len(unseen) == 1 else ("them", "they have")
+            notes.append(UNSEEN.format(columns=", ".join(unseen), them=them, they=they))
         if self.mixes_rows:
             notes.append(COMPANY.format(count=self._reference().size, name=self.table.reference_name))
         return tuple(notes)
 
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
-        """Numbers of the numerical columns, at the positions of their tokens."""
+        """(B, length) the numbers of numerical columns, at the positions of their tokens."""
         columns = over_features(detail, largest)
         scores = columns.new_zeros(len(columns), placed.length)
         for position, names in enumerate(self.tokens(placed.batch, placed.length)):
@@ -305,25 +284,21 @@ class TableInput(Modality):
         return "mean" if self.table.reference else "zero"
 
     def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
-        return self._typical_rows(placed.batch, placed.length) if name in {"typical", "mean"} else None
-
-    def _typical_rows(self, batch: Batch, length: int) -> Batch:
-        """The batch with a typical row of the reference in place of every explained one.
-
-        Columns without a token stay: they are no units, and nothing is said about them.
-        """
-        source = self._source()
+        """Replace every explained row by a typical row of the reference; columns without a token stay."""
+        if name not in {"typical", "mean"}:
+            return None
+        batch, source = placed.batch, self._source()
         changed = {k: v.clone() for k, v in batch.tensors.items()}
-        for names in self.tokens(batch, length):
-            for name in names:
-                kind, at = self.where(name)
+        for names in self.tokens(batch, placed.length):
+            for column in names:
+                kind, at = self.where(column)
                 changed[kind][: batch.size - batch.reference_rows, at] = _typical(source[kind][:, at])
         return batch.with_tensors(**changed)
 
     # Taking a column away
 
     def _source(self) -> dict[str, Tensor]:
-        """The reference rows: means over the explained ones would make scores depend on who else is explained."""
+        """Return the reference rows: with means over the explained rows, scores would depend on each other."""
         if self.table.reference is None:
             raise BadInput(
                 "the mean (or typical) row of a table is that of its reference rows, not of the rows that happen to be "
@@ -366,9 +341,7 @@ class TableInput(Modality):
 
 
 def _typical(column: Tensor) -> Tensor:
-    """The mean of numbers, the most frequent of codes."""
-    return (
-        column.mean()
-        if column.is_floating_point()
-        else column.new_tensor(Counter(column.tolist()).most_common(1)[0][0])
-    )
+    """Return the mean of numbers, the most frequent of codes."""
+    if column.is_floating_point():
+        return column.mean()
+    return column.new_tensor(Counter(column.tolist()).most_common(1)[0][0])

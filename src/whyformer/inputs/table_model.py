@@ -30,12 +30,16 @@ HOW = (
 
 
 def arrangement(model: nn.Module, table: Table) -> Arrange:
-    """From numbers and codes to the model's arguments."""
+    """Return the function that makes the model's arguments from numbers and codes."""
     if table.call is not None:
         return _by_call(table)
-    if _is_deeptab(model):
-        return _lists
-    if _is_pytorch_tabular(model):
+    # deeptab: forward(*data), three lists with one tensor per column
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(model.forward).parameters.values())
+    if variadic and getattr(getattr(model, "embedding_layer", None), "feature_info", None) is not None:
+        return lambda numerical, categorical: (tuple(_columns(t) for t in (numerical, categorical, None)), {})
+    # pytorch_tabular: one dict, and settings that count its columns
+    settings = getattr(model, "hparams", None)
+    if getattr(settings, "continuous_dim", None) is not None and callable(getattr(model, "embed_input", None)):
         return _named_dict
     parameters = signature_of(model)
     needed = {k: p for k, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
@@ -62,35 +66,17 @@ def _by_call(table: Table) -> Arrange:
     return arrange
 
 
-def _is_deeptab(model: nn.Module) -> bool:
-    """deeptab: forward(*data), three lists with one tensor per column."""
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(model.forward).parameters.values())
-    return variadic and getattr(getattr(model, "embedding_layer", None), "feature_info", None) is not None
-
-
-def _lists(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
-    def split(columns: Tensor | None) -> list[Tensor]:
-        return [] if columns is None else [columns[:, i : i + 1] for i in range(columns.shape[1])]
-
-    return (split(numerical), split(categorical), []), {}
-
-
-def _is_pytorch_tabular(model: nn.Module) -> bool:
-    """pytorch_tabular: one dict, and settings that count its columns."""
-    settings = getattr(model, "hparams", None)
-    return getattr(settings, "continuous_dim", None) is not None and callable(getattr(model, "embed_input", None))
+def _columns(tensor: Tensor | None) -> list[Tensor]:
+    return [] if tensor is None else [tensor[:, i : i + 1] for i in range(tensor.shape[1])]
 
 
 def _named_dict(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
     some = numerical if numerical is not None else categorical
     assert some is not None
     empty = some.new_zeros(len(some), 0)
-    return (
-        {
-            "continuous": empty.float() if numerical is None else numerical,
-            "categorical": empty.long() if categorical is None else categorical,
-        },
-    ), {}
+    numbers = empty.float() if numerical is None else numerical
+    codes = empty.long() if categorical is None else categorical
+    return ({"continuous": numbers, "categorical": codes},), {}
 
 
 def _by_name(needed: dict[str, inspect.Parameter], numerical: list[str], categorical: list[str]) -> Arrange:
@@ -111,7 +97,7 @@ def _by_name(needed: dict[str, inspect.Parameter], numerical: list[str], categor
 
 
 def _one_tensor(table: Table) -> Arrange:
-    """All columns in one tensor, in the order of ``table.columns``, codes among the numbers."""
+    """Put all columns into one tensor, in the order of ``table.columns``, codes among the numbers."""
 
     def arrange(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
         if numerical is None or categorical is None:
@@ -136,7 +122,7 @@ class TabularModel(Protocol):
 
 
 def outputs_of(modality: TabularModel) -> int | None:
-    """How many outputs the model has for a row (None: they are no row); columns and categories are tried first."""
+    """Return the number of outputs per row (None: not one row each), after trying columns and categories."""
     facts = facts_of(modality)
     if "outputs" not in facts:
         with borrowed(modality.model), torch.no_grad():
@@ -148,7 +134,7 @@ def outputs_of(modality: TabularModel) -> int | None:
 
 
 def facts_of(modality: TabularModel) -> dict[Any, Any]:
-    """What is known about the model with this table as it is, to be read and added to; it goes with the table."""
+    """Return the cached facts about the model with this table; they are dropped when the table changes."""
     tables = known_about(modality.model).setdefault("tables", weakref.WeakKeyDictionary())
     told, _ = told_of(vars(modality.table))
     if modality.table not in tables or tables[modality.table][0] != told:
@@ -158,7 +144,7 @@ def facts_of(modality: TabularModel) -> dict[Any, Any]:
 
 
 def require_classes(modality: TabularModel, outputs: int | None) -> tuple[str, ...]:
-    """The names of the outputs; a single output speaks for the second of two classes."""
+    """Return the names of the outputs; a single output is the logit of the second of two classes."""
     classes = modality.table.classes
     if outputs == 1 and len(classes) == 2:
         return classes[1:]
@@ -185,7 +171,7 @@ def _any_output(modality: TabularModel) -> Any:
 
 
 def _try_categories(modality: TabularModel) -> None:
-    """The last category of every column; on a GPU an index out of range would be the end of the whole process."""
+    """Run the last category of every column, on a CPU: on a GPU an index out of range would end the process."""
     row = modality.any_row()
     codes = row.tensors.get("categorical")
     if codes is None or codes.device.type != "cpu":
@@ -209,7 +195,7 @@ def _try_categories(modality: TabularModel) -> None:
 
 
 def _attempt(modality: TabularModel, batch: Batch) -> tuple[Any, Exception | None]:
-    """What the model gives, and what it fails with."""
+    """Return the model's output, or None and the error that it raised."""
     try:
         return modality.call_alone(batch), None
     except ModelFailed as failure:
@@ -231,8 +217,7 @@ def named_tokens(table: Table, length: int) -> Tokens:
 
 
 def observed_tokens(modality: TabularModel, batch: Batch, length: int) -> Tokens:
-    """A column's token is the one whose values move when the column does; columns of a model without attention are
-    their own."""
+    """Return the columns of each token: those that change its values. Without attention, each column by itself."""
     table, one = modality.table, batch.select([0])
     plain = _entering(modality, one)
     if plain is None:

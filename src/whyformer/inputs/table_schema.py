@@ -1,4 +1,4 @@
-"""Table: what the columns of a table are, and how its cells become the numbers that a model reads."""
+"""Table: a description of columns, and how cells become the numbers that a model reads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Standardize:
         return (numbers - np.asarray(self.mean)) / np.asarray(self.std)
 
     def check(self, columns: Sequence[str]) -> None:
-        """One mean and one std for each of these columns: numpy would spread a single one over all of them."""
+        """Raise unless there is one mean and one std for each column (numpy would broadcast a single one)."""
         for what, values in (("mean", self.mean), ("std", self.std)):
             if not _are_numbers(values):
                 raise not_allowed(what, values, "one number for each numerical column", owner="Standardize")
@@ -160,11 +160,10 @@ class Table:
     # Reading
 
     def read(self, inputs: Any) -> tuple[Columns, bool]:
-        """Columns by name, in the table's order, and whether a single row was given.
+        """Return columns by name, in the table's order, and whether a single row was given.
 
         Takes a DataFrame, a Series, a dict of values or of columns, a list of dicts or Series, or an array whose
-        columns are in the order of ``columns``. With names the order does not matter; without, only the width (and
-        whether numbers and categories stand where they should) can be checked.
+        columns are in the order of ``columns``.
         """
         with _reading_cells():
             return self._read(inputs)
@@ -181,8 +180,9 @@ class Table:
             if odd:
                 raise BadInput(f"column {odd[0]!r} has a single value, or a table of them, where others have a list.")
             return self._named({str(k): column_of([v] if single else v) for k, v in inputs.items()}), single
-        if isinstance(inputs, (list, tuple)) and inputs and not np.isscalar(inputs[0]) and not is_array(inputs[0]):
-            return self._listed(list(inputs)), False
+        if isinstance(inputs, (list, tuple)) and inputs and not np.isscalar(inputs[0]):
+            if not isinstance(inputs[0], (np.ndarray, list, tuple)):
+                return self._listed(list(inputs)), False
         return self._unnamed(inputs)
 
     def _listed(self, rows: list[Any]) -> Columns:
@@ -276,8 +276,9 @@ class Table:
     # Showing and saving
 
     def shown(self, columns: Columns, row: int) -> dict[str, str]:
-        """The raw values of one row, as text."""
-        return {name: shown_value(columns[name][row]) for name in self.columns}
+        """Return the raw values of one row as text."""
+        values = {name: columns[name][row] for name in self.columns}
+        return {name: f"{v:.6g}" if isinstance(v, (float, np.floating)) else str(v) for name, v in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a file; a function cannot be saved, ``Standardize`` can."""
@@ -306,10 +307,6 @@ class Table:
         return cls(preprocess=preprocess, **rest)
 
 
-def is_array(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, list, tuple))
-
-
 def row_of(row: Any) -> Any:
     """A Series as a dict; anything else as it is."""
     if not hasattr(row, "to_dict") or isinstance(row, Mapping):
@@ -319,7 +316,7 @@ def row_of(row: Any) -> Any:
 
 
 def require_once(names: Sequence[str]) -> None:
-    """Of two columns with one name, which is meant?"""
+    """Raise if two columns have the same name."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         others = f" (as are {', '.join(map(repr, twice[1:]))})" if twice[1:] else ""
@@ -327,7 +324,7 @@ def require_once(names: Sequence[str]) -> None:
 
 
 def column_of(values: Any) -> Array:
-    """Values as they are: numpy must not turn numbers beside a string into strings."""
+    """Return values as an array; numbers beside a string must not become strings."""
     if isinstance(values, np.ndarray) and values.ndim == 1:
         return values if values.dtype.kind in "fiub" else values.astype(object)
     values = list(values)
@@ -383,20 +380,18 @@ def is_missing(value: Any) -> bool:
         return True
     if isinstance(value, str):
         return value in {"", "<NA>"}
-    return (value.is_nan() if isinstance(value, Decimal) else bool(np.isnan(value))) if is_float(value) else False
-
-
-def is_float(value: Any) -> bool:
-    return isinstance(value, (float, np.floating, Decimal))
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
 
 
 def _reading_cells() -> AbstractContextManager[None]:
-    """Cells may be objects of any library, with methods that raise where they are compared or converted."""
+    """Turn any error of a cell, which may be an object of any library, into a BadInput."""
     return reading("a cell of the table cannot be read", "Give numbers and texts.")
 
 
 def _axes(value: Any) -> int:
-    """0: a single value, 1: a column of them; nothing is converted, which may take long or raise."""
+    """Return 0 for a single value, 1 for a column of them, without converting it, which may be slow or raise."""
     if isinstance(value, (list, tuple, range)):
         return 1 + (len(value) > 0 and isinstance(value[0], (list, tuple)))
     axes = getattr(value, "ndim", 0)
@@ -415,9 +410,3 @@ def is_hashable(value: Any) -> bool:
     except Exception:  # of an object of the user's own, any
         return False
     return True
-
-
-def shown_value(value: Any) -> str:
-    if isinstance(value, (float, np.floating)):
-        return f"{value:.6g}"
-    return str(value)

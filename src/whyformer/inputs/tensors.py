@@ -27,9 +27,8 @@ from whyformer.targets import logits_of
 # Which arguments of a home-made model are sequences of their own, found by running it once.
 #
 # A second argument of whole numbers may be a sequence (what a decoder is fed, the second of two texts), may describe
-# the tokens of the first one (segments, positions), or may be a number beside them. Names do not tell these apart:
-# ``trg`` is as good as ``tgt``. What the model does with it does: vectors that enter an attention without the other's
-# are a stream.
+# the tokens of the first one (segments, positions), or may be a number beside them. Names do not decide that: an
+# argument is a sequence if its vectors enter an attention before they are added to those of another argument.
 
 DESCRIBE = frozenset(("token_type_ids", "position_ids"))  # of the tokens beside them, in every model
 NOBODY: frozenset[str] = frozenset()
@@ -37,7 +36,7 @@ NOBODY: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class StreamOrigin:
-    """The arguments whose positions a tensor holds, all that it was made of, and whether attention was among that."""
+    """The arguments whose positions a tensor holds, all that it depends on, and whether it went through attention."""
 
     positions: frozenset[str]
     behind: frozenset[str]
@@ -45,19 +44,19 @@ class StreamOrigin:
 
 
 class Flow(TorchFunctionMode):
-    """Follow arguments through a model: which of them attend by themselves, and which are put together before that."""
+    """Follow arguments through a model: which of them attend by themselves, and which are combined before that."""
 
     def __init__(self, arguments: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.entered: set[str] = set()  # their positions ask or are asked in some attention
-        self.joined: set[str] = set()  # put together with another one before any attention
+        self.entered: set[str] = set()  # their positions are queries or keys of some attention
+        self.joined: set[str] = set()  # combined with another one before any attention
         self.asked: list[tuple[frozenset[str], frozenset[str]]] = []  # (queries, keys) of different arguments
         self._origins = Notes[StreamOrigin]()
         for name, tensor in arguments.items():
             self._origins.put(tensor, StreamOrigin(frozenset((name,)), frozenset((name,))))
 
     def behind(self, tensor: Tensor) -> frozenset[str]:
-        """The arguments that a tensor was made of."""
+        """Return the arguments that a tensor depends on."""
         origin = self._origins.get(tensor)
         return NOBODY if origin is None else origin.behind
 
@@ -96,21 +95,15 @@ class Flow(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Sequences:
-    """own: arguments that are sequences, the one that is asked first. unscored: others that reach the answer.
+    """The roles of a model's arguments."""
 
-    passes: how many it took to find that out.
-    """
-
-    own: tuple[str, ...]
-    unscored: tuple[str, ...]
-    passes: int
+    own: tuple[str, ...]  # arguments that are sequences, the one with the keys first
+    unscored: tuple[str, ...]  # other arguments that reach the output
+    passes: int  # forward passes it took to find that out
 
 
 def sequences_of(modality: Modality, inputs: Any) -> Sequences | None:
-    """What the model does with each argument of whole numbers, found out once; None for one argument, or if it fails.
-
-    modality: any that calls the model with tensors.
-    """
+    """Return the roles of arguments of whole numbers, found once per model; None for one argument, or if it fails."""
     try:
         one = Modality.adopt(modality, inputs).select([0])
     except WhyformerError:  # raised again, in context, when the inputs are adopted
@@ -145,22 +138,19 @@ def _found(modality: Modality, one: Batch, numbers: Mapping[str, Tensor]) -> Seq
         if name not in seen:
             passes += 1
             other = torch.zeros_like(tensor) if bool(tensor.any()) else torch.ones_like(tensor)
-            if not _changes(modality, one.with_tensors(**{name: other}), logits):
-                continue
+            try:  # Flow: under a mode torch's fused encoder, which rounds differently, is not used
+                with torch.no_grad(), Flow({}):
+                    changed = logits_of(modality.call(one.with_tensors(**{name: other})))
+                if torch.equal(changed, logits):
+                    continue
+            except WhyformerError:  # the model reads the argument, or it would take any number
+                pass
         unscored.append(name)
     return Sequences(tuple(own), tuple(unscored), passes)
 
 
-def _changes(modality: Modality, other: Batch, logits: Tensor) -> bool:
-    try:
-        with torch.no_grad(), Flow({}):  # torch's fused encoder, which is left aside under a mode, rounds differently
-            return not torch.equal(logits_of(modality.call(other)), logits)
-    except WhyformerError:  # the model reads it, or it would take any number
-        return True
-
-
 class TensorInput(Modality):
-    """Units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in the order of the call."""
+    """Tensors: units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in call order."""
 
     padding_in_doubt = True
 
@@ -174,12 +164,12 @@ class TensorInput(Modality):
 
     @property
     def kind(self) -> str:
-        """A table is one whose columns are named; of bare tensors nothing is known."""
+        """ "" for plain columns: a table is one whose columns are named."""
         return "" if self.stream == "table" else self.stream
 
     def source(self, inputs: Any) -> Source:
         if isinstance(inputs, Mapping) and not are_tensors(inputs):
-            self.encode([inputs])  # a row of a table, and how to say so
+            self.encode([inputs])  # a row of a table: raises with what to pass
         return super().source(inputs)
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
@@ -211,7 +201,7 @@ class TensorInput(Modality):
         return [(k, i) for k, v in batch.tensors.items() if v.ndim == 2 for i in range(v.shape[1])]
 
     def seen_columns(self, batch: Batch, length: int) -> list[tuple[str, int]]:
-        """The columns that became tokens: all of them, or (TabTransformer) the categorical ones only."""
+        """Return the columns that became tokens: all, or (TabTransformer) the categorical ones only."""
         columns = self.columns(batch)
         categorical = [c for c in columns if not batch.tensors[c[0]].is_floating_point()]
         numerical = [c for c in columns if batch.tensors[c[0]].is_floating_point()]
@@ -221,7 +211,7 @@ class TensorInput(Modality):
         return []
 
     def _columns_of(self, batch: Batch, row: int, units: Units) -> list[tuple[str, int]]:
-        """Those of the units of one input: without its padding, and without the model's own token."""
+        """Return the columns of the units of one input: without its padding, and without the model's own token."""
         columns = self.columns(batch)
         real = self.keep(batch, len(columns), None)[row].nonzero()[:, 0].tolist()
         whole = len(real) == units.special.count(False)
@@ -303,7 +293,7 @@ class TensorInput(Modality):
 
 
 def require_steps(stream: str) -> None:
-    """An input's own mean is over its steps; columns of a row have none that makes sense."""
+    """Raise for columns: the mean of an input is over its steps."""
     if stream == "table":
         raise BadInput(
             "the mean of a column has to come from rows that are named, not from those that happen to be explained "

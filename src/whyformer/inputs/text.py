@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, NotOffered, TooLong, UnknownName, shown
+from whyformer.errors import BadInput, NotOffered, TooLong, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import (
     PLAIN,
@@ -36,9 +35,9 @@ from whyformer.inputs.language import (
     spans_without,
     without_tokens,
 )
-from whyformer.inputs.processing import number_of, processed
-from whyformer.inputs.stream_inputs import StreamInput, WordEmbeddings
-from whyformer.inputs.tokens import TokenInput, bare, minds_padding, padded, without_effect
+from whyformer.inputs.processing import number_of
+from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
+from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
 from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, drawn_inputs, segmented, words_of
 from whyformer.loan.borrow import names_no_padding
 from whyformer.results.types import Units
@@ -51,7 +50,7 @@ class TextInput(TokenInput):
 
     @property
     def kind(self) -> str:
-        # By its name: whether a token sees those that follow is found out later, by running the model.
+        # By its name: whether it is causal is found later, by running the model.
         return "language" if type(self.model).__name__.endswith(WRITERS) and not self.multi_input else self.stream
 
     # Encoding
@@ -60,11 +59,7 @@ class TextInput(TokenInput):
         tokenizer = self._tokenizer()
         texts = [_text(r) for r in raw]
         limit = self.max_length()
-        # A prompt that a template wrote has its special tokens already.
-        encodings = [
-            processed(tokenizer, *t, truncation=False, add_special_tokens=type(t[0]) is not PromptText, verbose=False)
-            for t in texts
-        ]
+        encodings = [self.encoding_of(*text) for text in texts]
         warnings: list[tuple[str, ...]] = []
         for i, encoding in enumerate(encodings):
             length = len(encoding["input_ids"])
@@ -110,17 +105,14 @@ class TextInput(TokenInput):
         return answered(self, batch, target) if prompted and is_causal(self, batch) else (batch, target)
 
     def one_by_one(self, batch: Batch) -> bool:
-        if (
-            self.multi_input
-            or self.compares
-            or batch.size == 1
-            or batch.keep_BN is None
-            or bool(on_host(batch.keep_BN).all())
-        ):
+        if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None:
+            return False
+        if bool(on_host(batch.keep_BN).all()):
             return False
         if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
             return names_no_padding(self.model)
-        return minds_padding(self, batch)
+        effect = padding_effect(self, batch)
+        return effect is not None and effect > 1
 
     def alone(self, one: Batch) -> Batch:
         return bare(one)
@@ -135,7 +127,7 @@ class TextInput(TokenInput):
         }
 
     def _by_argument_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
-        """As a home-made model calls them: the ids by its first argument, padding by one whose name speaks of it."""
+        """Rename for a home-made model: the ids to its first argument, the mask to one with mask or padding in it."""
         if self.main in batch:
             return batch
         named = {self.main: batch["input_ids"]}
@@ -146,9 +138,7 @@ class TextInput(TokenInput):
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
-        if self.main not in batch.tensors:
-            raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
-        ids = batch.tensors[self.main]
+        ids = self.require_main(batch)
         if ids.ndim != 2:
             raise BadInput(f"{self.main} has shape {tuple(ids.shape)}; it needs two axes, inputs × tokens.")
         limit = getattr(self.config, "max_position_embeddings", None)
@@ -179,7 +169,7 @@ class TextInput(TokenInput):
     # Units
 
     def _facts(self, text: tuple[str, ...] | None, encoding: Any) -> dict[str, Any]:
-        """What the tokenizer knows about one input, position by position (without padding for raw text)."""
+        """Return what the tokenizer knows about one input, position by position (raw text without padding)."""
         ids = list(encoding["input_ids"])
         facts: dict[str, Any] = {"ids": ids}
         words = getattr(encoding, "word_ids", None)
@@ -197,8 +187,7 @@ class TextInput(TokenInput):
         return facts
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        ids_BN, keep_BN = batch.tensors[self.main], batch.keep_BN
-        assert keep_BN is not None
+        ids_BN, keep_BN = batch.tensors[self.main], batch.real_BN
         extra = length - ids_BN.shape[1]
         specials = self.special_ids()
         result = []
@@ -229,14 +218,12 @@ class TextInput(TokenInput):
         return None if self.segments == "token" else segmented(units, self.segments, facts.get("whole"))
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        keep_BN = batch.keep_BN
-        assert keep_BN is not None
+        keep_BN = batch.real_BN
         extra = length - keep_BN.shape[1]
         if extra <= 0:
             return keep_BN[:, :length]
-        added = torch.ones(len(keep_BN), extra, dtype=torch.bool, device=keep_BN.device)
         before = extra if front is None else front
-        return torch.cat([added[:, :before], keep_BN, added[:, before:]], 1)
+        return nn.functional.pad(keep_BN, (before, extra - before), value=True)
 
     # Where a path to the text starts
 
@@ -246,18 +233,18 @@ class TextInput(TokenInput):
         return next((name for name in ("mask", "pad") if name in self.replacements), "zero")
 
     def other_baselines(self) -> tuple[str, ...]:
-        """Where else a path to a text may start: tokens whose vectors are not zero; the text's own mean vector."""
+        """Return tokens whose vectors are not zero, and the text's own mean vector."""
         return (*(name for name in ("pad", "unk", "eos", "bos") if self.has_vector(name)), "mean")
 
     def has_vector(self, name: str) -> bool:
-        """Whether the token of this name is known, and looked up as other numbers than zeros, which padding may be."""
+        """Return whether the token of this name exists and its vector is not zero, as that of padding may be."""
         token_id, table = self._id_of(name), self.embedding()
         if token_id is None or table is None or table.weight.is_meta:  # no table that says so, or it is offloaded
             return token_id is not None
         return token_id < len(table.weight) and bool(table.weight[token_id].any())
 
     def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
-        """Another token in place of every one that is neither padding nor kept."""
+        """Replace every token that is neither padding nor kept."""
         if name in {"zero", "mean"}:
             return None
         if self.multi_input:
@@ -270,24 +257,19 @@ class TextInput(TokenInput):
         return placed.batch.with_tensors(**{self.main: instead})
 
     def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor:
-        keep_BN = batch.keep_BN
-        assert keep_BN is not None
         if keep_special is False:
-            return keep_BN
+            return batch.real_BN
         special = sorted(self.special_ids()) if keep_special is True else list(keep_special)
         ids_BN = batch.tensors[self.main]
-        return keep_BN & ~torch.isin(ids_BN, torch.tensor(special, dtype=ids_BN.dtype, device=ids_BN.device))
+        return batch.real_BN & ~torch.isin(ids_BN, torch.tensor(special, dtype=ids_BN.dtype, device=ids_BN.device))
 
-    def stream_inputs(
-        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
-    ) -> list[StreamInput]:
-        view, places = partial(_view, whole, stream), partial(_places, whole, self.main)
-        return [WordEmbeddings(placed, stream, layout[stream], self, view, places)]
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
+        return [WordEmbeddings(placed, stream, self, layout[stream], whole)]
 
     # Taking units away
 
     def removable(self, units: Units) -> list[bool]:
-        # [CLS] and [SEP] are ids like any other. An answer that is explained as a whole stays: what it says is asked.
+        # [CLS] and [SEP] are ids like any other. An answer that is explained as a whole stays.
         if self.decoding.span and units.role is not None:
             return [role != ANSWER for role in units.role]
         return [True] * len(units)
@@ -323,12 +305,12 @@ class TextInput(TokenInput):
         keep = one.keep_BN
         if keep is None or self.multi_input or bool(on_host(keep).all()):
             return one
-        return bare(one) if without_effect(self, one) else one
+        effect = padding_effect(self, one)
+        return bare(one) if effect is not None and effect <= ROUNDING else one
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        assert one.keep_BN is not None
         unit = torch.full_like(one.tensors[self.main][0], -1)
-        unit[one.keep_BN[0]] = torch.arange(len(units), device=unit.device)
+        unit[one.real_BN[0]] = torch.arange(len(units), device=unit.device)
         return {self.main: unit}
 
     @property
@@ -338,7 +320,7 @@ class TextInput(TokenInput):
     def filling(
         self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
     ) -> list[dict[str, Tensor]]:
-        """Tokens drawn from all of the pool's."""
+        """Draw tokens from all of the pool's."""
         ids = pool.tensors[self.main]
         keep = torch.ones_like(ids, dtype=torch.bool) if pool.keep_BN is None else pool.keep_BN
         tokens = ids[keep].cpu().numpy()
@@ -352,8 +334,7 @@ class TextInput(TokenInput):
         ]
 
     def token_ids(self, units: Units, one: Batch) -> Tensor | None:
-        assert one.keep_BN is not None
-        ids = one.tensors[self.main][0][one.keep_BN[0]]
+        ids = one.tensors[self.main][0][one.real_BN[0]]
         return ids if len(ids) == len(units) else None
 
     def _deleted(self, one: Batch, positions: list[int]) -> Batch:
@@ -376,9 +357,8 @@ class TextInput(TokenInput):
 
 
 def characters_of(encoding: Any, count: int) -> list[Any]:
-    """Where each token stands in the text, None for those of the tokenizer itself: all by two questions, if they can be
-    had of it."""
-    fast = getattr(encoding, "encodings", None)
+    """Return the characters of each token, None for tokens that the tokenizer added."""
+    fast = getattr(encoding, "encodings", None)  # two calls for all tokens, instead of one call for each
     if not fast:
         return [encoding.token_to_chars(i) for i in range(count)]
     whose = zip(fast[0].offsets, fast[0].sequence_ids, strict=True)
@@ -386,22 +366,13 @@ def characters_of(encoding: Any, count: int) -> list[Any]:
 
 
 def _spans(labels: Sequence[str], spans: Sequence[Any], text: str) -> tuple[tuple[int, int], ...]:
-    """The characters of each token. SentencePiece puts a ``▁`` of its own before a text: it stands for none of them,
-    though the tokenizer says that it is the first."""
+    """Return the characters of each token; the ``▁`` that SentencePiece adds before a text has none."""
     result = []
     for label, span in zip(labels, spans, strict=True):
         start, end = (span.start, span.end) if span else (0, 0)
         invented = not label.strip(WORD_STARTS) and text[start:end].strip()
         result.append((start, start) if invented else (start, end))
     return tuple(result)
-
-
-def _view(whole: Modality, stream: str, batch: Batch) -> Batch:
-    return whole.part(stream, batch)[1]
-
-
-def _places(whole: Modality, main: str, batch: Batch) -> Tensor | None:
-    return whole.places(batch) if main == whole.main else None
 
 
 def _text(raw: Raw) -> tuple[str, ...]:

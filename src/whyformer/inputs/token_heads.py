@@ -1,4 +1,4 @@
-"""Heads that answer at every token: which token of a text is explained, named or not."""
+"""Token classification and masked language models: which token of a text is explained."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, UnknownName
-from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import position_of
 from whyformer.inputs.processing import class_names
 from whyformer.inputs.text import TextInput
 from whyformer.results.types import Target
 from whyformer.targets import logits_of
 
-TOGETHER = 16  # texts that are read at a time to find out what the model says
+TOGETHER = 16  # texts per batch when the model's predictions are computed
 
 
 class LocatedInput(TextInput):
-    """A text that is explained at a place of it, which the model's answer or the target chooses. Abstract."""
+    """A text that is explained at one of its tokens, which the model's answer or the target chooses. Abstract."""
 
-    padding_in_doubt = False  # classes of transformers, which are told by attention_mask
+    padding_in_doubt = False  # classes of transformers read attention_mask
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         if self.decoding:
-            return super().expanded(batch, target)  # which refuses it
+            return super().expanded(batch, target)  # which raises
         located = self.located(batch, target)
         if not located.targets:
             return located, target
@@ -39,27 +39,25 @@ class LocatedInput(TextInput):
 
     @torch.no_grad()
     def said(self, batch: Batch) -> list[Tensor] | None:
-        """Per input, (tokens, C) what the model says at its real tokens; None where that is not one row per token."""
-        assert batch.keep_BN is not None
+        """(tokens, C) logits of each input at its real tokens; None where there is not one row per token."""
         apart = self.one_by_one(batch)
+        step = 1 if apart else TOGETHER
         rows: list[Tensor] = []
-        for start in range(0, batch.size, 1 if apart else TOGETHER):
-            part = batch.select(range(start, min(start + (1 if apart else TOGETHER), batch.size)))
+        for start in range(0, batch.size, step):
+            part = batch.select(slice(start, start + step))
             part = self.alone(part) if apart else part
             logits = logits_of(self.call(part))
-            assert part.keep_BN is not None
-            if logits.ndim != 3 or logits.shape[:2] != part.keep_BN.shape:
+            if logits.ndim != 3 or logits.shape[:2] != part.real_BN.shape:
                 return None
-            rows += [row[keep].float().cpu() for row, keep in zip(logits, part.keep_BN, strict=True)]
+            rows += [row[keep].float().cpu() for row, keep in zip(logits, part.real_BN, strict=True)]
         return rows
 
     def real_ids(self, batch: Batch, row: int) -> list[int]:
-        assert batch.keep_BN is not None
-        ids: list[int] = batch.tensors[self.main][row][batch.keep_BN[row]].tolist()
+        ids: list[int] = batch.tensors[self.main][row][batch.real_BN[row]].tolist()
         return ids
 
     def words_among(self, batch: Batch, row: int) -> Tensor:
-        """(tokens,) those that are not special; all where nothing else is left."""
+        """(tokens,) those that are not special; all if there are no others."""
         specials = self.special_ids()
         words = torch.tensor([i not in specials for i in self.real_ids(batch, row)])
         return words if bool(words.any()) else torch.ones_like(words)
@@ -77,15 +75,12 @@ def with_notes(batch: Batch, notes: Sequence[tuple[str, ...]]) -> tuple[tuple[st
     return tuple((*said, *note) for said, note in zip(batch.warnings or ((),) * batch.size, notes, strict=True))
 
 
-# A label for every token
-
-
 class TokenLabelInput(LocatedInput):
-    """Token classification: the surest token with a label but "O", or the one where the wanted label is strongest."""
+    """Token classification: explained at the surest token with a label but "O", or where the target is strongest."""
 
     def located(self, batch: Batch, target: Any) -> Batch:
         wants = each_of(target, batch.size)
-        if all(map(_names_position, wants)):  # nothing is to be chosen
+        if all(map(_names_position, wants)):
             places = [position_of(w.position, len(self.real_ids(batch, row))) for row, w in enumerate(wants)]
             return replace(batch, positions=tuple(places), targets=tuple(wants))
         said = self.said(batch)
@@ -96,13 +91,14 @@ class TokenLabelInput(LocatedInput):
         return replace(batch, positions=positions, targets=aims, warnings=with_notes(batch, notes))
 
     def _chosen(self, batch: Batch, row: int, want: Any, logits_NC: Tensor) -> tuple[int, Any, tuple[str, ...]]:
-        """The token, what is explained at it, and what is to be said of the choice."""
+        """Return the token, what is explained at it, and a remark on the choice."""
         if _names_position(want):
             return position_of(want.position, len(logits_NC)), want, ()
         first = want[0] if isinstance(want, tuple) and want else want.index if isinstance(want, Target) else want
         probability_NC = logits_NC.softmax(-1)
         probability_NC[~self.words_among(batch, row)] = -1
-        labels = self._labels(logits_NC.shape[1])
+        names = class_names(self.model)
+        labels = [names.get(i, str(i)) for i in range(logits_NC.shape[1])]
         if first is None:
             position, index, reason = _surest(logits_NC, probability_NC, labels)
         else:
@@ -115,10 +111,6 @@ class TokenLabelInput(LocatedInput):
         if isinstance(want, tuple):
             return position, (index, *want[1:]), (note,)
         return position, replace(want, index=index, position=position) if isinstance(want, Target) else index, (note,)
-
-    def _labels(self, count: int) -> list[str]:
-        names = class_names(self.model)
-        return [names.get(i, str(i)) for i in range(count)]
 
 
 def _surest(logits_NC: Tensor, probability_NC: Tensor, labels: list[str]) -> tuple[int, int, str]:
@@ -139,7 +131,7 @@ def _surest(logits_NC: Tensor, probability_NC: Tensor, labels: list[str]) -> tup
 
 
 def _classes(want: Any, labels: list[str]) -> list[int]:
-    """The labels that are meant: one by name or number, or all of an entity ("PER": B-PER, I-PER)."""
+    """Return the labels that a target names: one by name or number, or all of an entity ("PER": B-PER, I-PER)."""
     if isinstance(want, str):
         lower = want.lower()
         classes = [i for i, label in enumerate(labels) if label.lower() == lower]
@@ -150,9 +142,6 @@ def _classes(want: Any, labels: list[str]) -> list[int]:
     if isinstance(want, bool) or not isinstance(want, int) or not -len(labels) <= want < len(labels):
         raise UnknownName("target", want, [f"0 to {len(labels) - 1}", *labels[:20]])
     return [want % len(labels)]
-
-
-# A word that was hidden
 
 
 class MaskedInput(LocatedInput):
@@ -166,12 +155,12 @@ class MaskedInput(LocatedInput):
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         if self.decoding:
-            return super().expanded(batch, target)  # which refuses it
+            return super().expanded(batch, target)  # which raises
         batch, wants = self._at_masks(batch, target)
         return batch, None if target is None else wants
 
     def _at_masks(self, batch: Batch, target: Any) -> tuple[Batch, list[Any]]:
-        """One row per mask, or for the token that a target names."""
+        """Return one row per mask, or for the token that a target names."""
         rows, positions, wants = [], [], []
         for row, want in enumerate(each_of(target, batch.size)):
             ids = self.real_ids(batch, row)
@@ -195,14 +184,11 @@ class MaskedInput(LocatedInput):
                 f"processor=<its tokenizer>. Or {named}"
             )
         sign = self.labels([mask])[0]
-        example = f" ({_hidden(batch.raw[row], sign)!r})" if batch.raw else ""
+        example = ""
+        if batch.raw:  # the text with its last word hidden
+            words = (batch.raw[row] if isinstance(batch.raw[row], str) else batch.raw[row][-1]).split()
+            example = f" ({' '.join([*words[-6:-1], sign])!r})"
         raise BadInput(
             f"a masked language model is explained at its mask, and input {row} has none: put {sign} in the place of "
             f"the word that it is asked for{example}. Or {named}"
         )
-
-
-def _hidden(raw: Raw, sign: str) -> str:
-    """The text with its last word hidden."""
-    words = (raw if isinstance(raw, str) else raw[-1]).split()
-    return " ".join([*words[-6:-1], sign])

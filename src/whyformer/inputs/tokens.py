@@ -1,4 +1,4 @@
-"""Tokens: what the tokenizer and the model say about ids, before any of them is explained."""
+"""Token ids: padding, special tokens, limits of length, and the ids that replace a token."""
 
 from __future__ import annotations
 
@@ -20,81 +20,64 @@ from whyformer.inputs.processing import number_of, processed
 from whyformer.loan.borrow import NO_TOKEN, borrowed, known_about, modules_of
 from whyformer.targets import logits_of
 
-# Texts of several lengths in one batch: filled up, cut to their own again, and whether the model minds.
+# Padding: added, cut off, and whether it changes the model's output
 
 ROUNDING = 1e-2  # of the tolerance: what other shapes of the same computation may change
 
 
 def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
-    """Texts of several lengths in one batch, also by a tokenizer that has no padding."""
+    """Pad texts to one length, also with a tokenizer that has no padding token."""
     sizes = {len(values) for encoding in encodings for values in encoding.values()}
     if len(sizes) == 1 and all(encoding.keys() == encodings[0].keys() for encoding in encodings):  # nothing to pad
         return {k: torch.tensor([e[k] for e in encodings]) for k in encodings[0]}
     if tokenizer.pad_token_id is not None:
         return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
-    # Padding is masked out, so any id will do; the tokenizer itself is not touched.
-    filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
+    # Padding is masked out, so any id will do; the tokenizer itself is not changed.
+    filler = {"input_ids": tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0}
     longest = max(len(e["input_ids"]) for e in encodings)
     left = getattr(tokenizer, "padding_side", "right") == "left"
-    fill = {"input_ids": filler}
-    return {k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]}
-
-
-def _fill(values: list[int], length: int, filler: int, left: bool) -> list[int]:
-    padding = [filler] * (length - len(values))
-    return padding + list(values) if left else list(values) + padding
+    batch = {}
+    for name in encodings[0]:
+        rows = [(list(e[name]), [filler.get(name, 0)] * (longest - len(e[name]))) for e in encodings]
+        batch[name] = torch.tensor([padding + values if left else values + padding for values, padding in rows])
+    return batch
 
 
 def bare(one: Batch) -> Batch:
-    """A single input with the padding of its text cut off."""
-    assert one.keep_BN is not None
-    real = one.keep_BN[0]
+    """Cut the padding off a single text."""
+    real = one.real_BN[0]
     cut = with_columns(one.tensors, len(real), real.nonzero().T)
-    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])
+    return replace(one.with_tensors(**cut), keep_BN=one.real_BN[:, real])
 
 
-def minds_padding(modality: Modality, batch: Batch) -> bool:
-    """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
-    effect = _padding_effect(modality, batch)
-    return effect is not None and effect > 1
+def padding_effect(modality: Modality, batch: Batch) -> float | None:
+    """Return how far padding moves the logits, in tolerances; None where the model does not run both ways.
 
-
-def without_effect(modality: Modality, batch: Batch) -> bool:
-    """Padding can be cut off: the model gives the same logits without it, but for rounding."""
-    effect = _padding_effect(modality, batch)
-    return effect is not None and effect <= ROUNDING
-
-
-def _padding_effect(modality: Modality, batch: Batch) -> float | None:
-    """How far padding moves the logits, in tolerances; None where the model does not run both ways. Measured once per
-    model, side of the padding, and names of its arguments."""
-    assert batch.keep_BN is not None
+    Above 1, padding changes the output; up to ROUNDING, it can be cut off. Measured once per model, side of padding,
+    and names of arguments.
+    """
     facts = known_about(modality.model)
-    key = ("padding", bool(batch.keep_BN[:, 0].all()), *sorted(batch.tensors))
+    key = ("padding", bool(batch.real_BN[:, 0].all()), *sorted(batch.tensors))
     if key not in facts:
         facts[key] = _measured_effect(modality, batch)
     effect: float | None = facts[key]
     return effect
 
 
-def _logits_at_end(modality: Modality, one: Batch) -> Tensor:
-    assert one.keep_BN is not None
-    last = one.keep_BN[0].nonzero()[-1:, 0]
-    return logits_of(modality.call(one, **kept_logits(modality, last)))
-
-
 def _measured_effect(modality: Modality, batch: Batch) -> float | None:
-    """Of the shortest text, which has most of it."""
-    assert batch.keep_BN is not None
-    one = batch.select([int(batch.keep_BN.sum(1).argmin())])
-    assert one.keep_BN is not None
+    """Compare the logits of the shortest text, which has most padding, with and without it."""
+    one = batch.select([int(batch.real_BN.sum(1).argmin())])
+    both = []
     try:
         with borrowed(modality.model), torch.no_grad():
-            beside, alone = (_logits_at_end(modality, b) for b in (one, bare(one)))
+            for text in (one, bare(one)):
+                last = text.real_BN[0].nonzero()[-1:, 0]
+                both.append(logits_of(modality.call(text, **kept_logits(modality, last))))
     except WhyformerError:
         return None  # the pass that is explained raises the error
+    beside, alone = both
     if beside.ndim == 3:  # one row per token: the last real one counts
-        beside = beside[:, one.keep_BN[0]] if beside.shape[1] == one.keep_BN.shape[1] else beside
+        beside = beside[:, one.real_BN[0]] if beside.shape[1] == one.real_BN.shape[1] else beside
         beside, alone = beside[:, -1], alone[:, -1]
     tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
     scale = float(alone.abs().max())
@@ -103,7 +86,7 @@ def _measured_effect(modality: Modality, batch: Batch) -> float | None:
     return float((beside - alone).abs().max()) / (tolerance * max(scale, 1e-6))
 
 
-ONLY_TOKENS = ("bos", "eos", "pad")  # what a text begins with, where it has no word; the first that there is
+ONLY_TOKENS = ("bos", "eos", "pad")  # what is left of a text without words: the first of these that there is
 
 
 class TokenInput(Modality):
@@ -113,13 +96,12 @@ class TokenInput(Modality):
     embeds = True
     lengths_vary = True
     padding_in_doubt = True
-    limit: int | None = None  # of tokens, where it was looked up before: it takes a walk through the model
+    limit: int | None = None  # of tokens; cached, since finding it walks through the model
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
         self.main = main
-        self.config = getattr(model, "config", None)
-        # Asked for again and again, and tokenizers look for what they do not have in many places.
+        # Cached: tokenizers look for attributes that they do not have in many places.
         self._known_tokenizer: Any = None
         self._known_specials: set[int] | None = None
 
@@ -141,22 +123,19 @@ class TokenInput(Modality):
         return tokenizer
 
     def encoding_of(self, *text: str, **options: Any) -> Any:
-        """What the tokenizer makes of a text; a prompt that a template wrote has its special tokens already."""
-        options = {
-            "truncation": False,
-            "add_special_tokens": not isinstance(text[0], PromptText),
-            "verbose": False,
-        } | options
+        """Tokenize a text; a prompt written by a chat template has its special tokens already."""
+        added = not isinstance(text[0], PromptText)
+        options = {"truncation": False, "add_special_tokens": added, "verbose": False} | options
         return processed(self._tokenizer(), *text, **options)
 
     def filler_id(self) -> int:
-        """What padding is filled with: it is masked out, so any id will do."""
+        """Return the id of padding, which is masked out, so any id will do."""
         names = ("pad_token_id", "eos_token_id")
         known = (getattr(holder, name, None) for holder in (self.processor, self.config) for name in names)
         return next((i for i in known if isinstance(i, int) and i >= 0), 0)
 
     def unknown_words(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """A note, where most of a text are words that the tokenizer does not know: they all look the same."""
+        """Return a remark where most tokens of a text are unknown to the tokenizer."""
         tokenizer, specials = self._tokenizer(), self.special_ids()
         unknown = getattr(tokenizer, "unk_token_id", None)
         words = [i for i in ids if i not in specials]
@@ -169,18 +148,16 @@ class TokenInput(Modality):
         )
 
     def max_length(self) -> int | None:
-        """How many tokens the model takes: the smaller of what tokenizer and model say."""
+        """Return how many tokens the model takes: the smaller limit of tokenizer and model."""
         if self.limit is not None:
             return self.limit
-        limits = []
-        if self.processor is not None:
-            limits.append(getattr(self._tokenizer(), "model_max_length", None))
-        limits.append(self._positions())
+        tokenizer = None if self.processor is None else self._tokenizer()
+        limits = [getattr(tokenizer, "model_max_length", None), self._positions()]
         finite = [int(n) for n in limits if isinstance(n, (int, float)) and n < 10**7]
         return min(finite) if finite else None
 
     def _positions(self) -> int | None:
-        """Rows of the position table. RoBERTa and its kin start counting after the padding index."""
+        """Return the rows of the position table that are used: RoBERTa counts from after the padding index."""
         limit = number_of(self.config, "max_position_embeddings")
         if limit is None or getattr(self.config, "rope_parameters", None) or limit < 0:
             return None
@@ -190,7 +167,7 @@ class TokenInput(Modality):
         return limit
 
     def _check_vocabulary(self, ids: Tensor) -> list[list[int]]:
-        """Refuse ids that the model does not know; else the ids themselves."""
+        """Raise for ids that the model does not know; return the ids as lists."""
         table = self.embedding()
         if ids.is_floating_point():
             raise BadInput(
@@ -231,14 +208,10 @@ class TokenInput(Modality):
             unknown = getattr(tokenizer, "unk_token_id", None)
             self._known_specials = set(tokenizer.all_special_ids) - ({unknown} - others)
             return self._known_specials
-        names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-        ids: set[int] = set()
-        for name in names:
-            value = getattr(self.config, name, None)
-            several = value if isinstance(value, (list, tuple)) else (value,)
-            ids |= {each for each in several if isinstance(each, int)}
-        self._known_specials = ids
-        return ids
+        values = [getattr(self.config, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos", "cls", "sep")]
+        ids = [i for value in values for i in (value if isinstance(value, (list, tuple)) else (value,))]
+        self._known_specials = {i for i in ids if isinstance(i, int)}
+        return self._known_specials
 
     @property
     def special_unknown(self) -> bool:
@@ -278,12 +251,8 @@ class TokenInput(Modality):
             return replacement
         token_id = self._id_of(replacement)
         if token_id is None:
-            raise UnknownName(
-                "replacement",
-                replacement,
-                self.replacements,
-                "A token id (an integer) works too, and is needed where no tokenizer was given.",
-            )
+            hint = "A token id (an integer) works too, and is needed where no tokenizer was given."
+            raise UnknownName("replacement", replacement, self.replacements, hint)
         return token_id
 
     @property
@@ -293,5 +262,5 @@ class TokenInput(Modality):
         hidden = ("attention_mask",) if has_mask else ()
         if self.pointers:
             return (*known, *hidden, "delete")
-        # A sentence of mask tokens is none: stretches of text are left out.
+        # A sentence of mask tokens is not a sentence: stretches of text are deleted by default.
         return ("delete", *known, *hidden) if self.segments not in ("token", "word") else (*known, "delete", *hidden)

@@ -1,4 +1,4 @@
-"""Units put together: those of an input with those that a model adds, several streams end to end, tokens as words."""
+"""Build units: add the tokens of the model's own, join streams, group tokens into words and sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.chat import TEMPLATE, members, spans_of
 from whyformer.results.types import Units
 
-# Columns away: which entries of a tensor are theirs, and what other inputs put there, one of them or their mean.
+# Columns of a table as units, and baselines from other inputs
 
 Column = tuple[str, int]  # of which tensor, and where in it
 
@@ -25,7 +25,7 @@ DRAWS = 4  # inputs drawn per variant, for "resample"
 
 
 def owners_of_columns(one: Batch, columns: Iterable[tuple[int, Column]]) -> dict[str, Tensor]:
-    """Per tensor of which a column belongs to a unit: whose each entry is, -1: nobody's."""
+    """Return the unit of each entry (-1: none), for the tensors that hold columns of units."""
     owners = {name: torch.full(tensor.shape[1:], -1) for name, tensor in one.tensors.items()}
     for unit, (name, column) in columns:
         owners[name][column] = unit
@@ -33,12 +33,12 @@ def owners_of_columns(one: Batch, columns: Iterable[tuple[int, Column]]) -> dict
 
 
 def drawn_inputs(pool: Batch, generator: np.random.Generator) -> list[int]:
-    """(DRAWS,) rows of the pool: as many different inputs as there are."""
+    """(DRAWS,) rows of the pool, repeated only if it has fewer."""
     return [int(row) for row in np.resize(generator.permutation(pool.size), DRAWS)]
 
 
 def resampled(names: Iterable[str], one: Batch, pool: Batch, generator: np.random.Generator) -> list[dict[str, Tensor]]:
-    """Another input's values at the same places, for each draw."""
+    """Return, for each draw, the values of another input at the same places."""
     names = list(names)
     for name in names:
         if pool.tensors[name].shape[1:] != one.tensors[name].shape[1:]:
@@ -50,20 +50,21 @@ def resampled(names: Iterable[str], one: Batch, pool: Batch, generator: np.rando
 
 
 def averaged(names: Iterable[str], one: Batch, pool: Batch) -> list[dict[str, Tensor]]:
-    """The mean of the pool's numbers, the most frequent of its categories, place by place."""
+    """Return the mean of the pool's numbers, and the most frequent of its categories, at each place."""
     names = list(names)
     if pool.size == 1 and all(torch.equal(pool.tensors[name], one.tensors[name]) for name in names):
         raise BadInput("replace='mean' of a single input is the input itself: pass reference=[…], or more inputs.")
-    return [{name: _typical(pool.tensors[name]) for name in names}]
+    typical = {}
+    for name in names:
+        values_BX = pool.tensors[name]
+        if values_BX.is_floating_point():
+            typical[name] = values_BX.float().mean(0, keepdim=True).to(values_BX.dtype)
+        else:
+            typical[name] = values_BX.mode(0, keepdim=True).values
+    return [typical]
 
 
-def _typical(values_BX: Tensor) -> Tensor:
-    if values_BX.is_floating_point():
-        return values_BX.float().mean(0, keepdim=True).to(values_BX.dtype)
-    return values_BX.mode(0, keepdim=True).values
-
-
-WORD_STARTS = "▁Ġ"  # how SentencePiece and byte-level tokenizers write that a space stood before a piece
+WORD_STARTS = "▁Ġ"  # how SentencePiece and byte-level tokenizers write the space before a piece
 
 
 def assemble(
@@ -75,7 +76,7 @@ def assemble(
     names: Sequence[str] = ("[CLS]",),
     **rest: Any,
 ) -> Units:
-    """Units of the input plus ``extra`` tokens that the model adds itself, ``before`` of them (None: all) in front."""
+    """Add to the units of an input ``extra`` tokens of the model's own, ``before`` of them (None: all) in front."""
     added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
     before = extra if before is None else before
     front, back = added[:before], added[before:]
@@ -91,20 +92,18 @@ def assemble(
 
 
 def joined(parts: Sequence[Units]) -> Units:
-    """Units end to end. Words are numbered on; a grid, a text and its spans are kept where only one part has them."""
+    """Join units end to end. Word numbers continue; a grid, a text and its spans are kept if only one part has them."""
     texts = [p for p in parts if p.text is not None]
     grids = [p for p in parts if p.grid is not None]
     text = texts[0] if len(texts) == 1 else None
     grid = grids[0] if len(grids) == 1 else None
     word: list[int] = []
+    spans: list[tuple[int, int]] = []
+    boxes: list[tuple[float, ...]] = []
     for part in parts:
         offset = max(word, default=-1) + 1
         word += [w + offset if w >= 0 else -1 for w in part.word] if part.word else [-1] * len(part)
-    spans: list[tuple[int, int]] = []
-    for part in parts:
         spans += list(part.spans) if part is text and part.spans else [(0, 0)] * len(part)
-    boxes: list[tuple[float, ...]] = []
-    for part in parts:
         boxes += list(part.boxes) if part.boxes else [(0.0, 0.0, 0.0, 0.0)] * len(part)
     return Units(
         labels=tuple(label for p in parts for label in p.labels),
@@ -133,13 +132,13 @@ def pick(units: Units, index: list[int]) -> Units:
 
 
 def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
-    """Word numbers of the second text continue after those of the first."""
+    """Number the words of a second text after those of the first."""
     offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
     return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
 
 
 def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
-    """Words from the spelling of the pieces, for tokenizers that don't number them."""
+    """Return word numbers from the spelling of the pieces, for tokenizers that don't number them."""
     marks_start = any(re.match(r"[▁Ġ]", label) for label in labels)
     word, result = -1, []
     for label, is_special in zip(labels, special, strict=True):
@@ -154,11 +153,10 @@ def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
 
 
 def segmented(units: Units, by: str | Sequence[Any], whole: str | None = None) -> tuple[list[list[int]], Units]:
-    """The units of each word, sentence or chosen range of the text, and these as units.
+    """Group units by word, sentence, role or chosen range of the text; return the groups, and these as units.
 
-    "role": what one voice says in one go. Special tokens and what a template put in stand for themselves; a space or
-    line break goes with what is before it. Of ranges that someone chose there are just these. whole: the text that this
-    is the beginning of; what "3." is a part of is known from "3.14" only.
+    Special tokens and those of a chat template are groups of their own; a space or line break joins what is before it.
+    whole: the text that this one is the beginning of, which decides where words end ("3." in "3.14").
     """
     if units.text is None or units.spans is None:
         raise NotOffered(
@@ -178,7 +176,7 @@ def segmented(units: Units, by: str | Sequence[Any], whole: str | None = None) -
         groups = chosen
     else:
         groups = _completed(units, chosen)
-    apart = [_alone(units, group) for group in groups]
+    apart = [len(group) == 1 and units.special[group[0]] for group in groups]
     texts = [units.labels[g[0]] if alone else units.text_of(g) for g, alone in zip(groups, apart, strict=True)]
     spans = tuple((units.spans[g[0]][0], max(units.spans[i][1] for i in g)) for g in groups)
     return groups, Units(
@@ -196,12 +194,8 @@ def _role(units: Units, index: int) -> str:
     return "" if units.role is None else units.role[index]
 
 
-def _alone(units: Units, group: Sequence[int]) -> bool:
-    return len(group) == 1 and units.special[group[0]]
-
-
 def _completed(units: Units, chosen: list[list[int]]) -> list[list[int]]:
-    """All units in order, in groups: those of a stretch, as long as special tokens and roles do not cut it in two."""
+    """Return all units in order, grouped by stretch; special tokens and roles divide a stretch."""
     of = {token: number for number, group in enumerate(chosen) for token in group}
     groups: list[list[int]] = []
     last: tuple[Any, ...] | None = None

@@ -156,7 +156,7 @@ def absent_player(run: Run, replace: str | int | None) -> str | int:
         return default_replacement(run.modality)
     masked = any("mask" in name for name in run.batch.tensors)
     for name in run.modality.replacements:
-        deletes = run.segments or run.modality.deletes_several
+        deletes = run.segments or run.modality.edits_text
         if (name != "delete" or deletes) and (masked or name != "attention_mask"):
             return name
     raise NotOffered(

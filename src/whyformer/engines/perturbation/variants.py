@@ -87,7 +87,7 @@ class Replaced(Filled):
     """
 
     def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
-        if replacement == "delete" and not run.modality.deletes_several:
+        if replacement == "delete" and not run.modality.edits_text:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         units = run.units[row]
         # Every variant would pay for padding: it is cut off where that changes nothing.
@@ -266,7 +266,7 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
         return default_replacement(modality)
     if isinstance(replace, bool) or (isinstance(replace, int) and not modality.takes_token_ids):
         raise UnknownName("value of replace", replace, known)
-    if isinstance(replace, str) and replace not in known and not modality.takes_texts:
+    if isinstance(replace, str) and replace not in known and not modality.edits_text:
         raise UnknownName("value of replace", replace, known, "For text a token id works too.")
     return replace
 
@@ -287,7 +287,7 @@ def grouped_variants(
 ) -> Variants:
     """The variants of one input without groups of its units; one_away: one group at a time."""
     modality = run.modality
-    if replacement != "delete" or modality.deletes_several:
+    if replacement != "delete" or modality.edits_text:
         return Replaced(run, row, players, replacement)
     if modality.multi_input or run.study.extra or run.batch.keep_BN is None:
         raise NotOffered(f"tokens can be deleted from plain text only: use {modality.in_place()}.")
