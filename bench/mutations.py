@@ -414,7 +414,7 @@ MUTATIONS = (
         "evaluate/games.py",
         'contents = {"question": self.question, "about": about,',
         'contents = {"about": about,',
-        "tests/evaluate/test_games.py tests/evaluate/test_cache_keys.py -k 'cache or asked'",
+        "tests/evaluate/test_stale_numbers.py -k noticed",
     ),
     Mutation(
         "cache_checksum",

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import lzma
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 import whyformer as wf
-from bench.finetune import main as finetune
-from bench.frontier import rows, text
+from bench.frontier import rows
 from bench.frontier.__main__ import main
 from bench.frontier.claims import ahead_of_default, claims, difference, from_saved
-from bench.frontier.contenders import of_one_pass
 from bench.frontier.image import Pictures
 from bench.frontier.language import Tokens, WholeSentences, contenders_of_sentences, contenders_of_tokens
-from bench.frontier.picture import draw, spaced, staircase
+from bench.frontier.picture import draw
 from bench.frontier.planted import Trained
 from bench.frontier.subject import Row
 from bench.frontier.text import Sentences, made_sentences, read_sentences
@@ -27,7 +23,6 @@ from bench.known_truth.facts import Facts
 from bench.known_truth.stamps import Stamps
 from bench.known_truth.training import gate
 from whyformer.demo import load_sentiment
-from whyformer.demo.census import adult_rows
 
 
 def test_falls_are_those_of_masked_sentences() -> None:
@@ -50,32 +45,6 @@ def test_falls_are_those_of_masked_sentences() -> None:
     assert measured == pytest.approx([without, alone], abs=1e-5)
     assert len(judge.known) == 5, "the whole and four parts of it; what was asked is not asked again"
     assert judge.judged(0, np.array([1.0, 2.0, 3.0, 4.0])) == measured and len(judge.known) == 5
-
-
-def test_a_classifier_that_was_trained_here_is_judged_on_texts_it_did_not_see(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """bench.finetune makes what --model and --data of bench.frontier take, texts cut to what the model reads."""
-    _, tokenizer = load_sentiment()
-    base, data, out = tmp_path / "base", tmp_path / "train.tsv", tmp_path / "classifier"
-    tokenizer.save_pretrained(base)
-    data.write_text("".join(f"a good film {i}\t1\na dull film {'so ' * 200}{i}\t0\n" for i in range(8)))
-    small = ["--shape", "modernbert", "--layers", "1", "--width", "16", "--texts", "12", "--batch", "4"]
-    finetune(["--base", str(base), "--data", str(data), "--out", str(out), *small])
-    held_out = (out / "held_out.tsv").read_text().splitlines()
-    assert held_out[0] == "a good film 6\t1" and len(held_out) == 4
-    assert held_out[1].startswith("a dull film so so") and held_out[1].count("so") < 128
-    how = ["--part", "text", "--model", str(out), "--data", str(out / "held_out.tsv"), "--inputs", "2"]
-    main([*how, "--methods", "generic_attention", "grad_sam(reduce=key)"])
-    shown = capsys.readouterr().out
-    assert "ModernBertForSequenceClassification, 1 layers" in shown and "| grad_sam(reduce=key) | " in shown
-
-
-def test_reviews_are_read_as_one_line_each(tmp_path: Path) -> None:
-    path = tmp_path / "reviews.csv.xz"
-    with lzma.open(path, "wt", encoding="utf-8") as file:
-        file.write('review,sentiment\n"Not<br /><br />bad, at &quot;all&quot;",positive\n')
-    assert read_sentences(path, 3, seed=0) == ['Not bad, at "all"']
 
 
 def untrained(task: Facts | Stamps, count: int) -> Trained:
@@ -156,21 +125,6 @@ def test_absent_columns_are_what_the_library_puts_there() -> None:
     np.testing.assert_allclose(odds[0] - odds[1:], subject.scores_P(0, yes) - subject.scores_P(0, no), atol=1e-3)
 
 
-def test_rows_of_a_file(tmp_path: Path) -> None:
-    shipped = pd.DataFrame(adult_rows()[:5])
-    shipped.to_csv(tmp_path / "rows.csv.gz", index=False)
-    subject = rows.subject(3, path=tmp_path / "rows.csv.gz")
-    known = shipped[list(subject.rows[0])].to_dict("records")
-    assert subject.count == 3 and all(row in known for row in subject.rows)
-
-
-def test_a_method_takes_part_once_it_is_registered() -> None:
-    taking_part = of_one_pass()
-    assert {"generic_attention", "attn_lrp", "value_norms(weight=gradient)"} <= set(taking_part)
-    assert not {"shap", "occlusion", "integrated_gradients"} & set(taking_part)
-    assert list(text.contenders())[-1] == text.GRADIENT_FORM
-
-
 def test_differences_are_paired_and_point_the_same_way() -> None:
     generator = np.random.default_rng(0)
     hard = generator.random((50, 2))
@@ -197,15 +151,6 @@ def test_candidates_for_the_default_are_those_of_one_pass() -> None:
         "ahead in comprehensiveness, behind in sufficiency",
         "behind in both",
     ]
-
-
-def test_names_are_apart_and_as_near_as_can_be() -> None:
-    heights = np.array([0.5, 0.51, 0.1, 0.52, 0.9])
-    placed = spaced(heights, 0.05)
-    assert (np.diff(np.sort(placed)) >= 0.05 - 1e-12).all()
-    np.testing.assert_allclose(placed, [0.46, 0.51, 0.1, 0.56, 0.9])
-    np.testing.assert_allclose(spaced(np.array([1.0, 0.99, 0.02, 0.01]), 0.1), [0.98, 0.88, 0.1, 0], atol=1e-12)
-    assert staircase(np.array([4, 2, 2, 8]), np.array([0.3, 0.2, 0.4, 0.5])).tolist() == [2, 3]
 
 
 def test_the_command_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

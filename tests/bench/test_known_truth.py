@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.known_truth import backgrounds, columns, copying, evidence, facts, objects, patches, stamps, words
+from bench.known_truth import backgrounds, columns, facts, objects, patches, stamps, words
 from bench.known_truth.__main__ import collected, main
-from bench.known_truth.job import DEEP_NAMES, NAMES, task_of
+from bench.known_truth.job import NAMES, task_of
 from bench.known_truth.report import best, evenly, interval, overall_table, summary, table
 from bench.known_truth.scoring import Found, auroc, judged, mass, measures, pointing, selected
-from bench.known_truth.task import Array, Inputs, Planted
+from bench.known_truth.task import Array, Inputs
 from bench.known_truth.training import gate, kept
 
-COUNT = 200
+COUNT = 100
 
 
 # What the rules say, read off the inputs alone
@@ -100,90 +100,20 @@ RULES: dict[str, Callable[[Inputs], Array]] = {
 }
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def planted(request: pytest.FixtureRequest) -> tuple[str, Planted]:
-    return request.param, task_of(request.param, None).held_out(np.random.default_rng(5), COUNT)
-
-
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_cause_decides_and_the_rest_does_not(name: str) -> None:
     held_out = task_of(name, None).held_out(np.random.default_rng(5), COUNT)
+    assert len(held_out.asked_I) == COUNT
+    assert (held_out.cause_IU & held_out.counted_IU == held_out.cause_IU).all(), "the cause is counted"
+    assert held_out.cause_IU.any(1).all() and (held_out.counted_IU & ~held_out.cause_IU).any(1).all()
+    if name not in RULES:
+        return
     rule = RULES[name]
     assert (rule(held_out.inputs) == held_out.asked_I).all()
     assert (rule(held_out.rest_redrawn) == held_out.asked_I).all()
     for change in held_out.changes.values():
         assert change.possible_I.mean() > 0.4
         assert (rule(change.inputs) != held_out.asked_I)[change.possible_I].all()
-
-
-def test_every_input_has_cause_and_distractors(planted: tuple[str, Planted]) -> None:
-    _, held_out = planted
-    assert (held_out.cause_IU & held_out.counted_IU == held_out.cause_IU).all(), "the cause is counted"
-    assert held_out.cause_IU.any(1).all() and (held_out.counted_IU & ~held_out.cause_IU).any(1).all()
-    assert len(held_out.asked_I) == COUNT
-
-
-def test_only_the_cause_changes_when_the_cause_is_changed() -> None:
-    """Units that differ between an input and its changed twin lie in the cause; between redrawn ones, outside it."""
-    for name in ("columns", "copying"):
-        held_out = task_of(name, None).held_out(np.random.default_rng(5), COUNT)
-        key = next(iter(held_out.inputs))
-        start = 0 if name == "columns" else 1  # [BOS]
-        before, after = (x[key].numpy()[:, start:] for x in (held_out.inputs, held_out.rest_redrawn))
-        assert not ((before != after) & held_out.cause_IU).any()
-        part = "column 1" if name == "columns" else "value"
-        changed = held_out.changes[part].inputs[key].numpy()[:, start:]
-        assert not ((before != changed) & ~held_out.cause_IU).any()
-
-
-def test_evidence_is_there_three_times_or_in_many_parts() -> None:
-    rng = np.random.default_rng(5)
-    repeated = evidence.Repeated().held_out(rng, COUNT)
-    ids, fewer = (x["input_ids"].numpy()[:, 1:-1] for x in (repeated.inputs, repeated.rest_redrawn))
-    triggers = np.concatenate([words.PRAISE_IDS, words.BLAME_IDS])
-    assert (np.isin(ids, triggers) == repeated.cause_IU).all() and (repeated.cause_IU.sum(1) == 3).all()
-    assert (np.isin(fewer, triggers).sum(1) == 2).all(), "one of the three is gone, and the rule says the same"
-    votes = evidence.Votes().held_out(rng, COUNT)
-    before, after = (x["input_ids"].numpy()[:, 1:-1] for x in (votes.inputs, votes.changes["just enough"].inputs))
-    assert set(votes.cause_IU.sum(1)) == {8, 10}
-    ahead = np.isin(before, words.PRAISE_IDS).sum(1) - np.isin(before, words.BLAME_IDS).sum(1)
-    assert (np.abs(ahead) // 2 + 1 == (before != after).sum(1)).all(), "one vote less would not have turned it"
-
-
-def test_a_fact_is_said_once_or_twice_and_a_stamp_lies_on_four_patches() -> None:
-    told_of = facts.Facts().held_out(np.random.default_rng(5), COUNT).cause_IU
-    assert set(told_of.sum(1)) == {2, 4}, "a name and a thing, once or twice"
-    drawn = stamps.draw(np.random.default_rng(5), COUNT, None)
-    share = drawn.share_IU()
-    np.testing.assert_allclose(share.sum(1), 1)
-    assert set((share > 0).sum(1)) == {4}
-    picture = stamps.Stamps().held_out(np.random.default_rng(5), 1)
-    different = (picture.inputs["pixel_values"] != picture.changes["stamp"].inputs["pixel_values"]).any(1)[0]
-    cells = different.reshape(stamps.GRID, 8, stamps.GRID, 8).any(3).any(1).flatten().numpy()
-    assert (cells == picture.cause_IU[0]).all()
-
-
-def test_what_is_asked_in_training_was_told_and_can_be_read() -> None:
-    """Behind every name with a label, an earlier sentence that nothing hides says the same of this name."""
-    rng, people = np.random.default_rng(5), set()
-    for _ in range(12):
-        inputs, labels = facts.Facts().batch(rng, 8)
-        ids = inputs["input_ids"].numpy()
-        asked = list(zip(*np.nonzero(labels.numpy() != -100), strict=True))
-        assert asked
-        for row, place in asked:
-            before = ids[row, 1:place].reshape(-1, facts.WORDS)
-            said = {thing for name, thing, _ in before.tolist() if name == ids[row, place]} - {facts.ID["[UNK]"]}
-            assert said == {int(labels[row, place])}
-        people.add(len({int(i) for i in ids[0] if facts.FIRST_NAME <= i < facts.FIRST_THING}))
-    assert min(people) <= 3 and max(people) >= 6, "few and many people"
-
-
-def test_deeper_models_have_six_layers() -> None:
-    for name in DEEP_NAMES:
-        model = task_of(name, None).model()
-        layers = [len(m) for m in model.modules() if isinstance(m, nn.ModuleList)]
-        assert 6 in layers, name
 
 
 def test_objects_share_no_cell_and_are_asked_about_in_turn() -> None:
@@ -209,23 +139,6 @@ def test_training_never_sees_the_backgrounds_of_the_held_out() -> None:
     assert not {p[r, c].tobytes() for p in trained_on for r in range(0, 48, 5) for c in range(0, 48, 5)} & seen
 
 
-def test_photos_come_from_a_folder_or_a_tar_file(tmp_path: Path) -> None:
-    import tarfile
-
-    from PIL import Image
-
-    for i in range(8):
-        Image.new("RGB", (20, 30), (30 * i, 0, 0)).save(tmp_path / f"{i}.png")
-    with tarfile.open(tmp_path / "all.tar", "w") as archive:
-        for i in range(8):
-            archive.add(tmp_path / f"{i}.png", f"photos/{i}.png")
-    folder, tar = backgrounds.photos_in(tmp_path), backgrounds.photos_in(tmp_path / "all.tar")
-    assert folder.shape == (8, 64, 64, 3) and np.array_equal(folder, tar)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit, match="--photos: no"):
-        backgrounds.photos_in(tmp_path / "empty")
-
-
 # The gate
 
 
@@ -242,23 +155,17 @@ class Known(nn.Module):
 
 
 def test_the_gate_knows_a_model_that_follows_the_rule() -> None:
+    """And only inputs whose truth is known are explained."""
     task = columns.Columns()
     held_out = task.held_out(np.random.default_rng(1), 500)
-    passed = gate(task, Known(dict.fromkeys(columns.USED, 1.0)), held_out, "cpu")
+    follows, more = (Known(dict.fromkeys(used, 1.0)) for used in (columns.USED, (*columns.USED, 0)))
+    passed = gate(task, follows, held_out, "cpu")
     assert passed.passed() and passed.right == 1 and set(passed.flipped.values()) == {1.0} and passed.disturbed == 0
-    assert "passed" in str(passed)
     misses_one = gate(task, Known(dict.fromkeys(columns.USED[:2], 1.0)), held_out, "cpu")
     assert not misses_one.passed() and misses_one.flipped["column 6"] == 0
-    sees_more = gate(task, Known(dict.fromkeys((*columns.USED, 0), 1.0)), held_out, "cpu")
+    sees_more = gate(task, more, held_out, "cpu")
     assert not sees_more.passed() and sees_more.disturbed > 0.01 and "NOT PASSED" in str(sees_more)
-
-
-def test_only_inputs_whose_truth_is_known_are_explained() -> None:
-    task = columns.Columns()
-    held_out = task.held_out(np.random.default_rng(1), 500)
-    assert len(selected(task, Known(dict.fromkeys(columns.USED, 1.0)), held_out, "cpu")) == 500
-    some = selected(task, Known(dict.fromkeys((*columns.USED, 0), 1.0)), held_out, "cpu")
-    assert 0 < len(some) < 500
+    assert len(selected(task, follows, held_out, "cpu")) == 500 > len(selected(task, more, held_out, "cpu")) > 0
 
 
 # Scores with a known answer
@@ -379,14 +286,3 @@ def test_the_command_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     main([*given, "--out", str(tmp_path / "y.json")])
     again = json.loads((tmp_path / "y.json").read_text(encoding="utf-8"))
     assert again["summary"]["columns"]["saliency"]["auroc"] == kept, "the model in the cache is the model"
-
-
-def test_replaced_parts_stay_in_the_vocabulary() -> None:
-    """What the tokenizer calls special is what the bench leaves out."""
-    tokenizer = words.Words().processor()
-    ids = words.Words().held_out(np.random.default_rng(0), 3).inputs["input_ids"][0].tolist()
-    text = " ".join(words.VOCABULARY[i] for i in ids if i >= len(words.SPECIAL))
-    assert tokenizer(text)["input_ids"] == [i for i in ids if i != words.ID["[PAD]"]]
-    lists = copying.draw(np.random.default_rng(0), 1)
-    swapped = replace(lists, asked_I=(lists.asked_I + 1) % copying.PAIRS)
-    assert lists.label_I != swapped.label_I

@@ -9,8 +9,8 @@ import pytest
 
 import whyformer as wf
 from bench import smollm2
-from bench.needle import FACTS, Case, case_of, caused, explained, judged, needs_maps
-from bench.needle_report import limits, merged, report
+from bench.needle import FACTS, Case, case_of, caused, explained, judged
+from bench.needle_report import merged, report
 from whyformer.inputs.chat import sentences
 from whyformer.results.types import Cost, Explanation, Target, Units
 
@@ -26,7 +26,7 @@ class Words:
 
 
 @pytest.mark.parametrize("chat", [True, False])
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(3))
 def test_one_sentence_holds_the_answer(number: int, chat: bool) -> None:
     case = case_of(Words(), 0, number, chat)
     passage = case.prompt[slice(*case.passage)]
@@ -40,11 +40,6 @@ def test_one_sentence_holds_the_answer(number: int, chat: bool) -> None:
     assert case.prompt.count(case.number) == 1
     assert case.other in passage and case.other[0] != case.number[0]
     assert case.with_number("0000").count("0000.") == 1 and case.number not in case.with_number("0000")
-
-
-def test_cases_are_seeded() -> None:
-    assert case_of(Words(), 0, 3, True) == case_of(Words(), 0, 3, True)
-    assert case_of(Words(), 0, 3, True) != case_of(Words(), 1, 3, True)
 
 
 LETTERS = Case("A b. C d. E f. G", (0, 14), (5, 9), "d", "f")  # three sentences, and what the prompt ends with
@@ -67,16 +62,6 @@ def test_ranks() -> None:
     assert row["first_token"] == pytest.approx(9 / 23)
 
 
-def test_a_flat_map_wins_nothing() -> None:
-    ranks = judged(LETTERS, scored([1.0] * 4, ((0, 4), (5, 9), (10, 14), (15, 16))))["ranks"]
-    assert all(rank > 1 for each in ranks.values() for rank in each)
-
-
-def test_methods_that_hold_maps() -> None:
-    assert needs_maps(["contrast generic_attention"]) and needs_maps(["raw_attention(layers=mean)"])
-    assert not needs_maps(["attn_lrp"]) and not needs_maps(["input_x_gradient"])
-
-
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     def row(number: int, rank: int, method: str) -> dict[str, Any]:
         said = {"ranks": {"sum": [rank] * 4, "max": [1] * 4}, "first_token": 0.25, "passes": [1.0, 1.0]}
@@ -94,11 +79,6 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
         "| the first sentence | 0 | 2 | 50.0%" in printed
         and "| chance (one of the sentences) | 0 | 2 | 25.0%" in printed
     )
-
-
-def test_limits_of_a_share() -> None:
-    assert limits(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)  # Wilson's, as tables give it
-    assert limits(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 def test_without_its_packages_smollm2_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.recommend_budget import KINDS, RULES, arguments, main, rows_of, subject
+from bench.recommend_budget import RULES, arguments, main, rows_of, subject
 
 
-@pytest.mark.parametrize("kind", [*KINDS])
-def test_the_choice_is_not_behind_the_best_in_hindsight(kind: str) -> None:
+def test_the_choice_is_not_behind_the_best_in_hindsight() -> None:
     methods = ["attn_lrp", "value_norms", "two_ended"]
-    how = ["--kinds", kind, "--budgets", "3", "150", "--inputs", "4", "--halves", "2", "3", "--splits", "2"]
+    how = ["--kinds", "text", "--budgets", "3", "150", "--inputs", "4", "--halves", "2", "3", "--splits", "2"]
     rows = list(rows_of(arguments(how), methods, spaces=[], guided=False))
     assert [(row.budget, row.half, len(row.splits)) for row, _ in rows] == [("3", 2, 2), ("150", 2, 2)]
     (_, cheap), (_, dear) = rows

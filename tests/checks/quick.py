@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.methods.properties import model_of
+from tests.models import CASES
 from whyformer.checks.check import CHECKS
+from whyformer.checks.exam import Exam
+from whyformer.verbs import Explainer
 
 TEXTS = ["the movie was so good", "i hate the boring book"]
 QUICK: dict[str, Any] = {
@@ -13,3 +17,9 @@ QUICK: dict[str, Any] = {
     "stability": {"draws": 2},
 }
 EVERYTHING = {name: QUICK.get(name, {}) for name in CHECKS}
+
+
+def exam_of(name: str = "bert", inputs: Any = None, **how: Any) -> Exam:
+    """An examination of a tiny model; of a detector, that of its third query."""
+    how = {"target": (2, 1)} | how if name == "detr" else how
+    return Exam(Explainer(model_of(name)), CASES[name].inputs() if inputs is None else inputs, **how)

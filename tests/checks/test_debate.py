@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests.checks.quick import exam_of
 from tests.methods.properties import model_of, on_the_left, padded
 from tests.models import CASES
 from tests.models.case import seeded
@@ -29,15 +30,10 @@ from whyformer.checks.attention_rows import (
 )
 from whyformer.checks.exam import Exam
 from whyformer.checks.jain_wallace import adversarial_attention, jain_wallace, permuted
-from whyformer.errors import BadInput
 from whyformer.verbs import Explainer
 
 FILLER = 0
 QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 12}
-
-
-def exam_of(name: str = "bert", inputs: Any = None, **how: Any) -> Exam:
-    return Exam(Explainer(model_of(name)), CASES[name].inputs() if inputs is None else inputs, **how)
 
 
 @cache
@@ -62,17 +58,13 @@ def test_divergence_is_bounded_symmetric_and_zero_only_for_equal_distributions()
     assert (values <= math.log(2) + 1e-12).all()
     assert torch.allclose(values, jsd(b, a))
     assert jsd(a, a).abs().max() < 1e-12
-    one, other = torch.eye(2, dtype=torch.float64)
-    assert float(jsd(one, other)) == pytest.approx(math.log(2))
+    assert float(jsd(*torch.eye(2, dtype=torch.float64))) == pytest.approx(math.log(2))
     for row in range(5):
         assert float(values[row]) == pytest.approx(twin.divergence(a[row].tolist(), b[row].tolist()), abs=1e-9)
         assert float(tvd(a[row], b[row])) == pytest.approx(twin.total_variation(a[row].tolist(), b[row].tolist()))
-
-
-def test_divergence_has_a_slope_where_a_weight_is_zero() -> None:
     theta = torch.tensor([0.0, 1.0, -1e4], requires_grad=True)
     (grad,) = torch.autograd.grad(jsd(theta.softmax(-1), torch.tensor([0.5, 0.5, 0.0])), theta)
-    assert torch.isfinite(grad).all()
+    assert torch.isfinite(grad).all(), "a slope where a weight is zero"
 
 
 def test_rank_agreement_of_constants() -> None:
@@ -236,12 +228,6 @@ def test_the_models_own_attention_is_among_the_candidates() -> None:
     assert torch.equal(found.shown[-1], own)
 
 
-def test_seeds_reproduce_and_differ() -> None:
-    first, again, other = (jain_wallace(exam_of(seed=s), **QUICK).inputs[0] for s in (0, 0, 1))
-    assert (first.jsd, first.median_change) == (again.jsd, again.median_change)
-    assert first.median_change != other.median_change
-
-
 @pytest.mark.parametrize("check", [jain_wallace, serrano_smith, wiegreffe_pinter])
 def test_neighbours_and_padding_change_nothing(check: Any) -> None:
     how = QUICK if check is jain_wallace else {}
@@ -256,11 +242,7 @@ def test_neighbours_and_padding_change_nothing(check: Any) -> None:
                 assert value == pytest.approx(other, abs=1e-3 if name == "jsd" else 1e-4, nan_ok=True), name
 
 
-FAMILIES = ("vit", "dinov2_registers", "gpt2", "llama_cls", "modernbert", "nn_transformer_encoder", "einsum")
-FAMILIES += ("folded_heads", "looped_heads", "rtdl_ft_transformer")
-
-
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ["vit", "gpt2", "modernbert", "folded_heads", "looped_heads", "rtdl_ft_transformer"])
 def test_runs_on_other_families(name: str) -> None:
     exam = exam_of(name)
     with exam.borrowing():
@@ -289,9 +271,8 @@ def test_padding_on_the_left_changes_nothing() -> None:
         assert getattr(left, name) == pytest.approx(getattr(right, name), abs=1e-4, nan_ok=True), name
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    exam = Exam(Explainer(CASES["bert"].build("sdpa").to(dtype)), CASES["bert"].inputs())
+def test_half_precision() -> None:
+    exam = Exam(Explainer(CASES["bert"].build("sdpa").bfloat16()), CASES["bert"].inputs())
     found = jain_wallace(exam, **QUICK)
     assert all(0 <= i.jsd <= math.log(2) and math.isfinite(i.median_change) for i in found.inputs)
 
@@ -306,19 +287,6 @@ def test_other_seeds_of_the_model_are_compared() -> None:
     assert same.mean("seed_change") < 1e-5
     assert apart.mean("seed_jsd") > 0.01
     assert apart.findings()[1].numbers["models"] == 1
-
-
-def test_bad_options_are_refused() -> None:
-    with pytest.raises(BadInput, match="permutations"):
-        jain_wallace(exam_of(), permutations=0)
-    with pytest.raises(BadInput, match="rows"):
-        jain_wallace(exam_of(), rows="some")
-    with pytest.raises(BadInput, match="numbered"):
-        jain_wallace(exam_of(), layers=7)
-    with pytest.raises(BadInput, match="epsilon"):
-        jain_wallace(exam_of(), epsilon=0)
-    with pytest.raises(BadInput, match="draws"):
-        serrano_smith(exam_of(), draws=0)
 
 
 def test_one_word_leaves_nothing_to_change() -> None:

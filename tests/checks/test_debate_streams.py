@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 import whyformer as wf
+from tests.checks.quick import exam_of
 from tests.methods.properties import model_of
 from tests.models import CASES, run
 from tests.references.checks import attention_debate as twin
@@ -25,10 +27,8 @@ from whyformer.checks.attention_rows import (
     outputs_with,
     rows_of,
 )
-from whyformer.checks.exam import Exam
 from whyformer.checks.jain_wallace import jain_wallace, permuted
 from whyformer.errors import NotOffered
-from whyformer.verbs import Explainer
 from whyformer.views.report_view import checkup_page
 
 QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 4}
@@ -41,11 +41,6 @@ LAST = {
     "detr": [(5, ("queries", "image"))],
     "swin": [(2, ("image", "image"))],
 }
-
-
-def exam_of(name: str, inputs: Any = None, **how: Any) -> Exam:
-    how = {"target": (2, 1)} | how if name == "detr" else how
-    return Exam(Explainer(model_of(name)), CASES[name].inputs() if inputs is None else inputs, **how)
 
 
 def eager(name: str) -> torch.nn.Module:
@@ -108,8 +103,7 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
         assert torch.allclose(place.full(place.share_HRK[None])[0], place.weights_HRK, atol=1e-6)
 
 
-@pytest.mark.parametrize("layers", ["last", "all"])
-@pytest.mark.parametrize("rows", ["readout", "all"])
+@pytest.mark.parametrize(("rows", "layers"), [("readout", "last"), ("all", "all")])
 @pytest.mark.parametrize("name", ["lxmert", "t5", "detr", "swin"])
 def test_imposed_rows_give_what_the_twin_gives(name: str, rows: str, layers: str) -> None:
     exam = exam_of(name)
@@ -247,7 +241,7 @@ def test_stages_have_tokens_of_their_own() -> None:
 # Erasing
 
 
-@pytest.mark.parametrize("name", ["t5", "lxmert", "swin"])
+@pytest.mark.parametrize("name", ["t5", "swin"])
 def test_erased_weights_are_those_of_the_position(name: str) -> None:
     exam = exam_of(name)
     with exam.borrowing():
@@ -273,13 +267,12 @@ def test_erased_weights_are_those_of_the_position(name: str) -> None:
 # The checks as a whole
 
 
-@pytest.mark.parametrize("name", ["lxmert", "t5", "clip", "detr", "swin", "siglip", "bart_cls", "blip_retrieval"])
+@pytest.mark.parametrize("name", ["lxmert", "t5", "clip", "detr", "swin", "blip_retrieval"])
 def test_the_debate_runs(name: str) -> None:
     how = {"target": (2, 1)} if name == "detr" else {}
     one = {k: v[:1] for k, v in CASES[name].inputs().items()}
     found = wf.check(model_of(name), one, method="raw_attention", checks=SHARED, **how)
-    compares = name in {"clip", "siglip"}
-    assert set(found.results) == set(SHARED) - ({"serrano_smith"} if compares else set())
+    assert set(found.results) == set(SHARED) - ({"serrano_smith"} if name == "clip" else set())
     for test in found.results["jain_wallace"].inputs:
         assert 0 <= test.jsd <= math.log(2)
         assert math.isnan(test.mixing)
@@ -287,6 +280,12 @@ def test_the_debate_runs(name: str) -> None:
         assert float(test.original.scores.sum()) == pytest.approx(1, abs=1e-4)
     for one in found.results["wiegreffe_pinter"].inputs:
         assert one.change_everywhere > 0 and 0 < one.jsd <= math.log(2)
+    # Every stream is drawn, and what is not known is left out.
+    drawn = {"clip": ["Heat", "TokenRun"], "lxmert": ["TokenRun", "Bars"], "swin": ["Heat"]}
+    for view in checkup_page(replace(found, results={"jain_wallace": found.results["jain_wallace"]})).views:
+        kinds = [[type(mark).__name__ for mark in panel.marks] for panel in view.panels]
+        assert name not in drawn or all(kind == drawn[name] for kind in kinds)
+        assert view.facts and all("nan" not in fact.value for fact in view.facts)
 
 
 def test_padding_changes_nothing() -> None:
@@ -327,14 +326,3 @@ def test_each_detection_is_checked_at_its_own_query() -> None:
     found = wf.check(model_of("detr"), CASES["detr"].inputs(), target=0.42, checks=["class_dependence", "sinks"])
     assert found.inputs == exam.size and len(found.results) == 2
     assert not any("was not run" in f.title for f in found.findings)
-
-
-@pytest.mark.parametrize("name", ["clip", "lxmert", "swin"])
-def test_every_stream_is_drawn_and_what_is_not_known_is_left_out(name: str) -> None:
-    result = wf.check(model_of(name), CASES[name].inputs(), checks={"jain_wallace": QUICK})
-    page = checkup_page(result)
-    for view in page.views:
-        for panel in view.panels:
-            kinds = [type(mark).__name__ for mark in panel.marks]
-            assert kinds == {"clip": ["Heat", "TokenRun"], "lxmert": ["TokenRun", "Bars"], "swin": ["Heat"]}[name]
-        assert view.facts and all("nan" not in fact.value for fact in view.facts)

@@ -204,16 +204,9 @@ def texts(tokenizer: Any) -> RetrainedAttention:
     return wf.retrained_attention(folders.bert(), TEXTS, labels, processor=tokenizer, **how)
 
 
-def test_texts_and_every_door(texts: RetrainedAttention, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts(texts: RetrainedAttention) -> None:
     assert len(texts.models) == 3 + 2 + 4
     assert 0 < texts.cost.backwards < texts.cost.forwards
-    for ending in ("json", "npz"):
-        again = wf.load(texts.save(tmp_path / f"result.{ending}"))
-        assert isinstance(again, RetrainedAttention) and again.to_html() == texts.to_html()
-    assert texts.save(tmp_path / "result.png").stat().st_size > 5_000
-    assert texts.plot().axes
-    texts.show()
-    assert UNIFORM in capsys.readouterr().out
     frame = texts.to_frame()
     assert list(frame["model"])[:3] == [MODEL, CONTROL, UNIFORM]
     assert frame["lambda"].notna().sum() == 2
@@ -241,11 +234,6 @@ def test_special_tokens_get_nothing(tokenizer: Any) -> None:
         ({"labels": [0, None] * 10}, "labels\\[1\\] is None"),
         ({"inputs": marked(4)[0], "labels": [0, 1, 0, 1]}, "too few"),
         ({"validation": (marked(4)[0], [0])}, "1 labels for 4 inputs"),
-        ({"validation": 0.0}, "validation"),
-        ({"epochs": 0}, "epochs"),
-        ({"lr": float("nan")}, "lr"),
-        ({"start": "anew"}, "start"),
-        ({"lambdas": ()}, "lambdas"),
         ({"lambdas": (-1.0,)}, "lambdas"),
     ],
 )

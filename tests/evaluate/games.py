@@ -1,14 +1,31 @@
-"""Games whose answers are known: a linear model, and one in which parts work together."""
+"""Games whose answers are known: a linear model, and one in which parts work together. And texts to explain."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+import whyformer as wf
 from whyformer.engines.perturbation.game import Game, VariantStore
 
 Array = np.ndarray[Any, Any]
+TEXTS = [
+    "a witty, seductive movie",
+    "This is so boring",
+    "I like it very much",
+    "no movement, not much of anything",
+    "She hates the long book",
+    "I cannot wait for next time",
+    "a gorgeous film with a dull end",
+    "You look extremely confused",
+]
+
+
+@cache
+def sentiment() -> wf.Explainer:
+    return wf.Explainer(*wf.demo.load_sentiment())
 
 
 def said(logits_M: Array) -> Array:

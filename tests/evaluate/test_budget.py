@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -13,7 +12,8 @@ import numpy as np
 import pytest
 
 import whyformer as wf
-from whyformer.demo import load_sentiment
+from tests.evaluate.games import TEXTS
+from tests.evaluate.games import sentiment as explainer
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.budget import BACKWARD, Budget, Rates, affordable, budget_of, fitted, guided_shap, price_of
 from whyformer.evaluate.candidate import Candidate, wanted
@@ -21,22 +21,7 @@ from whyformer.evaluate.recommendation import Budgeted, CandidateOutcome
 from whyformer.evidence import spread
 from whyformer.explainer import CoreExplainer
 
-TEXTS = [
-    "a witty, seductive movie",
-    "This is so boring",
-    "I like it very much",
-    "no movement, not much of anything",
-    "She hates the long book",
-    "I cannot wait for next time",
-    "a gorgeous film with a dull end",
-    "You look extremely confused",
-]
 FEW: dict[str, Any] = {"methods": ["attn_lrp", "raw_attention", "two_ended", "shap"], "spaces": []}
-
-
-@cache
-def explainer() -> wf.Explainer:
-    return wf.Explainer(*load_sentiment())
 
 
 @cache
@@ -47,25 +32,14 @@ def chosen(budget: int | str = 30) -> wf.Recommendation:
 # Prices
 
 
-@pytest.mark.parametrize(
-    ("asked", "means"),
-    [
-        (20, Budget(20)),
-        ("20", Budget(20)),
-        ("20 forwards", Budget(20)),
-        ("2s", Budget(2, seconds=True)),
-        ("0.5 s", Budget(0.5, seconds=True)),
-        ("500ms", Budget(0.5, seconds=True)),
-    ],
-)
-def test_what_a_budget_may_be(asked: int | str, means: Budget) -> None:
-    assert budget_of(asked) == means
-
-
-@pytest.mark.parametrize("asked", ["", "s", "2 minutes", "-1s", "0s", "0", "1.5 forwards", "nan", "2s3"])
-def test_what_it_may_not(asked: str) -> None:
-    with pytest.raises(BadInput, match="forwards"):
-        budget_of(asked)
+def test_what_a_budget_may_be() -> None:
+    for asked in (20, "20", "20 forwards"):
+        assert budget_of(asked) == Budget(20)
+    for asked in ("0.5 s", ".5s", "500ms"):
+        assert budget_of(asked) == Budget(0.5, seconds=True)
+    for wrong in ("", "s", "2 minutes", "-1s", "0", "1.5 forwards", "2s3"):
+        with pytest.raises(BadInput, match="forwards"):
+            budget_of(wrong)
 
 
 def test_prices_are_what_methods_declare() -> None:
@@ -150,7 +124,6 @@ def test_a_smaller_budget_leaves_out_what_costs_more_and_readings_of_attention_s
     [
         (30, (), "shap(evaluations=21, guide=attn_lrp+alone)"),
         (16, (), "shap(evaluations=11, guide=attn_lrp)"),
-        (30, ("attn_lrp+alone",), "shap(evaluations=25, guide=attn_lrp)"),
         (30, ("attn_lrp+alone", "attn_lrp"), "shap(evaluations=25, guide=generic_attention)"),
         (12, (), None),
     ],
@@ -171,8 +144,8 @@ def test_the_guide_is_the_first_that_fits_and_runs(
     assert budgeted is not None
     names = {c.name: c for c in budgeted.candidates}
     assert [name for name in names if "guide" in name] == ([guided] if guided else [])
-    for contestant in names.values():
-        assert contestant.forwards + BACKWARD * contestant.backwards <= contestant.price <= budget
+    for candidate in names.values():
+        assert candidate.forwards + BACKWARD * candidate.backwards <= candidate.price <= budget
 
 
 def test_a_budget_that_nothing_fits_into_names_the_cheapest() -> None:
@@ -198,19 +171,19 @@ def test_a_time_is_estimated_and_measured() -> None:
 # The result
 
 
-def contestant(name: str, mean: float, ahead: tuple[float, float, float]) -> CandidateOutcome:
+def outcome(name: str, mean: float, ahead: tuple[float, float, float]) -> CandidateOutcome:
     return CandidateOutcome(name, name, {}, 3.0, 1.0, 1.0, 0.01, mean, mean, mean - 0.1, mean + 0.1, ahead)
 
 
 def test_being_behind_in_hindsight_is_told_from_chance() -> None:
-    choice = contestant("a", 0.5, (0.0, 0.0, 0.0))
-    alone = Budgeted("3 forwards", 2.0, 9, (choice, contestant("b", 0.4, (-0.1, -0.2, 0.1))), chance=1.0)
+    choice = outcome("a", 0.5, (0.0, 0.0, 0.0))
+    alone = Budgeted("3 forwards", 2.0, 9, (choice, outcome("b", 0.4, (-0.1, -0.2, 0.1))), chance=1.0)
     assert alone.hindsight is choice and not alone.behind and "best of them" in alone.verdict
-    close = Budgeted("3 forwards", 2.0, 9, (choice, contestant("b", 0.6, (0.1, -0.01, 0.2))), chance=0.3)
+    close = Budgeted("3 forwards", 2.0, 9, (choice, outcome("b", 0.6, (0.1, -0.01, 0.2))), chance=0.3)
     assert close.hindsight.name == "b" and not close.behind
     assert "fall 0.100 (-0.010 to +0.200) further (AOPC), which cannot be told from chance" in close.verdict
     assert "30% of such picks" in close.verdict
-    ahead = contestant("b", 0.6, (0.1, 0.05, 0.2))
+    ahead = outcome("b", 0.6, (0.1, 0.05, 0.2))
     far = Budgeted("3 forwards", 2.0, 9, (choice, ahead), chance=0.01)
     assert far.behind and "more than chance" in far.verdict
     picked = Budgeted("3 forwards", 2.0, 9, (choice, ahead), chance=0.2)
@@ -221,15 +194,11 @@ def test_being_behind_in_hindsight_is_told_from_chance() -> None:
     )
 
 
-def test_it_is_saved_read_back_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_shown_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = chosen()
-    back = wf.load(result.save(tmp_path / "r.json"))
-    assert json.dumps(back.to_dict()) == json.dumps(result.to_dict())
-    assert back.budgeted == result.budgeted and back.best == result.best
     result.show()
-    shown = " ".join(capsys.readouterr().out.split())
-    page = result.save(tmp_path / "r.html").read_text(encoding="utf-8")
+    shown, page = " ".join(capsys.readouterr().out.split()), result.to_html()
     for words in ("Who fits into 30 forwards", "within 30 forwards", "a backward counts as 2 forwards", "two_ended"):
         assert words in shown and words in page
     assert result.verdict.startswith("Within 30 forwards, ")
-    assert result.save(tmp_path / "r.png").stat().st_size > 1000
+    assert wf.load(result.save(tmp_path / "r.json")).budgeted == result.budgeted

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import whyformer as wf
 from tests.evaluate.games import together
 from tests.support import folders
 from tests.tables.models import LAYOUTS, rows, table
-from tests.test_loan import CHANGES, IDS, Reader, reader
+from tests.test_loan import IDS, Reader, reader
 from whyformer.engines.perturbation.game import VariantStore
 from whyformer.evaluate.games import games_of
 from whyformer.loan.digests import circumstances, processor_digest, weights_digest
@@ -42,17 +40,6 @@ def test_the_default_precision_of_products_gives_one_key_however_it_was_set(devi
         assert circumstances(device) != default
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_model_is_asked_anew(change: Callable[[Any], None], tmp_path: Path) -> None:
-    model = reader()
-    explainer, how = wf.Explainer(model), {"replace": 1}
-    assert forwards(explainer, IDS, tmp_path, **how) > 0
-    assert forwards(wf.Explainer(copy.deepcopy(model)), IDS, tmp_path, **how) == 0
-    change(model)
-    assert forwards(explainer, IDS, tmp_path, **how) > 0
-    assert forwards(explainer, IDS, tmp_path, **how) == 0
 
 
 def test_checks_of_a_changed_model_are_made_anew(tmp_path: Path) -> None:

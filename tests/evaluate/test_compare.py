@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,24 +13,18 @@ import torch
 from scipy.stats import kendalltau, spearmanr
 
 import whyformer as wf
+from tests.evaluate.games import sentiment as explainer
 from tests.models import CASES
 from tests.references.metrics import eraser
-from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.comparison import kendall, spearman, top_overlap
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import Annotations, OneInput
 from whyformer.evaluate.metrics.soft import drawn_away
-from whyformer.evidence import spread
 from whyformer.inputs.base import Modality
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "I like it", "no movement, not much of anything"]
 METHODS = ["raw_attention", "generic_attention", "input_x_gradient"]
-
-
-@cache
-def explainer() -> wf.Explainer:
-    return wf.Explainer(*load_sentiment())
 
 
 @cache
@@ -91,21 +84,17 @@ def test_gain_over_random_has_the_sign_of_better() -> None:
             assert row.scores[name].gain == pytest.approx(better if up else -better)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_batch_size_changes_nothing(batch_size: int) -> None:
-    result = explainer().compare(TEXTS[:2], methods=METHODS, batch_size=batch_size)
+def test_batch_size_changes_nothing() -> None:
+    result = explainer().compare(TEXTS[:2], methods=METHODS, batch_size=3)
     for metric, by_method in result.values.items():
         for name in (*METHODS, "random"):
             np.testing.assert_allclose(by_method[name], compared().values[metric][name][:2], atol=1e-5)
 
 
-def test_same_seed_same_numbers_and_the_model_is_handed_back() -> None:
-    before = {k: v.clone() for k, v in explainer().model.state_dict().items()}
-    first, second = (explainer().compare(TEXTS[:2], methods=METHODS[:1]) for _ in range(2))
+def test_same_seed_same_numbers() -> None:
+    first, second, other = (explainer().compare(TEXTS[:2], methods=METHODS[:1], seed=seed) for seed in (0, 0, 1))
     assert first.values == second.values
-    assert first.rows[-2].scores != explainer().compare(TEXTS[:2], methods=METHODS[:1], seed=1).rows[-2].scores
-    for key, value in explainer().model.state_dict().items():
-        assert torch.equal(value, before[key])
+    assert first.rows[-2].scores != other.rows[-2].scores
 
 
 def test_a_broken_method_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,31 +162,28 @@ def test_images_with_masks_and_boxes() -> None:
     assert found[0]["occlusion"].scores["completeness"].mean > 0
 
 
-@pytest.mark.parametrize("name", ["gpt2", "rtdl_ft_transformer", "nn_transformer_encoder", "clip", "t5"])
+@pytest.mark.parametrize("name", ["gpt2", "clip", "t5"])
 def test_other_kinds_of_models(name: str) -> None:
     case = CASES[name]
-    replace = 3 if name in {"gpt2", "t5", "nn_transformer_encoder"} and case.units == "tokens" else None
+    replace = 3 if name in {"gpt2", "t5"} and case.units == "tokens" else None
     result = wf.compare(case.build(None), case.inputs(), methods=["generic_attention", "occlusion"], replace=replace)
     assert {r.name for r in result.rows} >= {"generic_attention", "random", "greedy"}
     for row in result.rows:
         assert all(np.isfinite(s.mean) for s in row.scores.values())
 
 
-@pytest.mark.parametrize("replace", ["mean", "zero", "resample"])
-def test_rows_of_a_table(replace: str) -> None:
+def test_rows_of_a_table() -> None:
     import pandas as pd
 
-    from whyformer.demo import load_adult
     from whyformer.demo.census import adult_rows
 
-    model, table = load_adult()
-    rows, methods = adult_rows()[:2], ["generic_attention", "occlusion"]
-    results = [
-        wf.compare(model, given, processor=table, methods=methods, metrics=["aopc"], replace=replace)
-        for given in ((rows, pd.DataFrame(rows)) if replace == "resample" else (rows,))
-    ]
-    assert results[0].values == results[-1].values
-    assert results[0]["greedy"].scores["aopc"].mean >= results[0]["occlusion"].scores["aopc"].mean - 1e-6
+    model, table = wf.demo.load_adult()
+    rows, how = adult_rows()[:2], {"methods": ["generic_attention", "occlusion"], "metrics": ["aopc"]}
+    first, frame = (
+        wf.compare(model, given, processor=table, replace="resample", **how) for given in (rows, pd.DataFrame(rows))
+    )
+    assert first.values == frame.values
+    assert first["greedy"].scores["aopc"].mean >= first["occlusion"].scores["aopc"].mean - 1e-6
 
 
 def test_draws_are_shared_by_methods_and_not_by_inputs() -> None:
@@ -250,22 +236,6 @@ def test_mistakes_are_named_before_long_work(how: dict[str, Any], says: str) -> 
 # The result
 
 
-def test_it_is_saved_and_read_back(tmp_path: Path) -> None:
-    path = compared().save(tmp_path / "c.json")
-    back = wf.Comparison.load(path)
-    assert back.rows[:-2] == compared().rows[:-2]
-    assert json.dumps(back.to_dict()) == json.dumps(compared().to_dict())
-    for ending in ("html", "png", "svg"):
-        assert compared().save(tmp_path / f"c.{ending}").stat().st_size > 1000
-    page = (tmp_path / "c.html").read_text(encoding="utf-8")
-    assert "grad_cam reads the features" in page and "http" not in page.split("</style>")[1]
-    with pytest.raises(UnknownName, match="html"):
-        compared().save(tmp_path / "c.txt")
-    (tmp_path / "d.json").write_text("{}")
-    with pytest.raises(BadInput, match="no saved comparison"):
-        wf.Comparison.load(tmp_path / "d.json")
-
-
 def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     compared().show()
     shown = capsys.readouterr().out
@@ -302,16 +272,3 @@ def test_a_comparison_keeps_its_explanations_until_it_is_saved(tmp_path: Path) -
     result.save(tmp_path / "comparison.json")
     with pytest.raises(NotOffered, match="saved without its explanations"):
         _ = wf.load(tmp_path / "comparison.json").explanations
-
-
-def test_intervals() -> None:
-    values = np.random.default_rng(0).normal(2, 1, size=(400, 3))
-    values[:, 1] = 5
-    values[::2, 2] = np.nan
-    mean, low, high = spread(values)
-    assert mean[0] == pytest.approx(values[:, 0].mean())
-    assert high[0] - low[0] == pytest.approx(2 * 1.96 / 20, rel=0.15)
-    assert low[1] == high[1] == pytest.approx(5)
-    assert high[2] - low[2] == pytest.approx((high[0] - low[0]) * 2**0.5, rel=0.2)
-    assert np.isnan(spread(values[:1])[1]).all()
-    assert np.isnan(spread(np.full((3, 1), np.nan))[0]).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,20 @@ import torch
 from PIL import Image
 
 import whyformer as wf
-from tests.evaluate.games import together
+from tests.evaluate.games import sentiment, together
 from tests.models import CASES
 from tests.support import folders
-from whyformer.demo import load_sentiment
 from whyformer.engines.perturbation.game import VariantStore
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import greedy
-from whyformer.loan.digests import digest, weights_digest
 
 TEXTS = ["a witty, seductive movie", "This is so boring"]
 
 
-@cache
-def sentiment() -> tuple[Any, Any]:
-    return load_sentiment()
-
-
 @torch.no_grad()
 def probability(ids: list[int], target: int) -> float:
-    return float(sentiment()[0](input_ids=torch.tensor([ids])).logits.softmax(-1)[0, target])
+    return float(sentiment().model(input_ids=torch.tensor([ids])).logits.softmax(-1)[0, target])
 
 
 def masks(parts: int, seed: int = 0, count: int = 9) -> Any:
@@ -42,10 +34,10 @@ def masks(parts: int, seed: int = 0, count: int = 9) -> Any:
 # By hand
 
 
-@pytest.mark.parametrize("replace", ["mask", "unk", "pad", "delete", 7])
+@pytest.mark.parametrize("replace", ["mask", "delete", 7])
 def test_texts_are_changed_as_by_hand(replace: str | int) -> None:
-    model, tokenizer = sentiment()
-    with games_of(wf.Explainer(model, tokenizer), TEXTS, replace=replace) as games:
+    tokenizer = sentiment().processor
+    with games_of(sentiment(), TEXTS, replace=replace) as games:
         for number, text in enumerate(TEXTS):
             ids, parts = tokenizer(text)["input_ids"], games.parts[number]
             assert parts.tolist() == list(range(1, len(ids) - 1))
@@ -59,7 +51,7 @@ def test_texts_are_changed_as_by_hand(replace: str | int) -> None:
                 assert value == pytest.approx(probability(changed, games.targets[number].index), abs=1e-6)
 
 
-@pytest.mark.parametrize("replace", ["mean", "zero", "grey", "blur", "resample"])
+@pytest.mark.parametrize("replace", ["mean", "zero", "resample"])
 def test_images_are_changed_as_by_hand(replace: str) -> None:
     case = CASES["vit"]
     model, inputs = case.build(None), case.inputs()
@@ -70,8 +62,8 @@ def test_images_are_changed_as_by_hand(replace: str) -> None:
         assert game.parts == rows * columns
         present = masks(game.parts, count=3)
         found = game.values(present, "logit")
-        if replace in {"resample", "blur"}:
-            assert len(set(found.tolist())) == 3 and game.draws == (4 if replace == "resample" else 1)
+        if replace == "resample":
+            assert len(set(found.tolist())) == 3 and game.draws == 4
             return
         height, width = pixels.shape[-2] // rows, pixels.shape[-1] // columns
         for row, value in zip(present, found, strict=True):
@@ -86,7 +78,7 @@ def test_images_are_changed_as_by_hand(replace: str) -> None:
             assert value == pytest.approx(float(logit), abs=1e-5)
 
 
-@pytest.mark.parametrize("replace", ["mean", "zero", "resample"])
+@pytest.mark.parametrize("replace", ["mean", "resample"])
 def test_columns_take_means_from_the_reference(replace: str) -> None:
     case = CASES["rtdl_ft_transformer"]
     model, inputs = case.build(None), case.inputs()
@@ -139,13 +131,12 @@ def test_deleting_everything_leaves_a_token_of_the_config_or_is_refused() -> Non
 
 
 def test_a_variant_is_run_once_and_in_full_batches() -> None:
-    model, tokenizer = sentiment()
     calls: list[int] = []
-    handle = model.register_forward_hook(lambda m, a, out: calls.append(len(out.logits)))
+    handle = sentiment().model.register_forward_hook(lambda m, a, out: calls.append(len(out.logits)))
     try:
-        with games_of(wf.Explainer(model, tokenizer), [TEXTS[0]]) as games:
+        with games_of(sentiment(), [TEXTS[0]]) as games:
             games.game(0).drops()  # whether inputs change each other's answers is tried once per model
-        with games_of(wf.Explainer(model, tokenizer), [TEXTS[0]], batch_size=4) as games:
+        with games_of(sentiment(), [TEXTS[0]], batch_size=4) as games:
             game = games.game(0)
             before = len(calls)
             game.drops()
@@ -158,9 +149,7 @@ def test_a_variant_is_run_once_and_in_full_batches() -> None:
 
 
 def test_padding_and_batch_mates_change_nothing() -> None:
-    model, tokenizer = sentiment()
-    explainer = wf.Explainer(model, tokenizer)
-    with games_of(explainer, TEXTS) as both, games_of(explainer, [TEXTS[1]]) as alone:
+    with games_of(sentiment(), TEXTS) as both, games_of(sentiment(), [TEXTS[1]]) as alone:
         np.testing.assert_allclose(both.game(1).drops(), alone.game(0).drops(), atol=1e-6)
 
 
@@ -195,41 +184,6 @@ def test_a_stopped_job_goes_on_where_it_was(tmp_path: Path) -> None:
     third = together(10, 0, VariantStore(path, 10))
     assert np.array_equal(third.ask(present), whole)
     assert third.forwards == 0
-
-
-def test_the_cache_knows_model_input_replacement_and_target(tmp_path: Path) -> None:
-    model, tokenizer = sentiment()
-    explainer = wf.Explainer(model, tokenizer)
-
-    def forwards(**how: Any) -> int:
-        with games_of(explainer, how.pop("inputs", [TEXTS[0]]), cache=tmp_path, **how) as games:
-            games.game(0).drops()
-            return games.forwards
-
-    assert forwards() > 0
-    assert forwards() == 0
-    assert forwards(batch_size=3) == 0
-    assert forwards(replace="unk") > 0
-    assert forwards(target="negative") > 0
-    assert forwards(inputs=["a witty, tedious movie"]) > 0
-    other = CASES["bert"]
-    assert weights_digest(model) != weights_digest(other.build(None))
-    with torch.no_grad():
-        bias = model.classifier.bias
-        before = bias.clone()
-        bias += 1
-        changed = weights_digest(model)
-        bias.copy_(before)
-    assert changed != weights_digest(model)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="folder"), games_of(explainer, [TEXTS[0]], cache=tmp_path / "file"):
-        pass
-
-
-def test_names_of_contents_differ() -> None:
-    tensors = [torch.zeros(4), torch.zeros(2, 2), torch.zeros(4, dtype=torch.bfloat16), torch.tensor(0.0)]
-    names = {digest(t) for t in tensors} | {digest("ab", "c"), digest("a", "bc"), digest(None), digest(0)}
-    assert len(names) == 8
 
 
 # Greedy search
@@ -282,8 +236,7 @@ def test_left_padding_changes_nothing(replace: int | str) -> None:
 
 
 def test_one_token_and_no_token() -> None:
-    model, tokenizer = sentiment()
-    explainer = wf.Explainer(model, tokenizer)
+    explainer, tokenizer = sentiment(), sentiment().processor
     result = explainer.compare(["good"], methods=["raw_attention", "occlusion"])
     assert all(np.isfinite(s.mean) for r in result.rows for s in r.scores.values())
     ids = torch.tensor([tokenizer("So boring")["input_ids"], [tokenizer.cls_token_id, tokenizer.sep_token_id, 0, 0]])

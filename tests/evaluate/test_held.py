@@ -60,7 +60,7 @@ def test_a_method_without_hold_is_judged_by_the_parts_that_go() -> None:
     assert found.values["infidelity"] != whole.values["infidelity"]
 
 
-@pytest.mark.parametrize("hold", [QUESTION, -1, ["Where sat", "the cat ?"]])
+@pytest.mark.parametrize("hold", [QUESTION, ["Where sat", "the cat ?"]])
 def test_the_question_of_a_prompt_stays(hold: Any) -> None:
     lm, tokenizer = language.model("llama"), language.tokenizer()
     how = {"units": "sentence", "replace": "delete", "target": "mat"}

@@ -54,3 +54,8 @@ def test_limits_are_those_of_95_percent() -> None:
     for low, high in (interval(samples), spread(samples)[1:]):
         np.testing.assert_allclose((high - low) / 2, width, rtol=0.08)
         np.testing.assert_allclose((high + low) / 2, samples.mean(0), atol=0.2 * width.max())
+    some = samples.copy()
+    some[::2, 0], some[:, 1], some[:, 2] = np.nan, 5, np.nan
+    mean, low, high = spread(some)
+    assert high[0] - low[0] > 1.2 * 2 * width[0] and low[1] == high[1] == 5 and np.isnan(mean[2])
+    assert np.isnan(spread(samples[:1])[1]).all()

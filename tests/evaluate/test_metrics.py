@@ -11,13 +11,11 @@ import pytest
 import whyformer as wf
 from tests.evaluate.games import linear, together
 from whyformer.engines.perturbation.players import random_sets, without_bottom, without_top
-from whyformer.errors import UnknownName
 from whyformer.evaluate.candidate import Trial
 from whyformer.evaluate.metrics.faithfulness import ranked
 from whyformer.evaluate.metrics.forecast import squared_error
 from whyformer.evaluate.metrics.soft import retained
 from whyformer.evaluate.soft_game import SoftGame
-from whyformer.registry import get_metric
 
 METRICS = wf.list_metrics()
 
@@ -43,15 +41,10 @@ def test_every_metric_says_what_it_is() -> None:
         assert (entry.masks is not None) == bool(entry.needs & {"perturbation", "soft_erasure"}), name
 
 
-def test_unknown_metrics_are_refused() -> None:
-    with pytest.raises(UnknownName, match="comprehensiveness"):
-        get_metric("comprehensivness")
-
-
 # Another library
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_areas_under_curves_are_those_of_scikit_learn(seed: int) -> None:
     from sklearn.metrics import auc, average_precision_score, precision_recall_curve
 
@@ -71,14 +64,14 @@ def test_areas_under_curves_are_those_of_scikit_learn(seed: int) -> None:
 # What must hold
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_gone_is_nothing_kept(seed: int) -> None:
     trial = Trial(scores_of(11, seed), together(11, seed))
     gone = value("comprehensiveness", trial, bins=(1.0,))
     assert gone == value("sufficiency", trial, bins=(0.0,)) == trial.game.whole() - trial.game.empty()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_reversing_a_ranking_swaps_the_curves(seed: int) -> None:
     scores = np.random.default_rng(seed).permutation(17).astype(float)
     assert np.array_equal(without_top(scores), without_bottom(-scores))
@@ -89,7 +82,7 @@ def test_reversing_a_ranking_swaps_the_curves(seed: int) -> None:
     assert most == value("negative_perturbation", Trial(-scores, game))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_ranked_truthfulness_is_bounded_by_the_sorted_order(seed: int) -> None:
     """Rearrangement: of all positive weights, those that sort the drops win; of signed ones, the drops themselves."""
     generator = np.random.default_rng(seed)

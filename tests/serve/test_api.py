@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from tests.serve.served import TEXT, asked, client, explainer, png, served
 from tests.support.processors import picture
 from whyformer.errors import BadInput
+from whyformer.explainer import CoreExplainer
 from whyformer.registry import list_methods
 from whyformer.results.codec import from_plain
 from whyformer.results.result import Result
@@ -169,7 +170,11 @@ def test_trust_holds_what_the_method_held(ask: TestClient) -> None:
     assert "What was held" not in [f["title"] for f in whole["findings"]]
 
 
-def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient) -> None:
+def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for, explain = [], CoreExplainer.explain
+    monkeypatch.setattr(
+        CoreExplainer, "explain", lambda self, x, **how: asked_for.append(how["method"]) or explain(self, x, **how)
+    )
     how = {
         "model": "text",
         "inputs": [{"text": TEXT}, {"sample": 1}],
@@ -177,6 +182,7 @@ def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient) -> N
         "wait": 60,
     }
     told = ask.post("/api/compare", json=how).json()
+    assert asked_for == how["methods"], "each method explains once"
     plain = ask.get(f"/api/results/{told['id']}/export?format=json").json()
     twin = explainer("text").compare([TEXT, "who is anna"], methods=["saliency", "raw_attention"])
     for metric, by_method in json.loads(json.dumps(twin.to_dict()))["values"].items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,13 @@ from whyformer.checks.attention_rows import (
     tvd,
 )
 from whyformer.checks.checkup import Finding, how_far_apart
-from whyformer.checks.exam import Exam, title_of
+from whyformer.checks.exam import Exam
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import CoreExplainer
 from whyformer.parameters import Count
 from whyformer.results.types import Explanation
 from whyformer.run import Run
+from whyformer.views.explained import title_of
 
 # Is attention interpretable? Erase weights until the decision flips (Serrano & Smith 2019, arXiv:1906.03731).
 
@@ -72,11 +72,8 @@ class SerranoSmith:
     def findings(self) -> tuple[Finding, ...]:
         shares = {order: self.erased(order) for order in ORDERS}
         numbers = {f"erased_{order}": share for order, share in shares.items()}
-        numbers["top_jsd"] = mean_known([i.top_jsd for i in self.inputs])
-        numbers["random_jsd"] = mean_known([i.random_jsd for i in self.inputs])
-        numbers["top_flips"] = float(np.mean([i.top_flips for i in self.inputs]))
-        numbers["random_flips"] = float(np.mean([i.random_flips for i in self.inputs]))
-        title = "Erased attention"
+        for name in ("top_jsd", "random_jsd", "top_flips", "random_flips"):
+            numbers[name] = mean_known([float(getattr(i, name)) for i in self.inputs])
         flips = max(mean_known([i.flipped[order] for i in self.inputs]) for order in ORDERS)
         numbers["flipped"] = flips
         if flips < OFTEN:
@@ -85,19 +82,17 @@ class SerranoSmith:
                 f"Erasing the attention weights of ordinary tokens changes the decision {where}, in whatever order: in "
                 "these rows attention rarely decides (layers='all' looks at all layers)."
             )
-            return (Finding("warning", "serrano_smith", title, text, numbers),)
+            return (Finding("warning", "serrano_smith", "Erased attention", text, numbers),)
         best = min(shares, key=lambda order: shares[order])
         listed = ", ".join(f"{order} {share:.0%}" for order, share in shares.items())
         behind = shares["attention"] > shares[best] + BEHIND
-        text = (
-            f"Share of the weights that must be erased until the decision flips, by the order they go in: {listed}. "
-            + (
-                f"Attention does not name the decisive weights first; {best} does better."
-                if behind
-                else "The order of attention is about as good as any."
-            )
+        text = f"Share of the weights that must be erased until the decision flips, by the order they go in: {listed}. "
+        text += (
+            f"Attention does not name the decisive weights first; {best} does better."
+            if behind
+            else "The order of attention is about as good as any."
         )
-        return (Finding("warning" if behind else "ok", "serrano_smith", title, text, numbers),)
+        return (Finding("warning" if behind else "ok", "serrano_smith", "Erased attention", text, numbers),)
 
 
 def serrano_smith(
@@ -117,8 +112,6 @@ def serrano_smith(
 
     Misleads when: the residual carries the decision by itself; then no order flips it.
     """
-    if draws < 1 or points < 1:
-        raise BadInput(f"draws={draws}, points={points}: at least one of each.")
 
     def one(row: int) -> Erasure:
         run = exam.run(row)
@@ -126,12 +119,7 @@ def serrano_smith(
         return _one(exam, row, rows_of(run, layers, heads, rows), run, draws, points)
 
     key = ("serrano_smith", layers, heads, rows, draws, points)
-    with exam.borrowing():
-        erasures = tuple(
-            exam.cached(Erasure, (*key, row), partial(one, row))
-            for row in exam.track(range(exam.size), "erasing attention")
-        )
-    return SerranoSmith(erasures, str(layers), str(heads), rows)
+    return SerranoSmith(exam.each(Erasure, key, one, "erasing attention"), str(layers), str(heads), rows)
 
 
 def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, points: int) -> Erasure:
@@ -237,9 +225,8 @@ class WiegreffePinter:
 
     def findings(self) -> tuple[Finding, ...]:
         here, everywhere = self.mean("change"), self.mean("change_everywhere")
-        numbers = {
-            name: self.mean(name) for name in ("change", "change_everywhere", "flips", "flips_everywhere", "jsd")
-        }
+        names = ("change", "change_everywhere", "flips", "flips_everywhere", "jsd")
+        numbers = {name: self.mean(name) for name in names}
         needless = everywhere < SMALL_CHANGE
         text = (
             f"With uniform attention over ordinary tokens the output changes by {here:.3f} (|Δp|) in the rows that are "
@@ -292,12 +279,7 @@ def wiegreffe_pinter(
         return UniformTest(title_of(ours[row]), read[0], everywhere[0], read[1], everywhere[1], far, *seeds)
 
     key = ("wiegreffe_pinter", layers, heads, [other.model for other in others])
-    with exam.borrowing():
-        tests = [
-            exam.cached(UniformTest, (*key, row), partial(one, row))
-            for row in exam.track(range(exam.size), "uniform attention")
-        ]
-    return WiegreffePinter(tuple(tests), str(layers), len(others))
+    return WiegreffePinter(exam.each(UniformTest, key, one, "uniform attention"), str(layers), len(others))
 
 
 def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,14 +20,13 @@ from whyformer.capture.roles import Impose
 from whyformer.engines.attention.maps import chosen_layers
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Filled, Replaced, default_replacement
-from whyformer.errors import AmbiguousLayout, NotOffered, one_of
+from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.evaluate.games import asks_each
 from whyformer.inputs.image import ImageInput, patch_index
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.run import Run
 from whyformer.shapes import Array
-from whyformer.study.schedule import Windows
 from whyformer.study.streams import slices
 
 # Distances between distributions, and agreement between maps.
@@ -62,10 +60,12 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
 def probabilities(logits_BC: Tensor) -> Tensor:
     """(B, C) softmax; a single logit becomes the two classes of a sigmoid."""
     logits = logits_BC.float()
-    if logits.shape[1] == 1:
-        yes = logits.sigmoid()
-        return torch.cat([1 - yes, yes], 1)
-    return logits.softmax(1)
+    return logits.softmax(1) if logits.shape[1] > 1 else _both(logits.sigmoid())
+
+
+def _both(yes_B1: Tensor) -> Tensor:
+    """(B, 2) the probability, or share, of "no" and of "yes"."""
+    return torch.cat([1 - yes_B1, yes_B1], 1)
 
 
 def decisions(probabilities_BC: Tensor) -> Tensor:
@@ -110,34 +110,28 @@ IN_SHARES = (
 
 
 def said_of(run: Run) -> Callable[[Tensor], Tensor]:
-    """(V, C) logits → (V, C) probabilities.
+    """Return a function of (V, C) logits: (V, C) probabilities, or (V, 2) "no" and "yes" of a single value.
 
-    A similarity (CLIP, two texts) is no probability: scaled by a hundred, its sigmoid is 1 whatever happens. What is
-    left of it counts instead, (s - s∅) / (s(x) - s∅), with s∅ that of both inputs with every unit replaced: 1 as it is,
-    0 where nothing of the inputs is left. It is handed on as two columns, 1 - share and share. So is the probability
-    of the class where a detector asks for each class by itself.
+    That is the class of a detector that asks for each class by itself, or a similarity (CLIP, two texts): scaled by a
+    hundred, its sigmoid is 1 whatever happens, so the share that is left of it counts, (s - s∅) / (s(x) - s∅), with s∅
+    that of both inputs with every unit replaced.
     """
     if asks_each(run.modality, run.logits.shape[1]):
-        return partial(_of_class, run.targets[0].index)
+        index = run.targets[0].index
+        return lambda logits_VC: _both(logits_VC.float()[:, [index]].sigmoid())
     if not run.modality.compares:
         return probabilities
-    units = [i for i, special in enumerate(run.units[0].special) if not special]
-    whole = float(run.value_B[0])
-    everything_away = Replaced(run, 0, [units], run.modality.replacements[0])
-    empty = float(game_of_scores(run, 0, everything_away, 1).scores(np.array([[False]]))[0])
+    whole, empty = float(run.value_B[0]), value_of_nothing(run)
     if abs(whole - empty) < NOTHING:
         raise NotOffered("the similarity is the same without any unit: there is nothing that attention could change.")
-
-    def shares(logits_VC: Tensor) -> Tensor:
-        share = (logits_VC.float() - empty) / (whole - empty)
-        return torch.cat([1 - share, share], 1)
-
-    return shares
+    return lambda logits_VC: _both((logits_VC.float() - empty) / (whole - empty))
 
 
-def _of_class(index: int, logits_VC: Tensor) -> Tensor:
-    yes = logits_VC.float()[:, [index]].sigmoid()
-    return torch.cat([1 - yes, yes], 1)
+def value_of_nothing(run: Run) -> float:
+    """The explained value with every ordinary unit replaced."""
+    units = [i for i, special in enumerate(run.units[0].special) if not special]
+    everything_away = Replaced(run, 0, [units], run.modality.replacements[0])
+    return float(game_of_scores(run, 0, everything_away, 1).scores(np.array([[False]]))[0])
 
 
 def column_of(run: Run) -> int:
@@ -154,8 +148,7 @@ def require_decision(run: Run) -> None:
         )
 
 
-ROWS = ("readout", "all")
-Rows = Annotated[str, OneOf(*ROWS)]
+Rows = Annotated[str, OneOf("readout", "all")]
 HIDDEN = 1e-30  # Swin hides what is far away by -100, which leaves e^-100 = 4e-44 of a weight
 Choice = str | Place | Places
 
@@ -223,7 +216,8 @@ class LayerRows:
         queries = torch.tensor(self.rows, device=rows_VHRK.device)
         changed = _rows_together(attention_BHQK, len(rows_VHRK)).clone()
         changed[:, at[:, None], queries] = rows_VHRK[:, source].to(changed.dtype)
-        return _rows_apart(changed, attention_BHQK)
+        windows = changed.unflatten(2, (-1, attention_BHQK.shape[2]))  # the inverse of _rows_together
+        return windows.transpose(1, 2).reshape(attention_BHQK.shape)
 
     def of(self, values_XHQK: Tensor) -> Tensor:
         """(H, R, K) these heads and rows of something recorded with the attention of one input."""
@@ -236,18 +230,11 @@ def _rows_together(attention_XHQK: Tensor, copies: int) -> Tensor:
     return windows.transpose(1, 2).flatten(2, 3)
 
 
-def _rows_apart(attention_VHRK: Tensor, like_XHQK: Tensor) -> Tensor:
-    """The inverse of :func:`_rows_together`."""
-    windows = attention_VHRK.unflatten(2, (-1, like_XHQK.shape[2]))
-    return windows.transpose(1, 2).reshape(like_XHQK.shape)
-
-
 def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str = "readout") -> list[LayerRows]:
     """The rows to change. ``layers``: "last", "all", a number or list; ``heads``: "all", a number or list;
     ``rows``: "readout", those that feed the head in the last layer, or "all". With several streams, layers are counted
     for each pair of streams (who asks whom), and the readout rows are those of the streams that feed the head.
     """
-    one_of("rows", rows, ROWS)
     if run.modality.mixes_rows:
         raise NotOffered("attention runs over the rows of a table too: there is no one row of attention to change.")
     run.record(multi_stream=True)  # refuses what cannot be read
@@ -323,13 +310,8 @@ def _windowed(
         windows.sizes[stage],
         said,
         asks,
-        _patches(windows, stage).to(attention.device),
+        windows.merged(torch.eye(windows.sizes[0])[None], 0, stage)[0].to(attention.device),
     )
-
-
-def _patches(windows: Windows, stage: int) -> Tensor:
-    """(P, N) the patches of the image that each token of a stage was made of; rows sum to 1."""
-    return windows.merged(torch.eye(windows.sizes[0])[None], 0, stage)[0]
 
 
 def logits_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) -> Tensor:
@@ -377,8 +359,11 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
     try:
         run.require_one_input()
         trace = run.traced(constant)
-        whole = len(trace.leaves) == 1 and _has_units(run, trace.leaves[0])
-        inputs = trace.leaves[0] if whole else trace.tokens()
+        leaf = trace.leaves[0]
+        # Can the numbers of the input be shared out to units? Those of raw audio cannot.
+        shared = run.modality.pixels or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
+        whole = len(trace.leaves) == 1 and shared
+        inputs = leaf if whole else trace.tokens()
         (grad,) = run.differentiated(trace, [inputs])
         run.require_input_slopes()
     except NotOffered:
@@ -389,11 +374,6 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
         scores = scores @ (patches_PN > 0).to(scores).T
     sizes_U: Array = (scores[0] if patches_PN is not None else scores[0, run.keep_BN[0]]).abs().cpu().numpy()
     return sizes_U
-
-
-def _has_units(run: Run, leaf: Tensor) -> bool:
-    """Can the numbers of the input be shared out to units? Those of raw audio cannot."""
-    return run.modality.pixels or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
 
 
 def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:

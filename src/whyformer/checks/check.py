@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from whyformer.checks.attention_debate import SerranoSmith, WiegreffePinter, serrano_smith, wiegreffe_pinter
+from whyformer.checks.attention_debate import serrano_smith, wiegreffe_pinter
 from whyformer.checks.attention_rows import IN_SHARES
 from whyformer.checks.checkup import LEVELS, CheckUp, Finding
 from whyformer.checks.exam import Exam
-from whyformer.checks.invariance import Invariance, Stability, invariance, stability
-from whyformer.checks.jain_wallace import JainWallace, jain_wallace
-from whyformer.checks.randomisation import Randomisation, randomisation
-from whyformer.checks.sanity import CaptureAudit, ClassDependence, Sinks, capture_audit, class_dependence, sinks
+from whyformer.checks.invariance import invariance, stability
+from whyformer.checks.jain_wallace import jain_wallace
+from whyformer.checks.randomisation import randomisation
+from whyformer.checks.sanity import capture_audit, class_dependence, sinks
 from whyformer.errors import BadInput, UnknownName, WhyformerError
 from whyformer.explainer import CoreExplainer
 from whyformer.parameters import BatchSize, Seed, checked, checked_options
@@ -34,17 +34,7 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "serrano_smith": serrano_smith,
     "wiegreffe_pinter": wiegreffe_pinter,
 }
-RESULTS: dict[str, Any] = {
-    "capture_audit": CaptureAudit,
-    "class_dependence": ClassDependence,
-    "randomisation": Randomisation,
-    "invariance": Invariance,
-    "stability": Stability,
-    "sinks": Sinks,
-    "jain_wallace": JainWallace,
-    "serrano_smith": SerranoSmith,
-    "wiegreffe_pinter": WiegreffePinter,
-}
+RESULTS: dict[str, Any] = {name: get_type_hints(check)["return"] for name, check in CHECKS.items()}
 ABOUT_ATTENTION = ("jain_wallace", "serrano_smith", "wiegreffe_pinter")
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]] | str | None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -17,9 +16,6 @@ from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Finding: what a check says, in words and numbers.
-
 
 LEVELS = ("ok", "note", "warning")
 
@@ -52,13 +48,8 @@ class Finding:
         return f"{self.title}: {self.text}"
 
 
-# CheckUp: everything that the checks found, to be read, drawn, saved and attached to explanations.
-
-
-def _kinds() -> Mapping[str, Any]:
-    # By name: every check imports this module for its findings.
-    results: Mapping[str, Any] = import_module("whyformer.checks.check").RESULTS
-    return results
+# The module is named in a text, since every check imports this one for its findings.
+Results = Annotated[dict[str, Any], Keyed(lambda: import_module("whyformer.checks.check").RESULTS)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +67,7 @@ class CheckUp(Result):
     method: str
     inputs: int
     findings: tuple[Finding, ...]
-    results: Annotated[dict[str, Any], Keyed(_kinds)] = field(default_factory=dict)  # by check: its frozen result
+    results: Results = field(default_factory=dict)  # by check: its frozen result
     seed: int = 0
     seconds: float = 0.0
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 from whyformer.engines.perturbation.game import cache_of, cached_file
 from whyformer.errors import NotOffered
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
 from whyformer.registry import Method, get_method
 from whyformer.results.codec import is_whole, read_piece, write_piece
@@ -23,32 +21,6 @@ from whyformer.run import Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
 from whyformer.study import Study
-
-# Finished pieces of a check-up on disk, so that one that was stopped goes on where it was.
-
-
-class Cache:
-    """One file per piece: a whole check, one input of it, one set of random weights.
-
-    about: a name for all that the pieces depend on, besides their own keys.
-    """
-
-    def __init__(self, folder: Path | None, about: str) -> None:
-        self.folder, self._about = folder, about
-
-    def __call__(self, kind: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """What is on disk under ``key``, as ``kind`` (a dataclass, a tuple of numbers, …); else made, and written."""
-        if self.folder is None:
-            return make()
-        path = cached_file(self.folder, "check.json", about=self._about, key=key)
-        if path is None:
-            return make()
-        if is_whole(path):
-            return read_piece(kind, path)
-        made = make()
-        write_piece(made, path)
-        return made
-
 
 # Parameters that are in the names of files by what they came to (the batch, the description of the model), and those
 # that change no number. Every other one is in all of the names.
@@ -75,6 +47,7 @@ class Exam:
         settings: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
         self.explainer, self.seed, self.options, self.wanted = copy(explainer), seed, options or {}, method
         self.explainer.advises = False
+        self.borrowing = self.explainer.borrowed  # the model's lock, the model ready to be looked into
         with self.borrowing():
             self.session = session = Session(explainer, inputs, target=target, seed=seed, **settings)
             self.modality, self.step, self.batch = session.modality, session.step, session.batch
@@ -87,9 +60,29 @@ class Exam:
                 self._expand()
             self.study: Study = session.study
         self.size = self.batch.size
-        self.track = one_bar(session.track)
+        self.track = _one_bar(session.track)
         asked |= {"expanded": self.target, "raw": self.raw is None, "classes": self.modality.classes}
-        self.cached = Cache(*cache_of(cache, lambda: (explainer.question(), asked, self.batch.contents())))
+        about = cache_of(cache, lambda: (explainer.question(), asked, self.batch.contents()))
+        self._folder, self._about = about
+
+    def cached(self, kind: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """Read a finished piece (a check, one input of it) from disk as ``kind``; else make and write it."""
+        path = None
+        if self._folder is not None:
+            path = cached_file(self._folder, "check.json", about=self._about, key=key)
+        if path is None:
+            return make()
+        if is_whole(path):
+            return read_piece(kind, path)
+        made = make()
+        write_piece(made, path)
+        return made
+
+    def each(self, kind: Any, key: tuple[Any, ...], one: Callable[[int], Any], label: str) -> tuple[Any, ...]:
+        """What ``one`` returns for every input, each a piece of its own on disk; the model is borrowed meanwhile."""
+        with self.borrowing():
+            rows = self.track(range(self.size), label)
+            return tuple(self.cached(kind, (*key, row), partial(one, row)) for row in rows)
 
     @property
     def target(self) -> Any:
@@ -113,28 +106,14 @@ class Exam:
         self.session.target = targets
         self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
 
-    @contextmanager
-    def borrowing(self) -> Iterator[None]:
-        """The model's lock, the model ready to be looked into."""
-        with self.explainer.borrowed():
-            yield
-
-    # One input alone: no neighbours, no padding at its end
-
-    def alone(self, row: int) -> Batch:
-        return self.session.alone(row)
-
     def run(self, row: int, scalar: str = "log_odds", own_answer: bool = False) -> Run:
-        """One input, to be looked into. Log-odds order units as the probability does, and do not saturate.
+        """One input without neighbours and padding. own_answer: of what the model predicts, whatever is explained.
 
-        A number that a model estimates has none, and is looked into as it is. own_answer: what the model says now,
-        whatever is explained.
+        Log-odds order units as the probability does, and do not saturate. Of a regression, the number itself.
         """
         if getattr(getattr(self.explainer.model, "config", None), "problem_type", None) == "regression":
             scalar = "logit"
         return self.session.run([row], alone=True, scalar=scalar, own_answer=own_answer)
-
-    # Explanations by the method under examination
 
     def explain(
         self, inputs: Any = None, *, explainer: CoreExplainer | None = None, target: Any = None, **settings: Any
@@ -153,8 +132,7 @@ class Exam:
 
     @cached_property
     def explanations(self) -> list[Explanation]:
-        explanations = self.cached(tuple[Explanation, ...], ("explanations",), lambda: tuple(self.explain()))
-        return list(explanations)
+        return list(self.cached(tuple[Explanation, ...], ("explanations",), lambda: tuple(self.explain())))
 
     @property
     def method(self) -> Method:
@@ -165,10 +143,6 @@ class Exam:
         """What the explanations explained: named, so that it stays the same where predictions change."""
         return [e.target for e in self.explanations]
 
-    def scores(self, explanations: list[Explanation]) -> list[Array]:
-        """The scores of units that are not special; of all where there are no others."""
-        return [ordinary(e) for e in explanations]
-
 
 def options_of_tokens(options: Mapping[str, Any], units: Any) -> dict[str, Any]:
     """Options for a check-up, which is of tokens: the number of a sentence that is held would be that of a token."""
@@ -178,15 +152,12 @@ def options_of_tokens(options: Mapping[str, Any], units: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "hold" or of_both}
 
 
-def one_bar(track: Callable[[Sequence[Any], str], Any]) -> Callable[[Sequence[Any], str], Any]:
-    """A tracker that shows the outermost of bars inside each other: terminals draw one at a time."""
+def _one_bar(track: Callable[[Sequence[Any], str], Any]) -> Callable[[Sequence[Any], str], Any]:
+    """A tracker that shows the outermost of nested progress bars: terminals draw one at a time."""
     busy = False
 
     def tracked(steps: Sequence[Any], label: str) -> Any:
-        return steps if busy else shown(steps, label)
-
-    def shown(steps: Sequence[Any], label: str) -> Any:
-        bar = track(steps, label)
+        bar = steps if busy else track(steps, label)
         return steps if bar is steps else held(bar)
 
     def held(bar: Any) -> Iterator[Any]:
@@ -201,13 +172,7 @@ def one_bar(track: Callable[[Sequence[Any], str], Any]) -> Callable[[Sequence[An
 
 
 def ordinary(explanation: Explanation) -> Array:
+    """The scores of units that are not special; of all where there are no others."""
     chosen = ~np.array(explanation.units.special, bool)
     scores = explanation.scores.astype(float)
     return scores[chosen] if chosen.any() else scores
-
-
-def title_of(explanation: Explanation) -> str:
-    """The input in one short line."""
-    from whyformer.views.explained import title_of as line
-
-    return line(explanation)

@@ -55,10 +55,8 @@ class Stability:
             findings.append(Finding("ok" if steady else "warning", "stability", "Noise", text, numbers))
         if not math.isnan(self.paraphrase_same_answer):
             rho, same = self.paraphrase_spearman, self.paraphrase_same_answer
-            shown = (
-                "too few words are shared to compare" if math.isnan(rho) else f"{same_order(rho)}, over shared words"
-            )
-            text = f"Said in other words, the answer stays for {same:.0%} of the inputs; the maps: {shown}."
+            maps = "too few words are shared to compare" if math.isnan(rho) else f"{same_order(rho)}, over shared words"
+            text = f"Said in other words, the answer stays for {same:.0%} of the inputs; the maps: {maps}."
             level = "warning" if rho < STEADY and same == 1 else "ok"
             numbers = {"spearman": rho, "same_answer": same}
             findings.append(Finding(level, "stability", "Paraphrase", text, numbers))
@@ -75,8 +73,6 @@ def stability(
 
     Misleads when: the model itself changes its mind under the noise; look at how many answers stay.
     """
-    if noise <= 0 or draws < 1:
-        raise BadInput(f"noise={noise}, draws={draws}: noise above 0, at least one draw.")
     if paraphrases is not None and (isinstance(paraphrases, str) or len(paraphrases) != exam.size):
         raise BadInput(f"paraphrases: one per input, {exam.size} here.")
     base = exam.explanations
@@ -122,11 +118,7 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
             raise NotOffered("the word embedding of this model was not found, so no noise can be put on it.")
         spread = noise * float(table.weight.detach().float().std())
         moves = spread * torch.randn(table.weight.shape, generator=generator)
-
-        def delta(ids: Tensor) -> Tensor:
-            return F.embedding(ids.to(moves.device), moves)
-
-        with ShiftEmbedding(table, delta):
+        with ShiftEmbedding(table, lambda ids: F.embedding(ids.to(moves.device), moves)):
             return exam.explain(target=exam.targets)
     main = exam.batch.tensors.get(modality.main)
     several = modality.multi_input and not modality.pixels  # a detector's one input are those
@@ -174,18 +166,18 @@ class Invariance:
     def findings(self) -> tuple[Finding, ...]:
         changed = self.company > COMPANY
         numbers = {"difference": self.company, "output": self.company_output}
-        if changed and self.company_output > COMPANY:
+        if not changed:
+            text = "Beside other inputs, with padding, the map is what it is alone."
+        elif self.company_output > COMPANY:
             text = (
                 f"Beside other inputs the model itself says something else (the explained value moves by "
                 f"{self.company_output:.2g}), so its map does, too: explain inputs alone, or pad on the other side."
             )
-            return (Finding("warning", "invariance", "Padding and neighbours", text, numbers), *self._shift())
-        text = (
-            f"Beside other inputs the map is not what it is alone (up to {self.company:.1%} of the largest score): "
-            "padding or batch mates leak into it."
-            if changed
-            else "Beside other inputs, with padding, the map is what it is alone."
-        )
+        else:
+            text = (
+                f"Beside other inputs the map is not what it is alone (up to {self.company:.1%} of the largest score): "
+                "padding or batch mates leak into it."
+            )
         level = "warning" if changed else "ok"
         return (Finding(level, "invariance", "Padding and neighbours", text, numbers), *self._shift())
 
@@ -206,44 +198,31 @@ class Invariance:
 def invariance(exam: Exam) -> Invariance:
     """Explain each input alone and among others; shift the input by a constant that the model takes back.
 
-    The shifted model says the same at the shifted input, so an explanation of what it says should stay (input
-    invariance, Kindermans et al. 2019, arXiv:1711.00867). Texts are shifted at their word embeddings.
+    The shifted model predicts the same at the shifted input, so its explanation should stay the same (input invariance,
+    Kindermans et al. 2019, arXiv:1711.00867). Texts are shifted at their word embeddings.
 
     Misleads when: a method measures against a fixed reference point on purpose (zero, black); it then fails this check
     by design, and its result is only as good as that point.
     """
-    alone = [exam.explain(one, target=[target])[0] for one, target in zip(_each(exam), exam.targets, strict=True)]
+    each = [[raw] for raw in exam.raw] if exam.raw is not None else [_named(exam, [row]) for row in range(exam.size)]
+    alone = [exam.explain(one, target=[target])[0] for one, target in zip(each, exam.targets, strict=True)]
     together = _together(exam)
     company = max(_difference(a, b) for a, b in zip(alone, together, strict=True))
     output = max(abs(a.value - b.value) for a, b in zip(alone, together, strict=True))
     shifted = _shifted(exam)
-    if shifted is None or _moved(exam.explanations, shifted):
+    pairs = list(zip(exam.explanations, shifted or exam.explanations, strict=True))
+    # Where the shift was not taken back, the model says something else, and its map may differ.
+    if shifted is None or any(abs(a.value - b.value) > 1e-2 * max(1.0, abs(a.value)) for a, b in pairs):
         return Invariance(exam.method.name, company, output, math.nan, math.nan)
-    pairs = list(zip(exam.explanations, shifted, strict=True))
-    return Invariance(
-        exam.method.name,
-        company,
-        output,
-        max(_difference(a, b) for a, b in pairs),
-        mean_known([rank_agreement(a.scores, b.scores) for a, b in pairs]),
-    )
-
-
-def _moved(before: list[Explanation], after: list[Explanation]) -> bool:
-    """Was the shift not taken back? Then the model said something else, and its map may differ."""
-    return any(abs(a.value - b.value) > 1e-2 * max(1.0, abs(a.value)) for a, b in zip(before, after, strict=True))
+    shift = max(_difference(a, b) for a, b in pairs)
+    ranks = mean_known([rank_agreement(a.scores, b.scores) for a, b in pairs])
+    return Invariance(exam.method.name, company, output, shift, ranks)
 
 
 def _difference(a: Explanation, b: Explanation) -> float:
     if a.scores.shape != b.scores.shape:
         return math.inf
     return float(np.abs(a.scores - b.scores).max() / max(1e-12, float(np.abs(a.scores).max())))
-
-
-def _each(exam: Exam) -> list[Any]:
-    if exam.raw is not None:
-        return [[raw] for raw in exam.raw]
-    return [_named(exam, [row]) for row in range(exam.size)]
 
 
 def _named(exam: Exam, rows: list[int]) -> dict[str, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -30,12 +29,12 @@ from whyformer.checks.attention_rows import (
     tvd,
 )
 from whyformer.checks.checkup import Finding, how_far_apart
-from whyformer.checks.exam import Exam, title_of
-from whyformer.errors import BadInput
+from whyformer.checks.exam import Exam
 from whyformer.parameters import Count, Limits
 from whyformer.results.types import Explanation
 from whyformer.run import Run
 from whyformer.shapes import Array
+from whyformer.views.explained import title_of
 
 # Adversarial attention: the most different map with the same output (Jain & Wallace 2019, section 4.2.2).
 
@@ -67,7 +66,7 @@ def adversarial_attention(
     lr: float = 0.1,
     epsilon: float = 0.05,
     seed: int = 0,
-    track: Callable[[Sequence[Any], str], Any] | None = None,
+    track: Callable[[Sequence[Any], str], Any] = lambda steps, label: steps,
 ) -> Adversarial:
     """maximise mean_k JSD(a_k, a) + mean_kl JSD(a_k, a_l) - 500·max(0, |Δp_k| - 0.01) over K maps by Adam.
 
@@ -76,18 +75,14 @@ def adversarial_attention(
 
     NOTE[DIFF]: the authors look at the last step only, and take 500 steps at a learning rate of 0.01.
     """
-    if candidates < 1 or steps < 1 or not 0 < epsilon <= 1:
-        raise BadInput(
-            f"candidates={candidates}, steps={steps}, epsilon={epsilon}: at least one candidate and one step, epsilon "
-            "above 0 and at most 1."
-        )
     generator = torch.Generator().manual_seed(seed)
     original = [place.shown(place.weights_HRK[None])[0] for place in places]
-    thetas = [_start(place, candidates, generator) for place in places]
+    starts = [torch.randn((candidates, *place.weights_HRK.shape), generator=generator) for place in places]
+    thetas = [(START * start).to(original[0].device).requires_grad_() for start in starts]
     optimizer = torch.optim.Adam(thetas, lr=lr, amsgrad=True)
     best = Adversarial(0.0, 0.0, tuple(original), before_C)
     since = 0
-    for _ in range(steps) if track is None else track(range(steps), "adversarial attention"):
+    for _ in track(range(steps), "adversarial attention"):
         with torch.enable_grad():
             rows = [
                 place.full(theta.masked_fill(~place.free_RK, -torch.inf).softmax(-1).nan_to_num(0.0))
@@ -97,7 +92,10 @@ def adversarial_attention(
             shown = [place.shown(r) for place, r in zip(places, rows, strict=True)]
             apart = torch.stack([jsd(s, o) for s, o in zip(shown, original, strict=True)]).mean(0)
             change = tvd(output, before_C)
-            objective = apart.sum() + _diversity(shown) - PENALTY * (change - MARGIN).clamp(min=0).sum()
+            # Candidates are pushed away from each other, too: the mean JSD of pairs.
+            pairs = [jsd(s[:, None], s[None]).sum() / max(1, candidates * (candidates - 1)) for s in shown]
+            diversity = torch.stack(pairs).mean()
+            objective = apart.sum() + diversity - PENALTY * (change - MARGIN).clamp(min=0).sum()
             grads = torch.autograd.grad(objective, thetas)
         run.backwards_B[0] += candidates
         allowed = (change <= epsilon) & (decisions(output) == decisions(before_C))
@@ -113,18 +111,6 @@ def adversarial_attention(
             theta.grad = -grad
         optimizer.step()
     return best
-
-
-def _start(place: LayerRows, candidates: int, generator: torch.Generator) -> Tensor:
-    shape = (candidates, *place.weights_HRK.shape)
-    return (START * torch.randn(shape, generator=generator)).to(place.weights_HRK.device).requires_grad_()
-
-
-def _diversity(shown: Sequence[Tensor]) -> Tensor:
-    """Candidates are pushed away from each other, too: the mean JSD of pairs."""
-    count = len(shown[0])
-    pairs = [jsd(s[:, None], s[None]).sum() / max(1, count * (count - 1)) for s in shown]
-    return torch.stack(pairs).mean()
 
 
 # Attention is not explanation? The three experiments of Jain & Wallace 2019 (arXiv:1902.10186), inside this model.
@@ -250,15 +236,12 @@ def jain_wallace(
 
     τ: Kendall's rank correlation of the shown attention (mean over heads and chosen layers, readout row) with
     |gradient × input|, attention held constant in the graph, and with leave-one-out. Permutation: median |Δp| when the
-    weights of ordinary tokens are shuffled, each head by itself. Adversary: the largest JSD under |Δp| ≤ ``epsilon``
-    (adversary.py).
+    weights of ordinary tokens are shuffled, each head by itself. Adversary: the largest JSD under |Δp| ≤ ``epsilon``.
 
     Misleads when: the layer that is changed carries little (the mixing ratio says how much). That a single map can be
     exchanged says that it is not the only explanation, not that it is none (Wiegreffe & Pinter 2019); their answer is
     in the check ``wiegreffe_pinter``.
     """
-    if permutations < 1:
-        raise BadInput(f"permutations={permutations}: at least one.")
     shown = exam.explain(method="raw_attention", scalar="probability")
     settings = (permutations, candidates, steps, epsilon)
 
@@ -267,12 +250,8 @@ def jain_wallace(
         return _one(exam, run, rows_of(run, layers, heads, rows), shown[row], *settings)
 
     key = ("jain_wallace", layers, heads, rows, *settings)
-    with exam.borrowing():
-        tests = [
-            exam.cached(AttentionTest, (*key, row), partial(one, row))
-            for row in exam.track(range(exam.size), "attention is not explanation")
-        ]
-    return JainWallace(tuple(tests), str(layers), str(heads), rows, permutations, candidates, epsilon)
+    tests = exam.each(AttentionTest, key, one, "attention is not explanation")
+    return JainWallace(tests, str(layers), str(heads), rows, permutations, candidates, epsilon)
 
 
 def _one(
@@ -338,7 +317,7 @@ def over_units(places: list[LayerRows], shown: list[Tensor]) -> Tensor:
 
 
 def _map(shown_N: Tensor, units: Tensor) -> Array:
-    """What is drawn: the distribution over ordinary units. Special tokens keep their weights; they have none here."""
+    """The distribution over ordinary units, to be drawn; special tokens have no share in it."""
     scores: Array = shown_N[units].cpu().numpy().astype(np.float32)
     return scores
 

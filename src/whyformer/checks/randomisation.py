@@ -14,12 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.checks.attention_rows import mean_known, rank_agreement
+from whyformer.checks.attention_rows import mean_known, rank_agreement, value_of_nothing
 from whyformer.checks.checkup import Finding, same_order
-from whyformer.checks.exam import Exam
-from whyformer.engines.perturbation.game import game_of_scores
-from whyformer.engines.perturbation.variants import Replaced
-from whyformer.errors import BadInput, NonFinite, NotOffered, one_of
+from whyformer.checks.exam import Exam, ordinary
+from whyformer.errors import BadInput, NonFinite, NotOffered
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, share_known
@@ -118,9 +116,6 @@ def calls_of(model: nn.Module, forward: Callable[[nn.Module], Any]) -> list[str]
     return order
 
 
-# Weights drawn anew, part by part, and put back.
-
-
 BY = ("block", "module")
 NUMBERED = re.compile(r"^(.*?\.\d+)(\.|$)")
 
@@ -137,12 +132,9 @@ def parts_of(model: nn.Module, forward: Callable[[nn.Module], Any], by: str = "b
     """All parameters, from the output down to the input: in the reverse order of the modules' calls.
 
     ``by``: "block", everything inside one numbered block (``layer.3``) together, or "module", each module with
-    parameters of its own. Modules that hold parameters beside other modules (CLS and position tokens) count too;
-    those that were never called come last.
+    parameters of its own. Those that were never called come last.
     """
-    one_of("by", by, BY)
-    order = calls_of(model, forward)
-    last_call = {name: i for i, name in enumerate(order)}
+    last_call = {name: i for i, name in enumerate(calls_of(model, forward))}
     groups: dict[str, list[str]] = {}
     rank: dict[str, int] = {}
     for name, _ in model.named_parameters():  # shared parameters are named once
@@ -158,10 +150,8 @@ def parts_of(model: nn.Module, forward: Callable[[nn.Module], Any], by: str = "b
 class Redrawn:
     """Draws parts of a model anew, and puts them back: ``with Redrawn(model) as drawn: drawn.draw(part, seed=1)``.
 
-    A drawn parameter gets other memory; the original's is left alone, so what is drawn in a twin (twin.py) is seen
-    nowhere else. Beside the weights there is what is random at the moment: one part where parts go one by one, all of
-    them at the end of a cascade. At the end, also after an exception or Ctrl-C, every bit is what it was, and so is
-    what is remembered about the model (study/study.py). Hold the model's lock meanwhile.
+    A drawn parameter gets other memory, so that what is drawn in a twin is seen nowhere else. At the end, also after an
+    exception or Ctrl-C, every bit is what it was, and so is what is cached about the model. Hold its lock meanwhile.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -193,10 +183,7 @@ class Redrawn:
         return sum(t.numel() * t.element_size() for t in self._originals.values())
 
     def draw(self, part: ParameterGroup, seed: int) -> None:
-        """Normal numbers with each parameter's own mean and spread: nothing that was learned but these two is left.
-
-        Drawn again, a part has nothing to do with what it was drawn as before.
-        """
+        """Normal numbers with each parameter's own mean and spread, whatever it was drawn as before."""
         generator = torch.Generator().manual_seed(seed)
         for name in part.parameters:
             parameter = self._parameters[name]
@@ -232,9 +219,6 @@ def _set(parameter: Tensor, values: Tensor) -> None:
     # Weights that were made in inference mode can be set in it only. Leaving that mode switches gradients on.
     with torch.inference_mode(parameter.is_inference()), torch.no_grad():
         parameter.data = values
-
-
-# Sanity check of Adebayo et al. 2018 (arXiv:1810.03292): does the map survive random weights?
 
 
 NAME = "randomisation"
@@ -305,16 +289,15 @@ def randomisation(
 
     Cascading: a part and all above it; independent: that part alone. Maps are compared by Spearman's ρ over ordinary
     units, with and without the sign. All parameters are drawn, also tokens and positions, each part with a seed of
-    its own, in a twin of the model (twin.py), so that whoever uses the model meanwhile sees nothing of it. ``by``:
-    "block" or "module". ``copies``: fully randomised models over which the verdict is averaged; ``beside``: how many of
-    them, not all explained, the model itself is compared with.
+    its own, in a copy of the model. ``by``: "block" or "module". ``copies``: fully randomised models over which the
+    verdict is averaged; ``beside``: how many of them, not all explained, the model itself is compared with.
 
     Misleads when: the input itself shapes the map (edges of an image, word order): agreement above zero is not yet a
     failure; and a method can pass without being faithful.
     """
     if not 1 <= copies <= beside:
         raise BadInput(f"copies={copies}, beside={beside}: at least one copy, and no more than beside.")
-    original = exam.scores(exam.explanations)
+    original = [ordinary(e) for e in exam.explanations]
     evidence = exam.cached(float, (NAME, "evidence"), lambda: _evidence(exam))
 
     twin = _twin_exam(exam)
@@ -337,7 +320,9 @@ def randomisation(
         agreements, chance = together[-1:], []
         for other in exam.track(range(beside), "randomised copies"):
             if other:
-                _draw_all(drawn, parts, _seed(exam.seed, len(parts) * other))
+                seed = _seed(exam.seed, len(parts) * other)
+                for number, part in enumerate(parts):
+                    drawn.draw(part, _seed(seed, number))
             chance.append(exam.cached(float, (NAME, by, "chance", other), lambda: _evidence(twin)))
             if 0 < other < copies:
                 agreements.append(agreement("copy", other))
@@ -350,13 +335,8 @@ def _twin_exam(exam: Exam) -> Exam:
     """The same examination of a twin of the model, of which weights can be drawn anew."""
     loaded = exam.explainer
     explainer = CoreExplainer(twin_of(loaded.model), loaded.processor, attention_at=loaded.attention_at)
-    settings: dict[str, Any] = {
-        "method": exam.wanted,
-        "options": exam.options,
-        "target": exam.target,
-        "seed": exam.seed,
-    }
-    twin = Exam(explainer, exam.inputs, batch_size=exam.step, progress=False, **settings)
+    settings: dict[str, Any] = {"method": exam.wanted, "options": exam.options, "target": exam.target}
+    twin = Exam(explainer, exam.inputs, seed=exam.seed, batch_size=exam.step, progress=False, **settings)
     twin.explanations = exam.explanations
     with exam.borrowing(), twin.borrowing():
         exams = {exam.explainer.model: exam, explainer.model: twin}
@@ -369,15 +349,10 @@ def _seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
-def _draw_all(drawn: Redrawn, parts: list[ParameterGroup], seed: int) -> None:
-    for number, part in enumerate(parts):
-        drawn.draw(part, _seed(seed, number))
-
-
 def _agreement(exam: Exam, original: list[Any]) -> tuple[float, float]:
     """Mean Spearman of the model as it is now with the original maps, with and without the sign."""
     try:
-        scores = exam.scores(exam.explain(target=exam.targets))
+        scores = [ordinary(e) for e in exam.explain(target=exam.targets)]
     except (NotOffered, NonFinite):  # random weights can overflow, or leave nothing to explain
         return math.nan, math.nan
     pairs = list(zip(original, scores, strict=True))
@@ -403,11 +378,8 @@ def _evidence(exam: Exam) -> float:
     with exam.borrowing():
         for row in range(exam.size):
             run = exam.run(row, own_answer=True)
-            units = [i for i, special in enumerate(run.units[0].special) if not special]
             try:
-                everything_away = Replaced(run, 0, [units], run.modality.replacements[0])
-                game = game_of_scores(run, 0, everything_away, 1)
-                empty = float(game.scores(np.array([[False]]))[0])
+                empty = value_of_nothing(run)
             except (NotOffered, BadInput, IndexError):  # units cannot be taken away: what is said is all there is
                 empty = 0.0
             effects.append(abs(float(run.value_B[0]) - empty))

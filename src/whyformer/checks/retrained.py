@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 
 STARTS = ("model", "fresh")
 FEWEST = 10  # examples: with less, a split leaves nothing to measure on
-SLACK = (
-    0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0); accuracy that is no loss
-)
+SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0); accuracy: no loss
 FAR = 0.2  # JSD in nats from which two maps tell different stories
 NAN = math.nan
 MODEL, CONTROL, UNIFORM = "the model", "retrained", "retrained, uniform attention"
@@ -153,19 +151,8 @@ class RetrainedAttention(Result):
         return Finding("warning" if far else "ok", "retrained_attention", "Model-consistent adversary", text, numbers)
 
     def rows(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "model": m.name,
-                "lambda": m.weight,
-                "accuracy": m.accuracy,
-                "low": m.low,
-                "high": m.high,
-                "f1": m.f1,
-                "tvd": m.tvd,
-                "jsd": m.jsd,
-            }
-            for m in self.models
-        ]
+        measured = ("accuracy", "low", "high", "f1", "tvd", "jsd")
+        return [{"model": m.name, "lambda": m.weight} | {k: getattr(m, k) for k in measured} for m in self.models]
 
     def to_frame(self) -> pd.DataFrame:
         """One row per model."""
@@ -296,25 +283,11 @@ class _Trial:
         apart = [float(tvd(said.probability[row], self.base.probability[row])) for row in rows]
         looks = [float(jsd(said.attention[row], self.base.attention[row])) for row in rows if said.attention]
         far = float(np.mean(looks)) if looks else NAN
-        return TrainedModel(
-            name,
-            weight,
-            float(hits.mean()),
-            float(low[0]),
-            float(high[0]),
-            _f1(guess, truth),
-            float(np.mean(apart)),
-            far,
-        )
-
-
-def _f1(guess: np.ndarray[Any, Any], truth: np.ndarray[Any, Any]) -> float:
-    """The mean over the classes that occur of 2·hits / (said + true)."""
-    each = [
-        2 * float(((guess == c) & (truth == c)).sum()) / float((guess == c).sum() + (truth == c).sum())
-        for c in np.unique(truth)
-    ]
-    return float(np.mean(each))
+        accuracy = (float(hits.mean()), float(low[0]), float(high[0]))
+        # The mean over the classes that occur of 2·hits / (said + true).
+        counts = [((guess == c) & (truth == c), (guess == c).sum() + (truth == c).sum()) for c in np.unique(truth)]
+        f1 = float(np.mean([2 * float(hit.sum()) / float(count) for hit, count in counts]))
+        return TrainedModel(name, weight, *accuracy, f1, float(np.mean(apart)), far)
 
 
 def _examples(

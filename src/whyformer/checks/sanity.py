@@ -9,7 +9,7 @@ import numpy as np
 
 from whyformer.checks.attention_rows import mean_known, rank_agreement
 from whyformer.checks.checkup import Finding, same_order
-from whyformer.checks.exam import Exam
+from whyformer.checks.exam import Exam, ordinary
 from whyformer.errors import CaptureError, NotOffered
 from whyformer.evaluate.games import asks_each
 from whyformer.results.types import Target
@@ -30,17 +30,14 @@ class Sinks:
 
     def findings(self) -> tuple[Finding, ...]:
         numbers = {"scores": self.scores, "expected": self.expected, "attention": mean_known(self.attention)}
-        attention = ""
-        if self.attention:
-            most = int(np.argmax(self.attention))
-            attention = (
-                f" Of the model's attention they get {self.attention[most]:.0%} in layer {most}, where it is most."
-            )
-        much = self.scores > MUCH
         text = (
             f"Special tokens and the first position get {self.scores:.0%} of the scores and are {self.expected:.0%} of "
-            f"the units.{attention}"
+            "the units."
         )
+        if self.attention:
+            most = int(np.argmax(self.attention))
+            text += f" Of the model's attention they get {self.attention[most]:.0%} in layer {most}, where it is most."
+        much = self.scores > MUCH
         if much:
             text += " Read the ranking of the others among themselves; what they get together is the smaller part."
         return (Finding("note" if much else "ok", "sinks", "Sink tokens", text, numbers),)
@@ -123,20 +120,19 @@ def class_dependence(exam: Exam) -> ClassDependence:
     Misleads when: classes share their evidence; two maps may rightly be alike.
     """
     with exam.borrowing():
-        logits = [exam.run(row).logits[0] for row in range(exam.size)]
+        logits = [exam.run(row).logits[0].clone() for row in range(exam.size)]
     if exam.modality.objects and not asks_each(exam.modality, len(logits[0])):
         logits = [logits_C[:-1] for logits_C in logits]  # the last class means: no object
     if logits[0].shape[0] < 2:
         raise NotOffered("the model has a single output: there is no other class to explain.")
     rivals = []
-    for row, explanation in enumerate(exam.explanations):
-        others = logits[row].clone()
+    for explanation, others in zip(exam.explanations, logits, strict=True):
         others[explanation.target.index] = -math.inf
         rivals.append(Target(int(others.argmax()), position=explanation.target.position))
     against = exam.explain(target=rivals)
     pairs = list(zip(exam.explanations, against, strict=True))
     names = tuple((a.target.label or str(a.target.index), b.target.label or str(b.target.index)) for a, b in pairs)
-    scores = list(zip(exam.scores(exam.explanations), exam.scores(against), strict=True))
+    scores = [(ordinary(a), ordinary(b)) for a, b in pairs]
     apart = tuple(float(np.abs(a - b).max() / max(1e-12, float(np.abs(a).max()))) for a, b in scores)
     return ClassDependence(exam.method.name, names, tuple(rank_agreement(a, b) for a, b in scores), apart)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.embeddings import ShiftEmbedding
 from whyformer.engines.perturbation.game import cached_file
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
@@ -198,22 +198,6 @@ def _path(settings: Mapping[str, Any], games: Games, whole: int) -> Path | None:
 # Explain an input with a little noise on it: pixels, columns, or word embeddings.
 
 
-class NoisyEmbedding(TorchFunctionMode):
-    """Adds noise to whatever is looked up in one embedding table; the same noise at a position each time."""
-
-    def __init__(self, weight: Tensor, noise_ND: Tensor) -> None:
-        super().__init__()
-        self.weight, self.noise_ND = weight, noise_ND
-
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func.__name__ != "embedding" or all(a is not self.weight for a in (*args, *(kwargs or {}).values())):
-            return out
-        return out + self.noise_ND[: out.shape[-2]]
-
-
 def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: int, draw: int, radius: float) -> Array:
     """(P,) scores of one input with uniform noise of ± radius × the spread of its numbers; NaN where it has none."""
     modality, batch = games.modality, games.batch.select([number])
@@ -227,7 +211,8 @@ def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: i
     table = modality.embedding()
     if table is not None:
         length = batch.tensors[modality.main].shape[1]
-        mode = NoisyEmbedding(table.weight, noise((length, table.embedding_dim), table.weight, table.weight.std()))
+        noise_ND = noise((length, table.embedding_dim), table.weight, table.weight.std())
+        mode = ShiftEmbedding(table, lambda ids: noise_ND[: ids.shape[-1]])  # the same at a position each time
     else:
         floats = {k: v for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
         if not floats or modality.embeds:

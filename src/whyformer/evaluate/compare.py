@@ -134,7 +134,9 @@ def comparing(
             any("soft_erasure" in metric.needs for metric, _ in judged),
             others,
         )
-        yield _compared(games, candidates, judged, marks, scalar, whole), games
+        otherwise = other_games(games, candidates)  # a hold that is not in an input is refused before long work
+        done = [evaluated(candidate, games, scalar, whole) for candidate in games.track(candidates, "explaining")]
+        yield comparison_of(games, done, judged, marks, scalar, otherwise), games
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
@@ -150,13 +152,17 @@ def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
     return [(metric, metric.checked(options)) for metric, options in named]
 
 
-def _compared(
-    games: Games, candidates: list[Candidate], judged: Judged, marks: Annotations, scalar: str, whole: int
+def comparison_of(
+    games: Games,
+    candidates: list[Candidate],
+    judged: Judged,
+    marks: Annotations,
+    scalar: str,
+    warnings: Sequence[str] = (),
 ) -> Comparison:
-    otherwise = other_games(games, candidates)
-    done = [evaluated(candidate, games, scalar, whole) for candidate in games.track(candidates, "explaining")]
-    failures = {e.name: e.failure for e in done if e.failure}
-    done = [e for e in done if not e.failure]
+    """Judge candidates that have been evaluated."""
+    failures = {e.name: e.failure for e in candidates if e.failure}
+    done = [e for e in candidates if not e.failure]
     if not done:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
         raise NotOffered(f"none of the methods can explain this model: {reasons}")
@@ -184,7 +190,7 @@ def _compared(
         inputs=games.size,
         variants=games.forwards,
         seed=games.seed,
-        warnings=(*otherwise, *_metric_warnings(games, judged, marks), *_warnings(games, done, scores)),
+        warnings=(*warnings, *_metric_warnings(games, judged, marks), *_warnings(games, done, scores)),
         held=games.held,
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},

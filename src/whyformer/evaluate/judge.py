@@ -152,6 +152,10 @@ class OneInput:
             self._searched[kind] = self.trial(self.game.drops() if by_drops else greedy(self.game, kind), by_drops)
         return self._searched[kind]
 
+    def trials_of(self, candidates: list[Candidate]) -> dict[str, Trial]:
+        explained = [(candidate, candidate.explanations[self.number]) for candidate in candidates]
+        return {c.name: self.trial(e.scores[self.parts], e.signed, c) for c, e in explained}
+
     def trial(self, scores_P: Array, signed: bool, candidate: Candidate | None = None) -> Trial:
         again = None
         if candidate is not None:
@@ -175,10 +179,7 @@ class OneInput:
 def judge(one: OneInput, candidates: list[Candidate], judged: Judged, values: Values, curves: Curves) -> None:
     """Add what every metric says of every candidate on one input to ``values``, and their curves to ``curves``."""
     number = one.number
-    trials = {}
-    for candidate in candidates:
-        explanation = candidate.explanations[number]
-        trials[candidate.name] = one.trial(explanation.scores[one.parts], explanation.signed, candidate)
+    trials = one.trials_of(candidates)
     floor = [one.trial(scores, False) for scores in random_scores(len(one.parts), number, one.games.seed)]
     _ask_together(one, [*trials.values(), *floor], judged)
     for metric, options in judged:
@@ -189,6 +190,14 @@ def judge(one: OneInput, candidates: list[Candidate], judged: Judged, values: Va
         if metric.ceiling is not None:
             by_method[CEILING][number] = metric.run(one.searched(metric.ceiling), **options)
     _add_curves(one, trials, floor, judged, curves)
+
+
+def run_variants(games: Games, candidate: Candidate, judged: Judged) -> None:
+    """Run the variants that metrics need of one candidate, so that ``judge`` finds them run."""
+    for number in range(games.size):
+        if len(games.parts[number]) and not candidate.failure:
+            one = OneInput(games, number, Annotations(), games.scalar)
+            _ask_together(one, list(one.trials_of([candidate]).values()), judged)
 
 
 def _ask_together(one: OneInput, trials: list[Trial], judged: Judged) -> None:

@@ -8,14 +8,17 @@ import math
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Generator, Sequence
+from copy import copy
 from difflib import SequenceMatcher
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.evaluate.compare import compare
+from whyformer.evaluate.candidate import Candidate, evaluated, wanted
+from whyformer.evaluate.compare import chosen_metrics, comparison_of
+from whyformer.evaluate.games import Games
+from whyformer.evaluate.judge import Annotations, run_variants
 from whyformer.registry import list_methods
 from whyformer.results.types import Choice, Explanation, Generation, Target, Units
 from whyformer.serve.drawn import aim_of, numbers_of, require_same_answer, results_of, stored, subject_of
@@ -226,35 +229,33 @@ MOST_PASSES = 12  # of a method that is run beside others
 
 
 def compared(served: ServedModel, question: Compare, store: Store) -> Working:
-    """Each method is measured by itself and its variants are remembered on disk; then all of them together."""
+    """Each method is explained and its variants are run in a unit of work; then all of them are judged together."""
     raw = [served.opened(each, store) for each in question.inputs]
-    held = served.explainer
-    with TemporaryDirectory() as folder:
-        options: dict[str, Any] = {"processor": held.processor, "attention_at": held.attention_at}
-        options |= {"cache": folder, "seed": question.seed}
-        running: list[str] = []
-        failures: dict[str, str] = {}
-        for method in methods_compared(served, question):
-            try:
-                compare(held.model, raw, methods=[method], **options)
-                running.append(method)
-            except WhyformerError as reason:
-                failures[method] = str(reason)
-            yield
-        if not running:
-            raise NotOffered(" ".join(failures.values()))
-        result = compare(held.model, raw, methods=running, **options)
+    explainer = copy(served.explainer)
+    explainer.advises = False
+    judged = chosen_metrics(None, rationales=False, masks=False)
+    # Other jobs run between two units of work, so the model is borrowed within each.
+    with explainer.borrowed():
+        games = Games(explainer, raw, seed=question.seed)
+    candidates: list[Candidate] = []
+    for candidate in wanted(methods_compared(served, question)):
+        with explainer.borrowed():
+            candidates.append(evaluated(candidate, games, "logit"))
+            run_variants(games, candidates[-1], judged)
+        yield
+    with explainer.borrowed():
+        result = comparison_of(games, candidates, judged, Annotations(), "logit")
     several = f"{len(raw)} inputs: " if len(raw) > 1 else ""
     return store.add(
         Entry(
             model=served.name,
             kind="comparison",
-            method=f"{len(running)} methods",
+            method=f"{len(result.agreeing)} methods",
             title=several + title_of(question.inputs[0], served),
             said=f"best: {result.rows[0].name}",
             question=question.model_dump(exclude_defaults=True, exclude={"wait"}),
             results=[plain_of(result)],
-            failures=failures | result.failures,
+            failures=result.failures,
             picture=question.inputs[0].image or question.inputs[0].sound,
         )
     )
