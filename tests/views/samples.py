@@ -168,3 +168,30 @@ def generation(*, signed: bool = False, method: str = "generic_attention") -> Ge
         spans.append((len(text), len(text) + len(said)))
         text += said
     return Generation(tuple(tokens), "".join(ANSWER), ((0, 3), (3, 5)))
+
+
+def prompt(scores: Any, labels: list[str], **changes: Any) -> Explanation:
+    """The next token of a language model, after a plain prompt."""
+    spans: list[tuple[int, int]] = []
+    for label in labels:
+        start = spans[-1][1] + 1 if spans else 0
+        spans.append((start, start + len(label)))
+    count, written = len(labels), " ".join(labels)
+    units = Units(tuple(labels), (False,) * count, ("text",) * count, word=tuple(range(count)), spans=tuple(spans),
+                  text=written)  # fmt: skip
+    values = np.asarray(scores, np.float32)
+    made = text(checks={"first_token_share": float(abs(values[0]) / np.abs(values).sum())}, readout="last position")
+    paris = Target(3, " Paris")
+    return made.replace(scores=values, units=units, target=paris, prediction=paris, model="GPT2LMHeadModel", **changes)
+
+
+def long_prompt(strong: int) -> Explanation:
+    """A thousand words, one of which counts."""
+    scores = np.full(1000, 0.01)
+    scores[0], scores[strong] = 20.0, 1.0
+    return prompt(scores, [f"word{i}" for i in range(1000)])
+
+
+def contrast(signed: bool) -> Explanation:
+    made = prompt([0.1, 0.6, -0.4 if signed else 0.4, 0.2], ["The", "capital", "of", "France"], signed=signed)
+    return made.replace(target=Target(3, " Paris", versus=4, versus_label=" London"), method="occlusion")

@@ -17,37 +17,6 @@ from whyformer.views.scales import MISSING, Axis, axes_of, colours, limits, scal
 from whyformer.views.terminal.terminal_page import text
 from whyformer.views.view import Page, Panel, View
 
-TABLE = TableMark(
-    ("method", "aopc ↑", "cost"),
-    (("raw <b>", "0.12", "1"), ("greedy", "0.99", "")),
-    shades=((None, 0.4, None), (None, None, None)),
-    quiet=(1,),
-)
-CURVES = Lines(
-    np.array([0.0, 50.0, 100.0]),
-    (Line("raw", np.array([1.0, 0.4, 0.2])), Line("random", np.array([1.0, 0.8, 0.2]), quiet=True)),
-    "% taken away",
-    "probability",
-)
-
-
-def page() -> Page:
-    return Page("charts", (View("both", (Panel((TABLE,), wide=True), Panel((CURVES,), "curves"))),))
-
-
-def test_html_is_escaped_and_complete() -> None:
-    html = page().to_html()
-    assert "raw &lt;b&gt;" in html and "<b>0.12" not in html
-    assert html.count("<polyline") == 2 and "stroke-dasharray" in html
-    for words in ("% taken away", "probability", "aopc ↑", "greedy"):
-        assert words in html
-
-
-def test_terminal_shows_numbers_and_shapes() -> None:
-    shown = text(page())
-    assert "raw <b>" in shown and "0.99" in shown
-    assert "▁" in shown and "→" in shown and "% taken away" in shown
-
 
 def test_wide_tables_go_on_below() -> None:
     columns = ("method", *(f"a long heading {i}" for i in range(8)))

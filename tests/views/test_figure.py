@@ -11,25 +11,14 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 
 from tests.views import samples
-from tests.views.test_html import everything
 from tests.views.test_terminal import VIEWS
 from whyformer.results.types import Units
-from whyformer.views import side_by_side, view_of
 from whyformer.views.figure.sheet import Sheet, direction, spelled, visual_order
-from whyformer.views.view import View
-
-PICTURES = {
-    "image_side_by_side": lambda: side_by_side([samples.image(), samples.image("grad_sam")], image=samples.picture()),
-    "four_methods": lambda: side_by_side([samples.text(m) for m in ("a_method", "b", "c", "d")]),
-    "dollars": lambda: view_of(samples.text(warnings=("costs $5 or $10, x_i^2",))),
-    "long": lambda: view_of(samples.long_text(60)),
-}
-ALL = {**VIEWS, **PICTURES}
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", VIEWS)
 def test_nothing_leaves_the_paper(name: str) -> None:
-    figure = ALL[name]().plot()
+    figure = VIEWS[name]().plot()
     box, ruler = figure.bbox, FigureCanvasAgg(figure).get_renderer()  # each text would make one for itself
     for words in figure.axes[0].texts:
         extent = words.get_window_extent(ruler)
@@ -39,14 +28,9 @@ def test_nothing_leaves_the_paper(name: str) -> None:
         assert extent.y1 <= box.y1, words.get_text()
 
 
-def test_every_mark_is_drawn_on_one_page(tmp_path: Path) -> None:
-    saved = everything().save(tmp_path / "all.png")
-    assert saved.read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_same_view_same_file(tmp_path: Path, ending: str) -> None:
-    view: View = side_by_side([samples.image(), samples.image("grad_sam")], image=samples.picture())
+    view = VIEWS["image_side_by_side"]()
     first, second = (view.save(tmp_path / f"{i}.{ending}").read_bytes() for i in range(2))
     assert first == second
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,31 +14,105 @@ from rich.console import Console
 
 from tests.support.snapshots import compare
 from tests.views import samples
-from whyformer.results.types import Choice, Target, Units
-from whyformer.views import attention_map, attention_streams, heads_grid, page, side_by_side, view_of
-from whyformer.views.marks import Line, Lines, Piece, Scale, TokenRun
+from whyformer.results.types import Choice, Record, Site, Target, Units
+from whyformer.views import (
+    attention_map,
+    attention_streams,
+    heads_grid,
+    heads_over_image,
+    page,
+    relevance_map,
+    side_by_side,
+    view_of,
+)
+from whyformer.views.marks import Bar, Bars, Line, Lines, Piece, Scale, TableMark, TokenRun
 from whyformer.views.terminal.terminal_page import PageOnTerminal, text
 from whyformer.views.text_marks import characters_of, wrapped
 from whyformer.views.view import Page, Panel, View
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 DOUBTS = {"warnings": ("the text was cut.",), "checks": {"completeness_error": 0.12, "split_error": 0.0012}}
-VIEWS = {
+FRANCE = ["The", "capital", "of", "France"]
+SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
+WITH_OPTIONS = {"options": {"steps": 50, "baseline": "mask", "replace": None, "normalize": True}, "changed": ("steps",)}
+BARE = Units(samples.TOKENS, samples.text().units.special, samples.text().units.stream)
+MARKED = Units(("<s>", "ĠI", "Ġlike", "Ġun", "believable"), (True, *[False] * 4), ("text",) * 5)
+LONG_PAIRS = replace(samples.table().units, labels=("marital-status",) * 3, values=("Married-civ-spouse",) * 3)
+LARGE = np.where(np.arange(144).reshape(12, 12) == 1, 8.1234e14, 3.1e13)
+TABLE = TableMark(
+    ("method", "aopc ↑", "cost"),
+    (("raw <b>", "0.12", "1"), ("greedy", "0.99", "")),
+    shades=((None, 0.4, None), (None, None, None)),
+    quiet=(1,),
+)
+FALL = Line("transformer_attribution", np.linspace(0.99123, 0.00012341, 21))
+CURVES = Lines(
+    np.linspace(0, 100, 21), (FALL, Line("random", np.linspace(1, 0.8, 21), quiet=True)), "% taken away", "probability"
+)
+STRIPED = Bars((*(Bar(name, 9.0) for name in "abcde"), Bar("f", 0.5)), Scale(0, 1))
+
+
+def over_image() -> View:
+    site = Site("vit", "self", ("", ""), samples.attention(heads=3, queries=13, keys=13))
+    return heads_over_image(Record((site,), samples.encoder_record().logits), samples.image(), samples.picture())
+
+
+VIEWS: dict[str, Callable[[], View | Page]] = {
     "text": lambda: view_of(samples.text()),
     "text_by_word": lambda: view_of(samples.text(), by="word"),
     "text_signed": lambda: view_of(samples.text("occlusion", signed=True, **DOUBTS)),
+    "text_signed_first": lambda: view_of(samples.text("occlusion", signed=True), most=4),
     "text_side_by_side": lambda: side_by_side([samples.text(), samples.text("occlusion", signed=True)]),
+    "text_specials": lambda: view_of(samples.text("grad_sam", scores=[0.00099815, *[0.0001] * 11]), specials=True),
+    "text_answer": lambda: view_of(samples.text(prediction=SAID, default_for="text", base=0.6725, **WITH_OPTIONS)),
+    "text_other_class": lambda: view_of(samples.text(target=Target(0, "negative"), prediction=SAID)),
+    "text_unknown": lambda: view_of(samples.text(units=BARE)),
+    "text_marked": lambda: view_of(samples.text().replace(units=MARKED, scores=samples.text().scores[:5])),
+    "text_long": lambda: view_of(samples.long_text(60)),
+    "text_dollars": lambda: view_of(samples.text(warnings=("costs $5 or $10, x_i^2",))),
+    "text_page": lambda: page([samples.text(), samples.text()], "Two", lead=["Words & more"]),
+    "four_methods": lambda: side_by_side([samples.text(m) for m in ("a_method", "b", "c", "d")]),
     "image": lambda: view_of(samples.image(), image=samples.picture()),
     "image_signed": lambda: view_of(samples.image("occlusion", signed=True)),
+    "image_side_by_side": lambda: side_by_side(
+        [samples.image(), samples.image("occlusion", signed=True)], image=samples.picture()
+    ),
     "table": lambda: view_of(samples.table()),
+    "table_unsigned": lambda: view_of(samples.table(signed=False, scores=np.array([0.4, 0.2, 0.1], np.float32))),
+    "table_side_by_side": lambda: side_by_side(
+        [samples.table(units=LONG_PAIRS, method=name) for name in ("occlusion", "shap", "saliency")]
+    ),
     "attention_map": lambda: attention_map(samples.encoder_record(), labels=["[CLS]", "so", "boring", "[SEP]"]),
+    "attention_numbers": lambda: attention_map(
+        samples.encoder_record(), 0, 1, ["[CLS]", "so", "extraordinarily", "[SEP]"], values=True
+    ),
     "heads_grid": lambda: heads_grid(samples.encoder_record()),
+    "heads_grid_free": lambda: heads_grid(samples.encoder_record(), labels=list("abcd"), scale="free"),
+    "heads_over_image": over_image,
+    "relevance_map": lambda: relevance_map(samples.text(matrix=np.eye(12, dtype=np.float32) + 0.1), scale="full"),
+    "relevance_large": lambda: relevance_map(samples.text(matrix=LARGE), values=True),
     "generation": lambda: view_of(samples.generation()),
     "generation_signed": lambda: view_of(samples.generation(signed=True, method="occlusion")),
+    "generation_step": lambda: view_of(samples.generation().tokens[-1]),
+    "generation_whole": lambda: view_of(samples.generation().tokens[-1].replace(
+        scalar="log_probability", value=-3.2, target=Target(2, "In Lisbon. Ask him."))),
+    "prompt": lambda: view_of(samples.prompt([9.0, 0.2, 0.5, 0.3], FRANCE)),
+    "prompt_coloured": lambda: view_of(samples.prompt([9.0, 0.2, 0.5, 0.3], FRANCE), colour_first_token=True),
+    "prompt_spaces": lambda: view_of(samples.prompt([1.0, 0.2, 0.5, 0.3, 0.1], ["The", "Ġcapital", "Ċ", "▁of", "Ġ"])),
+    "prompt_side_by_side": lambda: side_by_side(
+        [samples.prompt([8.0, 1, 1, 0], FRANCE), samples.prompt([2.0, 1, 1, 0], FRANCE, method="attn_lrp")]
+    ),
+    "prompt_long": lambda: view_of(samples.long_prompt(strong=500)),
+    "contrast": lambda: view_of(samples.contrast(True)),
+    "contrast_side_by_side": lambda: side_by_side([samples.contrast(True), samples.contrast(False)]),
+    "contrast_image": lambda: view_of(samples.image(target=Target(2, "zebra", versus=1, versus_label="horse"))),
     "attention_streams": lambda: attention_streams(
         samples.encoder_decoder_record(), {"source": ["a", "b", "c", "d", "e"], "target": ["x", "y", "z"]}
     ),
-}
+    "charts": lambda: View("both", (Panel((TABLE,), wide=True), Panel((CURVES,), "one"), Panel((CURVES,), "two")),
+                           columns=2),
+    "striped_bars": lambda: View("", (Panel((STRIPED,)),), caption="Words."),
+}  # fmt: skip
 
 
 def drawn(view: View | Page, width: int = 80) -> str:
@@ -57,77 +131,12 @@ def test_as_stored_within_any_width_and_in_colour(name: str) -> None:
     assert "\x1b[" in buffer.getvalue()
 
 
-def test_special_tokens_have_no_bar_but_a_line_with_what_they_hold() -> None:
-    scores = [0.00099815, *[0.0001] * (len(samples.TOKENS) - 1)]
-    lines = drawn(view_of(samples.text("grad_sam", scores=scores)))
-    assert "1. i " in lines and "[CLS] 0" not in lines
-    held = (0.00099815 + 0.0001) / (0.00099815 + 0.0011)
-    told = f"[CLS] and [SEP], added by the tokenizer, hold {100 * held:.1f} % of all scores (0.001098) and have no bar."
-    assert told in " ".join(lines.split())
-    listed = drawn(view_of(samples.text("grad_sam", scores=scores), specials=True))
-    assert "1. [CLS] " in listed and "0.000998" in listed and "no bar" not in listed
-
-
 @pytest.mark.parametrize(("width", "note"), [(44, "typical"), (200, "typical: not tried out")])
 def test_a_note_leaves_room_for_the_bars(width: int, note: str) -> None:
     how = {"scores": np.array([0.5, 0.0, -0.2], np.float32), "options": {"replace": "mean"}, "base": 0.1}
     lines = drawn(view_of(samples.table().replace(signed=True, **how)), width)
     assert lines.count("│█") == 1 and lines.count("▓│") == 1
     assert lines.count(f" {note}") == lines.count(" typical") == 1
-
-
-def test_blocks_stand_under_the_words_they_belong_to() -> None:
-    run = drawn(view_of(samples.text())).split("\n\n")[1].splitlines()
-    words, blocks = run[0], run[1].ljust(len(run[0]))
-    assert words == samples.TEXT
-    strongest = [w for w, b in zip(words, blocks, strict=True) if b == "█"]
-    assert "".join(strongest) == "not"
-
-
-def test_the_caption_speaks_of_what_is_drawn() -> None:
-    words = drawn(view_of(samples.text("occlusion", signed=True)))
-    assert "A block above a word (a bar to the right) raises" in words.replace("\n", " ")
-    for view in (view_of(samples.table()), side_by_side([samples.table(), samples.table(method="shap")])):
-        words = drawn(view)
-        assert "A bar to the right raises the explained value, one to the left lowers it." in words.replace("\n", " ")
-        assert "above" not in words and "Blocks" not in words
-    bare = samples.table(signed=False, scores=np.array([0.4, 0.2, 0.1], np.float32))
-    assert "The longer the bar, the higher the score." in drawn(view_of(bare))
-
-
-def test_both_ends_of_curves_are_shown() -> None:
-    names = ("transformer_attribution", "raw_attention")
-    lines = tuple(Line(name, np.linspace(0.99123, 0.00012341, 21)) for name in names)
-    panel = Panel((Lines(np.linspace(0, 100, 21), lines, "% of the parts", "probability"),), "Taken away")
-    shown = drawn(View("Curves", (panel, panel), columns=2))
-    assert shown.count("0.9912 → 0.0001234") == 4
-
-
-def test_columns_stand_with_their_values() -> None:
-    units = replace(samples.table().units, labels=("marital-status",) * 3, values=("Married-civ-spouse",) * 3)
-    beside = side_by_side([samples.table(units=units, method=name) for name in ("occlusion", "shap", "saliency")])
-    assert beside.columns == 2
-    _, rows = drawn(beside).split("\n", 1)  # below the title
-    assert rows.count("marital-status = Married-civ-spouse") == 9
-    assert 'class="wf-pair"' in beside.to_html()
-
-
-def test_scores_with_a_sign_are_listed_by_their_size() -> None:
-    lines = drawn(view_of(samples.text("occlusion", signed=True), most=4))
-    assert [line.split()[1:3] for line in lines.splitlines() if re.match(r" *\d\. ", line)] == [
-        ["not", "-0.300"], ["##believable", "-0.200"], ["un", "0.150"], ["like", "0.120"],
-    ]  # fmt: skip
-    assert "… 6 more" in lines
-
-
-def test_the_answer_comes_first_and_how_it_was_found_last() -> None:
-    said = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
-    lines = drawn(view_of(samples.text(prediction=said, default_for="text"))).splitlines()
-    assert lines[1].split(maxsplit=1) == ["prediction", "positive (96.9 %), next negative (3.1 %)"]
-    first_bar = next(i for i, line in enumerate(lines) if line.startswith(" 1. not"))
-    method = next(i for i, line in enumerate(lines) if line.startswith("method: generic_attention, the default for"))
-    doubt = next(i for i, line in enumerate(lines) if line.startswith("doubt: not tested."))
-    assert 1 < first_bar < method < doubt and "1 forward + 1 backward, 12 ms" in " ".join(lines[method:doubt])
 
 
 ODD_TEXTS = {
@@ -158,22 +167,6 @@ def test_lines_break_at_spaces() -> None:
         "three",
         "four",
     ]
-
-
-def test_tokens_stand_in_where_the_string_is_not_known() -> None:
-    units = samples.text().units
-    bare = Units(units.labels, units.special, units.stream)
-    joined = drawn(view_of(samples.text().replace(units=bare)))
-    assert "unbelievable" in joined.replace("##", "")
-    marked = Units(("<s>", "ĠI", "Ġlike", "Ġun", "believable"), (True, *[False] * 4), ("text",) * 5)
-    few = samples.text().replace(units=marked, scores=samples.text().scores[:5])
-    assert "I like unbelievable" in drawn(view_of(few))
-
-
-def test_a_page_says_its_caption_once() -> None:
-    both = drawn(page([samples.text(), samples.text()], "Two"))
-    assert both.count("the higher the score") == 1
-    assert both.startswith("Two\n")
 
 
 def test_show_prints(capsys: pytest.CaptureFixture[str]) -> None:
