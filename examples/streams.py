@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import whyformer as wf
 from whyformer.views import side_by_side, view_of
-from whyformer.views.several import boxes_view, steps_view
+from whyformer.views.several import steps_view
 
 WORDS = (
     "[PAD] [EOS] [UNK] [MASK] what colour is the ball on left a red and blue box le ballon rouge est à gauche".split()
@@ -74,7 +74,7 @@ def boxes() -> Any:
         "visual_pos": np.array(corners, np.float32),
     }
     explanation = wf.explain(model, (regions, "what colour is the ball on the left"), processor=tokenizer())
-    return replace(boxes_view(explanation, scene(), most=8), title=f"LXMERT, {NOTE}")
+    return replace(explanation.view(scene(), most=8), title=f"LXMERT, {NOTE}")
 
 
 def clip() -> Any:

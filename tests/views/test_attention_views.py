@@ -15,6 +15,7 @@ from tests.methods.properties import close, explained, model_of
 from tests.models import CASES
 from tests.references.blocks import blocks_of
 from tests.views import samples
+from tests.views.test_terminal import VIEWS
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.methods.value_contributions import weighed
 from whyformer.results.types import Record, Site, Units
@@ -23,7 +24,7 @@ from whyformer.views.head_views import level_maps, norms_scatter, token_types, w
 from whyformer.views.header import short
 from whyformer.views.marks import Matrix
 from whyformer.views.terminal.terminal_page import text
-from whyformer.views.view import Page, View
+from whyformer.views.view import View
 
 
 def matrices(view: View) -> list[Matrix]:
@@ -117,19 +118,12 @@ def test_more_positions_than_cells_keep_their_largest_weight_and_say_so() -> Non
     assert "share" not in heads_grid(samples.encoder_record()).caption
 
 
-def test_numbers_are_written_into_cells_of_every_backend(tmp_path: Path) -> None:
-    record = samples.encoder_record()
-    names = ["[CLS]", "so", "extraordinarily", "[SEP]"]
-    view = attention_map(record, 0, 1, names, values=True)
-    weights = record.sites[0].attention_BHQK[0, 1].numpy()
-    shown, html, drawn = text(Page("", (view,))), view.to_html(), [t.get_text() for t in view.plot().axes[0].texts]
+def test_numbers_are_written_into_cells_of_every_backend() -> None:
+    view, weights = VIEWS["attention_numbers"](), samples.encoder_record().sites[0].attention_BHQK[0, 1].numpy()
+    html, drawn = view.to_html(), [t.get_text() for t in view.plot().axes[0].texts]
     for weight in map(short, weights.ravel().tolist()):
-        assert weight in shown and f">{weight}</text>" in html and weight in drawn
-    assert "extraordinarily" in html and "extraordinarily" in drawn and "extraordinaril" in shown
-    lines = [line for line in shown.splitlines() if short(float(weights[2, 0])) in line and "extraordinaril" in line]
-    assert len(lines) == 1 and "2" in lines[0].split()  # a number in place of a column's name that has no room
-    assert "a number is the share" in view.caption
-    assert not any(m.numbers for m in matrices(attention_map(record)))
+        assert weight in text(view._page()) and f">{weight}</text>" in html and weight in drawn
+    assert "extraordinarily" in html and "extraordinarily" in drawn
 
 
 def test_numbers_are_drawn_however_many_maps_there_are() -> None:
@@ -155,12 +149,7 @@ def test_scales_are_free_shared_full_or_named() -> None:
 
     assert highs("shared") == [0.8, 0.8] and highs("full") == [1, 1] and highs("free") == [0.2, 0.8]
     assert highs((0.1, 0.5)) == [0.5, 0.5]
-    free = heads_grid(record, scale="free")
-    assert free.legend is None and "its own scale" in free.caption
-    assert [p.title for p in free.panels] == ["0.0, 0 to 0.2", "0.1, 0 to 0.8"]
-    shown = text(Page("", (attention_map(record, head=1, scale="full"),)))
-    assert "0 … 1  attention" in shown  # the terminal has a legend, too
-    assert "0 … 0.8  attention" in text(Page("", (attention_map(record, head=1),)))
+    assert heads_grid(record, scale="free").legend is None
     assert relevance_map(samples.text(matrix=np.full((12, 12), 0.25)), scale=(0, 2.0), values=True).legend.high == 2  # type: ignore[union-attr]
     for bad in ("wide", (1, 0), (0, float("inf")), (0,), 3):
         with pytest.raises(BadInput, match="scale"):
@@ -169,22 +158,12 @@ def test_scales_are_free_shared_full_or_named() -> None:
 
 def test_very_large_numbers_share_their_power_of_ten() -> None:
     """Norms multiplied through many layers reach 8e14."""
-    cells = np.full((12, 12), 3.1e13)
-    cells[0, 1] = 8.1234e14
-    view = relevance_map(samples.text(matrix=cells), values=True)
-    assert "Numbers in the cells are times 1e14." in view.caption
-    shown, html = text(Page("", (view,))), samples.still(view.to_html())
-    assert "8.12" in shown and "0.31" in shown and ">8.12</text>" in html and ": 8.12e14</title>" in html
+    view = VIEWS["relevance_large"]()
+    html = samples.still(view.to_html())
+    assert ">8.12</text>" in html and ": 8.12e14</title>" in html
     assert ">8.12e14</span>" in html and "e+" not in html.split("</style>")[1]  # the legend
     drawn = [t.get_text() for t in view.plot().axes[0].texts]
     assert drawn.count("8.12") == 1 and drawn.count("0.31") == 143
-
-
-def test_a_grid_with_labels_is_large() -> None:
-    view = heads_grid(samples.encoder_record(), labels=list("abcd"))
-    assert all(not m.small and m.column_labels == ("a", "b", "c", "d") for m in matrices(view))
-    assert view.columns == 2
-    assert "more columns" not in text(Page("", (view,)))
 
 
 def test_layers_with_fewer_heads_leave_room() -> None:
@@ -204,23 +183,11 @@ def test_windows_count_as_one_input_each() -> None:
 def test_encoder_decoder_and_cross_maps() -> None:
     record = samples.encoder_decoder_record()
     view = attention_streams(record, {"source": list("abcde"), "target": list("xyz")}, layer=0, head=1)
-    assert [p.title for p in view.panels] == [
-        "encoder self-attention (2 sites)",
-        "decoder self-attention (2 sites)",
-        "cross-attention (2 sites)",
-    ]
-    encoder, decoder, cross = matrices(view)
-    np.testing.assert_array_equal(encoder.values, record.sites[0].attention_BHQK[0, 1].numpy())
-    np.testing.assert_array_equal(decoder.values, record.sites[2].attention_BHQK[0, 1].numpy())
-    np.testing.assert_array_equal(cross.values, record.sites[3].attention_BHQK[0, 1].numpy())
-    assert cross.row_labels == ("x", "y", "z")
-    assert cross.column_labels == ("a", "b", "c", "d", "e")
-    assert encoder.scale == cross.scale == view.legend
-
-
-def test_streams_that_are_known_give_the_names() -> None:
-    view = attention_streams(STREAMS)
-    assert [p.title for p in view.panels] == ["text self-attention", "text looks at image"]
+    for shown, site in zip(matrices(view), (0, 2, 3), strict=True):  # encoder, decoder, cross
+        np.testing.assert_array_equal(shown.values, record.sites[site].attention_BHQK[0, 1].numpy())
+        assert shown.scale == view.legend
+    assert (shown.row_labels, shown.column_labels) == (tuple("xyz"), tuple("abcde"))
+    assert [p.title for p in attention_streams(STREAMS).panels] == ["text self-attention", "text looks at image"]
 
 
 def test_heads_over_image() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from html import unescape
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from whyformer.views.header import (
     check_words,
     cost,
     decimals,
-    details,
-    doubts,
     ends,
     explained,
     fixed,
@@ -29,9 +26,7 @@ from whyformer.views.header import (
     options,
 )  # fmt: skip
 from whyformer.views.marks import Scale
-from whyformer.views.terminal.terminal_page import text
 from whyformer.views.text_marks import folded_units, folded_words
-from whyformer.views.view import Page
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
 PARIS = Target(7, " Paris")
@@ -93,7 +88,7 @@ def test_the_answer_has_what_the_model_knows_of_it(task: str) -> None:
 
 @pytest.mark.parametrize("target", [Target(0, "negative"), Target(1, "positive"), Target(0, "negative", 1, "positive")])
 def test_what_is_not_the_prediction_is_asked_for_in_the_title(target: Target) -> None:
-    """In terminal, page and figure, before any score is read; also where methods stand side by side."""
+    """Before any score is read; also where methods stand side by side."""
     explanation = samples.text(target=target, prediction=SAID)
     question = {None: "Why 'negative'? · ", 1: "Why 'negative' rather than 'positive'? · "}[target.versus]
     asked = question if target.index == 0 else ""
@@ -101,11 +96,6 @@ def test_what_is_not_the_prediction_is_asked_for_in_the_title(target: Target) ->
         assert view.title == asked + view_of(explanation.replace(target=SAID)).title
         others = target.index == 0 and target.versus is None
         assert view.facts[0].value.endswith("; explained is negative") == others
-    if asked:
-        drawn = [t.get_text() for t in view_of(explanation).plot().axes[0].texts]
-        page = view_of(explanation)
-        for words in (text(Page("", (page,))), unescape(page.to_html()), " ".join(drawn)):
-            assert asked[:-3] in words
 
 
 def test_the_ends_of_a_scale_are_numbers_as_bars_have_them() -> None:
@@ -138,12 +128,6 @@ def test_the_default_is_named() -> None:
     assert method_words("of_a_plugin", "sound") == "of_a_plugin, the default for such models"
 
 
-def test_what_was_not_tested_says_so_and_what_is_doubtful_says_that() -> None:
-    assert details(samples.text())[-1].name == "doubt" and "not tested" in details(samples.text())[-1].value
-    warned = samples.text(warnings=("the text was cut.",))
-    assert all(fact.name != "doubt" for fact in details(warned)) and doubts(warned) == ("the text was cut.",)
-
-
 def test_an_error_is_told_with_what_it_means_and_its_figures() -> None:
     words = check_words("conservation error", "3.101", "98.1 %")
     assert "98.1 % of it is missing (conservation error 3.101)" in words and "not how much each one counts" in words
@@ -157,9 +141,7 @@ def test_folded_units_are_what_has_no_bar() -> None:
         "[CLS] and [SEP], added by the tokenizer, hold 58.5 % of all scores (1.29) and have no bar."
     )
     assert folded_words(samples.image()).startswith("[CLS], added by the model, holds ")
-    only = text.replace(scores=np.ones(12, np.float32), units=text.units.__class__(**{
-        **{name: getattr(text.units, name) for name in ("labels", "stream")}, "special": (True,) * 12
-    }))  # fmt: skip
+    only = text.replace(scores=np.ones(12, np.float32), units=replace(text.units, special=(True,) * 12))
     assert folded_units(only) == [] and folded_words(only) == ""  # nothing else is there to be listed
 
 

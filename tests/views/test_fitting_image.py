@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from whyformer.results.types import Record, Site, Target
 from whyformer.views import heads_over_image, side_by_side, view_of
 from whyformer.views.header import facts
 from whyformer.views.image_marks import framed, frames_of, gradient_space, to_pixels
-from whyformer.views.marks import Frame, Heat, Picture
+from whyformer.views.marks import Frame
 
 ORIENTATION = 0x0112  # of EXIF
 
@@ -103,12 +102,6 @@ def test_broken_exif_data_is_passed_over() -> None:
     np.testing.assert_array_equal(to_pixels(image), samples.picture())
 
 
-@pytest.mark.parametrize("ending", ["html", "png", "json", "npz", "svg"])
-def test_a_folder_that_is_not_there(tmp_path: Path, ending: str) -> None:
-    with pytest.raises(BadInput, match=r"there is no folder '.*nowhere'\. Make it first"):
-        (view_of(samples.text()) if ending == "svg" else samples.text()).save(tmp_path / "nowhere" / f"x.{ending}")
-
-
 def test_an_explanation_of_an_image_comes_with_it(tmp_path: Path) -> None:
     wide = Image.fromarray(np.kron(np.eye(2, 6, dtype=np.uint8)[..., None] * 200, np.ones((32, 32, 3), np.uint8)))
     crop, squeeze = folders.image_processor(), folders.image_processor()
@@ -181,15 +174,6 @@ def test_everything_else_has_no_frame() -> None:
     assert frames_of(found()[0].replace(target=Target(1, position=99))) == ()
 
 
-def test_every_map_has_the_frame_and_so_does_the_input() -> None:
-    image = np.zeros((16, 40, 3), np.uint8)
-    view = view_of(found()[0], image=image)
-    marks = [m for p in view.panels for m in p.marks if isinstance(m, (Heat, Picture))]
-    assert len(marks) == 3 and all(len(m.frames) == 1 for m in marks)
-    beside = side_by_side(found()[:1] * 2, image=image)
-    assert all(m.frames for p in beside.panels for m in p.marks if isinstance(m, Heat))
-
-
 def test_html_draws_the_box_and_its_name() -> None:
     html = found()[0].to_html(image=np.zeros((16, 40, 3), np.uint8))
     (frame,) = frames_of(found()[0])
@@ -204,13 +188,10 @@ def test_html_draws_the_box_and_its_name() -> None:
     assert len(drawn) == 3
 
 
-def test_png_and_svg_show_it(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.image import imread
+def test_figures_show_it() -> None:
     from matplotlib.patches import Rectangle
 
     one = found()[0]
-    bare = one.replace(units=replace(one.units, boxes=None))
     figure = view_of(one).plot()
     empty = [p for p in figure.axes[0].patches if isinstance(p, Rectangle) and p.get_facecolor()[3] == 0]
     white = [p for p in empty if p.get_edgecolor()[:3] == (1, 1, 1)]
@@ -218,19 +199,10 @@ def test_png_and_svg_show_it(tmp_path: Path) -> None:
     (frame,) = frames_of(one)
     maps = [image.get_extent() for image in figure.axes[0].images][: len(white)]
     for rectangle, (x, right, bottom, y) in zip(white, maps, strict=True):
-        shares = [
-            (rectangle.get_x() - x) / (right - x),
-            (rectangle.get_y() - y) / (bottom - y),
-            (rectangle.get_x() + rectangle.get_width() - x) / (right - x),
-            (rectangle.get_y() + rectangle.get_height() - y) / (bottom - y),
-        ]
+        corners = np.array(rectangle.get_bbox()).ravel()
+        shares = (corners - [x, y, x, y]) / [right - x, bottom - y, right - x, bottom - y]
         np.testing.assert_allclose(shares, frame.box, atol=1e-6)
-    names = [t.get_text() for t in figure.axes[0].texts]
-    assert names.count("<dog>") == 2
-    one.save(tmp_path / "with.png")
-    bare.save(tmp_path / "without.png")
-    assert not np.array_equal(imread(tmp_path / "with.png"), imread(tmp_path / "without.png"))
-    assert one.save(tmp_path / "with.svg").stat().st_size > 0
+    assert [t.get_text() for t in figure.axes[0].texts].count("<dog>") == 2
 
 
 def test_a_terminal_paints_it_into_the_picture() -> None:

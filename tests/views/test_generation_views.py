@@ -11,11 +11,11 @@ import pytest
 
 from tests.views import samples
 from tests.views.test_html import Balanced
-from tests.views.test_terminal import drawn
-from whyformer.results.types import Explanation, Generation, Target, Units
-from whyformer.views import generation_view, side_by_side, view_of
+from tests.views.test_terminal import VIEWS, drawn
+from whyformer.results.types import Generation, Target, Units
+from whyformer.views import generation_view, view_of
 from whyformer.views.generation import texts_of
-from whyformer.views.marks import Bars, Dialogue, Matrix, Reading
+from whyformer.views.marks import Dialogue, Matrix, Reading
 from whyformer.views.reading import groups_of
 from whyformer.views.scales import first_token
 from whyformer.views.view import View
@@ -24,22 +24,6 @@ from whyformer.views.view import View
 def dialogue(view: View) -> Dialogue:
     (mark,) = [m for p in view.panels for m in p.marks if isinstance(m, Dialogue)]
     return mark
-
-
-def prompt(scores: list[float], labels: list[str], **changes: object) -> Explanation:
-    """The next token of a language model, after a plain prompt."""
-    text, spans = " ".join(labels), []
-    for label in labels:
-        start = spans[-1][1] + 1 if spans else 0
-        spans.append((start, start + len(label)))
-    units = Units(tuple(labels), (False,) * len(labels), ("text",) * len(labels), word=tuple(range(len(labels))),
-                  spans=tuple(spans), text=text)  # fmt: skip
-    values = np.asarray(scores, np.float32)
-    share = float(abs(values[0]) / np.abs(values).sum())
-    made = samples.text(checks={"first_token_share": share}, readout="last position", model="GPT2LMHeadModel")
-    return made.replace(
-        scores=values, units=units, target=Target(3, " Paris"), prediction=Target(3, " Paris"), **changes
-    )
 
 
 def test_each_token_has_the_shares_of_its_words() -> None:
@@ -63,16 +47,6 @@ def test_a_sentence_is_the_mean_of_its_tokens() -> None:
     mean, _ = mark.over(0, 3)
     np.testing.assert_allclose(mean[5:12], mark.shares[:3, 5:12].mean(0), rtol=1e-6)
     assert {name for name, _ in mark.sources(0, 3, 3)} == {"Tom", "moved", "to"}
-    shown = drawn(view_of(samples.generation()))
-    assert re.search(r"^In Lisbon\. +← Tom 22 %, moved 21 %, to 20 %", shown, re.MULTILINE)
-
-
-def test_the_words_come_first_and_the_vocabulary_last() -> None:
-    shown = drawn(view_of(samples.generation()))
-    places = [shown.index(words) for words in ("Where is Tom?", "In Lisbon. Ask him.", "← Tom", "method: ")]
-    assert places == sorted(places)
-    page = view_of(samples.generation()).to_html().split("</style>")[1]
-    assert page.index("wf-said") < page.index("wf-facts") < page.index("</section>")
 
 
 def test_the_page_holds_what_its_script_draws() -> None:
@@ -139,22 +113,8 @@ def test_words_do_not_go_on_after_a_line_break_or_in_another_voice() -> None:
 # The first token
 
 
-def test_the_first_token_is_not_on_the_scale() -> None:
-    explanation = prompt([9.0, 0.2, 0.5, 0.3], ["The", "capital", "of", "France"])
-    view = view_of(explanation)
-    run = view.panels[0].marks[0]
-    assert run.scale.high == pytest.approx(0.5)
-    assert [piece.aside for piece in run.pieces if piece.score is not None] == [True, False, False, False]
-    assert "Hatched, not coloured: 'The'." in view.caption
-    mark = view.panels[-1].marks[0]
-    assert [bar.label for bar in mark.bars] == ["of", "France", "capital"]
-    assert mark.folded.startswith("'The', the first token, where language models often park attention, holds 90.0 %")
-    assert mark.scale.high == pytest.approx(0.5)
-
-
 def test_the_first_token_is_hatched_by_every_backend() -> None:
-    view = view_of(prompt([9.0, 0.2, 0.5, 0.3], ["The", "capital", "of", "France"]))
-    assert "\n╱╱╱ " in drawn(view)
+    view = VIEWS["prompt"]()  # its terminal is stored
     assert re.search(r'<span class="wf-token wf-aside" title="[^"]+">The</span>', view.to_html())
     assert any(
         patch.get_hatch() == "////" and patch.get_facecolor()[:3] == (1, 1, 1) for patch in view.plot().axes[0].patches
@@ -162,58 +122,31 @@ def test_the_first_token_is_hatched_by_every_backend() -> None:
 
 
 def test_the_first_token_can_be_coloured() -> None:
-    explanation = prompt([9.0, 0.2, 0.5, 0.3], ["The", "capital", "of", "France"])
-    view = view_of(explanation, colour_first_token=True)
-    run = view.panels[0].marks[0]
-    assert run.scale.high == pytest.approx(9.0) and not any(p.aside for p in run.pieces)
-    assert "The first token took 90.0 % of all scores." in view.caption and "hatched" not in view.caption
+    highs = [VIEWS[name]().panels[0].marks[0].scale.high for name in ("prompt", "prompt_coloured")]
+    assert highs == pytest.approx([0.5, 9.0])
     whole = dialogue(generation_view(samples.generation(), colour_first_token=True))
     assert not whole.aside.any() and dialogue(view_of(samples.generation())).aside[:, 0].all()
 
 
 def test_no_other_model_has_a_first_token_apart() -> None:
     assert first_token(samples.text()) is None
-    sentence = prompt([9.0, 1.0], ["The", "cat"])
+    sentence = samples.prompt([9.0, 1.0], ["The", "cat"])
     sentence = sentence.replace(units=replace(sentence.units, labels=("The cat sat.", "It ran.")))
     assert first_token(sentence) is None, "a sentence is more than its first token"
-    chosen = prompt([9.0, 1.0], ["The", "cat"])
+    chosen = samples.prompt([9.0, 1.0], ["The", "cat"])
     chosen = chosen.replace(units=replace(chosen.units, spans=((4, 7), (0, 3)), labels=("cat", "The")))
     assert first_token(chosen) is None, "a range that someone chose"
-    alone = prompt([9.0], ["The"])
+    alone = samples.prompt([9.0], ["The"])
     assert first_token(alone) is None, "there is nothing else"
-
-
-def test_several_methods_say_what_the_first_token_took() -> None:
-    labels = ["The", "capital", "of"]
-    view = side_by_side([prompt([8.0, 1.0, 1.0], labels), prompt([2.0, 1.0, 1.0], labels, method="attn_lrp")])
-    lists = [mark for panel in view.panels for mark in panel.marks if isinstance(mark, Bars)]
-    assert "holds 80.0 %" in lists[0].folded and "holds 50.0 %" in lists[1].folded
-
-
-def test_lists_name_tokens_as_they_are_read() -> None:
-    raw = prompt([1.0, 0.2, 0.5, 0.3, 0.1], ["The", "Ġcapital", "Ċ", "▁of", "Ġ"])
-    ranked = view_of(raw).panels[-1].marks[0]
-    assert [b.label for b in ranked.bars] == ["⏎", "of", "capital", "␣"]
-    assert raw.ranked()[-1][0] == "Ġ", "the result keeps what the tokenizer says"
 
 
 # Long prompts
 
 
-def long_prompt(strong: int) -> Explanation:
-    scores = np.full(1000, 0.01)
-    scores[0], scores[strong] = 20.0, 1.0
-    return prompt(scores.tolist(), [f"word{i}" for i in range(1000)])
-
-
 def test_the_middle_of_a_long_prompt_is_folded_but_for_what_counts() -> None:
-    view = view_of(long_prompt(strong=500))
+    view = VIEWS["prompt_long"]()
     (reading,) = [m for p in view.panels for m in p.marks if isinstance(m, Reading)]
     assert len(reading.scored()) == 1000, "nothing is lost"
-    shown = drawn(view)
-    assert "word500" in shown and "word499" in shown and "word3 " in shown and "word999" in shown
-    assert "word300" not in shown and re.search(r"… \d{3} words, not shown", shown)
-    assert len(shown.splitlines()) < 80
     page = view.to_html()
     folds = re.findall(r'<details class="wf-fold">.*?</details>', page, re.DOTALL)
     assert any("word300" in fold for fold in folds) and not any("word500<" in fold for fold in folds)
@@ -221,7 +154,7 @@ def test_the_middle_of_a_long_prompt_is_folded_but_for_what_counts() -> None:
 
 
 def test_a_long_answer_and_prompt_stay_short_on_a_page() -> None:
-    base = long_prompt(strong=700)
+    base = samples.long_prompt(strong=700)
     tokens = []
     for step in range(40):
         units = base.units
@@ -239,65 +172,10 @@ def test_a_long_answer_and_prompt_stay_short_on_a_page() -> None:
 
 
 def test_voices_have_names_and_templates_are_quiet() -> None:
-    explanation = samples.generation().tokens[-1]
-    view = view_of(explanation)
-    (reading,) = [m for p in view.panels for m in p.marks if isinstance(m, Reading)]
-    assert [(part.heading, part.quiet) for part in reading.parts] == [
-        ("template", True), ("system", False), ("template", True), ("user", False), ("template", True),
-        ("the answer so far", False),
-    ]  # fmt: skip
-    assert view.title == "Tom moved to Lisbon. Where is Tom?"
-    ranked = view.panels[-1].marks[0]
-    assert "What the chat template put in holds" in ranked.folded
-    page = view.to_html()
+    page = VIEWS["generation_step"]().to_html()
     quiet = re.findall(r'<div class="wf-quiet"[^>]*>(.*?)</div>', page)
     assert len(quiet) == 3 and not any("background" in part for part in quiet)
     assert re.findall(r'<h4 class="wf-voice">(.*?)</h4>', page) == ["system", "user", "the answer so far"]
-
-
-def test_an_answer_as_a_whole() -> None:
-    explanation = (
-        samples.generation()
-        .tokens[-1]
-        .replace(scalar="log_probability", value=-3.2, target=Target(2, "In Lisbon. Ask him."))
-    )
-    shown = drawn(view_of(explanation))
-    assert re.search(r"^answer +In Lisbon\. Ask him\. \(4\.1 % likely as a whole\)$", shown, re.MULTILINE)
-    assert "log-probability of this answer = -3.2" in " ".join(shown.split()) and "not the prediction" not in shown
-    assert "read from" not in shown
-
-
-# Why one rather than another
-
-
-def contrast(signed: bool) -> Explanation:
-    scores = [0.1, 0.6, -0.4 if signed else 0.4, 0.2]
-    made = prompt(scores, ["The", "capital", "of", "France"], signed=signed)
-    return made.replace(target=Target(3, " Paris", versus=4, versus_label=" London"), method="occlusion")
-
-
-def test_a_contrast_asks_its_question_first() -> None:
-    for view in (view_of(contrast(True)), view_of(contrast(False)), side_by_side([contrast(True), contrast(False)])):
-        assert view.title == "Why 'Paris' rather than 'London'? · The capital of France"
-    assert view_of(samples.image(target=Target(2, "zebra", versus=1, versus_label="horse"))).title == (
-        "Why 'zebra' rather than 'horse'? · image, 3 × 4 patches"
-    )
-
-
-def test_a_contrast_with_a_sign_has_two_sides() -> None:
-    view = view_of(contrast(True))
-    sides = {p.title: p.marks[0] for p in view.panels if p.title.startswith("for ")}
-    assert list(sides) == ["for 'Paris'", "for 'London'"]
-    paris, london = sides.values()
-    assert london.ranked
-    assert [b.label for b in paris.bars] == ["capital", "France"] and [b.label for b in london.bars] == ["of"]
-    assert "What raises it speaks for 'Paris', what lowers it for 'London'." in view.caption
-
-
-def test_without_a_sign_a_contrast_takes_no_side() -> None:
-    view = view_of(contrast(False))
-    assert "says what counted between 'Paris' and 'London', not for which of them" in view.caption
-    assert [p.title for p in view.panels][-1] == "highest scores"
 
 
 def test_errors_of_all_tokens_are_told_in_one_line() -> None:

@@ -14,13 +14,12 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.support import folders
 from tests.views.results import head_roles
-from tests.views.results import pruning_curve as pruning
 from whyformer.cli.main import app
 from whyformer.heads import circuits, direct_logit, head_importance, induction, layer_profile, pruning_curve, roles
 from whyformer.views.head_views import head_map, head_scale
 
 
-def test_every_result_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_result_can_be_drawn(tmp_path: Path) -> None:
     bert, inputs = model_of("bert"), CASES["bert"].inputs()
     gpt2, tokens = model_of("gpt2"), CASES["gpt2"].inputs()
     importance = head_importance(bert, inputs)
@@ -38,16 +37,11 @@ def test_every_result_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture
     }
     for name, result in results.items():
         assert result.plot().axes
-        assert result.save(tmp_path / f"{name}.png").stat().st_size > 5_000
-        again = wf.load(result.save(tmp_path / f"{name}.npz"))
-        assert again.to_html() == result.to_html()
-    assert importance.save(tmp_path / "heads.svg").read_text().startswith("<?xml")
+        assert wf.load(result.save(tmp_path / f"{name}.npz")).to_html() == result.to_html()
     (mark,) = curve.view(beside=[chance]).panels[0].marks
     assert [line.name for line in mark.lines] == [curve.name, chance.name]
     np.testing.assert_array_equal(mark.lines[1].values, chance.values)
     np.testing.assert_allclose(mark.lines[0].x, 100 * curve.kept / curve.heads)
-    results["roles"].show()
-    assert "positional" in capsys.readouterr().out
 
 
 def test_heat_maps_say_what_they_hold() -> None:
@@ -77,13 +71,6 @@ def test_roles_are_points_by_kind() -> None:
     assert len(table.rows) == len(rows)
 
 
-def test_a_pruning_curve_lists_its_points() -> None:
-    curve = pruning()
-    table = curve.view().panels[1].marks[0]
-    assert table.rows[0][0] == "11 of 11" and table.rows[-1][0] == "0 of 11"
-    assert f"{curve.low[3]:.3f} – {curve.high[3]:.3f}" == table.rows[3][2]
-
-
 # whyformer heads
 
 
@@ -101,12 +88,6 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders.bert().save_pretrained(folder)
     folders.tokenizer(folder).save_pretrained(folder)
     return folder
-
-
-def test_help_has_examples() -> None:
-    shown = run("--help").stdout
-    assert "whyformer heads --what layers" in shown
-    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_by_default_the_shipped_model_and_its_sentences() -> None:

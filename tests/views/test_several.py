@@ -26,7 +26,7 @@ from whyformer.views.image_marks import boxes_drawn
 from whyformer.views.marks import Bars, Matrix, Picture
 from whyformer.views.report_view import _drawn
 from whyformer.views.scales import scale_of
-from whyformer.views.several import MOST, boxes_view, steps_view
+from whyformer.views.several import MOST, steps_view
 from whyformer.views.terminal.terminal_page import text
 from whyformer.views.view import TableRows
 
@@ -44,8 +44,6 @@ def rows(count: int = 30) -> Explanations:
 
 
 def test_what_explain_returns_is_a_list_or_dict_that_is_drawn() -> None:
-    from tests.models import CASES
-
     case = CASES["bert"]
     model, inputs = case.build("sdpa"), case.inputs()
     several = wf.explain(model, inputs)
@@ -206,31 +204,19 @@ def test_boxes_are_coloured_by_their_score_and_the_strongest_is_on_top() -> None
     assert np.abs(drawn[36, 45].astype(int) - 255).sum() < np.abs(drawn[0, 0].astype(int) - 255).sum()
 
 
-def test_a_picture_is_drawn_wherever_it_is_given() -> None:
+def test_a_picture_is_drawn_wherever_it_is_given(tmp_path: Path) -> None:
     """Under boxes as well as under patches; where nothing could be drawn over it, it is refused."""
     explanation = of_boxes()
     image = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
     for view in (view_of(explanation, image=image), side_by_side([explanation], image=image)):
         pictures = [m.image for panel in view.panels for m in panel.marks if isinstance(m, Picture)]
         assert any(p.shape == image.shape and (p != image).any() for p in pictures), "boxes over the picture"
+        assert "box 3" in view.to_html()
+    again = wf.load(explanation.save(tmp_path / "lxmert.json"))
+    assert again.units == explanation.units and again.matrix["text", "image"].shape == (10, 6)
     plain = Explanation(np.ones(1), Units(("a",), (False,), ("text",)), Target(0), "logit", 1.0, Target(0), "random")
     with pytest.raises(BadInput, match="leave it out"):
         view_of(plain, image=image)
-
-
-def test_question_and_boxes(tmp_path: Path) -> None:
-    explanation = of_boxes()
-    image = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
-    view = boxes_view(explanation, image)
-    html = view.to_html()
-    assert "boxes (image)" in html and "box 3" in html
-    assert view.save(tmp_path / "boxes.html").stat().st_size > 1000
-    again = wf.load(explanation.save(tmp_path / "lxmert.json"))
-    assert again.units == explanation.units
-    assert again.matrix["text", "image"].shape == (10, 6)
-    plain = Explanation(np.ones(1), Units(("a",), (False,), ("text",)), Target(0), "logit", 1.0, Target(0), "random")
-    with pytest.raises(BadInput, match="no boxes"):
-        boxes_view(plain)
 
 
 def test_one_written_token_shows_both_texts() -> None:

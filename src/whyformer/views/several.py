@@ -10,15 +10,14 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.files.image_file import pixels_of_uri
-from whyformer.parameters import Count, checked
+from whyformer.parameters import checked
 from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.views.explained import explanation_view, page, side_by_side, title_of
 from whyformer.views.header import answer, details, doubts, explained, facts_about_input, facts_about_method, number
-from whyformer.views.image_marks import boxes_on, frames_of, gradient_space, to_pixels
+from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Matrix, Picture, TableMark
 from whyformer.views.scales import scale_of
 from whyformer.views.table_marks import global_bars
-from whyformer.views.text_marks import ranking, token_run
 from whyformer.views.view import Fact, Page, Panel, TableRows, View, view_of
 
 # Two streams in one picture: what a source gave a target, and two texts that are compared.
@@ -96,35 +95,6 @@ def similarity_view(explanation: Explanation, *, title: str = "") -> View:
         (answer(explanation),),
         doubts(explanation),
         CAPTION_OF_PAIRS,
-        legend=scale,
-        details=details(explanation),
-    )
-
-
-EMPTY = 256  # side of the canvas of boxes, where no image is given
-
-
-@checked
-def boxes_view(explanation: Explanation, image: Any = None, *, most: Count | None = None) -> View:
-    """Weighted boxes on the image, token bars beside it. Without an image they are drawn on an empty canvas."""
-    units = explanation.units
-    if units.boxes is None:
-        raise BadInput("this explanation has no boxes: boxes_view is for models that read regions of an image.")
-    regions = [i for i, stream in enumerate(units.stream) if stream == "image"]
-    words = [i for i, stream in enumerate(units.stream) if stream != "image"]
-    pixels = np.full((EMPTY, EMPTY, 3), 255, np.uint8) if image is None else to_pixels(image)
-    scale = scale_of([explanation.scores[regions]], explanation.signed)
-    panels = [Panel((Picture(boxes_on(explanation, regions, pixels, scale)),), "boxes (image)")]
-    if words:
-        panels.append(Panel((token_run(explanation, members=words),), "text"))
-    panels.append(Panel((ranking(explanation, most=most),), "highest scores"))
-    return View(
-        f"{explanation.method}: {explanation.target}",
-        tuple(panels),
-        (answer(explanation),),
-        doubts(explanation),
-        "Boxes are coloured by their score; the strongest is drawn last.",
-        columns=2,
         legend=scale,
         details=details(explanation),
     )
