@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.capture.fold import Fold, HeadFusion, NotFolded, tile_bytes
 from whyformer.capture.roles import Recorder
-from whyformer.errors import CaptureError, NotOffered, WhyformerError
+from whyformer.errors import CaptureError, NotOffered, WhyformerError, listed
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, refuse_without_gradients
@@ -43,8 +43,7 @@ Way = tuple[Method, dict[str, Any]]
 
 
 def advise(refusal: NotOffered | CaptureError, session: Session, refused: Sequence[str] = ()) -> None:
-    """Add to an error which methods explain this model on the first of these inputs; none that has just refused one of
-    the others."""
+    """Add to an error which methods explain this model on the first of these inputs; ``refused`` are not tried."""
     message = str(refusal)
     try:
         _ = session.run([0]).value_B
@@ -55,26 +54,15 @@ def advise(refusal: NotOffered | CaptureError, session: Session, refused: Sequen
 
 def alternatives(session: Session, refused: Sequence[str] = ()) -> list[Way]:
     """A method for every way of looking that runs on the first input, found by rehearsing it there."""
-    known = list_methods()
+    known, running = list_methods(), []
     usual = default_method(session.modality.kind)
     ways = WAYS if any(usual == name for way in WAYS for name, _ in way) else (((usual, {}),), *WAYS)
-    running = (
-        next(
-            (
-                (known[name], options)
-                for name, options in way
-                if (options or name not in refused) and runs(known[name], session, options)
-            ),
-            None,
-        )
-        for way in ways
-    )
-    return [way for way in running if way is not None]
-
-
-def runs(m: Method, session: Session, options: dict[str, Any]) -> bool:
-    """Does it explain the first input?"""
-    return not trouble_with(m, session, options)
+    for way in ways:
+        for name, options in way:
+            if (options or name not in refused) and not trouble_with(known[name], session, options):
+                running.append((known[name], options))
+                break
+    return running
 
 
 def trouble_with(m: Method, session: Session, options: dict[str, Any]) -> str:
@@ -109,18 +97,13 @@ def _ask_once(run: Run) -> None:
 def _sentence(ways: Sequence[Way], message: str) -> str:
     if not ways:
         tried = dict.fromkeys(name for way in WAYS for name, _ in way)
-        return f"Other methods refuse, too ({listing(list(tried), 'and')} were tried)."
+        return f"Other methods refuse, too ({listed(list(tried), 'and')} were tried)."
     named = [m.name + (f"({', '.join(f'{k}={v!r}' for k, v in o.items())})" if o else "") for m, o in ways]
     kinds = list(dict.fromkeys(WORDS.get(m.specificity, "") for m, _ in ways))
     use = "Or use" if re.search(r"\b[Uu]se\b", message) else "Use"
     if "" in kinds:
-        return f"{use} {listing(named, 'or')}."
-    return f"{use} a {' or '.join(kinds)} method: {listing(named, 'or')}."
-
-
-def listing(names: Sequence[str], word: str) -> str:
-    """a, b or c"""
-    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        return f"{use} {listed(named, 'or')}."
+    return f"{use} a {' or '.join(kinds)} method: {listed(named, 'or')}."
 
 
 Memory = Annotated[str, OneOf("auto", "fold", "full")]
@@ -172,13 +155,9 @@ def _gib(count: int) -> str:
 
 def map_bytes(run: Run, grad: bool) -> int:
     """Bytes of all attention maps of a batch, with their gradients or without."""
-    study, batch = run.study, run.batch.size
-    if run.multi_stream:
-        sizes: Mapping[str, int] = run.stream_sizes
-        steps = {step.site: (sizes.get(step.query), sizes.get(step.key)) for step in run.schedule.steps}
-    else:
-        steps = {}
-    total = 0
+    study, batch, total = run.study, run.batch.size, 0
+    sizes, placed = (run.stream_sizes, run.schedule.steps) if run.multi_stream else ({}, ())
+    steps = {step.site: (sizes.get(step.query), sizes.get(step.key)) for step in placed}
     for number, site in enumerate(study.sites):
         queries, keys = steps.get(number, (None, None))
         if not steps and not run.windowed and site.queries == site.keys:
@@ -192,7 +171,7 @@ def map_bytes(run: Run, grad: bool) -> int:
 
 
 def why_not_folded(run: Run, m: Method, options: Mapping[str, Any]) -> str:
-    """What stands against doing without stored maps; nothing, if nothing does."""
+    """Why a method needs stored maps; "" if it does not."""
     if m.folds is None:
         return f"{m.name} needs whole attention maps, or none at all: there is nothing to fold."
     if not m.folds(**options):
@@ -234,19 +213,16 @@ def _recomputes(run: Run) -> bool:
     layers = recomputable(run.modality.model)
     if any(getattr(layer, "gradient_checkpointing", False) for layer in layers):
         return True
-    device = next(iter(run.batch.tensors.values())).device
-    return bool(layers) and run.length >= 8 * LONG and activations(run, grad=True) > FULL * free_bytes(device)
+    return bool(layers) and run.length >= 8 * LONG and activations(run, grad=True) > FULL * free_bytes(run.device)
 
 
 def _has_room(run: Run, m: Method) -> bool:
-    device = next(iter(run.batch.tensors.values())).device
-    return map_bytes(run, "attention_gradients" in m.needs) <= SHARE * free_bytes(device)
+    return map_bytes(run, "attention_gradients" in m.needs) <= SHARE * free_bytes(run.device)
 
 
 def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimate:
     """For the first batch of a session, which holds the longest of its inputs where they are encoded together."""
     run = session.run(session.parts()[0])
-    device = next(iter(run.batch.tensors.values())).device
     units = max(len(units) for units in run.units)
     forwards, backwards = m.cost(units, **options)
     grad = bool(m.needs & {"attention_gradients", "input_gradients"})
@@ -254,8 +230,8 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
     maps = bool(m.needs & {"attention", "attention_gradients"}) and bool(run.study.sites)
     full = activated + (map_bytes(run, "attention_gradients" in m.needs) if maps else 0)
     reason = why_not_folded(run, m, options)
-    fold = None if reason else activated + 4 * tile_bytes(device) + _operands(run, grad)
-    free = free_bytes(device)
+    fold = None if reason else activated + 4 * tile_bytes(run.device) + _operands(run, grad)
+    free = free_bytes(run.device)
     folds = session.memory == "fold" or (session.memory == "auto" and run.length >= LONG and not _has_room(run, m))
     if session.memory == "fold" and reason:
         raise NotOffered(f"memory='fold': {reason} Leave memory out, or say memory='full'.")
@@ -276,8 +252,7 @@ def _operands(run: Run, grad: bool) -> int:
     """Queries and keys of all layers, which stay where nothing is differentiated; else the graph has them."""
     if grad:
         return 0
-    config = getattr(run.modality.model, "config", None)
-    width = getattr(config, "hidden_size", None) or 0
+    width = getattr(getattr(run.modality.model, "config", None), "hidden_size", None) or 0
     return 2 * len(run.study.sites) * run.batch.size * run.length * width * run.bytes_per_number
 
 

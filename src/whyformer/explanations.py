@@ -267,7 +267,7 @@ def of_run(
     session: Session, chosen: list[Method], settings: Settings, run: Run, rows: list[int]
 ) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
-    started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
+    started, peak = time.perf_counter(), Peak(run.device)
     run.alone, run.settles_later = len(chosen) == 1, True
     folded: frozenset[str] = frozenset()
     if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):

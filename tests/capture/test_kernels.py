@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
-from whyformer.capture import kernels
-from whyformer.capture.fold import FoldedSite, HeadFusion, Operands
+from whyformer.capture.fold import FoldedSite, HeadFusion
+from whyformer.capture.functions import FusedCall
+from whyformer.capture.kernels import added_up
 
 CASES = [  # batch, heads, key heads, queries, keys, width, causal, dtype
     (2, 4, 2, 50, 50, 32, True, torch.float32),
@@ -39,18 +42,18 @@ def test_kernels_add_up_what_tiles_do(case: tuple[int, ...], rows: int, gradient
     def fused(attention: torch.Tensor, at: torch.Tensor | None) -> torch.Tensor:
         return ((attention if at is None else attention * at.clamp(min=0)) * given).sum(1)
 
-    exact = Operands(query.float(), key.float(), value.float(), None, bool(causal), None)
+    exact = FusedCall(query.float(), key.float(), value.float(), None, bool(causal), None)
     out = slope.float() if gradient else None
     fusion = HeadFusion(fused, gradient)
     tiles = FoldedSite(0, "", 0, (batch, heads, queries, keys), fusion, call=exact, out_gradient_BHQD=out)
-    call = Operands(query, key, value, None, bool(causal), None, lse)
-    flash = kernels.Flash(call, slope if gradient else None, weights)
+    call = FusedCall(query, key, value, None, bool(causal), None, lse)
+    added = partial(added_up, call, slope if gradient else None, weights)
     left = torch.rand(batch, rows, queries, generator=generator)
     left[:, :, queries // 2 :] = 0  # rows without a weight
     right = torch.rand(batch, rows, keys, generator=generator)
-    close(kernels.pulled(flash, left), tiles.pulled(left))
-    close(kernels.pulled(flash, left, slice(0, queries // 2)), tiles.pulled(left))
-    close(kernels.pushed(flash, right), tiles.pushed(right))
+    close(added(left, True), tiles.pulled(left))
+    close(added(left, True, slice(0, queries // 2)), tiles.pulled(left))
+    close(added(right, False), tiles.pushed(right))
 
 
 def close(kernel: torch.Tensor, tiles: torch.Tensor) -> None:
@@ -61,5 +64,5 @@ def close(kernel: torch.Tensor, tiles: torch.Tensor) -> None:
 def test_a_query_that_looks_nowhere_has_no_weights() -> None:
     query = torch.randn(1, 1, 20, 16, generator=torch.Generator().manual_seed(0))
     lse = torch.full((1, 1, 20), -torch.inf)
-    call = Operands(query, query, query, None, False, None, lse)
-    assert not kernels.pulled(kernels.Flash(call, None, [1.0]), torch.ones(1, 1, 20)).any()
+    call = FusedCall(query, query, query, lse=lse)
+    assert not added_up(call, None, [1.0], torch.ones(1, 1, 20), True).any()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.loan.spread import local_of, placed_like, whole_of
 
 
@@ -31,13 +32,11 @@ class SwapEmbedding(TorchFunctionMode):
         self.other_tables = 0  # in which the same ids were looked up, too
         self._vectors: Tensor | None = None  # what stands in place of the embedding, inputs first
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         lookup = lookup_of(func, args, kwargs)
-        swapped = None if lookup is None else self.swapped(out, lookup)
-        return out if swapped is None else swapped
+        other = None if lookup is None else self.swapped(out, lookup)
+        return out if other is None else other
 
     def swapped(self, out: Tensor, lookup: Lookup, again: bool = True) -> Tensor | None:
         """What the lookup gives instead of ``out``; None where it is not the one that is waited for.
@@ -48,7 +47,9 @@ class SwapEmbedding(TorchFunctionMode):
             return None
         indices, length, like = local_of(lookup.ids), self.ids.shape[1], out
         if not self._is_table(lookup):
-            self.other_tables += lookup.name == "embedding" and self.weight_used is not None and self._is_same(indices)
+            # The very ids, not others that happen to be equal (positions).
+            same = indices.shape == self.ids.shape and indices.data_ptr() == self.ids.data_ptr()
+            self.other_tables += lookup.name == "embedding" and self.weight_used is not None and same
             return None
         out, replacement = whole_of(out), None
         if lookup.name == "embedding_bag":
@@ -72,35 +73,24 @@ class SwapEmbedding(TorchFunctionMode):
         other = self._vectors
         return other.clone() if self.lookups or (other.is_leaf and other.requires_grad) else other
 
-    @property
-    def weight(self) -> Tensor | None:
-        """Asked for at each lookup: an offloaded one is another tensor in each pass."""
-        return getattr(self.table, "weight", None)
-
     def _pooled(self, out: Tensor, lookup: Lookup) -> Tensor | None:
         """nn.EmbeddingBag on the table of an earlier lookup; what it does besides adding up is not known here."""
         if not self._is_input(lookup.ids, self.ids):
             return None
-        plain = lookup.plain_bag and self._vectors is not None
-        if self._vectors is None or not plain:
+        if self._vectors is None or not lookup.plain_bag:
             self.missed = "embedding_bag"
             return None
         pooled: Tensor = getattr(torch, lookup.mode)(self._vectors, 1)
         return pooled.to(out.dtype)
 
     def _is_table(self, lookup: Lookup) -> bool:
-        if self.weight is not None:
-            return lookup.weight is self.weight
-        if self.weight_used is not None:
-            return lookup.weight is self.weight_used
-        return lookup.name == "embedding"
+        # Read at each lookup: an offloaded weight is another tensor in each pass.
+        weight = getattr(self.table, "weight", None)
+        weight = self.weight_used if weight is None else weight
+        return lookup.name == "embedding" if weight is None else lookup.weight is weight
 
     def _is_input(self, indices: Tensor, ids: Tensor) -> bool:
         return indices.shape == ids.shape and (indices is ids or torch.equal(indices, ids))
-
-    def _is_same(self, indices: Tensor) -> bool:
-        """The very ids, not others that happen to be equal (positions)."""
-        return indices.shape == self.ids.shape and indices.data_ptr() == self.ids.data_ptr()
 
 
 class SwapEmbeddings(TorchFunctionMode):
@@ -110,9 +100,7 @@ class SwapEmbeddings(TorchFunctionMode):
         super().__init__()
         self.swaps = swaps
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         lookup = lookup_of(func, args, kwargs)
         if lookup is None:
@@ -132,7 +120,7 @@ class Lookup:
     plain_bag: bool = False  # one bag per row, nothing weighed or left out
 
 
-def lookup_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Lookup | None:
+def lookup_of(func: Any, args: Args, kwargs: Kwargs | None) -> Lookup | None:
     """The lookup that a function makes; None where it makes none."""
     name = func.__name__
     if name == "embedding":
@@ -149,7 +137,7 @@ def lookup_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -
     return Lookup(name, call["input"], call["weight"], mode, plain)
 
 
-def operands(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[Tensor, Tensor]:
+def operands(args: Args, kwargs: Kwargs | None) -> tuple[Tensor, Tensor]:
     """Ids and table of an embedding lookup."""
     named = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
     return named["input"], named["weight"]
@@ -178,9 +166,7 @@ class ShiftEmbedding(TorchFunctionMode):
         super().__init__()
         self.table, self.delta = table, delta
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func.__name__ != "embedding":
             return out

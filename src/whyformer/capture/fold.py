@@ -10,22 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import (
-    Function,
-    open_body,
-    padding_share,
-    sdpa_operands,
-)
-from whyformer.capture.kernels import Flash, Operands, flash, pulled, pushed
+from whyformer.capture.functions import Args, Function, FusedCall, Kwargs, open_body, padding_share, sdpa_operands
+from whyformer.capture.kernels import added_up, flash
 from whyformer.capture.roles import Outline, shape_of
 from whyformer.capture.site import Layout, OffPlan, OpenSite
 from whyformer.results.types import Site
-from whyformer.shapes import BHQK
 
 TILE_BYTES = {"cpu": 8 * 2**20, "cuda": 128 * 2**20}  # of a (B, H, q, K) block in float32; a few are there at a time
 FEWEST_ROWS = 16  # of a tile
@@ -67,7 +62,7 @@ class FoldedSite:
     shape: tuple[int, int, int, int]  # B, H, Q, K
     fusion: HeadFusion
     inputs: range | None = None
-    call: Operands | None = None
+    call: FusedCall | None = None
     out_gradient_BHQD: Tensor | None = None
     map_BQK: Tensor | None = None
 
@@ -75,11 +70,8 @@ class FoldedSite:
     def blocks(self) -> Iterator[slice]:
         """Query rows that are looked at together, within the memory of a tile."""
         batch, heads, queries, keys = self.shape
-        step = (
-            queries
-            if self.map_BQK is not None
-            else max(FEWEST_ROWS, tile_bytes(self.device) // (4 * batch * heads * keys))
-        )
+        step = max(FEWEST_ROWS, tile_bytes(self.device) // (4 * batch * heads * keys))
+        step = queries if self.map_BQK is not None else step
         return (slice(start, min(start + step, queries)) for start in range(0, queries, step))
 
     def rows(self, rows: slice) -> tuple[slice, Tensor]:
@@ -100,8 +92,8 @@ class FoldedSite:
 
     def pulled(self, weights_BRQ: Tensor, span: slice | None = None) -> Tensor:
         """(B, R, K) weights · map. No weight is negative; ``span``: outside of these rows all are zero."""
-        if self._flash is not None:
-            return pulled(self._flash, weights_BRQ, span)
+        if self._kernel is not None:
+            return self._kernel(weights_BRQ, True, span)
         batch, _, _, keys = self.shape
         result = torch.zeros(batch, weights_BRQ.shape[1], keys, device=self.device)
         for rows in self.blocks:
@@ -114,8 +106,8 @@ class FoldedSite:
 
     def pushed(self, weights_BRK: Tensor) -> Tensor:
         """(B, R, Q) map · weights, in the order of the rows."""
-        if self._flash is not None:
-            return pushed(self._flash, weights_BRK)
+        if self._kernel is not None:
+            return self._kernel(weights_BRK, False)
         batch, _, queries, _ = self.shape
         result = torch.zeros(batch, weights_BRK.shape[1], queries, device=self.device)
         for rows in self.blocks:
@@ -126,9 +118,8 @@ class FoldedSite:
     def row_sums(self, keep_BN: Tensor) -> Tensor:
         """(B, 1, Q) of the map over real keys: without a mask, and where all are real, those of a softmax."""
         weights = self.fusion.weights
-        if self.call is None or self.call.mask is not None or self.fusion.gradient or weights is None:
-            return self.pushed(keep_BN[:, None].float())
-        if not bool(keep_BN.all()):
+        unmasked = self.call is not None and self.call.mask is None
+        if weights is None or not unmasked or self.fusion.gradient or not bool(keep_BN.all()):
             return self.pushed(keep_BN[:, None].float())
         return torch.full((self.shape[0], 1, self.shape[2]), sum(weights(self.shape[1])), device=self.device)
 
@@ -137,37 +128,25 @@ class FoldedSite:
         if self.map_BQK is not None:
             return self.map_BQK.device
         assert self.call is not None
-        return self.call.query_BHQD.device
+        return self.call.query.device
 
     @property
-    def _flash(self) -> Flash | None:
-        """For the kernel, where there is one for this call."""
+    def _kernel(self) -> Callable[..., Tensor] | None:
+        """The GPU kernel that adds up this call's map, where there is one."""
         call, weights = self.call, self.fusion.weights
-        if call is None or weights is None or call.lse_BHQ is None:
+        if call is None or weights is None or call.lse is None:
             return None
-        return Flash(call, self.out_gradient_BHQD, weights(self.shape[1]))
+        return partial(added_up, call, self.out_gradient_BHQD, weights(self.shape[1]))
 
 
 At = Callable[[FoldedSite], None]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What is known of a site when the pass goes by it."""
-
-    number: int
-    path: str
-    first_query: int
-    shape: tuple[int, int, int, int]
-
-
 class Fold(Outline):
     """Hands each attention to ``at`` with the heads fused: in backward, or, without gradients, after the pass."""
 
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, fusion: HeadFusion
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any, fusion: HeadFusion) -> None:
+        super().__init__(*where)
         self.fusion = fusion
         self.keep_BN: Tensor | None = None  # real positions, where it is to be seen how much attention others get
         self.lost_B: list[Tensor] = []  # by site: attention of real positions that others get
@@ -183,34 +162,34 @@ class Fold(Outline):
 
     # In the forward pass
 
-    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         return self._folded(super()._sdpa, func, args, kwargs)
 
-    def _next_fused(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _next_fused(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         return self._folded(super()._next_fused, func, args, kwargs)
 
-    def _folded(
-        self, seen_by: Callable[..., Tensor], func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Tensor:
+    def _folded(self, seen_by: Callable[..., Tensor], func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         """An attention call whose site is opened by ``seen_by``, with its result tapped."""
-        call = sdpa_operands(args, kwargs)
-        query, key = call["query"], call["key"]
+        given = sdpa_operands(args, kwargs)
+        query, key, value, mask, _, causal, scale, _ = given.values()
         heads_first = self.batch_axes.get(len(self.sites)) == 1
         if query.ndim != 4 or query.shape[0] != self.batch or query.shape[1] % key.shape[1] or heads_first:
             raise NotFolded if self.plan is None else OffPlan
-        operands, out = _run(func, args, kwargs, call)
+        # On a GPU by the same kernel under its own name, which returns the log-sum-exp.
+        out, lse = flash(given) if query.is_cuda else (None, None)
+        if out is None:
+            out = func(*args, **kwargs)
+        call = FusedCall(query, key, value, mask, causal, scale, lse)
         result = seen_by(lambda *_, **__: out, args, kwargs)
         site = self.sites[-1]
         site.call, site.value = None, shape_of(site.value)  # nothing of it stays here
-        shape = (*query.shape[:3], key.shape[2])
-        seen = Seen(len(self.sites) - 1, site.path, site.first_query, shape)
-        self._look(seen, operands)
+        seen = FoldedSite(len(self.sites) - 1, site.path, site.first_query, call.shape, self.fusion)
+        self._look(seen, call)
         if not self.fusion.gradient:
-            self._calls.append(self._site(seen, call=operands))
+            self._calls.append(replace(seen, inputs=self.inputs, call=call))
             return result
         result = self._differentiated(result)
-        tensors = (operands.query_BHQD, operands.key_BGKD, operands.value_BGKD, operands.mask, operands.lse_BHQ)
-        tapped: Tensor = _Tap.apply(result, self, seen, operands.is_causal, operands.scale, *tensors)
+        tapped: Tensor = _Tap.apply(result, self, seen, causal, scale, query, key, value, mask, lse)
         if self._since_site is not None:
             self._since_site.put(tapped, True)
         if self.plan is None:
@@ -224,11 +203,12 @@ class Fold(Outline):
             raise NotFolded
         layout = site.layout
         shape = tuple(layout.to_canonical(site.attention.detach()).shape)
-        seen = Seen(len(self.sites), site.path, site.first_query, shape)  # type: ignore[arg-type]
+        seen = FoldedSite(len(self.sites), site.path, site.first_query, shape, self.fusion)  # type: ignore[arg-type]
         if self.keep_BN is not None:
             self.lost_B.append(padding_share(site.attention_BHQK.detach(), self.keep_BN, site.first_query))
         if not self.fusion.gradient:
-            self._calls.append(self._site(seen, map_BQK=self.fusion.fused(site.attention_BHQK.float(), None)))
+            map_BQK = self.fusion.fused(site.attention_BHQK.float(), None)
+            self._calls.append(replace(seen, inputs=self.inputs, map_BQK=map_BQK))
             return
         site.attention = self._differentiated(site.attention)
         site.attention = _Watch.apply(site.attention, self, seen, layout)
@@ -246,10 +226,7 @@ class Fold(Outline):
             self.leaves.append(tensor)
         return tensor
 
-    def _site(self, seen: Seen, **what: Any) -> FoldedSite:
-        return FoldedSite(seen.number, seen.path, seen.first_query, seen.shape, self.fusion, self.inputs, **what)
-
-    def _look(self, seen: Seen, call: Operands) -> None:
+    def _look(self, seen: FoldedSite, call: FusedCall) -> None:
         """How much of the attention goes to padding; most masks hide it."""
         if self.keep_BN is None:
             return
@@ -261,9 +238,8 @@ class Fold(Outline):
                 self.lost_B.append(torch.zeros(len(self.keep_BN), device=self.keep_BN.device))
                 return
         lost_B = torch.zeros(len(self.keep_BN), device=self.keep_BN.device)
-        site = self._site(seen, call=call)
         with torch.no_grad():
-            for rows in site.blocks:
+            for rows in replace(seen, call=call).blocks:
                 attention, keys = call.attention(rows), call.keys_of(rows)
                 real_BQ = self.keep_BN[:, rows].float()
                 lost_B += torch.einsum("bhqk,bq,bk->b", attention, real_BQ, 1 - self.keep_BN[:, keys].float())
@@ -278,31 +254,28 @@ class Fold(Outline):
 
     # In the backward pass
 
-    def came(self, seen: Seen, gradient: Tensor, out: Tensor, call: Operands) -> None:
-        """The gradient of a fused attention's result is there."""
+    def came(
+        self, seen: FoldedSite, gradient_BHQX: Tensor, changed_BHQX: Tensor, call: FusedCall | None = None
+    ) -> None:
+        """Hand on a site with the gradient of its result, or, without a call, of the map that the model wrote out."""
         if self.at is None:
             return
-        self._note(seen, gradient, out)
-        self.at(self._site(seen, call=call, out_gradient_BHQD=gradient.to(call.query_BHQD.dtype)))
-
-    def came_map(self, seen: Seen, gradient: BHQK, attention: BHQK) -> None:
-        """The gradient of a map that the model writes out is there."""
-        if self.at is None:
-            return
-        self._note(seen, gradient, attention)
-        self.at(self._site(seen, map_BQK=self.fusion.fused(attention.float(), gradient.float())))
-
-    def _note(self, seen: Seen, gradient_BHQX: Tensor, changed_BHQX: Tensor) -> None:
         slope = float((gradient_BHQX.double() * changed_BHQX.double()).sum()) if self.measures else 0.0
         self.reached[seen.number] = self.reached.get(seen.number, 0.0) + slope
         if seen.number == len(self.sites) - 1:
             spoke_BQ = gradient_BHQX.abs().amax((1, 3)) > 0
             self.spoke_BQ = spoke_BQ if self.spoke_BQ is None else torch.cat([self.spoke_BQ, spoke_BQ])
+        site = replace(seen, inputs=self.inputs)
+        if call is None:
+            self.at(replace(site, map_BQK=self.fusion.fused(changed_BHQX.float(), gradient_BHQX.float())))
+        else:
+            self.at(replace(site, call=call, out_gradient_BHQD=gradient_BHQX.to(call.query.dtype)))
 
     def handed(self, at: At) -> None:
         """Without gradients: all sites, last first, each gone once it was looked at."""
-        if any(site.call is not None and site.call.version != site.call.versions() for site in self._calls):
-            raise NotFolded  # the model wrote over what it had given to an attention
+        for call in (site.call for site in self._calls if site.call is not None):
+            if call.version != sum(tensor._version for tensor in call.tensors):
+                raise NotFolded  # the model wrote over what it had given to an attention
         while self._calls:
             at(self._calls.pop())
 
@@ -324,36 +297,23 @@ class NotFolded(OffPlan):
     """An attention that can be had as a whole map only."""
 
 
-def _run(
-    func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], call: dict[str, Any]
-) -> tuple[Operands, Tensor]:
-    """The call as the model makes it; on a GPU by the same kernel under its own name, which tells the log-sum-exp."""
-    out, lse = flash(call) if call["query"].is_cuda else (None, None)
-    if out is None:
-        out = func(*args, **kwargs)
-    operands = Operands(
-        call["query"], call["key"], call["value"], call["attn_mask"], call["is_causal"], call["scale"], lse
-    )
-    return replace(operands, version=operands.versions()), out
-
-
 class _Tap(torch.autograd.Function):
     """What an attention gives, unchanged; its gradient is seen."""
 
     @staticmethod
     def forward(
-        ctx: Any, out: Tensor, fold: Fold, seen: Seen, is_causal: bool, scale: float | None, *tensors: Tensor | None
+        ctx: Any, out: Tensor, fold: Fold, seen: FoldedSite, causal: bool, scale: float | None, *tensors: Tensor | None
     ) -> Tensor:
         # As autograd saves tensors, so that whoever packs them (checkpointing, offloading) is asked for them, too.
         ctx.save_for_backward(out, *tensors)
-        ctx.fold, ctx.seen, ctx.is_causal, ctx.scale = fold, seen, is_causal, scale
+        ctx.fold, ctx.seen, ctx.causal, ctx.scale = fold, seen, causal, scale
         return out.view_as(out)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         out, query, key, value, mask, lse = ctx.saved_tensors
         with torch._C.DisableTorchFunction():
-            call = Operands(query, key, value, mask, ctx.is_causal, ctx.scale, lse)
+            call = FusedCall(query, key, value, mask, ctx.causal, ctx.scale, lse)
             ctx.fold.came(ctx.seen, gradient, out, call)
         return (gradient, *[None] * 9)
 
@@ -362,7 +322,7 @@ class _Watch(torch.autograd.Function):
     """An attention map, unchanged; its gradient is seen."""
 
     @staticmethod
-    def forward(ctx: Any, attention: Tensor, fold: Fold, seen: Seen, layout: Layout) -> Tensor:
+    def forward(ctx: Any, attention: Tensor, fold: Fold, seen: FoldedSite, layout: Layout) -> Tensor:
         ctx.save_for_backward(attention)
         ctx.fold, ctx.seen, ctx.layout = fold, seen, layout
         return attention.view_as(attention)
@@ -371,7 +331,7 @@ class _Watch(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (attention,) = ctx.saved_tensors
         with torch._C.DisableTorchFunction():
-            ctx.fold.came_map(ctx.seen, ctx.layout.to_canonical(gradient), ctx.layout.to_canonical(attention))
+            ctx.fold.came(ctx.seen, ctx.layout.to_canonical(gradient), ctx.layout.to_canonical(attention))
         return gradient, None, None, None
 
 
@@ -387,13 +347,11 @@ def _hides(mask: Tensor, keep_BN: Tensor) -> bool:
 class Scaled(Outline):
     """Every attention's result times a number: what a change of the whole map by that number gives."""
 
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, factors: dict[int, Any]
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any, factors: dict[int, Any]) -> None:
+        super().__init__(*where)
         self.factors = factors  # numbers, or tensors that hold one
 
-    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         factor = self.factors.get(len(self.sites), 1.0)
         return super()._sdpa(lambda *a, **k: func(*a, **k) * factor, args, kwargs)
 

@@ -31,9 +31,7 @@ from torch.overrides import TorchFunctionMode
 class PlainGradients(TorchFunctionMode):
     """What batch norm made is given gradients that are contiguous."""
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func.__name__ == "batch_norm" and isinstance(out, Tensor) and out.requires_grad:
             out.register_hook(Tensor.contiguous)
@@ -96,6 +94,8 @@ def in_model() -> bool:
 
 
 Function = Callable[..., Any]
+Args = tuple[Any, ...]  # of a torch function
+Kwargs = dict[str, Any]
 
 
 def _names(*lines: str) -> frozenset[str]:
@@ -240,7 +240,7 @@ def tensors_in(args: Iterable[Any]) -> list[Tensor]:
     return flat
 
 
-def sdpa_operands(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> dict[str, Any]:
+def sdpa_operands(args: Args, kwargs: Kwargs | None) -> dict[str, Any]:
     """The arguments of a call of scaled_dot_product_attention, by name."""
     return SDPA | dict(zip(SDPA, args, strict=False)) | (kwargs or {})
 
@@ -319,9 +319,12 @@ TOGETHER_ON_DEVICE = 2**25
 
 
 class FusedCall:
-    """What scaled_dot_product_attention was given; ``shape`` is that of the map."""
+    """What scaled_dot_product_attention was given. Keys and values may have fewer heads than queries.
 
-    __slots__ = ("causal", "form", "key", "mask", "query", "scale", "shape", "value", "version")
+    shape: of the map. lse: the (B, H, Q) log-sum-exp of its scores, where the kernel returned it.
+    """
+
+    __slots__ = ("causal", "form", "key", "lse", "mask", "query", "scale", "shape", "tensors", "value", "version")
 
     def __init__(
         self,
@@ -331,13 +334,37 @@ class FusedCall:
         mask: Tensor | None = None,
         causal: bool = False,
         scale: float | None = None,
+        lse: Tensor | None = None,
     ) -> None:
         self.query, self.key, self.value, self.mask, self.causal, self.scale = query, key, value, mask, causal, scale
-        self.shape = (*query.shape[:-1], key.shape[-2])
+        self.shape, self.lse = (*query.shape[:-1], key.shape[-2]), lse
+        self.tensors = (query, key, value) if mask is None else (query, key, value, mask)
         # How often its tensors were written to: another number later on means that they hold something else.
-        self.version = query._version + key._version + value._version + (0 if mask is None else mask._version)
+        self.version = sum(tensor._version for tensor in self.tensors)
         # Calls of the same form can be computed together.
         self.form = (query.shape, key.shape, value.shape, query.dtype, query.device, id(mask), causal, scale)
+
+    def keys_of(self, rows: slice) -> slice:
+        """The keys that these queries may attend to, as far as is known without the mask."""
+        return slice(0, min(rows.stop, self.key.shape[2]) if self.causal else self.key.shape[2])
+
+    def attention(self, rows: slice) -> Tensor:
+        """(B, H, q, K) in float32, over ``keys_of(rows)``."""
+        keys, mask = self.keys_of(rows), self.mask
+        query = self.query[:, :, rows]
+        if self.causal:
+            places = torch.arange(keys.stop, device=query.device)
+            mask = places <= torch.arange(rows.start, rows.stop, device=query.device)[:, None]
+        elif mask is not None:
+            mask = mask if mask.shape[-2] == 1 else mask[..., rows, :]
+        key = repeat_heads(query, self.key[:, :, keys])
+        return attention_weights(query, key, mask, False, self.scale).float()
+
+    def gradient(self, rows: slice, out_gradient_BHQD: Tensor) -> Tensor:
+        """(B, H, q, K) ∂s/∂A = ∂s/∂O · Vᵀ in float32, over ``keys_of(rows)``."""
+        part = out_gradient_BHQD[:, :, rows]
+        value = repeat_heads(part, self.value[:, :, self.keys_of(rows)])
+        return torch.matmul(part, value.transpose(-2, -1)).float()
 
 
 def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:

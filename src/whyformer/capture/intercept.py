@@ -22,8 +22,10 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from whyformer.capture.functions import (
     ATTRIBUTES,
     SDPA,
+    Args,
     Function,
     FusedCall,
+    Kwargs,
     all_weights,
     attention_weights,
     open_body,
@@ -39,12 +41,11 @@ from whyformer.capture.site import (
     OpenSite,
     Plan,
     PlannedCall,
-    PlannedSite,
     einsum_contraction,
     layout_of,
     matmul_contraction,
 )
-from whyformer.capture.trail import Atom, Axes, Axis, Note, Notes, ProjectionSource, Trail, fresh
+from whyformer.capture.trail import Atom, Axes, Axis, Note, Notes, ProjectionSource, Sources, Trail, fresh
 from whyformer.errors import BadInput, shown
 
 
@@ -175,9 +176,7 @@ class Intercept(TorchFunctionMode):
         """Softmaxes that look like attention and were not followed to their values."""
         return tuple(str(call) for call in self.softmaxes if not call.claimed and call.looks_like_attention)
 
-    def __torch_function__(
-        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if self.plan is not None:
             handler = self.plan.watched.get(getattr(func, "__name__", ""))
             if handler is not None:
@@ -207,7 +206,7 @@ class Intercept(TorchFunctionMode):
 
     # Road one: a whole attention in one call.
 
-    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         call = sdpa_operands(args, kwargs)
         query, key, value = call["query"], call["key"], call["value"]
         fused = None if self.explicit else func(*args, **kwargs)
@@ -238,48 +237,41 @@ class Intercept(TorchFunctionMode):
 
     # What was planned.
 
-    def _next_fused(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _next_fused(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         """Torch's own attention over all positions, with several heads: its axes speak for themselves."""
+        assert self.plan is not None
         operands = SDPA | dict(zip(SDPA, args, strict=False)) | kwargs
         query, key, value, mask, _, causal, scale, _ = operands.values()
-        site = self._foreseen(FusedCall(query, key, value, mask, causal, scale))
+        call, number = FusedCall(query, key, value, mask, causal, scale), len(self.sites)
+        shape = call.shape
+        square = len(shape) == 4 and shape[2] == shape[3]
+        if number == len(self.plan.paths) or not square or shape[0] != self.batch or shape[1] == 1:
+            raise OffPlan
+        # The map is computed later, with those of other layers.
+        if self._placeholder is None or self._placeholder.shape != shape:
+            self._placeholder = torch.empty(shape, dtype=call.query.dtype, device="meta")
+            self._layout = Layout((0, 1, 2, 3), shape[:2], ("B", "H"), 1, shape[1])
+        path, map_to_come = self.plan.paths[number], self._placeholder
+        site = OpenSite(path, map_to_come, value, self._layout, SQUARE, (None, None), False, call=call, waits=True)
         out = self.at_result(site, func(*args, **kwargs))
         self.sites.append(site)
         return out
 
-    def _foreseen(self, call: FusedCall) -> OpenSite:
-        """The next site of the plan, whose map is computed later, with those of other layers."""
-        assert self.plan is not None
-        shape, number = call.shape, len(self.sites)
-        if number == len(self.plan.paths) or len(shape) != 4 or shape[2] != shape[3]:
-            raise OffPlan
-        if shape[0] != self.batch or shape[1] == 1:
-            raise OffPlan
-        if self._placeholder is None or self._placeholder.shape != shape:
-            self._placeholder = torch.empty(shape, dtype=call.query.dtype, device="meta")
-            self._layout = Layout((0, 1, 2, 3), shape[:2], ("B", "H"), 1, shape[1])
-        site = OpenSite(
-            self.plan.paths[number], self._placeholder, call.value, self._layout, SQUARE, (None, None), False
-        )
-        site.call, site.waits = call, True
-        return site
-
     def weigh(self) -> None:
         """Compute the maps that were left for later."""
-        waiting = [(site, site.call) for site in self.sites if site.waits and site.call]
-        if not waiting:
+        sites = [site for site in self.sites if site.waits]
+        calls = [site.call for site in sites if site.call is not None]
+        if not calls:
             return
-        written = [c.query._version + c.key._version + c.value._version for _, c in waiting]
-        masks = [0 if c.mask is None else c.mask._version for _, c in waiting]
-        if [a + b for a, b in zip(written, masks, strict=True)] != [c.version for _, c in waiting]:
+        written = any(call.version != sum(tensor._version for tensor in call.tensors) for call in calls)
+        places = [tensor.data_ptr() for call in calls for tensor in (call.query, call.key)]
+        # A buffer that is used again may hold something else.
+        if written or (len(set(places)) < len(places) and len(calls) > 1):
             raise OffPlan
-        places = [tensor.data_ptr() for _, c in waiting for tensor in (c.query, c.key)]
-        if len(set(places)) < len(places) and len(waiting) > 1:  # a buffer that is used again may hold something else
-            raise OffPlan
-        for (site, _), weights in zip(waiting, all_weights([call for _, call in waiting]), strict=True):
+        for site, weights in zip(sites, all_weights(calls), strict=True):
             site.attention, site.waits = weights, False
 
-    def _next_step(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _next_step(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """The next call of the plan, whatever it is."""
         assert self.plan is not None
         number, name = len(self.steps), func.__name__
@@ -302,7 +294,7 @@ class Intercept(TorchFunctionMode):
             query, key, value, mask, _, causal, scale, _ = sdpa_operands(args, kwargs).values()
             call = FusedCall(query, key, value, mask, causal, scale)
             placeholder = torch.empty(call.shape, dtype=query.dtype, device="meta")
-            site = self._as_planned(expected, placeholder, value, expected.placed(call.shape, self.batch))
+            site = expected.opened(placeholder, value, self.batch)
             site.call, site.waits = call, True
             out = self.at_result(site, func(*args, **kwargs))
             self.sites.append(site)
@@ -319,28 +311,24 @@ class Intercept(TorchFunctionMode):
             raise OffPlan
         if _place(weights, expected.contraction.key) != self._made[step.softmax]:
             raise OffPlan  # this is not what the softmax made
-        site = self._as_planned(expected, weights, value, expected.placed(weights.shape, self.batch))
+        site = expected.opened(weights, value, self.batch)
         self.at_site(site)
         operands[places[0]], operands[places[1]] = site.attention, site.value
         out = func(*operands, **kwargs)
         self._close(site, out)
         return out
 
-    def _as_planned(self, expected: PlannedSite, weights: Tensor, value: Tensor, layout: Layout) -> OpenSite:
-        sources, where = (None, None), (expected.kind, expected.first_query)
-        return OpenSite(expected.path, weights, value, layout, expected.contraction, sources, expected.parallel, *where)
-
-    def _leave_plan(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _leave_plan(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         raise OffPlan
 
-    def _see_through(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _see_through(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """nn.MultiheadAttention hides its body from function modes (pytorch#131947): run the same body with us on."""
         with self:
             return open_body(F.multi_head_attention_forward)(*args, **kwargs)
 
     # Road two: a softmax, later a product with the values.
 
-    def _softmax(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _softmax(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         out: Tensor = func(*args, **kwargs)
         scores = args[0] if args else kwargs["input"]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
@@ -357,7 +345,7 @@ class Intercept(TorchFunctionMode):
         axes = (*axes[:axis], keys, *axes[axis + 1 :])
         self._trail.put(out, Note(axes, query_key=note.query_key, softmax=len(self.softmaxes) - 1, key_axis=keys))
 
-    def _marked_by_user(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _marked_by_user(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         """The user says: this tensor is an attention map in that layout."""
         weights, layout = args
         note = self._trail.at(weights)
@@ -366,19 +354,19 @@ class Intercept(TorchFunctionMode):
         self._remember(weights, note, layout.split().index("k"), layout)
         return weights
 
-    def _matmul(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _matmul(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         left = args[0] if args else kwargs["input"]
         right: Tensor = args[1] if len(args) > 1 else kwargs["other" if "other" in kwargs else "mat2"]
         return self._product(func, left, right, matmul_contraction)
 
-    def _baddbmm(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _baddbmm(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         bias = args[0] if args else kwargs["input"]
         left = args[1] if len(args) > 1 else kwargs["batch1"]
         right = args[2] if len(args) > 2 else kwargs["batch2"]
         scale = {k: v for k, v in kwargs.items() if k in {"beta", "alpha"}}
         return self._product(lambda a, b: func(bias, a, b, **scale), left, right, matmul_contraction)
 
-    def _einsum(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _einsum(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         equation, operands = args[0], args[1:]
         if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
             operands = tuple(operands[0])
@@ -455,7 +443,7 @@ class Intercept(TorchFunctionMode):
         value: Tensor,
         contraction: Contraction,
         axes: Axes,
-        sources: tuple[ProjectionSource | None, ProjectionSource | None],
+        sources: Sources,
         layout: Layout | None = None,
         batch_axis: int | None = None,
     ) -> OpenSite:

@@ -23,6 +23,9 @@ from whyformer.capture.functions import (
     PROJECTIONS,
     REPEATS,
     WEIGHTED,
+    Args,
+    Function,
+    Kwargs,
     tensors_in,
 )
 from whyformer.capture.intercept import Intercept
@@ -47,8 +50,8 @@ class AttentionInputs(Intercept):
 
     explicit = False
 
-    def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any) -> None:
+        super().__init__(*where)
         self.inputs: list[tuple[str, Tensor | None]] = []  # per site: path, and what it read
         self._read: dict[ProjectionSource, Tensor] = {}  # by projections since the last site
 
@@ -61,9 +64,7 @@ class AttentionInputs(Intercept):
             self.inputs.append((site.path, read[0] if read else None))
             self._read = {}
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         name = func.__name__
         if name in READS:
             operand = args[1] if name == "addmm" else (args[0] if args else None)
@@ -87,21 +88,16 @@ class LookupLeaves(TorchFunctionMode):
         self.leaf = leaf
         self.ids = any(not t.is_floating_point() and "mask" not in name for name, t in tensors.items())
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func.__name__ != "embedding" or out.requires_grad:
             return out
         indices = args[0] if args else (kwargs or {})["input"]
-        if not self.ids and _is_running(indices):
-            return out
+        if not self.ids:
+            running = torch.arange(indices.shape[-1], device=indices.device)
+            if torch.equal(indices, running.expand_as(indices)):
+                return out
         return self.leaf(out).clone()  # a leaf itself must not be written into, and some models do that
-
-
-def _is_running(indices: Tensor) -> bool:
-    """0, 1, 2, … along the last axis, in every row."""
-    return torch.equal(indices, torch.arange(indices.shape[-1], device=indices.device).expand_as(indices))
 
 
 class BeforeAttention(TorchFunctionMode):
@@ -114,9 +110,7 @@ class BeforeAttention(TorchFunctionMode):
         self.over = False
         self.unfollowed = ""  # a product that was taken of the input with gradients off, by its function's name
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.__name__
         self.over |= name in ATTENTION or (name == "softmax" and out.ndim > 2)
@@ -186,10 +180,15 @@ class Traced:
             raise AmbiguousLayout(
                 f"{self.seen.shapes[0][0]} inputs of as many positions cannot be told apart. Use another batch size."
             )
+        leaves = {id(leaf) for leaf in self.leaves}
         for candidate in reversed(self.seen.vectors):
-            behind = _behind(candidate, self.leaves)
+            # What these leaves reach the output through alone. Others (TabTransformer's numbers, which go straight to
+            # its head) do not matter.
+            node = candidate.grad_fn
+            behind = {id(candidate)} & leaves if node is None else _ends(node, None, leaves)
             named = self.main is None or id(self.main) in behind
-            if named and behind and not behind & _ends(self.value_B.grad_fn, _entrance(candidate), behind):
+            closed = candidate if node is None else node
+            if named and behind and not behind & _ends(self.value_B.grad_fn, closed, behind):
                 return candidate
         raise NotOffered(
             "the vectors that enter the first block were not found: no tensor with one vector per position carries all "
@@ -232,17 +231,6 @@ def nodes_behind(start: Any) -> set[Any]:
                 see(node)
                 wait(node)
     return seen
-
-
-def _entrance(gate: Tensor) -> Any:
-    return gate if gate.grad_fn is None else gate.grad_fn
-
-
-def _behind(gate: Tensor, leaves: list[Tensor]) -> set[int]:
-    """The leaves (by id) that a tensor was made of. A gate is what these reach the output through alone; others
-    (TabTransformer's numbers, which go straight to its head) do not matter."""
-    ends = {id(leaf) for leaf in leaves}
-    return {id(gate)} & ends if gate.grad_fn is None else _ends(gate.grad_fn, None, ends)
 
 
 def _ends(start: Any, closed: Any, ends: set[int]) -> set[int]:
@@ -289,9 +277,7 @@ class Enter(TorchFunctionMode):
         self.seen: Tensor | None = None
         self._before = BeforeAttention(batch, positions)
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         counted = len(self._before.vectors)
         out = self._before.__torch_function__(func, types, args, kwargs)
         if len(self._before.vectors) == counted or counted != self.entrance.number:
@@ -345,14 +331,18 @@ class Gaps:
 
         linear_is_known: it is one for linear functions.
         """
-        if not self._gaps:
-            return set()
-        hidden = [node for node in nodes_behind(value.grad_fn) if self._is_hidden(node)]
-        return {name for node in hidden if (name := _name(node)) and not _is_ruled(node, name, linear_is_known)}
-
-    def _is_hidden(self, node: Any) -> bool:
-        number = node._sequence_nr()
-        return any(number in gap for gap in self._gaps)
+        names = set()
+        for node in nodes_behind(value.grad_fn) if self._gaps else ():
+            number = node._sequence_nr()
+            if not any(number in gap for gap in self._gaps):
+                continue
+            name = _name(node)
+            known = linear_is_known and name in LINEAR
+            if name in FACTORS:  # linear in one factor at a time
+                known = linear_is_known and sum(function is not None for function, _ in node.next_functions) < 2
+            if name and not known and name not in MOVES and name != "accumulate_grad":
+                names.add(name)
+        return names
 
 
 def _next_node() -> int:
@@ -370,14 +360,6 @@ def _name(node: Any) -> str:
         return "" if ruled else str(written.__name__)
     name = re.sub(r"Backward\d*$", "", node.name().rsplit("::", 1)[-1])
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _is_ruled(node: Any, name: str, linear_is_known: bool) -> bool:
-    if name in MOVES or name == "accumulate_grad":
-        return True
-    if name in FACTORS:
-        return linear_is_known and sum(function is not None for function, _ in node.next_functions) < 2
-    return linear_is_known and name in LINEAR
 
 
 def unruled_text(functions: set[str], hidden: set[str]) -> list[str]:

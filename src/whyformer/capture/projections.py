@@ -23,7 +23,9 @@ from whyformer.capture.functions import (
     NORMS,
     PRODUCTS,
     PROJECTIONS,
+    Args,
     Function,
+    Kwargs,
     plain_name,
     repeat_heads,
     sdpa_operands,
@@ -53,10 +55,8 @@ class DirectPath(Recorder):
 
     explicit = True
 
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, last: int = -1
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any, last: int = -1) -> None:
+        super().__init__(*where)
         self.last = last
         self.projections = 0
         self._results = Notes[bool]()
@@ -70,9 +70,7 @@ class DirectPath(Recorder):
         grads = torch.autograd.grad(scalar, maps, retain_graph=again, allow_unused=True)
         return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
 
-    def __torch_function__(
-        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         name, _ = plain_name(func.__name__)
         live = [t for t in tensors_in((*args, *kwargs.values())) if t.requires_grad]
@@ -114,18 +112,16 @@ class DirectPath(Recorder):
         return (*args[:place], operand.detach(), *args[place + 1 :])
 
 
-def _held_norm(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _held_norm(name: str, args: Args, kwargs: Kwargs) -> Tensor:
     """layer_norm or rms_norm with its scale held constant."""
-    call = dict(zip(("input", "shape", "weight", "bias", "eps"), args, strict=False))
-    if name == "rms_norm":
-        call = dict(zip(("input", "shape", "weight", "eps"), args, strict=False))
-    call |= {"shape" if k == "normalized_shape" else k: v for k, v in kwargs.items()}
-    x, shape = call["input"], call["shape"]
+    names = ["input", "normalized_shape", "weight", *(["bias"] if name == "layer_norm" else []), "eps"]
+    call = dict(zip(names, args, strict=False)) | kwargs
+    x, shape, eps = call["input"], call["normalized_shape"], call.get("eps")
     axes = tuple(range(-(1 if isinstance(shape, int) else len(shape)), 0))
     if name == "layer_norm":
         x = x - x.mean(axes, keepdim=True)
-    eps = call.get("eps")
-    eps = eps if eps is not None else 1e-5 if name == "layer_norm" else torch.finfo(x.dtype).eps
+    if eps is None:
+        eps = 1e-5 if name == "layer_norm" else torch.finfo(x.dtype).eps
     scale = (x.detach().float().square().mean(axes, keepdim=True) + eps).rsqrt()
     out: Tensor = x * scale.to(x.dtype)
     weight, bias = call.get("weight"), call.get("bias")
@@ -174,14 +170,11 @@ class ProjectionFinder(Observe):
         self._pairs = Notes[int]()  # those numbers
         self._result_HND: Tensor | None = None
 
-    def __torch_function__(
-        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
         name = func.__name__
         if name in {"linear", "addmm"} and isinstance(out, Tensor):
-            operand = args[1] if name == "addmm" else args[0]
-            weight = args[2] if name == "addmm" else args[1].t()
+            operand, weight = (args[0], args[1].t()) if name == "linear" else args[1:3]
             self._projected(operand, weight, out)
         elif name != "__get__" and isinstance(out, Tensor) and self._pairs.get(out) is None:
             self._pairs.copy(next((a for a in args if isinstance(a, Tensor)), None), out)
@@ -193,12 +186,11 @@ class ProjectionFinder(Observe):
             starts = columns_of(self._result_HND, projection.operand_NX)
             if starts is not None:
                 width = self._result_HND.shape[-1]
-                rows = torch.stack([weight[s : s + width] for s in starts])
-                self.found[-1].output = HeadWeights(rows)
+                self.found[-1].output = HeadWeights(torch.stack([weight[s : s + width] for s in starts]))
                 self._result_HND = None
         self._recent.append(projection)
 
-    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         call = sdpa_operands(args, kwargs)
         self._operands[len(self.sites)] = (call["query"], repeat_heads(call["query"], call["key"]))
         return super()._sdpa(func, args, kwargs)
@@ -218,15 +210,9 @@ class ProjectionFinder(Observe):
         number = self._pairs.get(site.attention)
         query, key = self._operands.get(len(self.sites) if number is None else number, (None, None))
         value_HND = site.value_BHKD[0]
-        self.found.append(
-            SiteWeights(
-                site.path,
-                site.layout.heads,
-                query=self._find(None if query is None or query.ndim != 4 else query[0]),
-                key=self._find(None if key is None or key.ndim != 4 else key[0]),
-                value=self._find(value_HND),
-            )
-        )
+        sides = [None if side is None or side.ndim != 4 else side[0] for side in (query, key)]
+        found = (self._find(heads_HND) for heads_HND in (*sides, value_HND))
+        self.found.append(SiteWeights(site.path, site.layout.heads, *found))
         self._result_HND = site.attention_BHQK[0] @ value_HND
         self._recent, self._operands = [], {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
 from whyformer.results.types import Record, Site
 
 Forward = Callable[[], Tensor]
+Score = Callable[[Tensor], Tensor]  # logits → the explained number of each input
 
 
 def observe(forward: Forward, intercept: Observe, values: bool = False) -> Record:
@@ -28,14 +30,8 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
     return Record(tuple(sites_of(intercept, values)), logits, unclaimed)
 
 
-def record(
-    forward: Forward,
-    intercept: Recorder,
-    scalar: Callable[[Tensor], Tensor],
-    values: bool = False,
-    shared: bool = False,
-) -> Record:
-    """Attention maps and their gradients; ``scalar`` turns the logits into the one number per input explained.
+def record(forward: Forward, intercept: Recorder, scalar: Score, values: bool = False, shared: bool = False) -> Record:
+    """Attention maps and their gradients.
 
     shared: all inputs are beginnings of the one row that is run: the maps are the same, each has its own gradients.
     """
@@ -48,21 +44,16 @@ def record(
         if not values_B.requires_grad:
             raise NotOffered(NO_GRADIENT)
         try:
-            if shared:
-                each = [intercept.gradients(value, again=True) for value in values_B]
-            else:
-                each = [intercept.gradients(values_B.sum())]
+            scores = values_B if shared else [values_B.sum()]
+            each = [intercept.gradients(score, again=shared) for score in scores]
         except RuntimeError as error:
             raise _of_recomputation(error)  # noqa: B904  (it may be the error itself)
-    if shared:
-        rows = [sites_of(intercept, values, gradients) for gradients in each]
-        sites = [_side_by_side(site) for site in zip(*rows, strict=True)]
-    else:
-        sites = sites_of(intercept, values, each[0])
+    rows = [sites_of(intercept, values, gradients) for gradients in each]
+    sites = [_side_by_side(site) for site in zip(*rows, strict=True)] if shared else rows[0]
     return Record(tuple(sites), logits.detach(), intercept.unclaimed if intercept.softmaxes else ())
 
 
-def folded(forward: Forward, fold: Fold, scalar: Callable[[Tensor], Tensor], at: At, shared: bool = False) -> Tensor:
+def folded(forward: Forward, fold: Fold, scalar: Score, at: At, shared: bool = False) -> Tensor:
     """Logits of one pass whose attentions were handed to ``at`` one by one, last first, and none of them kept."""
     with torch.set_grad_enabled(fold.fusion.gradient):
         with fold:
@@ -153,26 +144,15 @@ def _joined(left: Site, right: Site) -> Site:
     def cat(a: Tensor | None, b: Tensor | None) -> Tensor | None:
         return None if a is None or b is None else torch.cat([a, b], dim=1)
 
-    attention = cat(left.attention_BHQK, right.attention_BHQK)
-    assert attention is not None
+    parts = zip(left.path.split("."), right.path.split("."), strict=False)
+    shared = [a for a, _ in takewhile(lambda pair: pair[0] == pair[1], parts)]
     return replace(
         left,
-        path=_common_path(left.path, right.path),
-        attention_BHQK=attention,
+        path=".".join(shared),
+        attention_BHQK=torch.cat([left.attention_BHQK, right.attention_BHQK], dim=1),
         value_BHKD=cat(left.value_BHKD, right.value_BHKD),
         attention_grad_BHQK=cat(left.attention_grad_BHQK, right.attention_grad_BHQK),
     )
-
-
-def _common_path(a: str, b: str) -> str:
-    if a == b:
-        return a
-    shared = []
-    for x, y in zip(a.split("."), b.split("."), strict=False):
-        if x != y:
-            break
-        shared.append(x)
-    return ".".join(shared)
 
 
 def require_sites(record: Record) -> None:
@@ -191,6 +171,5 @@ def require_sites(record: Record) -> None:
             f"{len(record.sites)} attention maps were captured, but {len(record.unclaimed)} softmaxes over positions "
             "were not followed to their values, so a map would be partial:\n  "
             + "\n  ".join(record.unclaimed[:8])
-            + "\nName the maps with "
-            "Explainer(model, attention_at={'path.of.module': 'b h q k'})."
+            + "\nName the maps with Explainer(model, attention_at={'path.of.module': 'b h q k'})."
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from whyformer.capture.functions import Function, all_gradients, open_body, sdpa_operands
+from whyformer.capture.functions import Args, Function, Kwargs, all_gradients, open_body, sdpa_operands
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
 
@@ -42,7 +42,7 @@ class Observe(Intercept):
         """The number of the next site's layer, if that is another head of the last layer, or if not."""
         return sum(not site.parallel for site in self.sites) - int(parallel)
 
-    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         if self.layers is None or self.glance is not None or {self._layer(True), self._layer(False)} & self.layers:
             return super()._sdpa(func, args, kwargs)
         out, call = func(*args, **kwargs), sdpa_operands(args, kwargs)
@@ -56,8 +56,8 @@ class Observe(Intercept):
 
 
 class Recorder(Intercept):
-    """The attention map stands in the autograd graph, so that it has a gradient; or torch's own kernel does, and the
-    map's gradient is made of that of its result (fused.py).
+    """Record maps and their gradients: the map is in the autograd graph, or torch's own kernel is, and the map's
+    gradient is computed from that of its result (functions.py).
 
     ``lost``: numbers of the layers with a map that autograd knows no way from, once gradients were asked for.
     ``inputs``: tensors whose gradients are wanted besides, from the same backward pass; then in ``input_gradients``.
@@ -99,25 +99,19 @@ class Recorder(Intercept):
         if any(g is None for g in grads):
             layers = accumulate(int(not site.parallel) for site in self.sites)
             self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)
-        calls, results = [], []
-        for site, gradient in zip(self.sites, grads, strict=True):
-            if site.call is not None:
-                calls.append(site.call)
-                results.append(gradient)
-        fused = iter(all_gradients(calls, results))
-        return [
-            next(fused) if site.call is not None else torch.zeros_like(site.attention) if gradient is None else gradient
-            for site, gradient in zip(self.sites, grads, strict=True)
-        ]
+        known = [torch.zeros_like(s.attention) if g is None else g for s, g in zip(self.sites, grads, strict=True)]
+        fused = [(number, site.call) for number, site in enumerate(self.sites) if site.call is not None]
+        gradients = all_gradients([call for _, call in fused], [grads[number] for number, _ in fused])
+        for (number, _), gradient in zip(fused, gradients, strict=True):
+            known[number] = gradient
+        return known
 
 
 class Intervene(Intercept):
     """Change attention maps or values inside the running model; ``edit(index, site)`` sets canonical tensors."""
 
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, edit: Edit
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any, edit: Edit) -> None:
+        super().__init__(*where)
         self.edit = edit
 
     def at_site(self, site: OpenSite) -> None:
@@ -127,10 +121,8 @@ class Intervene(Intercept):
 class Impose(Intercept):
     """Every map passes through ``rewrite(layer, first_head, attention_BHQK)`` before it meets the values."""
 
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, rewrite: Rewrite
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any, rewrite: Rewrite) -> None:
+        super().__init__(*where)
         self.rewrite = rewrite
         self.layer, self.first = -1, 0  # where the next head of a model that computes heads one by one belongs
 
@@ -142,30 +134,23 @@ class Impose(Intercept):
         site.attention_BHQK = self.rewrite(self.layer, self.first, site.attention_BHQK)
 
 
-class Gate(Intercept):
+class Gate(Impose):
     """Multiply the result of each head by a number.
 
     ``gates`` is (L, H), the same for all inputs, or (B, L, H), one table per input.
     """
 
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, gates: Tensor
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
-        self.gates = gates if gates.ndim == 3 else gates[None]
-        self.layer, self.first = -1, 0  # where the next head of a model that computes heads one by one belongs
+    def __init__(self, *where: Any, gates: Tensor) -> None:
+        gates_BLH = gates if gates.ndim == 3 else gates[None]
 
-    def at_site(self, site: OpenSite) -> None:
-        heads = site.layout.heads
-        if site.parallel:
-            self.first += heads
-        else:
-            self.layer, self.first = self.layer + 1, 0
-        gates_BH = self.gates[:, self.layer, self.first : self.first + heads]
-        if len(gates_BH) > 1:
-            gates_BH = gates_BH.repeat_interleave(site.layout.windows, 0)
-        weights = site.attention_BHQK
-        site.attention_BHQK = weights * gates_BH.to(weights.dtype)[:, :, None, None]
+        # No method: bound to the role that holds it, it would keep the maps until the garbage collector runs.
+        def gated(layer: int, first: int, weights_BHQK: Tensor) -> Tensor:
+            gates_BH = gates_BLH[:, layer, first : first + weights_BHQK.shape[1]]
+            if len(gates_BH) > 1:  # windows of one input share its gates
+                gates_BH = gates_BH.repeat_interleave(len(weights_BHQK) // len(gates_BH), 0)
+            return weights_BHQK * gates_BH.to(weights_BHQK.dtype)[:, :, None, None]
+
+        super().__init__(*where, rewrite=gated)
 
 
 class HeldAttention(Intercept):
@@ -174,8 +159,8 @@ class HeldAttention(Intercept):
     ``values`` are the (B·W, H, K, D) tensors that the score is differentiated by.
     """
 
-    def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any) -> None:
+        super().__init__(*where)
         self.values: list[Tensor] = []
 
     def at_site(self, site: OpenSite) -> None:
@@ -211,7 +196,7 @@ class Outline(Intercept):
     def at_site(self, site: OpenSite) -> None:
         """Nothing to change, and of a fused kernel nothing to see but shapes."""
 
-    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         out = None if self.explicit else func(*args, **kwargs)
         call = sdpa_operands(args, kwargs)
         query, key = (self._noted(shape_of(call[name]), call[name]) for name in ("query", "key"))
@@ -228,10 +213,10 @@ def shape_of(tensor: Tensor) -> Tensor:
 
 
 class _Values(Outline):
-    """Keeps the values of one attention."""
+    """Keeps the values of the attention of this number."""
 
-    value_BHKD: Tensor | None = None
     number = 0
+    value_BHKD: Tensor | None = None
 
     def at_site(self, site: OpenSite) -> None:
         if len(self.sites) == self.number:
@@ -244,6 +229,5 @@ def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: i
     intercept.number = number
     with torch.no_grad(), intercept:
         forward()
-    value_BHKD, intercept.value_BHKD = intercept.value_BHKD, None
-    assert value_BHKD is not None
-    return value_BHKD
+    assert intercept.value_BHKD is not None
+    return intercept.value_BHKD

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from whyformer.capture.functions import FusedCall
-from whyformer.capture.trail import Axes, Axis, ProjectionSource
+from whyformer.capture.trail import Axes, Axis, Sources
 from whyformer.errors import AmbiguousLayout
 
 HATCH = (
@@ -56,13 +57,7 @@ class Layout:
 
 
 def layout_of(
-    shape: tuple[int, ...],
-    axes: Axes,
-    query: int,
-    key: int,
-    batch: int,
-    path: str,
-    batch_axis: int | None = None,
+    shape: tuple[int, ...], axes: Axes, query: int, key: int, batch: int, path: str, batch_axis: int | None = None
 ) -> Layout:
     """Find batch and heads among the axes of an attention operand that are neither query nor key; never guess.
 
@@ -163,13 +158,8 @@ def einsum_contraction(equation: str, weights_ndim: int, value_ndim: int, key: t
     lead = [c for c in weights if c not in (summed, queries[0])]
     if any(c not in value for c in lead):
         return None
-    return Contraction(
-        weights.index(queries[0]),
-        axis,
-        value.index(summed),
-        value.index(widths[0]),
-        tuple(value.index(c) for c in lead),
-    )
+    where = tuple(value.index(c) for c in lead)
+    return Contraction(weights.index(queries[0]), axis, value.index(summed), value.index(widths[0]), where)
 
 
 @dataclass(slots=True)
@@ -181,9 +171,7 @@ class OpenSite:
     value: Tensor
     layout: Layout
     contraction: Contraction
-    sources: tuple[
-        ProjectionSource | None, ProjectionSource | None
-    ]  # what queries and keys were projected from, where that is known
+    sources: Sources  # what queries and keys were projected from, where that is known
     parallel: bool  # another head of the previous site's layer
     kind: str = "self"  # or "cross"
     first_query: int = 0  # the key position of the first row, for layers that ask for a few rows only
@@ -235,12 +223,11 @@ class OpenSite:
         self.value = self.value_layout.to_raw(value, self._full_value())
 
 
-# A plan: what was learned about the calls of a pass, so that a later one looks at attention alone and follows nothing.
+# A plan: what was learned about the calls of a pass, so that a later pass intercepts attention alone.
 #
-# Of a model whose attentions are all torch's own, over all positions, the number of them is a plan. Of others it is the
-# order of all softmaxes and products, as a pass that was followed went through them: which of them are sites, and how
-# those are laid out. Every later pass is held to it call by call, by names and shapes; where it does something else, it
-# is followed again, and what it does now is learned.
+# If all attentions of a model are torch's own, over all positions, their number is the plan. Otherwise it is the order
+# of all softmaxes and products of a pass that was followed: which of them are sites, and how those are laid out. Every
+# later pass is compared with it call by call, by names and shapes. If it differs, it is followed again and learned.
 
 GIVEN_UP = 4  # passes that were off the plan: what changes so often is followed
 # Which method of the interceptor sees which function. By name, not as bound methods: an interceptor in a cycle with
@@ -290,9 +277,9 @@ class PlannedSite:
         sizes = shape[where.query], shape[where.key]
         return cls(site.path, site.layout, where, site.kind, *sizes, site.first_query, site.parallel)
 
-    def placed(self, shape: Sequence[int], batch: int) -> Layout:
-        """The layout for a map of this shape."""
-        layout, where = self.layout, self.contraction
+    def opened(self, attention: Tensor, value: Tensor, batch: int) -> OpenSite:
+        """The site with a map that is there now; OffPlan if its shape does not fit."""
+        layout, where, shape = self.layout, self.contraction, attention.shape
         if len(shape) != len(layout.order):
             raise OffPlan
         queries, keys = shape[where.query], shape[where.key]
@@ -305,9 +292,9 @@ class PlannedSite:
         fits = lead == list(split) if len(lead) == len(split) else math.prod(lead) == math.prod(split)
         if not fits or (len(lead) == 2 and len(split) == 3 and lead[1] != layout.heads):
             raise OffPlan
-        return (
-            layout if split == layout.split else Layout(layout.order, split, layout.names, layout.windows, layout.heads)
-        )
+        layout = layout if split == layout.split else replace(layout, split=split)
+        place = (self.parallel, self.kind, self.first_query)
+        return OpenSite(self.path, attention, value, layout, where, (None, None), *place)
 
 
 class PlannedCall(NamedTuple):
@@ -331,24 +318,27 @@ class Plan:
     watched: Mapping[str, str] = field(default_factory=lambda: STEPWISE)
 
 
+Kind = tuple[bool, bool]  # of a pass: with gradients, of several inputs
+
+
 @dataclass
 class Plans:
-    """What is planned for passes of one kind each (with gradients, of several inputs), and how often it was wrong."""
+    """Plans by kind of pass, and how often each was wrong."""
 
-    plans: dict[tuple[bool, bool], Plan] = field(default_factory=dict)
-    misses: dict[tuple[bool, bool], int] = field(default_factory=dict)
+    plans: dict[Kind, Plan] = field(default_factory=dict)
+    misses: Counter[Kind] = field(default_factory=Counter)
 
-    def at(self, kind: tuple[bool, bool], fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
+    def at(self, kind: Kind, fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
         """fused: path and streams of attentions that are torch's own, if all of them are."""
-        if kind not in self.plans and fused and not self.misses.get(kind):
+        if kind not in self.plans and fused and not self.misses[kind]:
             paths, streams = zip(*fused, strict=True)
             self.plans[kind] = Plan(paths=paths, streams=streams, watched=COUNTED)
         return self.plans.get(kind)
 
-    def missed(self, kind: tuple[bool, bool]) -> None:
+    def missed(self, kind: Kind) -> None:
         self.plans.pop(kind, None)
-        self.misses[kind] = self.misses.get(kind, 0) + 1
+        self.misses[kind] += 1
 
-    def learn(self, kind: tuple[bool, bool], sites: Sequence[OpenSite], steps: Sequence[PlannedCall]) -> None:
-        if self.misses.get(kind, 0) < GIVEN_UP:
+    def learn(self, kind: Kind, sites: Sequence[OpenSite], steps: Sequence[PlannedCall]) -> None:
+        if self.misses[kind] < GIVEN_UP:
             self.plans[kind] = Plan(tuple(map(PlannedSite.of, sites)), tuple(steps))

@@ -134,12 +134,15 @@ class ProjectionSource(NamedTuple):
         return cls(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
 
 
+Sources = tuple[ProjectionSource | None, ProjectionSource | None]  # of queries and keys
+
+
 class Note(NamedTuple):
     """What is known about one tensor."""
 
     axes: Axes
     source: ProjectionSource | None = None
-    query_key: tuple[ProjectionSource | None, ProjectionSource | None] | None = None
+    query_key: Sources | None = None
     softmax: int | None = None  # index into the interceptor's list of softmax calls
     key_axis: Axis | None = None  # for an attention map: the axis that was normalised
 
@@ -155,8 +158,9 @@ class Trail(Notes[Note]):
     def follow(self, name: str, args: tuple[object, ...], out: Tensor) -> None:
         """Carry the note of the first operand over to the result of ``name``."""
         first = args[0] if args else None
-        if isinstance(first, (list, tuple)):
-            first = self._first_member(first)
+        if isinstance(first, (list, tuple)):  # cat, stack: the first member that something is known about
+            tensors = [t for t in first if isinstance(t, Tensor)]
+            first = next((t for t in tensors if self.get(t)), tensors[0] if tensors else None)
         if not isinstance(first, Tensor) or out.is_nested:  # whose axes have no sizes
             return
         if name in PROJECTIONS:
@@ -174,11 +178,6 @@ class Trail(Notes[Note]):
         elif (known := self.get(first)) is not None:
             same = known.softmax is None and first.shape == out.shape
             self.put(out, known if same else _carried(name, known, first, out))
-
-    def _first_member(self, members: Sequence[object]) -> Tensor | None:
-        """Of a list (cat, stack): the first member something is known about."""
-        tensors = [t for t in members if isinstance(t, Tensor)]
-        return next((t for t in tensors if self.get(t)), tensors[0] if tensors else None)
 
 
 def _carried(name: str, note: Note, first: Tensor, out: Tensor) -> Note:
@@ -208,10 +207,9 @@ def _without_sink(note: Note, weights: Tensor, out: Tensor) -> Note | None:
     if note.key_axis is None or note.key_axis not in note.axes or out.ndim != weights.ndim:
         return None
     key = note.axes.index(note.key_axis)
-    fewer = [int(i == key) for i in range(out.ndim)]
-    if [x - y for x, y in zip(weights.shape, out.shape, strict=True)] != fewer or out.stride() != weights.stride():
-        return None
-    if out.storage_offset() != weights.storage_offset():
+    shorter = [x - y for x, y in zip(weights.shape, out.shape, strict=True)] == [int(i == key) for i in range(out.ndim)]
+    same_memory = out.stride() == weights.stride() and out.storage_offset() == weights.storage_offset()
+    if not (shorter and same_memory):
         return None
     keys: Axis = (Atom(out.shape[key]),)
     axes = (*note.axes[:key], keys, *note.axes[key + 1 :])

@@ -70,6 +70,7 @@ class Run(TracedBatch):
         track: Callable[[Sequence[Any], str], Any] | None = None,
     ) -> None:
         self.modality, self.batch, self.study = modality, batch, study
+        self.device = next(iter(batch.tensors.values())).device  # of the inputs
         self.multi_stream, self.front, self.windowed = study.multi_stream, study.front, study.windows is not None
         self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
         self.reading = "logit" if batch.answers else scalar
@@ -110,12 +111,7 @@ class Run(TracedBatch):
                 share_B = torch.zeros(len(keep_BN), device=keep_BN.device)
             else:
                 # The mean share of the attention of real positions, over layers and heads.
-                keep, shares = keep_BN.float(), []
-                for site in maps.sites:  # as padding_share, written out: the way of a warm call is kept short
-                    attention_BHQK, first = site.attention_BHQK.float(), site.first_query
-                    rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
-                    lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK, rows_BQ, 1 - keep)
-                    shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1]))
+                shares = [padding_share(site.attention_BHQK, keep_BN, site.first_query) for site in maps.sites]
                 share_B = torch.stack(shares).mean(0)
             self._padding_share_B = None if maps is None else share_B
         return share_B

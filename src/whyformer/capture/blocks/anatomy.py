@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from whyformer.capture.blocks.tape import (
     descendants,
     stretch,
 )
-from whyformer.capture.functions import ADDS, JOINS, LAYOUTS, MULS, UNCHANGED, Function, name_of
+from whyformer.capture.functions import ADDS, JOINS, LAYOUTS, MULS, UNCHANGED, Args, Function, Kwargs, name_of
 from whyformer.capture.record import Forward, sites_of
 from whyformer.capture.roles import Observe
 from whyformer.capture.site import OpenSite
@@ -42,8 +42,7 @@ from whyformer.results.types import Record
 Matrix = tuple[Tensor, Tensor | None]  # (in, out) and bias
 
 
-@dataclass(frozen=True)
-class Projected:
+class Projected(NamedTuple):
     """The projected result by its number on the tape, and the projection."""
 
     number: int
@@ -157,8 +156,8 @@ class TapedSite:
 class Dissect(Observe):
     """Observe, with everything on tape. A block is taken apart when the next site is reached, and then forgotten."""
 
-    def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any) -> None:
+        super().__init__(*where)
         self.tape = Tape()
         self.blocks: list[Block] = []
         self._site: TapedSite | None = None
@@ -169,9 +168,7 @@ class Dissect(Observe):
         super()._close(site, out)
         self._closed = site
 
-    def __torch_function__(
-        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs, name = kwargs or {}, name_of(func)
         # The inner calls of multi_head_attention_forward come to us one by one.
         if name is None or name == "multi_head_attention_forward":
@@ -189,13 +186,12 @@ class Dissect(Observe):
         return out
 
     def _reached(self, site: OpenSite, result: int) -> None:
-        if site.parallel and self._site is not None:
-            self._site.sites.append(site)
-            self._site.calls.append(len(self.tape.calls) - 1)
-            self._site.results.append(result)
-            return
-        self.settle()
-        self._site = TapedSite([site], [len(self.tape.calls) - 1], [result])
+        if not site.parallel or self._site is None:
+            self.settle()
+            self._site = TapedSite([], [], [])
+        self._site.sites.append(site)
+        self._site.calls.append(len(self.tape.calls) - 1)
+        self._site.results.append(result)
 
     def settle(self) -> None:
         """Take the last site's block apart; what came before that site is no longer needed."""
@@ -225,7 +221,7 @@ def dissect(forward: Forward, intercept: Dissect) -> Anatomy:
 
 def _same(tape: Tape, number: int, other: int) -> bool:
     """Whether a tensor is another one, or a cast or view of it."""
-    makers = {n: c for c in tape.calls for n in c.outs}
+    makers = tape.makers()
     while number != other:
         call = makers.get(number)
         if call is None or call.name not in UNCHANGED | LAYOUTS:
@@ -262,7 +258,7 @@ def take_apart(tape: Tape, mark: TapedSite, batch: int) -> tuple[Block, int, int
 
 def _residual_among(tape: Tape, sources: set[int]) -> Callable[[int], int | None]:
     """The residual stream is what attention itself was computed from, perhaps scaled."""
-    makers: dict[int | None, TapedCall] = {n: c for c in tape.calls for n in c.outs}
+    makers = tape.makers()
 
     def origin(number: int) -> int | None:
         while number not in sources:
@@ -276,8 +272,7 @@ def _residual_among(tape: Tape, sources: set[int]) -> Callable[[int], int | None
     return origin
 
 
-@dataclass(frozen=True)
-class Stations:
+class Stations(NamedTuple):
     attended: int  # the output of the attention half
     end: int  # the block's output
     beside: bool = False  # the MLP may have run beside the attention, and be part of both
@@ -290,10 +285,12 @@ def _stations(tape: Tape, follow: Follow, join: Sum, sources: set[int], site_end
     the next norm, otherwise with the addition itself.
     """
     if follow.passes:
-        first = follow.passes[0]
-        norms = len(first.stream.divisors)
+        first, makers = follow.passes[0], tape.makers()
+        norms, attended = len(first.stream.divisors), first.number
         end = _last_with(tape, follow, norms + 1, first.total) if norms else first.total
-        return Stations(_unscaled(tape, first.number), end)
+        while attended in makers and _scales(makers[attended]):
+            attended = makers[attended].inputs[0]
+        return Stations(attended, end)
     # No MLP after the sum: it ran beside the attention (a parallel block), or there is none.
     calls = tape.calls[:site_end]
     between = descendants(calls, [join.origin]) & sources - {join.origin}
@@ -310,7 +307,7 @@ def _last_with(tape: Tape, follow: Follow, norms: int, default: int) -> int:
 
     Without norms: nothing but constants (the MLP beside the attention) was added to it.
     """
-    makers = {n: c for c in tape.calls for n in c.outs}
+    makers = tape.makers()
     numbers = [
         n
         for n, s in follow.states.items()
@@ -324,13 +321,6 @@ def _last_with(tape: Tape, follow: Follow, norms: int, default: int) -> int:
 def _scales(call: TapedCall) -> bool:
     """A product with a plain number: how some models weigh the residual stream (DeepNet), no part of a norm."""
     return call.name in MULS and len(call.inputs) == 1
-
-
-def _unscaled(tape: Tape, number: int) -> int:
-    makers = {n: c for c in tape.calls for n in c.outs}
-    while number in makers and _scales(makers[number]):
-        number = makers[number].inputs[0]
-    return number
 
 
 def _block(
@@ -349,12 +339,12 @@ def _block(
     if stations.beside:
         attended_BQE = before.scaled(before.apply(projected_BQE)) + residual_BQE
     replay: Stretch | NotOffered
+    inside = {projection.number, stations.end}
     try:
         replay = stretch(tape, projection.number, stations.end)
+        inside |= {n for call in replay.calls for n in (*call.inputs, *call.outs) if n is not None}
     except NotOffered as error:
-        replay, inside = NotOffered(f"{where}: {error}"), set()
-    else:
-        inside = {n for call in replay.calls for n in (*call.inputs, *call.outs)}
+        replay = NotOffered(f"{where}: {error}")
     return Block(
         path=where,
         output_HDE=projection.output_HDE,
@@ -367,6 +357,6 @@ def _block(
         attended_BQE=attended_BQE,
         output_BQE=read(stations.end),
         replay=replay,
-        streams={n: s for n, s in streams.items() if n in {*inside, projection.number, stations.end}},
+        streams={n: s for n, s in streams.items() if n in inside},
         places=places,
     )

@@ -101,13 +101,12 @@ class Follow:
 
     def _result(self, call: TapedCall, live: list[int]) -> State:
         state = self.states[live[0]]
-        if call.name not in SUBS | UNCHANGED and any(_is_mean(self.states[n]) for n in live):
+        means = [s for n in live if isinstance(s := self.states[n], Stream) and s.mean]
+        if means and call.name not in SUBS | UNCHANGED:
             return OPAQUE
         if isinstance(state, HeadResult):
-            keeps = call.name in UNCHANGED | LAYOUTS | JOINS and all(
-                isinstance(self.states[n], HeadResult) for n in live
-            )
-            return HEADS if keeps else OPAQUE
+            heads = all(isinstance(self.states[n], HeadResult) for n in live)
+            return HEADS if heads and call.name in UNCHANGED | LAYOUTS | JOINS else OPAQUE
         if call.name in ADDS | SUBS:
             return self._sum(call)
         if call.name in MULS | DIVS:
@@ -203,7 +202,7 @@ class Follow:
         weight = call.argument(2, "weight")
         out = call.outs[0]
         assert out is not None
-        wide = _wide(stream)
+        wide = stream if stream.dtype == torch.float64 else stream.float()
         if call.name == "layer_norm":
             bias, eps = call.argument(3, "bias"), call.argument(4, "eps", 1e-5)
             scale = (wide.var(-1, unbiased=False, keepdim=True) + eps).rsqrt()
@@ -250,14 +249,6 @@ def _widened(rows: Tensor, total: Tensor) -> Tensor:
     axes = [i for i, (was, now) in enumerate(zip(rows.shape, shape, strict=True)) if was != now]
     offsets = torch.arange(shape[axes[0]], device=rows.device)
     return rows + offsets.view([-1 if i == axes[0] else 1 for i in range(len(shape))])
-
-
-def _is_mean(state: State) -> bool:
-    return isinstance(state, Stream) and state.mean
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _is_vector(tensor: Tensor, like: Tensor) -> bool:

@@ -91,9 +91,7 @@ class Finish:
             try:
                 finished: Tensor = torch.vmap(self._one)(weights_TBQH, parts)
                 return finished
-            except (
-                RuntimeError
-            ):  # an operation that torch cannot do for several at once, as adding in place to a weight
+            except RuntimeError:  # an operation that vmap cannot do, as adding in place to a weight
                 self._alone = True
         each = [self._one(w, {n: v[i] for n, v in parts.items()}) for i, w in enumerate(weights_TBQH)]
         return torch.stack(each)
@@ -123,9 +121,8 @@ class Finish:
 
     def _watching(self) -> Instead:
         """Norms that a folded projection reads tell what they multiply by."""
-        makers = {n: c for c in self.rest.calls for n in c.outs}
         divisors = {fold.divisor.number: fold.divisor for fold in self.folds}
-        return {n: self._divided(d, makers[n]) for n, d in divisors.items()}
+        return {n: self._divided(divisors[n], c) for c in self.rest.calls for n in c.outs if n in divisors}
 
     def _divided(self, divisor: Divisor, call: TapedCall) -> Callable[[Env], Tensor]:
         def run(env: Env) -> Tensor:
@@ -179,11 +176,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        base_BQO: Tensor,
-        weights_BQH: Tensor,
-        parts_BHO: Tensor,
-        scale_BQ1: Tensor | None,
-        constant_O: Tensor | None,
+        base_BQO: Tensor, weights_BQH: Tensor, parts_BHO: Tensor, scale_BQ1: Tensor | None, constant_O: Tensor | None
     ) -> Tensor:
         scale_TBQ1 = None if scale_BQ1 is None else scale_BQ1[None]
         return _sums(base_BQO, weights_BQH[None], parts_BHO[None], scale_TBQ1, constant_O)[0]
@@ -210,8 +203,12 @@ def _sums(
     weights_TBQH, parts_TBHO = weights_TBQH.to(base_BQO.dtype), parts_TBHO.to(base_BQO.dtype)
     if scale_TBQ1 is not None:
         weights_TBQH = weights_TBQH * scale_TBQ1
-    if base_BQO.device.type != "cpu":
-        return _all_at_once(base_BQO, weights_TBQH, parts_TBHO, scale_TBQ1, constant_O)
+    if base_BQO.device.type != "cpu":  # in few calls: on a GPU each one costs more than the numbers it works on
+        start = base_BQO.expand(len(parts_TBHO), *base_BQO.shape) if scale_TBQ1 is None else base_BQO * scale_TBQ1
+        if constant_O is not None:
+            start = start + constant_O
+        summed = torch.baddbmm(start.flatten(0, 1), weights_TBQH.flatten(0, 1), parts_TBHO.flatten(0, 1))
+        return summed.view(start.shape)
     out_TBQO = base_BQO.new_empty(len(weights_TBQH), *base_BQO.shape)
     for t, out_BQO in enumerate(out_TBQO):  # one at a time stays in the cache from one operation to the next
         if scale_TBQ1 is None:
@@ -222,21 +219,6 @@ def _sums(
             torch.addcmul(constant_O, base_BQO, scale_TBQ1[t], out=out_BQO)
         out_BQO.baddbmm_(weights_TBQH[t], parts_TBHO[t])
     return out_TBQO
-
-
-def _all_at_once(
-    base_BQO: Tensor,
-    scaled_weights_TBQH: Tensor,
-    parts_TBHO: Tensor,
-    scale_TBQ1: Tensor | None,
-    constant_O: Tensor | None,
-) -> Tensor:
-    """The same in few calls: on a GPU each one costs more than the numbers it works on."""
-    start = base_BQO.expand(len(parts_TBHO), *base_BQO.shape) if scale_TBQ1 is None else base_BQO * scale_TBQ1
-    if constant_O is not None:
-        start = start + constant_O
-    summed = torch.baddbmm(start.flatten(0, 1), scaled_weights_TBQH.flatten(0, 1), parts_TBHO.flatten(0, 1))
-    return summed.view(start.shape)
 
 
 def _folds(block: Block) -> list[StreamProjection]:

@@ -118,6 +118,10 @@ class Tape:
         self.calls.append(call)
         return call
 
+    def makers(self) -> dict[int | None, TapedCall]:
+        """The call that made each tensor, by its number."""
+        return {number: call for call in self.calls for number in call.outs}
+
     def forget(self, before: int) -> None:
         """Drop the first calls, and every tensor that no later call read or made."""
         self.calls = self.calls[before:]

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.decompose.rules import RULES
 from whyformer.capture.decompose.shares import FunctionCall, Shares, diagonal, settled
-from whyformer.capture.functions import WRITES, name_of, open_body
+from whyformer.capture.functions import WRITES, Args, Function, Kwargs, name_of, open_body
 from whyformer.capture.intercept import current_path
 from whyformer.capture.trail import Notes
 from whyformer.errors import NotOffered
@@ -89,9 +89,7 @@ class Decompose(TorchFunctionMode):
             )
         return settled(shares, self.bias, 0)
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs, name = kwargs or {}, name_of(func)
         if name is None:
             return func(*args, **kwargs)
@@ -111,8 +109,9 @@ class Decompose(TorchFunctionMode):
             return self._written(call, args, kwargs)
         return self._followed(call, args, kwargs)
 
-    def _followed(self, call: FunctionCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if call.name.startswith("__i") or kwargs.get("inplace") or _is_in_place(call.name):
+    def _followed(self, call: FunctionCall, args: Args, kwargs: Kwargs) -> Any:
+        in_place = call.name.endswith("_") and not call.name.startswith("__")
+        if in_place or call.name.startswith("__i") or kwargs.get("inplace"):
             # The rule needs the operands as they were before they are overwritten.
             call.leaves = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in call.leaves]
         call.bias, call.holdable = self.bias, self.positions * math.prod(self._stream_shape)
@@ -129,7 +128,7 @@ class Decompose(TorchFunctionMode):
             self._put(tensor, shares)
         return out
 
-    def _written(self, call: FunctionCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _written(self, call: FunctionCall, args: Args, kwargs: Kwargs) -> Any:
         """A hidden state that is written into piece by piece is not followed."""
         out = call.func(*args, **kwargs)
         call.out = args[0]
@@ -148,11 +147,11 @@ class Decompose(TorchFunctionMode):
         if self._watch is not None:
             self._watch(current_path(self.names), tensor, shares)
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _start(self, args: Args, kwargs: Kwargs) -> None:
         """The first hidden state that is used inside the stack of layers is the embedding."""
         if not self._inside(self.stack.around):
             return
-        for operand in _tensors(args, kwargs):
+        for operand in [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]:
             floats = operand.is_floating_point() and not isinstance(operand, nn.Parameter)
             if floats and operand.ndim == 3 and sorted(operand.shape[:2]) == sorted((1, self.positions)):
                 self.axis = 1 if operand.shape[1] == self.positions else 0
@@ -160,10 +159,10 @@ class Decompose(TorchFunctionMode):
                 self._put(operand, diagonal(operand, self.axis))
                 return
 
-    def _enter(self, entered: Callable[[int, Shares], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, entered: Callable[[int, Shares], None], args: Args, kwargs: Kwargs) -> None:
         """The first hidden state that is used inside the next layer."""
-        candidates = [t for t in _tensors(args, kwargs) if tuple(t.shape) == self._stream_shape]
-        shares = next((s for t in candidates if (s := self._shares.get(t)) is not None), None)
+        states = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.shape == self._stream_shape]
+        shares = next((s for state in states if (s := self._shares.get(state)) is not None), None)
         if shares is not None and self._inside(self.stack.layers[self._next_layer]):
             entered(self._next_layer, shares)
             self._next_layer += 1
@@ -171,11 +170,3 @@ class Decompose(TorchFunctionMode):
     def _inside(self, path: str) -> bool:
         running = current_path(self.names)
         return running == path or running.startswith(path + ".")
-
-
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    return [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-
-
-def _is_in_place(name: str) -> bool:
-    return name.endswith("_") and not name.startswith("__")

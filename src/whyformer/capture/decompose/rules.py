@@ -29,6 +29,7 @@ from whyformer.capture.functions import (
     LISTED,
     MATMULS,
     MULS,
+    NORMS,
     PIECES,
     RARE_DROPOUTS,
     REPEATS,
@@ -39,6 +40,8 @@ from whyformer.capture.functions import (
     attention_weights,
     repeat_heads,
 )
+
+RMS_NORM = ("input", "normalized_shape", "weight", "eps")
 
 # What is linear: every share goes through it alike.
 
@@ -134,17 +137,14 @@ def add(call: FunctionCall) -> Shares:
     if x is not None or y is not None:
         total = torch.zeros(shape, dtype=call.dtype, device=call.out.device)
         offset = total + (0 if x is None else x) + factor * (0 if y is None else y)
-    summed = Shares(call.sources, shape, compute, offset, stage=call.stage, gate=_is_gate(a, b))
+    gate = all(side.gate for side in (a, b) if side is not None)
+    summed = Shares(call.sources, shape, compute, offset, stage=call.stage, gate=gate)
     if a is None or b is None:
         return call.lost(STRANGER) if call.is_stranger(left if a is None else right) else call.settle_unmixed(summed)
     summed = call.settle(summed)
     summed.stage = UNMIXED if a.stage == b.stage == UNMIXED else ""
     summed.keep = summed.size <= call.holdable  # a residual stream is read by each part of the next layer
     return summed
-
-
-def _is_gate(a: Shares | None, b: Shares | None) -> bool:
-    return (a is None or a.gate) and (b is None or b.gate)
 
 
 def negative(call: FunctionCall) -> Shares:
@@ -171,14 +171,11 @@ def multiply(call: FunctionCall) -> Shares:
         return call.lost(a.lost)
     x, y = _scaled(call, a, right / 2), _scaled(call, b, left / 2)
     offset = x.offset if y.offset is None else y.offset if x.offset is None else x.offset + y.offset
-    return Shares(
-        call.sources,
-        x.shape,
-        lambda first, end: x.part(first, end) + y.part(first, end),
-        offset,
-        stage=call.stage,
-        gate=a.gate and b.gate,
-    )
+
+    def compute(first: int, end: int) -> Tensor:
+        return x.part(first, end) + y.part(first, end)
+
+    return Shares(call.sources, x.shape, compute, offset, stage=call.stage, gate=a.gate and b.gate)
 
 
 def divide(call: FunctionCall) -> Shares:
@@ -193,19 +190,10 @@ def divide(call: FunctionCall) -> Shares:
 
 
 def _scaled(call: FunctionCall, shares: Shares, factor: Any, gate: bool = False) -> Shares:
-    shape, dtype = call.shape, call.dtype
-    factor = factor.to(dtype) if isinstance(factor, Tensor) else factor
+    shape = call.shape
+    factor = factor.to(call.dtype) if isinstance(factor, Tensor) else factor
     offset = None if shares.offset is None else (shares.offset * factor).expand(shape)
-    if shares.lost:
-        return call.lost(shares.lost)
-    return Shares(
-        shares.sources,
-        shape,
-        lambda first, end: expanded(shares.part(first, end), shape) * factor,
-        offset,
-        stage=shares.stage,
-        gate=gate,
-    )
+    return call.mapped(shares, lambda part: expanded(part, shape) * factor, offset, shares.stage, gate)
 
 
 # Matrix products: projections, and attention with its weights as constants.
@@ -228,19 +216,10 @@ def addmm(call: FunctionCall) -> Shares:
 
 
 def _projected(call: FunctionCall, shares: Shares, project: Callable[[Tensor], Tensor], bias: Tensor | None) -> Shares:
-    if shares.lost:
-        return call.lost(shares.lost)
     offset = None if shares.offset is None else project(shares.offset)
     if bias is not None:
         offset = (bias.to(call.dtype) + (0 if offset is None else offset)).expand(call.out.shape)
-    projected = Shares(
-        shares.sources,
-        call.shape,
-        lambda first, end: project(shares.part(first, end)),
-        offset,
-        stage=shares.stage,
-    )
-    return call.settle_unmixed(projected)
+    return call.settle_unmixed(call.mapped(shares, project, offset, shares.stage))
 
 
 def matrix_product(call: FunctionCall) -> Shares:
@@ -256,17 +235,8 @@ def matrix_product(call: FunctionCall) -> Shares:
     if b is None:
         assert a is not None
         return _projected(call, a, lambda v: v @ right.to(v.dtype), None)
-    shares, weights = b, left
-    if shares.lost:
-        return call.lost(shares.lost)
-    attended = Shares(
-        shares.sources,
-        call.shape,
-        lambda first, end: mixed(weights, shares.part(first, end)),
-        None if shares.offset is None else weights.to(shares.offset.dtype) @ shares.offset,
-        stage=MIXED,
-    )
-    return call.hold(attended)
+    offset = None if b.offset is None else left.to(b.offset.dtype) @ b.offset
+    return call.hold(call.mapped(b, lambda values: mixed(left, values), offset, MIXED))
 
 
 def mixed(weights: Tensor, values: Tensor) -> Tensor:
@@ -287,14 +257,7 @@ def sdpa(call: FunctionCall) -> Shares:
     def mix(v: Tensor) -> Tensor:
         return mixed(weights, repeat_heads(query, v) if gqa else v)
 
-    attended = Shares(
-        shares.sources,
-        call.shape,
-        lambda first, end: mix(shares.part(first, end)),
-        None if shares.offset is None else mix(shares.offset[None])[0],
-        stage=MIXED,
-    )
-    return call.hold(attended)
+    return call.hold(call.mapped(shares, mix, None if shares.offset is None else mix(shares.offset[None])[0], MIXED))
 
 
 def linear_in_one(call: FunctionCall) -> Outcome:
@@ -322,59 +285,32 @@ def activation(call: FunctionCall) -> Shares:
     if shares.lost or len(call.shares) > 1:
         return Shares(call.sources, call.shape, None, gate=True, lost=shares.lost or f"{call.name}()")
     whole = call.settle(shares)
-    return Shares(
-        shares.sources,
-        call.shape,
-        lambda first, end: whole.part(first, end) * slope,
-        stage=whole.stage,
-        gate=True,
-    )
+    return call.mapped(whole, lambda part: part * slope, None, whole.stage, gate=True)
 
 
-def layer_norm(call: FunctionCall) -> Shares:
-    """γ·(x_s - mean x_s)/σ with the deviation σ of the whole x; β is a bias."""
-    x, shape, weight, bias, eps = call.arguments("input", "normalized_shape", "weight", "bias", "eps")
-    dims = tuple(range(-len(shape), 0))
-    value = x.to(call.dtype)
-    scale = (value.var(dims, unbiased=False, keepdim=True) + (1e-5 if eps is None else eps)).rsqrt()
-    return _normed(call, x, lambda v: v - v.mean(dims, keepdim=True), scale, weight, bias)
-
-
-def rms_norm(call: FunctionCall) -> Shares:
-    x, shape, weight, eps = call.arguments("input", "normalized_shape", "weight", "eps")
-    dims = tuple(range(-len(shape), 0))
-    value = x.to(call.dtype)
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
-    scale = (value.square().mean(dims, keepdim=True) + eps).rsqrt()
-    return _normed(call, x, lambda v: v, scale, weight, None)
-
-
-def _normed(
-    call: FunctionCall,
-    x: Tensor,
-    center: Callable[[Tensor], Tensor],
-    scale: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> Shares:
-    shares = call.of_operand(x)
+def norm(call: FunctionCall) -> Shares:
+    """γ·(x_s - mean x_s)/σ with the deviation σ of the whole x; β is a bias. rms_norm has neither mean nor bias."""
+    centred = call.name == "layer_norm"
+    names = ("input", "normalized_shape", "weight", "bias", "eps") if centred else RMS_NORM
+    x, shape, weight, *biases, eps = call.arguments(*names)
+    shares, dims = call.of_operand(x), tuple(range(-len(shape), 0))
     if shares is None or shares.lost:
         return call.lost(shares.lost if shares is not None else "")
-    factor = scale if weight is None else scale * weight.to(scale.dtype)
-    shape = call.shape
-    offset = None if shares.offset is None else center(shares.offset) * factor
-    if bias is not None:
-        offset = (bias.to(scale.dtype) + (0 if offset is None else offset)).expand(shape)
-    stage = UNMIXED if shares.stage == UNMIXED else ""
-    scaled = Shares(
-        shares.sources, shape, lambda first, end: center(shares.part(first, end)) * factor, offset, stage=stage
-    )
-    return call.settle(scaled)
+    if eps is None:
+        eps = 1e-5 if centred else torch.finfo(x.dtype).eps
+    value = x.to(call.dtype)
+    spread = value.var(dims, unbiased=False, keepdim=True) if centred else value.square().mean(dims, keepdim=True)
+    factor = (spread + eps).rsqrt()
+    factor = factor if weight is None else factor * weight.to(factor.dtype)
 
+    def normed(part: Tensor) -> Tensor:
+        return (part - part.mean(dims, keepdim=True) if centred else part) * factor
 
-def unrelated(call: FunctionCall) -> None:
-    """A new tensor that only has the shape or dtype of a hidden state."""
-    return
+    offset = None if shares.offset is None else normed(shares.offset)
+    for bias in biases:
+        if bias is not None:
+            offset = (bias.to(factor.dtype) + (0 if offset is None else offset)).expand(call.shape)
+    return call.settle(call.mapped(shares, normed, offset, UNMIXED if shares.stage == UNMIXED else ""))
 
 
 def weighs(call: FunctionCall) -> Outcome:
@@ -403,8 +339,7 @@ RULES: dict[str, Rule] = {
     **_names(matrix_product, MATMULS),
     **_names(linear_in_one, "einsum"),
     **_names(sdpa, "scaled_dot_product_attention"),
-    **_names(layer_norm, "layer_norm"),
-    **_names(rms_norm, "rms_norm"),
+    **_names(norm, NORMS),
     **_names(
         activation,
         ACTIVATIONS,
@@ -416,7 +351,7 @@ RULES: dict[str, Rule] = {
         "softmax special_softmax log_softmax var std var_mean norm vector_norm amax amin max min topk logsumexp sign",
     ),
     **_names(
-        unrelated,
+        lambda call: None,  # new tensors that only have the shape or dtype of a hidden state
         "zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_empty new_full",
     ),
 }

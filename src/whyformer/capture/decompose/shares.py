@@ -117,39 +117,35 @@ def settled(shares: Shares, rule: str | None, holdable: int) -> Shares:
         rule = "equal"  # to its own position, which is the only one there; the authors' first layer does the same
     if rule is None:
         return Shares(shares.sources, shares.shape, shares.part, stage=stage, gate=shares.gate)
-    keep = shares.size <= max(holdable, BUDGET)
-    settling = _Settling(shares, offset, rule, keep)
-    return Shares(shares.sources, shares.shape, settling.part, stage=stage, gate=shares.gate, keep=keep)
+    keep, proportions = shares.size <= max(holdable, BUDGET), list[Tensor]()
+
+    def part(first: int, end: int) -> Tensor:
+        if keep:
+            shares.hold()
+        if not proportions:  # computed when somebody needs them, once
+            proportions.append(_proportions(shares, offset, rule))
+        return torch.addcmul(shares.part(first, end), proportions[0][first:end, ..., None], offset)
+
+    return Shares(shares.sources, shares.shape, part, stage=stage, gate=shares.gate, keep=keep)
 
 
-class _Settling:
-    def __init__(self, shares: Shares, offset: Tensor, rule: str, hold: bool) -> None:
-        self.shares, self.offset, self.rule, self.hold = shares, offset, rule, hold
-        self._weights: Tensor | None = None
+def _proportions(shares: Shares, offset: Tensor, rule: str) -> Tensor:
+    """(sources, …) nonnegative, adding up to one over the sources."""
 
-    def part(self, first: int, end: int) -> Tensor:
-        if self.hold:
-            self.shares.hold()
-        if self._weights is None:
-            self._weights = self._proportions()
-        return torch.addcmul(self.shares.part(first, end), self._weights[first:end, ..., None], self.offset)
+    def claims(rule: str) -> Tensor:
+        return torch.cat([_claim(shares.part(*chunk), offset, rule) for chunk in shares.chunks()])
 
-    def _proportions(self) -> Tensor:
-        """(sources, …) nonnegative, adding up to one over the sources."""
-        weights = self._claims(self.rule)
-        # NOTE[DIFF] the authors lose a bias that no source claims (0/0 guarded by 1e-12); here those that contribute
-        # anything share it alike, so that shares always add up.
-        if (unclaimed := weights.sum(0) == 0).any():
-            weights = torch.where(unclaimed, self._claims("equal"), weights)
-            weights = torch.where(weights.sum(0) == 0, 1.0, weights)
-        return weights / weights.sum(0)
-
-    def _claims(self, rule: str) -> Tensor:
-        """(sources, …) how strongly each share claims the offset: |⟨v, b⟩|, ‖v‖, being there at all, or |cos(v, b)|."""
-        return torch.cat([_claim(self.shares.part(*chunk), self.offset, rule) for chunk in self.shares.chunks()])
+    weights = claims(rule)
+    # NOTE[DIFF] the authors lose a bias that no source claims (0/0 guarded by 1e-12); here those that contribute
+    # anything share it alike, so that shares always add up.
+    if (unclaimed := weights.sum(0) == 0).any():
+        weights = torch.where(unclaimed, claims("equal"), weights)
+        weights = torch.where(weights.sum(0) == 0, 1.0, weights)
+    return weights / weights.sum(0)
 
 
 def _claim(part: Tensor, offset: Tensor, rule: str) -> Tensor:
+    """How strongly each share claims the offset: |⟨v, b⟩|, ‖v‖, being there at all, or |cos(v, b)|."""
     if rule == "absdot":
         return (part * offset).sum(-1).abs()
     norm = torch.linalg.vector_norm(part, dim=-1)
@@ -184,8 +180,9 @@ class FunctionCall:
 
     def again(self, replaced: dict[int, Any]) -> Any:
         """The same call with other operands; constants join in the precision of the shares."""
-        leaves = [replaced[i] if i in replaced else _full(leaf) for i, leaf in enumerate(self.leaves)]
-        args, kwargs = tree_unflatten(leaves, self.spec)
+        halves = {i: t.float() for i, t in enumerate(self.leaves) if isinstance(t, Tensor) and t.dtype in HALF}
+        replaced = halves | replaced
+        args, kwargs = tree_unflatten([replaced.get(i, leaf) for i, leaf in enumerate(self.leaves)], self.spec)
         return self.func(*args, **kwargs)
 
     def arguments(self, *names: str) -> list[Any]:
@@ -221,9 +218,20 @@ class FunctionCall:
     def all_lost(self, why: str) -> Outcome:
         return self.lost(why) if isinstance(self.out, Tensor) else [self.lost(why) for _ in self.out]
 
+    def mapped(
+        self, shares: Shares, each: Callable[[Tensor], Tensor], offset: Tensor | None, stage: str, gate: bool = False
+    ) -> Shares:
+        """Shares of the result: ``each`` of those of an operand."""
+        if shares.lost:
+            return self.lost(shares.lost)
+        part = shares.part
+        return Shares(
+            shares.sources, self.shape, lambda first, end: each(part(first, end)), offset, stage=stage, gate=gate
+        )
+
     def hold(self, shares: Shares) -> Shares:
         """Attention results are computed at once, so that no chain of promises grows over the layers."""
-        if shares.size <= self.holdable:
+        if not shares.lost and shares.size <= self.holdable:
             shares.hold()
         return shares
 
@@ -249,10 +257,6 @@ class FunctionCall:
         """Stage of a result that treats its operands alike."""
         stages = {s.stage for s in self.shares.values()}
         return MIXED if MIXED in stages else UNMIXED if stages == {UNMIXED} else ""
-
-
-def _full(leaf: Any) -> Any:
-    return leaf.float() if isinstance(leaf, Tensor) and leaf.dtype in HALF else leaf
 
 
 def expanded(part: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -1,7 +1,6 @@
 """Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance.
 
-One rule per torch function, on top of the shares (redistribution.py, positive_linear.py); and the mode that applies
-them.
+One rule per torch function, on top of redistribution.py, and the mode that applies them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from whyformer.capture.functions import (
     MIXES,
     REDUCTIONS,
     REVERSED_SUBS,
+    Args,
     Function,
+    Kwargs,
     attention_weights,
     in_model,
     out_of_place,
@@ -50,53 +51,47 @@ OPAQUE = ATTENTION | {"__get__"}
 Rule = Callable[["AlphaBeta", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
 
 
-def passes(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def passes(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """All relevance to the first operand that carries any."""
     return whole(carrying((*args, *kwargs.values()))[0], rules.plain(func, args, kwargs))
 
 
-def power(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def power(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    """A negative power only normalises, and carries no relevance."""
     exponent = args[1] if len(args) > 1 else kwargs["exponent"]
-    rule = nothing if isinstance(exponent, (int, float)) and exponent < 0 else passes
-    return rule(rules, func, args, kwargs)
+    negative = isinstance(exponent, (int, float)) and exponent < 0
+    return rules.plain(func, args, kwargs) if negative else passes(rules, func, args, kwargs)
 
 
-def nothing(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What only normalises carries no relevance."""
-    return rules.plain(func, args, kwargs)
-
-
-def cast(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def cast(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Floats stay in this pass's precision."""
     out = func(*args, **kwargs)
     return args[0].to(out.device, rules.dtype) if out.is_floating_point() else out
 
 
-def reduction(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def reduction(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     x = carrying(args)[0]
     rest, named = args[1:], rules.lifted_named(kwargs)
     return proportional(lambda t: func(t, *rest, **named), rules.plain(func, args, kwargs), x)
 
 
-def linear(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def linear(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """linear(x, W, b), conv(x, W, b, …)."""
-    names = ("input", "weight", "bias")
-    call = dict(zip(names, args, strict=False)) | kwargs
-    x, weight = call.pop("input"), call.pop("weight")
-    bias = call.pop("bias", None)
+    call = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+    x, weight, bias = call.pop("input"), call.pop("weight"), call.pop("bias", None)
     if func.__name__ == "linear" and weight.ndim == 2 and x.ndim > 1 and not weight.requires_grad:
         return positive_linear(rules.desk, x, weight, bias)
     shown = rules.plain(func, args, kwargs)
     return _weighted(rules, lambda t, w: func(t, w, None, *args[3:], **call), shown, x, weight)
 
 
-def addmm(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def addmm(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """addmm(b, x, W)."""
     call = dict(zip(("input", "mat1", "mat2"), args, strict=False)) | kwargs
     return _weighted(rules, torch.mm, rules.plain(func, args, kwargs), call["mat1"], call["mat2"])
 
 
-def product(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def product(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """matmul(a, b), bmm, mm."""
     left, right = (*args, *kwargs.values())[:2]
     shown = rules.plain(func, args, kwargs)
@@ -105,13 +100,13 @@ def product(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dic
     return _weighted(rules, func, shown, left, right)
 
 
-def baddbmm(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def baddbmm(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     call = {"beta": 1, "alpha": 1} | dict(zip(("input", "batch1", "batch2"), args, strict=False)) | kwargs
     both = product(rules, torch.bmm, (call["batch1"], call["batch2"]), {})
     return _sum(rules, whole(both, both.detach() * call["alpha"]), call["input"] * call["beta"])
 
 
-def grouped(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def grouped(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """_grouped_mm(x, W, offs): each stretch of rows of x with a matrix of its own, that of the expert they chose."""
     x, weight = args[:2]
     ends = kwargs.get("offs", args[2] if len(args) > 2 else None)
@@ -127,7 +122,7 @@ def grouped(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dic
     return positive_part(stretches, rules.plain(stretches, (x, weight), {}), x, weight)
 
 
-def scattered_sum(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def scattered_sum(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """index_add(base, dim, index, source), scatter_add: what meets in one place shares by what each brought."""
     names = ("input", "dim", "index", "source" if func.__name__ == "index_add" else "src")
     call = dict(zip(names, args, strict=False)) | kwargs
@@ -144,7 +139,7 @@ def scattered_sum(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwarg
     return proportional(added, rules.plain(added, (joined.detach(),), {}), joined)
 
 
-def einsum(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def einsum(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     equation, *operands = args
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = list(operands[0])
@@ -166,7 +161,7 @@ def _weighted(rules: AlphaBeta, operation: Function, shown: Tensor, left: Tensor
     return positive_part(lambda t, w: operation(w, t), shown, right, left)
 
 
-def elementwise_product(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def elementwise_product(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
     shown = rules.plain(func, args, kwargs)
     factors = carrying((left, right))
@@ -179,24 +174,22 @@ def elementwise_product(rules: AlphaBeta, func: Function, args: tuple[Any, ...],
     return proportional(torch.mul, shown, left, right)
 
 
-def quotient(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def quotient(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """All relevance to the numerator."""
     shown = rules.plain(func, args, kwargs)
     return whole(args[0], shown) if args[0].requires_grad else shown
 
 
-def addition(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def addition(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
     sign = (-1 if plain_name(func.__name__)[0] == "sub" else 1) * kwargs.get("alpha", 1)
     if not isinstance(right, Tensor) or not isinstance(left, Tensor):
         return passes(rules, func, args, kwargs)
     if rules.by_expert.get(left) and not right.requires_grad:  # its bias, one row per token
         return whole(left, rules.plain(func, args, kwargs))
-    return _sum(rules, left, right if sign == 1 else _signed(right, sign))
-
-
-def _signed(x: Tensor, sign: float) -> Tensor:
-    return whole(x, x.detach() * sign) if x.requires_grad else x * sign
+    if sign != 1:
+        right = whole(right, right.detach() * sign) if right.requires_grad else right * sign
+    return _sum(rules, left, right)
 
 
 def _sum(rules: AlphaBeta, left: Tensor, right: Tensor) -> Tensor:
@@ -221,7 +214,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(BENDS | CLAMPS | REVERSED_SUBS, passes),
     **dict.fromkeys("softmax layer_norm rms_norm group_norm batch_norm instance_norm normalize".split(), passes),
     **dict.fromkeys("neg negative nan_to_num".split(), passes),
-    **dict.fromkeys(CONSTANT, nothing),
+    **dict.fromkeys(CONSTANT, lambda rules, *call: rules.plain(*call)),  # what only normalises carries no relevance
     **dict.fromkeys(CASTS, cast),
     **dict.fromkeys(REDUCTIONS, reduction),
     **dict.fromkeys("linear conv1d conv2d conv3d".split(), linear),
@@ -245,16 +238,8 @@ class AlphaBeta(Intercept):
     Only tensors that require a gradient carry relevance: parameters must be frozen and the input a leaf in ``dtype``.
     """
 
-    def __init__(
-        self,
-        batch: int,
-        names: dict[int, str],
-        batch_axes: dict[int, int] | None = None,
-        *,
-        positions: int,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
+    def __init__(self, *where: Any, positions: int, dtype: torch.dtype) -> None:
+        super().__init__(*where)
         self.positions, self.dtype = positions, dtype
         self.unruled: set[str] = set()
         self.elementwise = Elementwise()
@@ -273,7 +258,7 @@ class AlphaBeta(Intercept):
     def at_site(self, site: OpenSite) -> None:
         """Nothing to change: the base class keeps the site."""
 
-    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         """Attention in one call, taken apart so that each of its steps meets its rule."""
         call = sdpa_operands(args, kwargs)
         query, key, value = call["query"], call["key"], call["value"]
@@ -283,18 +268,16 @@ class AlphaBeta(Intercept):
             weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
             return torch.matmul(weights, value)
 
-    def __torch_function__(
-        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         with self.gaps:
             return self._followed(func, types, args, kwargs or {})
 
-    def _followed(self, func: Function, types: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _followed(self, func: Function, types: object, args: Args, kwargs: Kwargs) -> Any:
         name, in_place = plain_name(func.__name__)
         operands = carrying((*args, *kwargs.values()))
         if not operands or name in OPAQUE:
             return super().__torch_function__(func, types, args, kwargs)
-        out = super().__torch_function__(_named(func.__name__, self._ruled(func, name, in_place)), types, args, kwargs)
+        out = super().__torch_function__(self._ruled(func, name, in_place), types, args, kwargs)
         if isinstance(out, Tensor):
             self.elementwise.follow(name, operands, out)
             if name in GROUPED or (name == "bmm" and len(operands) == 1):
@@ -323,6 +306,7 @@ class AlphaBeta(Intercept):
             named = {k: v for k, v in kwargs.items() if k != "inplace"}
             return args[0].copy_(rule(self, out_of_place(name) if in_place else func, (before, *args[1:]), named))
 
+        call.__name__ = func.__name__  # by which the interceptor knows it
         return call
 
     def lifted(self, values: Any) -> list[Any]:
@@ -342,7 +326,7 @@ class AlphaBeta(Intercept):
         dtype = named.get("dtype")
         return named | {"dtype": self.dtype} if isinstance(dtype, torch.dtype) and dtype.is_floating_point else named
 
-    def plain(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def plain(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """The result, without history."""
         with torch.no_grad():
             return func(*self.lifted(args), **self.lifted_named(kwargs))
@@ -365,8 +349,3 @@ class AlphaBeta(Intercept):
             )
         others = [i for i in range(len(shape)) if i != axis]
         return lambda t: t.sum(others, keepdim=True)
-
-
-def _named(name: str, function: Function) -> Function:
-    function.__name__ = name
-    return function

@@ -21,6 +21,7 @@ from whyformer.capture.functions import (
     LINEAR,
     LISTED,
     MEASURES,
+    NORMS,
     PIECES,
     PRODUCTS,
     RARE_ACTIVATIONS,
@@ -28,7 +29,9 @@ from whyformer.capture.functions import (
     RARE_PRODUCTS,
     REPEATS,
     WEIGHTED,
+    Args,
     Function,
+    Kwargs,
     in_model,
     open_body,
     out_of_place,
@@ -81,12 +84,11 @@ def carrying(values: Any) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The tensor something was computed from (a token: it may be gone by now), whether f(x) is curved in it, and
-    whether it weighs what it is multiplied with."""
+    """Where a tensor was computed from, element by element."""
 
-    origin: object
-    curved: bool = False
-    weighs: bool = False
+    origin: object  # a token of the tensor: that may be gone by now
+    curved: bool = False  # f(x) is not proportional to x
+    weighs: bool = False  # it weighs what it is multiplied with
 
 
 class Elementwise:
@@ -130,7 +132,7 @@ CUTS = frozenset(("detach", "__get__"))  # a getter: x.data
 
 
 class _Scaled(torch.autograd.Function):
-    """The tensor itself; its gradient times a factor (a number, or a tensor of its shape)."""
+    """What is shown, with the gradient of x times a factor (a number, or a tensor of its shape; None: as it is)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shown: Tensor, factor: Any) -> Tensor:
@@ -139,19 +141,7 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0] * ctx.factor, None, None
-
-
-class _ShownAs(torch.autograd.Function):
-    """The value of one tensor with the gradient of another, its stand-in."""
-
-    @staticmethod
-    def forward(ctx: Any, stand_in: Tensor, shown: Tensor) -> Tensor:
-        return shown.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None
+        return gradients[0] if ctx.factor is None else gradients[0] * ctx.factor, None, None
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
@@ -159,15 +149,17 @@ def scaled(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else _Scaled.apply(x, x, factor)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _plain(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _plain(func: Function, args: Args, kwargs: Kwargs) -> Any:
     with torch.no_grad():
         return func(*args, **kwargs)
 
 
-def activation(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def activation(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """f(x)/x in place of f'(x): the identity rule, R_in = R_out."""
-    if func.__name__ in {"pow", "__pow__", "float_power"} and _is_negative(args, kwargs):
-        return _plain(func, args, kwargs)
+    if func.__name__ in {"pow", "__pow__", "float_power"}:
+        exponent = args[1] if len(args) > 1 else kwargs["exponent"]
+        if isinstance(exponent, (int, float)) and exponent < 0:
+            return _plain(func, args, kwargs)
     x = carrying((*args, *kwargs.values()))[0]
     out = _plain(func, args, kwargs)
     wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
@@ -176,46 +168,25 @@ def activation(rules: GradientRules, func: Function, args: tuple[Any, ...], kwar
     return _Scaled.apply(x, out, ratio.to(x.dtype))  # type: ignore[no-untyped-call]
 
 
-def _is_negative(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    exponent = args[1] if len(args) > 1 else kwargs["exponent"]
-    return isinstance(exponent, (int, float)) and exponent < 0
-
-
-def constant(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What only normalises carries no relevance."""
-    return _plain(func, args, kwargs)
-
-
-def layer_norm(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """(x - mean)/std with std a constant; the bias takes its share and loses it."""
-    names = ("input", "normalized_shape", "weight", "bias", "eps")
-    call = {"weight": None, "bias": None, "eps": 1e-5} | dict(zip(names, args, strict=False)) | kwargs
-    x, dims = _wide(call["input"]), tuple(range(-len(tuple(call["normalized_shape"])), 0))
-    spread = (x.detach().var(dims, correction=0, keepdim=True) + call["eps"]).rsqrt()
-    return _norm(func, args, kwargs, (x - x.mean(dims, keepdim=True)) * spread, call["weight"])
-
-
-def rms_norm(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """x/rms with rms a constant."""
-    names = ("input", "normalized_shape", "weight", "eps")
-    call = {"weight": None, "eps": None} | dict(zip(names, args, strict=False)) | kwargs
-    x, dims = _wide(call["input"]), tuple(range(-len(tuple(call["normalized_shape"])), 0))
-    eps = torch.finfo(x.dtype).eps if call["eps"] is None else call["eps"]
-    spread = (x.detach().square().mean(dims, keepdim=True) + eps).rsqrt()
-    return _norm(func, args, kwargs, x * spread, call["weight"])
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _norm(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], scaled_x: Tensor, weight: Any) -> Any:
+def norm(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    """(x - mean)/std with std a constant; the bias takes its share and loses it. rms_norm has neither mean nor bias."""
+    centred = func.__name__ == "layer_norm"
+    names = ("input", "normalized_shape", "weight", *(("bias", "eps") if centred else ("eps",)))
+    call = dict(zip(names, args, strict=False)) | kwargs
+    x, dims = call["input"], tuple(range(-len(tuple(call["normalized_shape"])), 0))
+    x, eps, weight = x.to(torch.promote_types(x.dtype, torch.float32)), call.get("eps"), call.get("weight")
+    if centred:
+        spread = (x.detach().var(dims, correction=0, keepdim=True) + (1e-5 if eps is None else eps)).rsqrt()
+        scaled_x = (x - x.mean(dims, keepdim=True)) * spread
+    else:
+        eps = torch.finfo(x.dtype).eps if eps is None else eps
+        scaled_x = x * (x.detach().square().mean(dims, keepdim=True) + eps).rsqrt()
     stand_in = scaled_x if weight is None else scaled_x * weight
     out = _plain(func, args, kwargs)
-    return _ShownAs.apply(stand_in.to(out.dtype), out)  # type: ignore[no-untyped-call]
+    return _Scaled.apply(stand_in.to(out.dtype), out, None)  # type: ignore[no-untyped-call]
 
 
-def product(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def product(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """R/n to each of the n factors that carry relevance; in CP-LRP, one that weighs the others is a constant."""
     # What is added to the product is no factor: the first operand of baddbmm, the bias of a linear layer.
     added = {"input"} if func.__name__.startswith(("addmm", "addbmm", "addmv", "baddbmm")) else {"bias"}
@@ -237,7 +208,7 @@ def product(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs:
     return func(*(share(a) for a in args), **{k: share(v) for k, v in kwargs.items()})
 
 
-def elementwise_product(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def elementwise_product(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """A gate shares with what it gates (CP-LRP: is a constant); a written-out activation is one activation."""
     left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
     if len(carrying((left, right))) < 2:
@@ -250,14 +221,14 @@ def elementwise_product(rules: GradientRules, func: Function, args: tuple[Any, .
     return func(scaled(left, 0.5), scaled(right, 0.5))
 
 
-def quotient(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def quotient(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """The denominator is a constant."""
     left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
     rounding = {k: v for k, v in kwargs.items() if k != "other"}
     return func(left, right.detach() if isinstance(right, Tensor) else right, **rounding)
 
 
-def softmax(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def softmax(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Its gradient is its rule, a Taylor expansion: R_i = x_i (R_i - s_i ΣR).
 
     CP-LRP takes a map over positions as a constant; class probabilities, with two axes, are none.
@@ -267,7 +238,7 @@ def softmax(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs:
     return _plain(func, args, kwargs).detach() if constant_map else func(*args, **kwargs)
 
 
-def attention(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def attention(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """softmax(QKᵀ)V in one call: the rules of its two products, taken together, on torch's own kernel."""
     call = sdpa_operands(args, kwargs)
     query, key, value = call["query"], call["key"], call["value"]
@@ -280,20 +251,20 @@ def attention(rules: GradientRules, func: Function, args: tuple[Any, ...], kwarg
     return func(query, key, value, *args[3:], **others)
 
 
-def see_through(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def multi_head_attention(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """nn.MultiheadAttention hides its body from function modes: run the same body with the rules on."""
     with rules:
         return open_body(F.multi_head_attention_forward)(*args, **kwargs)
 
 
-def glu(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def glu(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     call = {"dim": -1} | dict(zip(("input", "dim"), args, strict=False)) | kwargs
     with rules:
         value, gate = call["input"].chunk(2, call["dim"])
         return value * gate.sigmoid()
 
 
-def normalize(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def normalize(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     defaults = {"p": 2.0, "dim": 1, "eps": 1e-12}
     call = defaults | dict(zip(("input", *defaults), args, strict=False)) | kwargs
     length = call["input"].detach().norm(call["p"], call["dim"], keepdim=True).clamp_min(call["eps"])
@@ -302,17 +273,16 @@ def normalize(rules: GradientRules, func: Function, args: tuple[Any, ...], kwarg
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(BENDS, activation),
-    **dict.fromkeys(CONSTANT, constant),
+    **dict.fromkeys(CONSTANT, lambda rules, *call: _plain(*call)),  # what only normalises carries no relevance
     **dict.fromkeys(PRODUCTS | RARE_PRODUCTS | WEIGHTED, product),
     "mul": elementwise_product,
     "div": quotient,
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
+    **dict.fromkeys(NORMS, norm),
     "normalize": normalize,
     "softmax": softmax,
     "mark_attention": softmax,
     "scaled_dot_product_attention": attention,
-    "multi_head_attention_forward": see_through,
+    "multi_head_attention_forward": multi_head_attention,
     "glu": glu,
 }
 
@@ -337,9 +307,7 @@ class GradientRules(TorchFunctionMode):
         self.gaps.close()
         super().__exit__(*exc)
 
-    def __torch_function__(
-        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         with self.gaps:
             return self._ruled(func, args, kwargs or {}) if in_model() else func(*args, **(kwargs or {}))
 
@@ -347,7 +315,7 @@ class GradientRules(TorchFunctionMode):
         """What to say of the functions behind ``value`` that have no rule."""
         return unruled_text(self.unruled, self.gaps.functions(value, linear_is_known=True))
 
-    def _ruled(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _ruled(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         name, in_place = plain_name(func.__name__)
         values = (*args, *kwargs.values())
         operands = carrying(values)
@@ -388,7 +356,7 @@ class GradientRules(TorchFunctionMode):
         self.cut.append(value.clone().requires_grad_())  # a copy: tensors of inference mode cannot require a gradient
         return self.cut[-1]
 
-    def _in_place(self, rule: Rule, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _in_place(self, rule: Rule, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         """The rule on a copy, whose result is then written where the model expects it."""
         before = args[0].clone()
         self.elementwise.follow("clone", [args[0]], before)

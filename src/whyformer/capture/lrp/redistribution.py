@@ -109,32 +109,16 @@ class _Split(torch.autograd.Function):
         return *back, None
 
 
-def whole(x: Tensor, shown: Tensor) -> Tensor:
-    """All relevance to ``x``: softmax, normalisation, activation, a constant factor."""
-    return _Whole.apply(x, shown)  # type: ignore[no-untyped-call, no-any-return]
-
-
-def proportional(operation: Callable[..., Tensor], shown: Tensor, *factors: Tensor) -> Tensor:
-    """x·∂z/∂x·(R/z), divided by the number of factors."""
-    return _Proportional.apply(operation, shown, *factors)  # type: ignore[no-untyped-call, no-any-return]
-
-
-def product_of_two(shown: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """:func:`proportional` for the product of two stacks of matrices."""
-    return _ProductOfTwo.apply(shown, left, right)  # type: ignore[no-untyped-call, no-any-return]
-
-
-def positive_part(operation: Callable[[Tensor, Tensor], Tensor], shown: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """All relevance to ``x``, through what raised the result: z = W⁺x⁺ + W⁻x⁻ (bias ignored)."""
-    return _PositivePart.apply(operation, shown, x, weight)  # type: ignore[no-untyped-call, no-any-return]
-
-
-def split(a: Tensor, b: Tensor, totals: Totals) -> Tensor:
-    """a + b: each entry in proportion, then the two sides rescaled to share |Σa| : |Σb|.
-
-    NOTE[DIFF] the authors' sums run over the whole tensor, batch included; ``totals`` sums each input by itself.
-    """
-    return _Split.apply(a, b, totals)  # type: ignore[no-untyped-call, no-any-return]
+# All relevance to x, of whatever is shown: softmax, normalisation, activation, a constant factor.
+whole: Callable[[Tensor, Tensor], Tensor] = _Whole.apply
+# x·∂z/∂x·(R/z), divided by the number of factors: operation, its result, and the factors.
+proportional: Callable[..., Tensor] = _Proportional.apply
+product_of_two: Callable[[Tensor, Tensor, Tensor], Tensor] = _ProductOfTwo.apply  # result and both factors
+# All relevance to x, through what raised the result, z = W⁺x⁺ + W⁻x⁻ (bias ignored): operation, its result, x, W.
+positive_part: Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor, Tensor], Tensor] = _PositivePart.apply
+# a + b: each entry in proportion, then the two sides rescaled to share |Σa| : |Σb|.
+# NOTE[DIFF] the authors' sums run over the whole tensor, batch included; ``totals`` sums each input by itself.
+split: Callable[[Tensor, Tensor, Totals], Tensor] = _Split.apply
 
 
 # The alpha-beta rule of a linear layer, z = W⁺x⁺ + W⁻x⁻ and R_in = x⁺ ∘ W⁺ᵀ(R/z) + x⁻ ∘ W⁻ᵀ(R/z), in few products.
@@ -196,18 +180,15 @@ class _PositiveLinear(torch.autograd.Function):
         else:
             back_MI, delicate_M = _in_three(x_MI, straight_MO, relevance_MO, weight.to(straight.dtype), ctx.desk)
             if straight.dtype != x.dtype:
-                delicate_M |= _loud(sums_M, relevances[0].flatten(1).sum(1))
+                # Rows with such large entries of both signs that rounding them would show in the sum of one input.
+                total_B = relevances[0].flatten(1).sum(1)
+                quiet_first = sums_M.view(len(total_B), -1).sort(1)
+                loud_BN = quiet_first.values.cumsum(1) > CALM * total_B.abs()[:, None]
+                delicate_M |= torch.empty_like(loud_BN).scatter_(1, quiet_first.indices, loud_BN).flatten()
             rows = delicate_M.nonzero()[:, 0]
         if len(rows):
             back_MI[rows] = _as_written(x_MI[rows], relevance_MO[rows], weight)
         return None, back_MI.view(x.shape), None, None
-
-
-def _loud(sums_M: Tensor, total_B: Tensor) -> Tensor:
-    """Rows with so large entries, of both signs, that rounding them would show in the sum of all of one input."""
-    quiet_first = sums_M.view(len(total_B), -1).sort(1)
-    loud_BN = quiet_first.values.cumsum(1) > CALM * total_B.abs()[:, None]
-    return torch.empty_like(loud_BN).scatter_(1, quiet_first.indices, loud_BN).flatten()
 
 
 def _in_three(
@@ -239,6 +220,4 @@ def _as_written(x_MI: Tensor, relevance_MO: Tensor, weight: Tensor) -> Tensor:
     return torch.where(x_MI > 0, slope @ above_OI, slope @ below_OI).mul_(x_MI)
 
 
-def positive_linear(desk: Desk, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """:func:`~whyformer.capture.lrp.redistribution.positive_part` of linear(x, W, b)."""
-    return _PositiveLinear.apply(desk, x, weight, bias)  # type: ignore[no-untyped-call, no-any-return]
+positive_linear: Callable[[Desk, Tensor, Tensor, Tensor | None], Tensor] = _PositiveLinear.apply  # of linear(x, W, b)
