@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.fold import Fold, HeadFusion, NotFolded, tile_bytes
+from whyformer.capture.fold import Fold, NotFolded, tile_bytes
+from whyformer.capture.functions import HeadFusion
 from whyformer.capture.roles import Recorder
 from whyformer.errors import CaptureError, NotOffered, WhyformerError, listed
 from whyformer.inputs.batch import Batch

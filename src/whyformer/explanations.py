@@ -17,8 +17,8 @@ from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.estimate import folding
 from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import Batch, Continuation, on_host
-from whyformer.inputs.families import ENCODER_STREAMS
-from whyformer.inputs.language import ANSWER, says_tokens, shortened
+from whyformer.inputs.families import ENCODER_STREAMS, says_tokens
+from whyformer.inputs.language import ANSWER, shortened
 from whyformer.inputs.processing import processed
 from whyformer.inputs.units import pick
 from whyformer.loan.spread import LONG, Peak

@@ -22,25 +22,21 @@ def require_dense(name: str, tensor: Tensor, remedy: str) -> None:
     name: what the tensor is, as the subject of a sentence. remedy: how the user gets an ordinary one; ``{}`` is
     replaced by the call that converts it.
     """
+    kind, call = "", ""
     with torch._C.DisableTorchFunction():  # whoever records the model's operations need not see these
-        kind, call = _kind(tensor)
+        if tensor.is_meta or (type(tensor) not in (Tensor, nn.Parameter) and _is_fake(tensor)):
+            kind = "a tensor without data (on the meta device)"
+        elif tensor.is_nested:
+            kind, call = "a nested tensor", ".to_padded_tensor(0)"
+        elif tensor.layout is not torch.strided:
+            layout = str(tensor.layout).removeprefix("torch.").removeprefix("_")
+            kind, call = f"a tensor of layout {layout}", ".to_dense()"
+        elif tensor.is_quantized:
+            kind, call = "a quantized tensor", ".dequantize()"
+        elif tensor.is_complex():
+            kind, call = f"complex ({tensor.dtype})", ".abs() or .real"
     if kind:
         raise BadInput(f"{name} is {kind}: {remedy.format(call)}" if call else f"{name} is {kind}: give one with data.")
-
-
-def _kind(tensor: Tensor) -> tuple[str, str]:
-    """What the tensor is in place of an ordinary one, and what converts it."""
-    if tensor.is_meta or (type(tensor) not in (Tensor, nn.Parameter) and _is_fake(tensor)):
-        return "a tensor without data (on the meta device)", ""
-    if tensor.is_nested:
-        return "a nested tensor", ".to_padded_tensor(0)"
-    if tensor.layout is not torch.strided:
-        return f"a tensor of layout {str(tensor.layout).removeprefix('torch.').removeprefix('_')}", ".to_dense()"
-    if tensor.is_quantized:
-        return "a quantized tensor", ".dequantize()"
-    if tensor.is_complex():
-        return f"complex ({tensor.dtype})", ".abs() or .real"
-    return "", ""
 
 
 def _is_fake(tensor: Tensor) -> bool:
@@ -70,16 +66,12 @@ Scalar = Annotated[str, OneOf(*SCALARS)]  # cosine: the similarity of two encode
 def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
     """The logits: ``output.logits``, else the only field whose name says so, else the one tensor that can be them.
 
-    classes: numbers of classes that the model is known to have, for outputs whose parts have no names.
+    classes: numbers of classes that the model is known to have, for outputs whose parts have no names. Raises for an
+    output that cannot be compared, added up or differentiated.
     """
-    if isinstance(output, Tensor):
-        return _real_logits(output)
-    logits = output.get("logits") if isinstance(output, Mapping) else None
-    return _real_logits(logits if isinstance(logits, Tensor) and logits.ndim else part_of(output, classes)[1])
-
-
-def _real_logits(logits: Tensor) -> Tensor:
-    """Refuse an output that cannot be compared, added up or differentiated."""
+    logits: Any = output.get("logits") if isinstance(output, Mapping) else output
+    if not isinstance(logits, Tensor) or (logits is not output and not logits.ndim):
+        logits = part_of(output, classes)[1]
     require_dense("the model's output", logits, "wrap the model in a module whose forward returns it{}.")
     if not logits.numel():
         raise BadInput(

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from whyformer.capture.fold import FoldedSite, HeadFusion
-from whyformer.capture.functions import FusedCall
+from whyformer.capture.fold import FoldedSite
+from whyformer.capture.functions import FusedCall, HeadFusion
 from whyformer.capture.kernels import added_up
 
 CASES = [  # batch, heads, key heads, queries, keys, width, causal, dtype

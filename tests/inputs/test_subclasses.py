@@ -14,8 +14,7 @@ from tests.models import CASES
 from tests.models.hf import ENCODER
 from tests.support.processors import tokenizer
 from whyformer.errors import NotOffered
-from whyformer.inputs.families import task_of
-from whyformer.inputs.language import says_tokens
+from whyformer.inputs.families import says_tokens, task_of
 
 
 def renamed(model: nn.Module, name: str) -> nn.Module:

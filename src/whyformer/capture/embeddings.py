@@ -143,18 +143,6 @@ def operands(args: Args, kwargs: Kwargs | None) -> tuple[Tensor, Tensor]:
     return named["input"], named["weight"]
 
 
-def input_table(model: nn.Module) -> nn.Module | None:
-    """The model's own word embedding, where it says which one that is."""
-    getter = getattr(model, "get_input_embeddings", None)
-    if getter is None:
-        return None
-    try:
-        table = getter()
-    except (NotImplementedError, AttributeError):
-        return None
-    return table if isinstance(table, nn.Embedding) else None
-
-
 class ShiftEmbedding(TorchFunctionMode):
     """Move the word embeddings by what ``delta(ids)`` says, at every lookup in their table.
 

@@ -16,7 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import Args, Function, FusedCall, Kwargs, open_body, padding_share, sdpa_operands
+from whyformer.capture.functions import (
+    Args,
+    Function,
+    FusedCall,
+    HeadFusion,
+    Kwargs,
+    open_body,
+    padding_share,
+    sdpa_operands,
+)
 from whyformer.capture.kernels import added_up, flash
 from whyformer.capture.roles import Outline, shape_of
 from whyformer.capture.site import Layout, OffPlan, OpenSite
@@ -29,23 +38,6 @@ HIDES = -1e4  # what is added to a score that is not to count
 
 def tile_bytes(device: torch.device) -> int:
     return TILE_BYTES.get(device.type, TILE_BYTES["cpu"])
-
-
-@dataclass(frozen=True)
-class HeadFusion:
-    """How the maps of a layer's heads (and their gradients) become one map.
-
-    weights: of each head, where the map is Σ_h w_h·A_h, or Σ_h w_h·max(0, A_h ∘ dA_h); then a kernel can add it up.
-    """
-
-    fused: Callable[[Tensor, Any], Tensor]  # (B, H, q, K) map and gradient → (B, q, K)
-    gradient: bool
-    weights: Callable[[int], list[float]] | None = None  # by number of heads
-
-    def of(self, site: Site) -> Tensor:
-        """Return the (B, Q, K) map of a recorded site."""
-        gradient = site.attention_grad_BHQK if self.gradient else None
-        return self.fused(site.attention_BHQK.float(), None if gradient is None else gradient.float())
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -20,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from whyformer.results.types import Site
 
 # Gradients behind batch norm: torch's kernel misreads them for a single picture, unless they lie plainly in memory.
 #
@@ -413,3 +416,20 @@ def all_gradients(calls: Sequence[FusedCall], results: Sequence[Tensor | None]) 
             # Queries that several values share collect what all of them say.
             gradients.append(gradient if gradient.shape == call.shape else gradient.sum_to_size(call.shape))
     return gradients
+
+
+@dataclass(frozen=True)
+class HeadFusion:
+    """How the maps of a layer's heads (and their gradients) become one map.
+
+    weights: of each head, where the map is Σ_h w_h·A_h, or Σ_h w_h·max(0, A_h ∘ dA_h); then a kernel can add it up.
+    """
+
+    fused: Callable[[Tensor, Any], Tensor]  # (B, H, q, K) map and gradient → (B, q, K)
+    gradient: bool
+    weights: Callable[[int], list[float]] | None = None  # by number of heads
+
+    def of(self, site: Site) -> Tensor:
+        """Return the (B, Q, K) map of a recorded site."""
+        gradient = site.attention_grad_BHQK if self.gradient else None
+        return self.fused(site.attention_BHQK.float(), None if gradient is None else gradient.float())

@@ -26,7 +26,6 @@ from whyformer.capture.functions import (
     Function,
     FusedCall,
     Kwargs,
-    all_weights,
     attention_weights,
     open_body,
     repeat_heads,
@@ -256,20 +255,6 @@ class Intercept(TorchFunctionMode):
         out = self.at_result(site, func(*args, **kwargs))
         self.sites.append(site)
         return out
-
-    def weigh(self) -> None:
-        """Compute the maps that were left for later."""
-        sites = [site for site in self.sites if site.waits]
-        calls = [site.call for site in sites if site.call is not None]
-        if not calls:
-            return
-        written = any(call.version != sum(tensor._version for tensor in call.tensors) for call in calls)
-        places = [tensor.data_ptr() for call in calls for tensor in (call.query, call.key)]
-        # A buffer that is used again may hold something else.
-        if written or (len(set(places)) < len(places) and len(calls) > 1):
-            raise OffPlan
-        for site, weights in zip(sites, all_weights(calls), strict=True):
-            site.attention, site.waits = weights, False
 
     def _next_step(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """The next call of the plan, whatever it is."""

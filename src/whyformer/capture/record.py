@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.fold import At, Fold, NotFolded
+from whyformer.capture.functions import all_weights
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
 from whyformer.capture.roles import Observe, Recorder
@@ -114,7 +115,16 @@ def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None 
     plan = intercept.plan
     if plan is not None and len(intercept.sites) != (len(plan.paths) or len(plan.sites)):
         raise OffPlan
-    intercept.weigh()
+    waiting = [(site, site.call) for site in intercept.sites if site.waits and site.call is not None]
+    if waiting:  # maps of torch's own attention are computed now, those of all layers together
+        calls = [call for _, call in waiting]
+        written = any(call.version != sum(tensor._version for tensor in call.tensors) for call in calls)
+        places = [tensor.data_ptr() for call in calls for tensor in (call.query, call.key)]
+        # A buffer that is used again may hold something else.
+        if written or (len(set(places)) < len(places) and len(calls) > 1):
+            raise OffPlan
+        for (site, _), weights in zip(waiting, all_weights(calls), strict=True):
+            site.attention, site.waits = weights, False
     streams = () if plan is None else plan.streams
     sites: list[Site] = []
     for index, seen in enumerate(intercept.sites):

@@ -325,7 +325,7 @@ def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
 
 
 def _compares_texts(model: Any) -> bool:
-    from whyformer.inputs.similarity import compares_texts
+    from whyformer.inputs.families import compares_texts
 
     return compares_texts(model, ("", ""))
 

@@ -17,7 +17,7 @@ from whyformer.compiled.graph import Graph
 from whyformer.errors import NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
-from whyformer.inputs.language import says_tokens
+from whyformer.inputs.families import says_tokens
 from whyformer.loan.borrow import known_about
 from whyformer.registry import Method
 from whyformer.results.types import Explanation, Record, Target

@@ -26,7 +26,7 @@ from whyformer.evaluate.soft_game import SoftGame, soft_game_of
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding
-from whyformer.inputs.language import says_tokens
+from whyformer.inputs.families import says_tokens
 from whyformer.parameters import Hold
 from whyformer.registry import get_method
 from whyformer.results.types import Target, Units

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import math
@@ -31,6 +32,7 @@ ARRAY_BYTES, WORD_BYTES, TIMES = 1 << 28, 1 << 25, 100
 NUMBERS, WORDS = "biuf", "U"  # kinds of numpy's types; no objects, which would run code when they are read
 ENDING = ".npy"
 LONGEST_HEADER = 1 << 16  # bytes, of one array
+LONGEST_FIELD = 2**31 - 1  # of CSV; its own limit is 128 kB
 
 
 class Damaged(ValueError):
@@ -61,6 +63,27 @@ def read_json(path: Path) -> Any:
         return parsed(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise Damaged("it is no text in UTF-8") from error
+
+
+def csv_lines(path: Path, separator: str = ",") -> Iterator[list[str]]:
+    """Return the cells of each line, the header first; blank lines are skipped."""
+    csv.field_size_limit(LONGEST_FIELD)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            yield from (line for line in csv.reader(stream, delimiter=separator) if line)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(
+            f"{str(path)!r} cannot be read as CSV ({error}): give a UTF-8 text with a header and commas."
+        ) from error
+
+
+def csv_header(path: Path, separator: str = ",") -> tuple[list[str], int]:
+    """Return the names of the columns, and how many rows follow."""
+    header = [name.strip() for name in next(csv_lines(path, separator), [])]
+    rows = sum(1 for _ in csv_lines(path, separator)) - 1
+    if rows < 1:
+        raise BadInput(f"{str(path)!r} holds no rows under a header.")
+    return header, rows
 
 
 def read_arrays(path: Path) -> dict[str, Array]:

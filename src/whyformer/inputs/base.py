@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.embeddings import SwapEmbedding, input_table
+from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import (
@@ -350,7 +350,13 @@ class Modality(ABC):
 
     def embedding(self) -> nn.Embedding | None:
         """Return the table in which the model looks ids up, where it names one."""
-        table = input_table(self.model) if self.embeds else None
+        getter = getattr(self.model, "get_input_embeddings", None) if self.embeds else None
+        if getter is None:
+            return None
+        try:
+            table = getter()
+        except (NotImplementedError, AttributeError):
+            return None
         return table if isinstance(table, nn.Embedding) else None
 
     def looked_up(self, batch: Batch, make: Callable[[Tensor], Tensor]) -> TorchFunctionMode:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
 from whyformer.inputs.base import LearnedPositions, Modality, shifted
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.families import class_names
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.processing import class_names
 from whyformer.inputs.similarity import without_each
 from whyformer.loan.borrow import borrowed, known_about
 from whyformer.results.types import Target, Units

@@ -6,6 +6,10 @@ To support another family, add a row here (and a builder in tests/models).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
+
+from whyformer.errors import BadInput, shown
 
 # Model argument -> the stream its positions belong to. Masks, type ids and positions carry no stream.
 INPUT_STREAMS: dict[str, str] = {
@@ -55,3 +59,58 @@ def task_of(model: object) -> str:
     """The name of the model's class that says what it is for: its own, or the nearest it inherits from. "" for none."""
     names = (cls.__name__ for cls in type(model).__mro__)
     return next((name for name in names if TASK.search(name)), "")
+
+
+def says_tokens(model: Any) -> bool:
+    """Return whether the classes are tokens of the vocabulary, at every position of one text."""
+    named = task_of(model).endswith(("ForCausalLM", "LMHeadModel", "ForMaskedLM"))
+    return named and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+
+
+SIDES = ("a", "b")  # of two texts that are compared
+
+
+def compares_texts(model: Any, inputs: Any) -> bool:
+    """Return whether the input is a pair of texts for an encoder without a head."""
+    if isinstance(inputs, dict):
+        return {f"{side}_input_ids" for side in SIDES} <= set(inputs)
+    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    if not (isinstance(first, tuple) and len(first) == 2 and all(isinstance(p, str) for p in first)):
+        return False
+    if callable(getattr(model, "encode", None)) and getattr(model, "tokenizer", None) is not None:
+        return True  # a SentenceTransformer, or what looks like one
+    writes = getattr(model, "can_generate", None)
+    return type(model).__name__.endswith("Model") and not (callable(writes) and writes())
+
+
+# Entries of a model's config: a file that users may have edited, so types are checked
+
+
+def number_of(config: Any, name: str) -> int | None:
+    """Return a whole number of the config, the first of several (``eos_token_id``); None where it has none."""
+    try:
+        value = getattr(config, name, None)
+    except Exception:  # some are computed from others (num_labels from id2label), which may be of a wrong kind
+        return None
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def class_names(model: Any) -> dict[int, str]:
+    """Return ``config.id2label``; files have its numbers as texts."""
+    names = getattr(getattr(model, "config", None), "id2label", None)
+    if names is None:
+        return {}
+    advice = "Set model.config.id2label = {0: 'first name', 1: …}, or None for classes without names."
+    if not isinstance(names, Mapping):
+        raise BadInput(f"config.id2label of the model is {shown(names)}, not a dict of names by class number. {advice}")
+    classes = {}
+    for key, name in names.items():
+        try:
+            classes[int(key)] = str(name)
+        except (TypeError, ValueError, OverflowError):
+            raise BadInput(
+                f"config.id2label of the model has the key {shown(key)}, which is no class number. {advice}"
+            ) from None
+    return classes

@@ -14,7 +14,7 @@ from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, Whyform
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation, Decoding
 from whyformer.inputs.chat import spans_of
-from whyformer.inputs.families import task_of
+from whyformer.inputs.families import says_tokens, task_of
 from whyformer.inputs.processing import processed
 from whyformer.loan.borrow import known_about
 from whyformer.loan.turns import Draws
@@ -27,12 +27,6 @@ UNSEEN = {torch.float32: 1e-5, torch.float64: 1e-9}
 UNSEEN_IN_HALF = 1e-3
 ENOUGH = 16  # tokens of a longer text that are tried
 LOOKED_AT = 16  # positions before the changed one
-
-
-def says_tokens(model: Any) -> bool:
-    """Return whether the classes are tokens of the vocabulary, at every position of one text."""
-    named = task_of(model).endswith(("ForCausalLM", "LMHeadModel", "ForMaskedLM"))
-    return named and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
 
 def is_causal(modality: Modality, batch: Batch) -> bool:

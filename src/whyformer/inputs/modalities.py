@@ -17,13 +17,13 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import are_tensors, as_list, encoded, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
-from whyformer.inputs.families import BOX_FEATURES, task_of
+from whyformer.inputs.families import BOX_FEATURES, compares_texts, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.image_tokens import SIZES, are_packed
 from whyformer.inputs.prompt import AskedModel, PromptInput, asked_model, takes_questions
 from whyformer.inputs.seq2seq import Seq2SeqInput
-from whyformer.inputs.similarity import SimilarityInput, compares_texts
+from whyformer.inputs.similarity import SimilarityInput
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput, sequences_of

@@ -15,9 +15,9 @@ from whyformer.capture.functions import plain_gradients, scalar_from
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation
-from whyformer.inputs.families import task_of
-from whyformer.inputs.language import has_answers, is_causal, places, says_tokens, spoken_at
-from whyformer.inputs.processing import class_names, number_of, processed
+from whyformer.inputs.families import class_names, number_of, says_tokens, task_of
+from whyformer.inputs.language import has_answers, is_causal, places, spoken_at
+from whyformer.inputs.processing import processed
 from whyformer.loan.borrow import RUNNING, known_about
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper

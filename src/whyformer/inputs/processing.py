@@ -1,4 +1,4 @@
-"""Call tokenizers and processors, read config entries, and wrap tokenizers of the tokenizers library."""
+"""Call tokenizers and processors, and wrap tokenizers of the tokenizers library."""
 
 from __future__ import annotations
 
@@ -9,42 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from whyformer.errors import BadInput, reading, shown
+from whyformer.errors import BadInput, reading
 from whyformer.extras import require
 from whyformer.inputs.batch import signature_of
-
-# Entries of a model's config: a file that users may have edited, so types are checked
-
-
-def number_of(config: Any, name: str) -> int | None:
-    """Return a whole number of the config, the first of several (``eos_token_id``); None where it has none."""
-    try:
-        value = getattr(config, name, None)
-    except Exception:  # some are computed from others (num_labels from id2label), which may be of a wrong kind
-        return None
-    if isinstance(value, (list, tuple)) and value:
-        value = value[0]
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def class_names(model: Any) -> dict[int, str]:
-    """Return ``config.id2label``; files have its numbers as texts."""
-    names = getattr(getattr(model, "config", None), "id2label", None)
-    if names is None:
-        return {}
-    advice = "Set model.config.id2label = {0: 'first name', 1: …}, or None for classes without names."
-    if not isinstance(names, Mapping):
-        raise BadInput(f"config.id2label of the model is {shown(names)}, not a dict of names by class number. {advice}")
-    classes = {}
-    for key, name in names.items():
-        try:
-            classes[int(key)] = str(name)
-        except (TypeError, ValueError, OverflowError):
-            raise BadInput(
-                f"config.id2label of the model has the key {shown(key)}, which is no class number. {advice}"
-            ) from None
-    return classes
-
 
 # A Tokenizer of the tokenizers library as processor: wrapped in a class of transformers
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.families import SIDES
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.units import pick
@@ -133,9 +134,6 @@ def fitting(part: Modality, replacement: str | int) -> Any:
     return replacement if replacement in offered or not offered else offered[0]
 
 
-SIDES = ("a", "b")
-
-
 class SimilarityInput(TextInput):
     """A pair of texts per input; units are the tokens of both, and the cosine of their two vectors is explained.
 
@@ -251,16 +249,3 @@ def _aligned(shares_BND: Tensor | None, vector_BD: Tensor) -> bool:
     assert shares_BND is not None
     cosine = nn.functional.cosine_similarity(shares_BND.sum(1).float(), vector_BD.float(), dim=-1)
     return bool((cosine > 1 - 1e-5).all())
-
-
-def compares_texts(model: Any, inputs: Any) -> bool:
-    """Return whether the input is a pair of texts for an encoder without a head."""
-    if isinstance(inputs, dict):
-        return {f"{side}_input_ids" for side in SIDES} <= set(inputs)
-    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
-    if not (isinstance(first, tuple) and len(first) == 2 and all(isinstance(p, str) for p in first)):
-        return False
-    if callable(getattr(model, "encode", None)) and getattr(model, "tokenizer", None) is not None:
-        return True  # a SentenceTransformer, or what looks like one
-    writes = getattr(model, "can_generate", None)
-    return type(model).__name__.endswith("Model") and not (callable(writes) and writes())

@@ -24,6 +24,7 @@ from whyformer.inputs.batch import (
     with_deleted,
 )
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
+from whyformer.inputs.families import number_of
 from whyformer.inputs.language import (
     ANSWER,
     Chars,
@@ -35,7 +36,6 @@ from whyformer.inputs.language import (
     spans_without,
     without_tokens,
 )
-from whyformer.inputs.processing import number_of
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
 from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, drawn_inputs, segmented, words_of

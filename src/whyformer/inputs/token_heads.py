@@ -12,8 +12,8 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.families import class_names
 from whyformer.inputs.language import position_of
-from whyformer.inputs.processing import class_names
 from whyformer.inputs.text import TextInput
 from whyformer.results.types import Target
 from whyformer.targets import logits_of

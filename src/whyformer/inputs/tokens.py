@@ -15,8 +15,9 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host, with_columns
 from whyformer.inputs.chat import PromptText
+from whyformer.inputs.families import number_of
 from whyformer.inputs.language import kept_logits
-from whyformer.inputs.processing import number_of, processed
+from whyformer.inputs.processing import processed
 from whyformer.loan.borrow import NO_TOKEN, borrowed, known_about, modules_of
 from whyformer.targets import logits_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files.paths import is_file, is_folder, path_of, readable_file
+from whyformer.files.paths import csv_header, csv_lines, is_file, is_folder, path_of, readable_file
 from whyformer.inputs.table_schema import Table
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -24,7 +23,6 @@ FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt")
 # Columns that hold the input where nobody says which does, the likeliest first.
 INPUT_COLUMNS = ("text", "sentence", "prompt", "image", "review", "content")
 AT_ONCE = 1024  # rows of a Parquet file that are in memory
-LONGEST_FIELD = 2**31 - 1  # csv's own limit is 128 kB
 
 
 @dataclass(frozen=True)
@@ -110,28 +108,12 @@ def _of_parquet(name: str, paths: list[Path]) -> Rows:
 
 
 def _of_csv(path: Path, separator: str) -> Rows:
-    csv.field_size_limit(LONGEST_FIELD)
-
-    def lines() -> Iterator[list[str]]:
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as stream:
-                yield from (line for line in csv.reader(stream, delimiter=separator) if line)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise BadInput(
-                f"{str(path)!r} cannot be read as CSV ({error}): give a UTF-8 text with a header and commas."
-            ) from error
-
-    header = [name.strip() for name in next(lines(), [])]
-    size = sum(1 for _ in lines()) - 1
-    if size < 1:
-        raise BadInput(f"{str(path)!r} holds no rows under a header.")
+    header, size = csv_header(path, separator)
     if len(set(header)) < len(header):
         raise BadInput(f"{str(path)!r} has two columns of the same name: {', '.join(header)}.")
 
     def read() -> Iterator[Any]:
-        cells = lines()
-        next(cells)
-        for line in cells:
+        for line in islice(csv_lines(path, separator), 1, None):
             if len(line) != len(header):
                 yield Unreadable(f"the row has {len(line)} cells, the header {len(header)}.", str(line)[:200])
             else:

@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from whyformer.capture.fold import HeadFusion
+from whyformer.capture.functions import HeadFusion
 from whyformer.engines.attention.chain import (
     READINGS,
     kept,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from whyformer.capture.fold import HeadFusion
+from whyformer.capture.functions import HeadFusion
 from whyformer.engines.attention.chain import (
     READINGS,
     attention_heads,

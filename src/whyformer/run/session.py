@@ -57,6 +57,8 @@ BATCH_SIZE = 16
 BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
 
 
+PLAIN_INPUTS = (dict, list, str, tuple)
+UNREADABLE = ("the inputs cannot be read", "Give texts, images, sounds, rows of a table or tensors.")
 NOT_ASKED = {"marks", "graphs", "advises"}  # of a loaded model: made of the rest, or no matter of numbers
 
 
@@ -77,9 +79,12 @@ class LoadedModel:
             with reading("the model cannot be read", "Give a torch module, a pipeline, a folder or a name."):
                 model, processor = unpacked(model, processor)
         self.model: nn.Module = unwrapped(model)
-        with reading("the processor cannot be read", "Give the tokenizer or processor that was made for this model."):
-            hasattr(processor, "tokenizer")
-        self.processor = as_processor(processor, self.model)
+        if processor is not None:
+            advice = "Give the tokenizer or processor that was made for this model."
+            with reading("the processor cannot be read", advice):
+                hasattr(processor, "tokenizer")
+            processor = as_processor(processor, self.model)
+        self.processor = processor
         self.attention_at = dict(attention_at or {})
         self.marks: Marks = ()  # modules whose output is an attention map
         for pattern, layout in self.attention_at.items():
@@ -103,12 +108,14 @@ class LoadedModel:
         """The inputs and their kind, nothing encoded that can wait; what has its kind already stays as it is."""
         if isinstance(inputs, Source):
             return inputs
-        if _has_dtype(inputs) and not isinstance(self.processor, Table):
-            inputs = as_list(inputs)
+        if type(inputs) not in PLAIN_INPUTS:  # whatever an object of the user's own raises when it is asked
+            with reading(*UNREADABLE):
+                column = hasattr(inputs, "dtype") and not isinstance(self.processor, Table)
+            inputs = as_list(inputs) if column else inputs
         if are_tensors(inputs):
             require_dense_inputs(inputs)
             return choose_modality(self.model, self.processor, inputs).source(inputs)
-        with reading("the inputs cannot be read", "Give texts, images, sounds, rows of a table or tensors."):
+        with reading(*UNREADABLE):
             return choose_modality(self.model, self.processor, inputs).source(inputs)
 
     def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
@@ -121,11 +128,6 @@ class LoadedModel:
         """Borrow the model for a :class:`Session` on these inputs."""
         with self.borrowed():
             yield Session(self, inputs, **options)
-
-
-def _has_dtype(inputs: Any) -> bool:
-    with reading("the inputs cannot be read", "Give texts, images, sounds, rows of a table or tensors."):
-        return hasattr(inputs, "dtype")
 
 
 Loaded = TypeVar("Loaded", bound=LoadedModel)
@@ -193,8 +195,8 @@ class Session:
             raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
         # Facts are those of a model that is called in this way; several calls of a verb may share the loan.
-        constants = {} if source.whole is None else source.whole.constants
-        self._arguments = argument_name(source.modality.called_with(constants))
+        arguments = source.modality.called_with({} if source.whole is None else source.whole.constants)
+        self._arguments = argument_name(arguments) if arguments else ""
         called_with(self.model, self._arguments)
         self.target, self.seed, self.memory = target, seed, memory
         self.foldable = foldable  # can what is asked for be had without storing attention maps?

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.similarity import SIDES
+from whyformer.inputs.families import SIDES
 from whyformer.results.codec import from_plain
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation, Explanations

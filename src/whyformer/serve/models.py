@@ -15,9 +15,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.estimate import trouble_with
 from whyformer.explainer import CoreExplainer
 from whyformer.extras import SHIPPED, require
-from whyformer.inputs.families import task_of
-from whyformer.inputs.processing import class_names
-from whyformer.inputs.similarity import compares_texts
+from whyformer.inputs.families import class_names, compares_texts, task_of
 from whyformer.inputs.table_schema import Standardize, Table
 from whyformer.registry import default_method, get_method, list_methods
 from whyformer.results.types import Explanation

@@ -18,7 +18,8 @@ from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, PartlyCaptured
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
-from whyformer.inputs.language import is_causal, says_tokens
+from whyformer.inputs.families import says_tokens
+from whyformer.inputs.language import is_causal
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study.dataflow import MarkingSurvey, trace

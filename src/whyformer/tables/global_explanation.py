@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import CoreExplainer
-from whyformer.files.paths import readable_file
+from whyformer.files.paths import csv_header, csv_lines, readable_file
 from whyformer.inputs.modalities import are_tensors, as_list
 from whyformer.inputs.table_schema import Columns, Table, require_once
 from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
@@ -182,18 +182,8 @@ class CsvRows:
     def __init__(self, path: str | Path, table: Table, size: BatchSize = 128) -> None:
         self.path, self.size = readable_file(path, "CSV file"), size
         self.spelled = {name: {str(v): v for v in values} for name, values in table.categorical.items()}
-        try:
-            with self._open() as stream:
-                header = next(csv.reader(stream), None)
-                self.rows = sum(1 for line in csv.reader(stream) if line)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise BadInput(
-                f"{str(self.path)!r} cannot be read as CSV ({error}): give a UTF-8 text with a header and commas."
-            ) from None
-        if not header or not self.rows:
-            raise BadInput(f"{str(self.path)!r} holds no rows under a header.")
+        self.header, self.rows = csv_header(self.path)
         # An index column without a name (as pandas writes it) is no column of the table.
-        self.header = [name.strip() for name in header]
         require_once([name for name in self.header if name])
         table.read({name: [] for name in self.header if name})  # wrong columns are found before any work
 
@@ -201,18 +191,9 @@ class CsvRows:
         return math.ceil(self.rows / self.size)
 
     def __iter__(self) -> Iterator[Columns]:
-        with self._open() as stream:
-            reader = csv.reader(stream)
-            next(reader)
-            lines: list[list[str]] = []
-            for line in reader:
-                if line:
-                    lines.append(line)
-                if len(lines) == self.size:
-                    yield self._columns(lines)
-                    lines = []
-            if lines:
-                yield self._columns(lines)
+        lines = islice(csv_lines(self.path), 1, None)
+        while piece := list(islice(lines, self.size)):
+            yield self._columns(piece)
 
     def check(self, table: Table) -> None:
         """Every row, before long work."""
@@ -224,9 +205,6 @@ class CsvRows:
                 raise BadInput(
                     f"{error} (Rows are counted from row {start} of the file.)" if start else str(error)
                 ) from None
-
-    def _open(self) -> Any:
-        return self.path.open(encoding="utf-8-sig", newline="")
 
     def _columns(self, lines: list[list[str]]) -> Columns:
         for line in lines:

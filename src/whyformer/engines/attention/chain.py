@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from whyformer.capture.fold import Fold, FoldedSite, HeadFusion, NotFolded, Scaled
+from whyformer.capture.fold import Fold, FoldedSite, NotFolded, Scaled
+from whyformer.capture.functions import HeadFusion
 from whyformer.capture.record import folded, require_sites
 from whyformer.capture.site import OffPlan
 from whyformer.engines.attention.maps import (
