@@ -109,11 +109,11 @@ class FoldedSite:
 
     def row_sums(self, keep_BN: Tensor) -> Tensor:
         """(B, 1, Q) of the map over real keys: without a mask, and where all are real, those of a softmax."""
-        weights = self.fusion.weights
+        weights_H = self.fusion.weights(self.shape[1])
         unmasked = self.call is not None and self.call.mask is None
-        if weights is None or not unmasked or self.fusion.gradient or not bool(keep_BN.all()):
+        if weights_H is None or not unmasked or self.fusion.gradient or not bool(keep_BN.all()):
             return self.pushed(keep_BN[:, None].float())
-        return torch.full((self.shape[0], 1, self.shape[2]), sum(weights(self.shape[1])), device=self.device)
+        return torch.full((self.shape[0], 1, self.shape[2]), sum(weights_H), device=self.device)
 
     @property
     def device(self) -> torch.device:
@@ -125,10 +125,10 @@ class FoldedSite:
     @property
     def _kernel(self) -> Callable[..., Tensor] | None:
         """The GPU kernel that adds up this call's map, where there is one."""
-        call, weights = self.call, self.fusion.weights
-        if call is None or weights is None or call.lse is None:
+        if self.call is None or self.call.lse is None:
             return None
-        return partial(added_up, call, self.out_gradient_BHQD, weights(self.shape[1]))
+        weights_H = self.fusion.weights(self.shape[1])
+        return None if weights_H is None else partial(added_up, self.call, self.out_gradient_BHQD, weights_H)
 
 
 At = Callable[[FoldedSite], None]

@@ -422,12 +422,12 @@ def all_gradients(calls: Sequence[FusedCall], results: Sequence[Tensor | None]) 
 class HeadFusion:
     """How the maps of a layer's heads (and their gradients) become one map.
 
-    weights: of each head, where the map is Σ_h w_h·A_h, or Σ_h w_h·max(0, A_h ∘ dA_h); then a kernel can add it up.
+    weights: of each head, where the map is Σ_h w_h·A_h, or Σ_h w_h·max(0, A_h ∘ dA_h): a kernel can add that up.
     """
 
     fused: Callable[[Tensor, Any], Tensor]  # (B, H, q, K) map and gradient → (B, q, K)
     gradient: bool
-    weights: Callable[[int], list[float]] | None = None  # by number of heads
+    weights: Callable[[int], list[float] | None] = lambda count: None  # by number of heads
 
     def of(self, site: Site) -> Tensor:
         """Return the (B, Q, K) map of a recorded site."""

@@ -162,7 +162,8 @@ class TextInput(TokenInput):
                         require_shown(name, keep)
         if keep is None:
             keep = all_real(*ids.shape, device=ids.device)
-        self.pointers = () if self.multi_input or self.compares else pointers(batch.tensors, self.main)
+        alone = batch.tensors.keys() <= {self.main, "attention_mask"}  # neither holds positions
+        self.pointers = () if alone or self.multi_input or self.compares else pointers(batch.tensors, self.main)
         encodings = tuple(self._facts(None, {"input_ids": row}) for row in rows)
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 

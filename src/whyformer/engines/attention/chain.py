@@ -61,30 +61,28 @@ READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagona
 
 def attention_heads(heads: Heads = "mean") -> HeadFusion:
     """fuse_h A_h."""
-    return HeadFusion(lambda attention, _: over_heads(attention, heads), False, _weights(heads))
+    return HeadFusion(lambda attention, _: over_heads(attention, heads), False, partial(_weights, heads))
 
 
 def raised_heads(heads: Heads = "mean") -> HeadFusion:
     """fuse_h max(0, A_h ∘ ∂s/∂A_h): clamped before the heads are fused."""
     return HeadFusion(
-        lambda attention, gradient: over_heads((gradient * attention).clamp(min=0), heads), True, _weights(heads)
+        lambda attention, gradient: over_heads((gradient * attention).clamp(min=0), heads),
+        True,
+        partial(_weights, heads),
     )
 
 
-def _weights(heads: Heads) -> Callable[[int], list[float]] | None:
-    """Return the weight of each head by the number of heads, or None if the fused map is not a weighted sum."""
+def _weights(heads: Heads, count: int) -> list[float] | None:
+    """Return the weight of each of ``count`` heads, or None if the fused map is not a weighted sum."""
     if isinstance(heads, str):
-        return None if heads in {"max", "min"} else lambda count: [1.0 if heads == "sum" else 1 / count] * count
-
-    def weights(count: int) -> list[float]:
-        chosen = [heads] if isinstance(heads, int) else list(heads)
-        over_heads(torch.zeros(1, count, 1, 1), chosen)  # raises if there is no head of that number
-        each = [0.0] * count
-        for head in chosen:
-            each[head] += 1 / len(chosen)
-        return each
-
-    return weights
+        return None if heads in {"max", "min"} else [1.0 if heads == "sum" else 1 / count] * count
+    chosen = [heads] if isinstance(heads, int) else list(heads)
+    over_heads(torch.zeros(1, count, 1, 1), chosen)  # raises if there is no head of that number
+    each = [0.0] * count
+    for head in chosen:
+        each[head] += 1 / len(chosen)
+    return each
 
 
 # All layers
