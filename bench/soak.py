@@ -3,7 +3,7 @@
     python -m bench.soak [--calls 2000] [--seed 0]
 
 Prints, as it goes, how many tensors are alive and how much memory the process has: both have to be flat once every
-call was made once. ``calls()`` is also what tests/explainer/test_leaks.py takes one by one.
+call was made once. ``calls()`` is also what tests/explainer/test_memory.py takes one by one.
 """
 
 from __future__ import annotations

@@ -71,13 +71,9 @@ def doors(node: ast.AST, before: int | None = None) -> set[str]:
         if isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id == "require":
             if before is None or child.lineno < before:
                 names |= {a.value for a in child.args if isinstance(a, ast.Constant)}
-                names |= set().union(*(_starred(a) for a in child.args if isinstance(a, ast.Starred)))
+                names |= set(SHIPPED) if any(ast.unparse(a) == "*SHIPPED" for a in child.args) else set()
         names |= doors(child, before)
     return names
-
-
-def _starred(argument: ast.Starred) -> set[str]:
-    return set(SHIPPED) if isinstance(argument.value, ast.Name) and argument.value.id == "SHIPPED" else set()
 
 
 def does_without(statement: ast.AST) -> bool:
@@ -86,12 +82,6 @@ def does_without(statement: ast.AST) -> bool:
         return "TYPE_CHECKING" in ast.unparse(statement.test)
     caught = {ast.unparse(h.type) for h in statement.handlers if h.type} if isinstance(statement, ast.Try) else set()
     return bool(caught & {"ImportError", "Exception"})
-
-
-def package_doors(path: Path) -> set[str]:
-    """Of the packages that a module is in: they are imported before it."""
-    inside = [folder for folder in path.parents if folder.is_relative_to(SOURCE)]
-    return set().union(*map(doors_of_package, inside))
 
 
 @cache
@@ -106,7 +96,8 @@ def unguarded(path: Path, place: str) -> list[str]:
         if not optional or (place, name) in ELSEWHERE or any(map(does_without, around[1:])):
             continue
         functions = [node for node in around if isinstance(node, ast.FunctionDef)]
-        known = set().union(*(doors(f, around[-1].lineno) for f in functions)) | package_doors(path)
+        packages = [folder for folder in path.parents if folder.is_relative_to(SOURCE)]  # imported before it
+        known = set().union(*(doors(f, around[-1].lineno) for f in functions), *map(doors_of_package, packages))
         if name not in known:
             found.append(f"{place}:{around[-1].lineno} imports {name}")
     return found
@@ -194,10 +185,6 @@ def vit(method: str, **options: Any) -> Any:
     return wf.explain(folders.vit(), {"pixel_values": torch.zeros(1, 3, 32, 32)}, method=method, **options)
 
 
-def picture(path: Path) -> Any:
-    return wf.explain(folders.vit(), path, processor=folders.image_processor())
-
-
 def command(*arguments: Any) -> None:
     """What ``whyformer`` ends in; it must not have begun to load or compute."""
     shown = CliRunner().invoke(app, [str(a) for a in arguments])
@@ -243,7 +230,6 @@ def server() -> Any:
 Feature = Callable[[Any, Path], Any]
 FEATURES: dict[str, tuple[str, str, Feature]] = {
     "save png": ("matplotlib", "plot", lambda words, at: words.save(at / "x.png")),
-    "save svg": ("matplotlib", "plot", lambda words, at: words.save(at / "x.svg")),
     "save pdf": ("matplotlib", "plot", lambda words, at: words.view().save(at / "x.pdf")),
     "plot": ("matplotlib", "plot", lambda words, at: words.plot()),
     "to_frame": ("pandas", "tabular", lambda words, at: words.to_frame()),
@@ -253,7 +239,7 @@ FEATURES: dict[str, tuple[str, str, Feature]] = {
     "superpixels": ("sklearn", "eval", lambda words, at: vit("shap", by="superpixel", evaluations=40)),
     "tcav": ("sklearn", "eval", lambda words, at: tcav()),
     "permutation": ("sklearn", "eval", lambda words, at: permutation()),
-    "image file": ("PIL", "hf", lambda words, at: picture(at / "x.png")),
+    "image file": ("PIL", "hf", lambda words, at: wf.explain(folders.vit(), at / "x.png", folders.image_processor())),
     "sentiment": ("transformers", "hf", lambda words, at: demo.load_sentiment()),
     "pets": ("PIL", "hf", lambda words, at: demo.load_pets()),
     "textures": ("whyformer_models", "models", lambda words, at: demo.load_textures()),

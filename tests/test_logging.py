@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 import pytest
@@ -20,25 +21,15 @@ SOURCE = Path(wf.__file__).parent
 SPEAKING = ("cli", "__main__.py")  # what is there to talk
 
 
-class Heard(logging.Handler):
-    """Who listens: pytest does not, its handlers would be on every logger of every test."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-
 @contextmanager
 def listening(level: int) -> Iterator[list[logging.LogRecord]]:
-    logger, heard = logging.getLogger("whyformer"), Heard()
+    """A handler of our own: those of pytest would be on every logger of every test."""
+    logger, heard = logging.getLogger("whyformer"), BufferingHandler(10**6)
     before = logger.level
     logger.addHandler(heard)
     logger.setLevel(level)
     try:
-        yield heard.records
+        yield heard.buffer
     finally:
         logger.removeHandler(heard)
         logger.setLevel(before)
@@ -78,9 +69,8 @@ def test_an_explanation_is_told_to_those_who_listen() -> None:
     (record,) = records
     count = len(inputs["input_ids"])
     assert record.name == "whyformer.explainer" and record.levelno == logging.DEBUG
-    assert record.getMessage().startswith(
-        f"generic_attention: {count} inputs of {type(model).__name__}, {count} forwards"
-    )
+    told = f"generic_attention: {count} inputs of {type(model).__name__}, {count} forwards"
+    assert record.getMessage().startswith(told)
 
 
 def test_a_change_of_plan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 import whyformer as wf
 from tests.support.language import FAMILIES, model, shared, tokenizer
 from tests.support.threads import beside_another_thread
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import NotOffered
 
 PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
 SHORT = "paris and the"
@@ -152,30 +153,17 @@ def test_an_answer_is_drawn_by_the_seed_and_by_nothing_else() -> None:
 
 
 def test_prompts_beside_each_other_are_as_alone() -> None:
+    """Also with padding on the right."""
     prompts = ["the cat", "he said the big red dog ran home ."]
-    for how in ({"generate": 3}, {"generate": 3, "span": True}):
-        both = wf.explain(shared("qwen3"), prompts, processor=tokenizer(), **how)  # type: ignore[arg-type]
-        for prompt, together in zip(prompts, both, strict=True):
-            alone = wf.explain(shared("qwen3"), prompt, processor=tokenizer(), **how)  # type: ignore[arg-type]
-            for a, b in zip(
-                [together] if "span" in how else together, [alone] if "span" in how else alone, strict=True
-            ):
-                close(a, b)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("method", ["generic_attention", "attn_lrp", "attention_rollout", "occlusion"])
-def test_padding_on_either_side(side: str, method: str) -> None:
-    lm, tok = shared("llama"), tokenizer()
-    texts = ["the cat sat", "he said the big red dog ran home"]
-    before = tok.padding_side
-    try:
+    tok = copy.deepcopy(tokenizer())
+    for side, how in (("left", {"generate": 3}), ("left", {"generate": 3, "span": True}), ("right", {})):
         tok.padding_side = side
-        both = wf.explain(lm, texts, processor=tok, method=method)
-    finally:
-        tok.padding_side = before
-    for text, together in zip(texts, both, strict=True):
-        close(together, wf.explain(lm, text, processor=tok, method=method), 2e-5)
+        both = wf.explain(shared("qwen3"), prompts, processor=tok, **how)  # type: ignore[arg-type]
+        for prompt, together in zip(prompts, both, strict=True):
+            alone = wf.explain(shared("qwen3"), prompt, processor=tok, **how)  # type: ignore[arg-type]
+            whole = isinstance(alone, wf.Explanation)
+            for a, b in zip([together] if whole else together, [alone] if whole else alone, strict=True):
+                close(a, b, 2e-5)
 
 
 def test_one_gradient_for_all_tokens_is_said() -> None:
@@ -211,12 +199,7 @@ def test_a_choice_is_made_among_its_tokens() -> None:
     assert chosen.target.label == ("yes", "no")[int(expected.argmax())]
     rather = wf.explain(lm, PROMPT, processor=tokenizer(), choices=["yes", "no"], target=("no", "yes"))
     assert rather.value == pytest.approx(float(logits[no] - logits[yes]), rel=1e-4)
-
-
-def test_choices_that_begin_alike_are_refused() -> None:
-    with pytest.raises(BadInput, match="same token"):
-        wf.explain(shared("llama"), PROMPT, processor=tokenizer(), choices=["the cat", "the dog"])
-    longer = wf.explain(shared("llama"), PROMPT, processor=tokenizer(), choices=["the cat", "no"])
+    longer = wf.explain(lm, PROMPT, processor=tokenizer(), choices=["the cat", "no"])
     assert any("first token counts" in warning for warning in longer.warnings)
 
 
@@ -240,13 +223,12 @@ def test_messages_are_written_out_by_the_template() -> None:
     assert of["system"] == "he said yes .".split() and "assistant" in of["template"]
     both = wf.explain(lm, [CHAT, CHAT[1:]], processor=tok)
     close(both[0], chat)
-
-
-def test_the_assistants_last_word_is_the_answer() -> None:
-    said = wf.explain(
-        shared("llama"), [*CHAT, {"role": "assistant", "content": "paris is red ."}], processor=tokenizer()
-    )
-    assert [e.target.label for e in said] == "paris is red .".split()
+    said = wf.explain(lm, [*CHAT, {"role": "assistant", "content": "paris is red ."}], processor=tok)
+    assert [e.target.label for e in said] == "paris is red .".split(), "the assistant's last word is the answer"
+    bare = copy.deepcopy(tok)
+    bare.chat_template = None
+    with pytest.raises(NotOffered, match="chat template"):
+        wf.explain(lm, CHAT, processor=bare)
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "attn_lrp", "occlusion", "shap"])
@@ -322,6 +304,7 @@ def test_a_generation_is_saved_and_listed(tmp_path: Path) -> None:
         ("the cat", {"span": True}, "give \\(prompt, answer\\)"),
         ("the cat", {"generate": 0}, "generate=0"),
         ("the cat", {"choices": []}, "choices"),
+        ("the cat", {"choices": ["the cat", "the dog"]}, "same token"),
         ("the cat", {"units": [(0, 99)]}, "7 characters"),
         ("the cat", {"units": "line"}, "'sentence'"),
         ("the cat", {"generate": 9999}, "the model takes 256"),
@@ -351,15 +334,6 @@ def test_wishes_for_language_models_are_refused_elsewhere(tmp_path: Path) -> Non
             wf.explain(folders.bert(), "the movie was good", processor=tok, **how)
     by_word = wf.explain(folders.bert(), "the movie was boring", processor=tok, units="word")
     assert by_word.units.labels == ("[CLS]", "the", "movie", "was", "boring", "[SEP]")
-
-
-def test_a_tokenizer_without_a_template_says_so() -> None:
-    import copy
-
-    bare = copy.deepcopy(tokenizer())
-    bare.chat_template = None
-    with pytest.raises(NotOffered, match="chat template"):
-        wf.explain(shared("llama"), CHAT, processor=bare)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

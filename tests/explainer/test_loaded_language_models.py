@@ -1,4 +1,4 @@
-"""Language models as people load them: half precision, cache on, compiled, adapted, with experts and windows."""
+"""Language models as people load them: cache on, compiled, adapted, with experts and windows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 import whyformer as wf
 from tests.support.language import model, tokenizer
-from whyformer.errors import WhyformerError
 
 TEXT = "the cat sat on the mat and the big red dog ran home"
 
@@ -54,16 +52,6 @@ def test_adapters_are_part_of_the_model(method: str) -> None:
         np.testing.assert_allclose(beside.scores, merged.scores, atol=1e-4 * np.abs(merged.scores).max())
 
 
-@pytest.mark.parametrize("method", ["attn_lrp", "generic_attention"])
-def test_half_precision_says_the_same(method: str) -> None:
-    whole = wf.explain(model("llama"), TEXT, processor=tokenizer(), method=method)
-    target = whole.target.index
-    half = wf.explain(model("llama").to(torch.bfloat16), TEXT, processor=tokenizer(), method=method, target=target)
-    assert spearmanr(half.scores, whole.scores).statistic > 0.9
-    said = wf.explain(model("llama").to(torch.bfloat16), TEXT, processor=tokenizer(), method=method, generate=2)
-    assert len(said) >= 1 and all(np.isfinite(e.scores).all() for e in said)
-
-
 def test_a_cache_that_is_on_stays_on() -> None:
     lm: Any = model("llama")
     lm.config.use_cache = lm.generation_config.use_cache = True
@@ -89,25 +77,17 @@ def test_experts_and_windows(family: str) -> None:
     from tests.models.case import seeded
     from tests.support.language import SHORT, SMALL
 
-    how = SMALL | SHORT | {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6}
-    kinds: dict[str, Any] = {
-        "mixtral": lambda: t.MixtralForCausalLM(t.MixtralConfig(**how, num_local_experts=4, num_experts_per_tok=2)),
-        "mistral": lambda: t.MistralForCausalLM(t.MistralConfig(**how)),
-    }
-    lm = seeded(kinds[family])
+    sizes = SMALL | SHORT | {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6}
+    if family == "mixtral":
+        config = t.MixtralConfig(**sizes, num_local_experts=4, num_experts_per_tok=2)
+        lm = seeded(lambda: t.MixtralForCausalLM(config))
+    else:
+        lm = seeded(lambda: t.MistralForCausalLM(t.MistralConfig(**sizes)))
     said = wf.explain(lm, TEXT, processor=tokenizer(), generate=2, method="input_x_gradient")
     ids = tokenizer()(TEXT)["input_ids"]
-    alone = wf.explain(lm, {"input_ids": torch.tensor([ids])}, method="input_x_gradient", target=said[0].target.index)[
-        0
-    ]
+    how = {"method": "input_x_gradient", "target": said[0].target.index}
+    (alone,) = wf.explain(lm, {"input_ids": torch.tensor([ids])}, **how)
     np.testing.assert_allclose(said[0].scores, alone.scores, atol=1e-4 * np.abs(alone.scores).max())
-
-
-def test_weights_that_are_not_there_are_refused() -> None:
-    lm: Any = model("llama")
-    lm.model.layers[0].mlp.up_proj.to("meta")
-    with pytest.raises(WhyformerError, match="meta"):
-        wf.explain(lm, TEXT, processor=tokenizer())
 
 
 def test_a_vocabulary_times_length_is_never_made() -> None:

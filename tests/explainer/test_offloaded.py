@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,11 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from tests.models import CASES
+from tests.models import CASES, model_of
 from whyformer.errors import NotOffered
 
-METHODS = [
-    "generic_attention",
-    "attention_rollout",
-    "occlusion",
-    "saliency",
-    "integrated_gradients",
-    "attn_lrp",
-    "value_norms",
-    "shap",
-]
-FEW: dict[str, dict[str, int]] = {"integrated_gradients": {"steps": 4}, "shap": {"evaluations": 40}}
+METHODS = ["generic_attention", "attention_rollout", "occlusion", "integrated_gradients", "attn_lrp", "value_norms"]
+FEW: dict[str, dict[str, int]] = {"integrated_gradients": {"steps": 4}}
 
 
 class AlignDevices:
@@ -62,26 +52,24 @@ def offloaded(model: nn.Module) -> nn.Module:
 
 
 @functools.cache
-def here(name: str) -> nn.Module:
-    return CASES[name].build("sdpa")
-
-
-@functools.cache
 def elsewhere(name: str) -> nn.Module:
     return offloaded(CASES[name].build("sdpa"))
+
+
+def same_scores(name: str, model: nn.Module, method: str) -> None:
+    expected, results = (
+        wf.explain(m, CASES[name].inputs(), method=method, target=1, **FEW.get(method, {}))
+        for m in (model_of(name), model)
+    )
+    for one, other in zip(expected, results, strict=True):
+        np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
+        assert other.value == pytest.approx(one.value, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["bert", "vit"])
 @pytest.mark.parametrize("method", METHODS)
 def test_offloaded_weights_give_the_same_scores(name: str, method: str) -> None:
-    inputs = CASES[name].inputs()
-    expected, results = (
-        wf.explain(model, inputs, method=method, target=1, **FEW.get(method, {}))
-        for model in (here(name), elsewhere(name))
-    )
-    for one, other in zip(expected, results, strict=True):
-        np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
-        assert other.value == pytest.approx(one.value, abs=1e-6)
+    same_scores(name, elsewhere(name), method)
 
 
 def test_offloaded_weights_are_handed_back_as_they_were() -> None:
@@ -117,27 +105,18 @@ MAP = {
 }
 
 
-def spread(model: nn.Module, folder: Path) -> nn.Module:
-    from accelerate import dispatch_model
-
-    missing = {name for name, _ in model.named_modules()}
-    device_map = {name: place for name, place in MAP.items() if name in missing}
-    return dispatch_model(model, device_map, main_device="cpu", offload_dir=str(folder), force_hooks=True)
-
-
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
-    return spread(CASES["bert"].build("sdpa"), tmp_path_factory.mktemp("weights"))
+    from accelerate import dispatch_model
+
+    model = CASES["bert"].build("sdpa")
+    present = {name for name, _ in model.named_modules()}
+    device_map = {name: place for name, place in MAP.items() if name in present}
+    folder = str(tmp_path_factory.mktemp("weights"))
+    return dispatch_model(model, device_map, main_device="cpu", offload_dir=folder, force_hooks=True)
 
 
-@pytest.mark.parametrize("method", [*METHODS, "grad_sam", "value_zeroing", "alti"])
+@pytest.mark.parametrize("method", [*METHODS, "value_zeroing", "alti"])
 def test_a_model_over_cpu_and_disk_gives_the_same_scores(method: str, on_disk: nn.Module) -> None:
-    inputs = CASES["bert"].inputs()
-    places = {p.device.type for p in on_disk.parameters()}
-    assert places == {"cpu", "meta"}, "some weights are on the disk"
-    expected, results = (
-        wf.explain(model, inputs, method=method, target=1, **FEW.get(method, {})) for model in (here("bert"), on_disk)
-    )
-    for one, other in zip(expected, results, strict=True):
-        np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
-    assert {p.device.type for p in on_disk.parameters()} == places, "handed back as it was"
+    same_scores("bert", on_disk, method)
+    assert {p.device.type for p in on_disk.parameters()} == {"cpu", "meta"}, "some weights stay on the disk"

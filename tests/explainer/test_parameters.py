@@ -20,6 +20,7 @@ from tests.support import folders
 from whyformer import concepts, heads, tables
 from whyformer.errors import BadInput, NotAllowed, UnknownName, WhyformerError, shown
 from whyformer.parameters import (
+    MEANT,
     NOT_ALLOWED,
     BatchSize,
     Limits,
@@ -39,6 +40,11 @@ SHARE = Annotated[float, Limits(0, 1, open_high=True)]
 
 class Thing:
     pass
+
+
+LIKE = "i like it"
+NO_TARGETS: list[Any] = [1.7, 0.5, True, NAN, b"x", {}, (0, True), [1.7], Thing()]
+BEYOND: list[Any] = [wf.Target(99), wf.Target(0, versus=99), 99, -99]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +74,7 @@ def test_what_an_annotation_allows(hint: Any, fine: list[Any], refused: list[Any
     domain = domain_of(hint)
     assert [v for v in fine if domain.take(v) is NOT_ALLOWED] == []
     assert [v for v in refused if domain.take(v) is not NOT_ALLOWED] == []
-
-
-def test_numbers_of_other_libraries_are_taken_as_pythons() -> None:
-    assert type(domain_of(int).take(np.int64(3))) is int
-    assert domain_of(bool).take(np.bool_(True)) is True
+    assert type(domain_of(int).take(np.int64(3))) is int, "numbers of other libraries become Python's"
 
 
 @checked
@@ -118,10 +120,7 @@ def test_a_call_that_does_not_fit_the_signature() -> None:
 def test_what_was_given_is_shown_in_short(value: Any) -> None:
     assert len(shown(value)) <= 80
     assert "\n" not in shown(value)
-
-
-def test_control_characters_do_not_reach_the_terminal() -> None:
-    assert shown("\x1b[31m\u202e\x9b") == r"'\x1b[31m\u202e\x9b'"
+    assert shown("\x1b[31m\u202e\x9b") == r"'\x1b[31m\u202e\x9b'", "control characters do not reach the terminal"
 
 
 VERBS = [
@@ -183,50 +182,34 @@ def test_nothing_runs_before_the_check(explainer: wf.Explainer) -> None:
             wf.explain(model, "i like it", processor=explainer.processor, **how)
 
 
-@pytest.mark.parametrize("jitter", [INF, NAN, -1, "3", True])
-def test_jitter_that_is_no_length(jitter: Any) -> None:
-    """Infinity ended in a segmentation fault."""
-    with pytest.raises(NotAllowed, match="jitter"):
-        wf.activation_maximization(folders.vit(), 0, steps=1, jitter=jitter)
-
-
-@pytest.mark.parametrize("target", [1.7, 0.5, True, NAN, b"x", {}, (0, True), [1.7], Thing()])
-def test_targets_that_are_no_class(explainer: wf.Explainer, target: Any) -> None:
-    with pytest.raises(BadInput, match="target"):
-        explainer.explain("i like it", target=target)
-    with pytest.raises(BadInput, match="target"):
-        explainer.record("i like it", target=target)
-
-
-@pytest.mark.parametrize("target", [wf.Target(99), wf.Target(0, versus=99), 99, -99])
-def test_targets_beyond_the_classes(explainer: wf.Explainer, target: Any) -> None:
-    for call in (explainer.explain, explainer.record, explainer.check):
-        with pytest.raises(UnknownName, match="target"):
-            call("i like it", target=target)
-
-
-def test_options_of_a_checkup_without_a_method(explainer: wf.Explainer) -> None:
-    with pytest.raises(UnknownName, match="nonsense"):
-        explainer.check("i like it", checks=["capture_audit"], nonsense=3)
-
-
-@pytest.mark.parametrize("layout", ["z z", "", "b h q"])
-def test_a_layout_is_read_at_once(explainer: wf.Explainer, layout: str) -> None:
-    with pytest.raises(BadInput, match="one letter per axis"):
-        wf.Explainer(explainer.model, attention_at={"*": layout})
-
-
-@pytest.mark.parametrize("order", [3, True, NAN, Thing(), [1, 2], [("a", "b")], {}])
-def test_orders_of_heads(explainer: wf.Explainer, order: Any) -> None:
-    with pytest.raises(WhyformerError, match="order"):
-        heads.pruning_curve(explainer.model, ["i like it"], [0], processor=explainer.processor, order=order)
-
-
-def test_a_metric_of_the_users_that_gives_nothing(explainer: wf.Explainer) -> None:
-    with pytest.raises(BadInput, match="one value per input"):
-        heads.pruning_curve(
-            explainer.model, ["i like it"], [0], processor=explainer.processor, metric=lambda logits, labels: None
-        )
+@pytest.mark.parametrize(
+    ("call", "values", "error", "words"),
+    [
+        (lambda e, v: wf.activation_maximization(folders.vit(), 0, steps=1, jitter=v), [INF, NAN, -1, "3", True],
+         NotAllowed, "jitter"),  # infinity ended in a segmentation fault
+        (lambda e, v: e.explain(LIKE, target=v), NO_TARGETS, BadInput, "target"),
+        (lambda e, v: e.record(LIKE, target=v), NO_TARGETS, BadInput, "target"),
+        (lambda e, v: e.explain(LIKE, target=v), BEYOND, UnknownName, "target"),
+        (lambda e, v: e.record(LIKE, target=v), BEYOND, UnknownName, "target"),
+        (lambda e, v: e.check(LIKE, target=v), BEYOND, UnknownName, "target"),
+        (lambda e, v: e.check(LIKE, checks=["capture_audit"], nonsense=v), [3], UnknownName, "nonsense"),
+        (lambda e, v: wf.Explainer(e.model, attention_at={"*": v}), ["z z", "", "b h q"], BadInput,
+         "one letter per axis"),
+        (lambda e, v: heads.pruning_curve(e.model, [LIKE], [0], processor=e.processor, order=v),
+         [3, True, NAN, Thing(), [1, 2], [("a", "b")], {}], WhyformerError, "order"),
+        (lambda e, v: heads.pruning_curve(e.model, [LIKE], [0], processor=e.processor, metric=v),
+         [lambda logits, labels: None], BadInput, "one value per input"),
+        (lambda e, v: e.explain(LIKE, method="integrated_gradients", baseline=v),
+         [torch.ones(2, device="meta"), torch.eye(2).to_sparse(), np.array(["a"]), torch.tensor(NAN)], BadInput,
+         "baseline"),
+    ],
+)  # fmt: skip
+def test_values_that_are_refused(
+    explainer: wf.Explainer, call: Any, values: list[Any], error: type[Exception], words: str
+) -> None:
+    for value in values:
+        with pytest.raises(error, match=words):
+            call(explainer, value)
 
 
 def test_a_list_of_two_targets_is_no_contrast(explainer: wf.Explainer) -> None:
@@ -301,7 +284,60 @@ def test_a_fraction_is_a_number(explainer: wf.Explainer) -> None:
     assert half.scores.tolist() == fraction.scores.tolist() and fraction.options["noise"] == 0.5
 
 
-def test_an_option_that_is_a_baseline_holds_ordinary_numbers(explainer: wf.Explainer) -> None:
-    for baseline in (torch.ones(2, device="meta"), torch.eye(2).to_sparse(), np.array(["a"]), torch.tensor(NAN)):
-        with pytest.raises(BadInput, match="baseline"):
-            explainer.explain("i like it", method="integrated_gradients", baseline=baseline)
+# Parameters that do not exist: the error names the one that was meant.
+
+
+def on_model(verb: str) -> Callable[..., Any]:
+    return lambda explainer, **given: getattr(wf, verb)(explainer.model, [LIKE], **given)
+
+
+def on_explainer(verb: str) -> Callable[..., Any]:
+    return lambda explainer, **given: getattr(explainer, verb)([LIKE], **given)
+
+
+def anew(explainer: wf.Explainer, **given: Any) -> wf.Explainer:
+    return wf.Explainer(explainer.model, **given)
+
+
+HELD = r"Explainer.explain '{}'.*Explainer\(model, processor"
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "words"),
+    [
+        (on_model("explain"), {"methods": "shap"}, "parameter of explain 'methods'.*method="),
+        (on_model("explain"), {"versus": "negative"}, r"parameter of explain 'versus'.*target=\(a, b\)"),
+        (on_model("explain"), {"image_processor": None}, "parameter of explain 'image_processor'.*processor="),
+        (on_model("explain"), {"metod": "shap"}, "parameter of explain 'metod'.*Did you mean 'method'"),
+        (on_model("explain"), {"targets": [1]}, "parameter of explain 'targets'.*target="),
+        *((on_explainer("explain"), {name: None}, HELD.format(name))
+          for name in ("processor", "tokenizer", "model", "attention_at")),
+        (anew, {"feature_extractor": None}, "parameter of Explainer 'feature_extractor'.*processor="),
+        *((on(verb), {"method": ["occlusion"]}, f"parameter of {verb} 'method'.*methods=")
+          for verb in ("compare", "recommend") for on in (on_model, on_explainer)),
+        (on_explainer("explain"), {"steps": 3}, "option of generic_attention 'steps'"),
+        (on_explainer("explain"), {"start_layers": 1}, "Did you mean 'start_layer'"),
+    ],
+)  # fmt: skip
+def test_the_parameter_that_was_meant_is_named(explainer: wf.Explainer, call: Any, given: Any, words: str) -> None:
+    with pytest.raises(UnknownName, match=words):
+        call(explainer, **given)
+
+
+@pytest.mark.parametrize("verb", [wf.explain, wf.compare, wf.recommend])
+def test_help_shows_the_real_parameters(verb: Callable[..., Any]) -> None:
+    shown = set(inspect.signature(verb).parameters)
+    assert {"model", "inputs", "processor", "target", "scalar", "seed", "attention_at"} <= shown
+
+
+def test_explain_takes_all_that_its_explainer_takes() -> None:
+    whole, inner = (inspect.signature(f).parameters for f in (wf.explain, wf.Explainer.explain))
+    assert {k: p.default for k, p in inner.items() if k != "self"}.items() <= {
+        k: p.default for k, p in whole.items()
+    }.items()
+
+
+def test_every_name_that_was_meant_is_a_parameter() -> None:
+    known = {name for verb in (wf.explain, wf.compare) for name in inspect.signature(verb).parameters}
+    assert {parameter for parameter, _ in MEANT.values()} <= known
+    assert all(written.startswith(parameter) for parameter, written in MEANT.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections.abc import Callable
@@ -99,19 +100,17 @@ def test_readers_name_what_is_missing(door: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("door", ["Result.save", "View.save", "Page.save"])
 def test_writers_say_what_is_in_the_way(door: str, tmp_path: Path) -> None:
     (tmp_path / "folder.html").mkdir()
-    with pytest.raises(BadInput, match=r"it is a folder. Name a file in it"):
-        WRITERS[door](tmp_path / "folder.html")
-    with pytest.raises(BadInput, match=r"there is no folder .*Make it first"):
-        WRITERS[door](tmp_path / "no" / "x.html")
-    with pytest.raises(BadInput, match=r"unknown file type '.gif'"):
-        WRITERS[door](tmp_path / "x.gif")
-    with pytest.raises(BadInput, match="unknown file type"):
-        WRITERS[door](tmp_path / "x")
-    with pytest.raises(BadInput, match=r"cannot be written .File name too long"):
-        WRITERS[door](tmp_path / ("x" * 300 + ".html"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="there is no folder"):
-        WRITERS[door](tmp_path / "file" / "x.html")
+    for name, words in (
+        ("folder.html", r"it is a folder. Name a file in it"),
+        ("no/x.html", r"there is no folder .*Make it first"),
+        ("x.gif", r"unknown file type '.gif'"),
+        ("x", "unknown file type"),
+        ("x" * 300 + ".html", r"cannot be written .File name too long"),
+        ("file/x.html", "there is no folder"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            WRITERS[door](tmp_path / name)
 
 
 def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,11 +192,15 @@ def changed_bytes(whole: bytes, seed: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("name", ["config.json", "table.json", "model.safetensors"])
-def test_damaged_tabular_models(name: str, tmp_path: Path) -> None:
+def copy_adult(folder: Path) -> None:
     for file in model_folder("adult").iterdir():
         if file.is_file():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
+            (folder / file.name).write_bytes(file.read_bytes())
+
+
+@pytest.mark.parametrize("name", ["config.json", "table.json", "model.safetensors"])
+def test_damaged_tabular_models(name: str, tmp_path: Path) -> None:
+    copy_adult(tmp_path)
     whole = (tmp_path / name).read_bytes()
     for seed in range(12):
         (tmp_path / name).write_bytes(changed_bytes(whole, seed))
@@ -205,24 +208,15 @@ def test_damaged_tabular_models(name: str, tmp_path: Path) -> None:
             load_model(tmp_path)
         except wf.errors.WhyformerError as error:
             assert error.args
-    for text in (
-        "[" * 100_000,
-        "null",
-        "[]",
-        '{"library": 3}',
-        '{"library": "os", "class": "system", "arguments": {}}',
-    ):
+    texts = ("[" * 100_000, "null", "[]", '{"library": 3}', '{"library": "os", "class": "system", "arguments": {}}')
+    for text in texts:
         (tmp_path / name).write_text(text, encoding="utf-8")
         with pytest.raises(BadInput):
             load_model(tmp_path)
 
 
 def test_a_model_of_a_billion_blocks_is_not_built(tmp_path: Path) -> None:
-    import json
-
-    for file in model_folder("adult").iterdir():
-        if file.is_file():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
+    copy_adult(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     config["arguments"]["n_blocks"] = 10**9
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Saving and reloading without the model; the registry; what importing pulls in."""
+"""Saving and reloading without the model, frames, and the order of units."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pytest
 
 import whyformer as wf
 from tests.support import folders
-from whyformer import registry
 from whyformer.demo import load_adult
 from whyformer.demo.census import adult_rows
-from whyformer.errors import BadInput
 
 
 @pytest.mark.parametrize("suffix", ["json", "npz"])
@@ -26,35 +24,21 @@ def test_an_explanation_survives_saving(tmp_path: Path, suffix: str) -> None:
     found = wf.load(path)
     for name in ("scores", "matrix", "layers"):
         np.testing.assert_array_equal(getattr(found, name), getattr(saved, name))
-    for name in (
-        "units",
-        "target",
-        "prediction",
-        "method",
-        "options",
-        "cost",
-        "scalar",
-        "value",
-        "readout",
-        "versions",
-    ):
+    for name in "units target prediction method options cost scalar value readout versions".split():
         assert getattr(found, name) == getattr(saved, name), name
     assert found.layers.shape == (2, 7, 7)
 
 
-def test_a_row_of_a_table_as_a_frame_has_its_values() -> None:
+def test_frames(tmp_path: Path) -> None:
+    """The row of a table has its values."""
+    text = wf.explain(folders.bert(), "i like it", processor=folders.tokenizer(tmp_path))
+    assert list(text.to_frame()["unit"]) == list(text.units.labels)
+    assert list(text.to_frame().columns) == ["unit", "score", "special", "stream", "word"]
     model, table = load_adult()
     (found,) = wf.explain(model, adult_rows()[:1], processor=table, method="raw_attention")
     frame = found.to_frame()
     assert frame["value"].tolist() == list(found.units.values or ())
     assert str(adult_rows()[0]["age"]) in frame["value"].tolist()
-
-
-def test_to_frame(tmp_path: Path) -> None:
-    found = wf.explain(folders.bert(), "i like it", processor=folders.tokenizer(tmp_path))
-    frame = found.to_frame()
-    assert list(frame["unit"]) == list(found.units.labels)
-    assert list(frame.columns) == ["unit", "score", "special", "stream", "word"]
 
 
 def test_ranked_lists_special_tokens_unless_told_not_to(tmp_path: Path) -> None:
@@ -63,14 +47,6 @@ def test_ranked_lists_special_tokens_unless_told_not_to(tmp_path: Path) -> None:
     assert "[CLS]" not in [u for u, _ in found.ranked(specials=False)]
     values = [s for _, s in found.ranked()]
     assert values == sorted(values, reverse=True)
-
-
-def test_the_registry_reads_options_from_the_signature() -> None:
-    entry = registry.get_method("attention_rollout")
-    assert entry.defaults["residual"] == 0.5
-    assert entry.needs == {"attention"}
-    with pytest.raises(BadInput, match="name such as"):
-        registry.get_method(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "value"), [("value", None), ("value", "inf"), ("scores", None), ("scores", "-inf")])

@@ -1,21 +1,22 @@
-"""A model that says something else while it is looked into is never explained by that."""
+"""Models that answer differently while they are observed, or beside other inputs: refused, or run one by one."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from whyformer.errors import NotOffered
-from whyformer.study.interference import rounding_step
+from whyformer.errors import MixedInputs, NotOffered
+from whyformer.study.interference import SINGLY, rounding_step
 
 IDS = torch.tensor([[5, 6, 7, 8, 9], [9, 10, 3, 0, 0]])
 PADDED = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
+TEXTS = {"input_ids": torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 11, 12], [13, 3, 14, 5, 15]])}
 LOOKING = ["attention_rollout", "generic_attention", "value_norms", "input_x_gradient", "integrated_gradients"]
 
 
@@ -47,17 +48,12 @@ def values(model: nn.Module, inputs: dict[str, Tensor] = PADDED) -> Tensor:
 
 @pytest.mark.parametrize("method", LOOKING)
 def test_a_padded_batch_that_would_be_explained_by_another_value_is_refused(model: nn.Module, method: str) -> None:
-    with pytest.raises(NotOffered, match="says something else while it is looked into"):
-        wf.explain(model, PADDED, method=method, target=0)
-
-
-@pytest.mark.parametrize("method", LOOKING)
-def test_a_model_that_was_fine_without_padding_is_looked_at_again_with_it(model: nn.Module, method: str) -> None:
+    """Also of a model that was fine without padding."""
     explainer = wf.Explainer(model)
     whole = {name: tensor[:1] for name, tensor in PADDED.items()}
     (explanation,) = explainer.explain(whole, method=method, target=0)
     assert explanation.value == pytest.approx(float(values(model, whole)[0]), abs=1e-5)
-    with pytest.raises(NotOffered, match="class 0 of input 1"):
+    with pytest.raises(NotOffered, match=r"says something else while it is looked into.*class 0 of input 1"):
         explainer.explain(PADDED, method=method, target=0)
 
 
@@ -65,11 +61,10 @@ def test_what_the_error_advises_works(model: nn.Module) -> None:
     plain = values(model)
     for explanation, value in zip(wf.explain(model, PADDED, method="occlusion", target=0), plain, strict=True):
         assert explanation.value == pytest.approx(float(value), abs=1e-5)
+    alone = {name: tensor[1:, :3] for name, tensor in PADDED.items()}
     for method in LOOKING:
-        for row, count in enumerate((5, 3)):
-            alone = {name: tensor[row : row + 1, :count] for name, tensor in PADDED.items()}
-            (explanation,) = wf.explain(model, alone, method=method, target=0)
-            assert explanation.value == pytest.approx(float(values(model, alone)[0]), abs=1e-5)
+        (explanation,) = wf.explain(model, alone, method=method, target=0)
+        assert explanation.value == pytest.approx(float(values(model, alone)[0]), abs=1e-5)
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         for method in LOOKING:
@@ -79,29 +74,42 @@ def test_what_the_error_advises_works(model: nn.Module) -> None:
         torch.backends.mha.set_fastpath_enabled(True)
 
 
-class Asking(nn.Module):
-    """Takes another way when it is asked for gradients; or another one each time."""
+class Odd(nn.Module):
+    """One layer of attention. ``how``: what it does that no classifier should."""
 
-    def __init__(self, about: str) -> None:
+    def __init__(self, how: str = "") -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.about, self.calls = about, 0
-        self.embed, self.head = nn.Embedding(20, 16), nn.Linear(16, 3)
+        self.how, self.calls, self.embed, self.head = how, 0, nn.Embedding(20, 16), nn.Linear(16, 3)
         self.layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        self.calls += 1
-        logits: Tensor = self.head(self.layer(self.embed(input_ids))[:, 0])
-        if self.about == "gradients":
+        x = self.embed(input_ids)
+        if self.how == "mean":  # over all rows of the batch
+            x = x - x.mean(0, keepdim=True) / 2
+        if self.how == "maximum":  # one row has it, and is not changed by the others
+            x = x / x.abs().amax((0, 2), keepdim=True)
+        logits: Tensor = self.head(self.layer(x)[:, 0])
+        if self.how == "asks for gradients":
             return logits + 0.1 * torch.is_grad_enabled()
+        self.calls += self.how == "another answer each time"
         return logits + 0.1 * self.calls
 
 
-def test_a_model_that_asks_for_gradients_is_refused_where_they_are_on() -> None:
-    model = Asking("gradients").eval()
-    with pytest.raises(NotOffered, match="is_grad_enabled"):
-        wf.explain(model, {"input_ids": IDS}, method="generic_attention", target=0)
-    assert wf.explain(model, {"input_ids": IDS}, method="attention_rollout", target=0)
+@pytest.mark.parametrize(
+    ("how", "method", "words"),
+    [
+        ("asks for gradients", "generic_attention", "is_grad_enabled"),
+        ("another answer each time", "attention_rollout", "differently each time"),
+        ("another answer each time", None, "differently each time"),
+    ],
+)
+def test_a_model_that_goes_another_way_is_refused(how: str, method: str | None, words: str) -> None:
+    explainer = wf.Explainer(Odd(how).eval())
+    with pytest.raises(NotOffered, match=words):
+        explainer.record(TEXTS) if method is None else explainer.explain(TEXTS, method=method, target=0)
+    if how == "asks for gradients":  # nobody turns them on
+        assert explainer.explain(TEXTS, method="attention_rollout", target=0)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -112,24 +120,10 @@ def test_a_record_is_held_to_a_plain_pass(model: nn.Module, grad: bool) -> None:
     assert len(wf.Explainer(model).record(whole, grad=grad).sites) == 2
 
 
-def test_a_record_of_a_model_that_answers_differently_each_time_is_refused() -> None:
-    with pytest.raises(NotOffered, match="differently each time"):
-        wf.Explainer(Asking("calls").eval()).record({"input_ids": IDS})
-
-
-def test_a_model_that_answers_differently_each_time_is_refused() -> None:
-    with pytest.raises(NotOffered, match="differently each time"):
-        wf.explain(Asking("calls").eval(), {"input_ids": IDS}, method="attention_rollout", target=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("method", ["attention_rollout", "generic_attention", "input_x_gradient"])
 def test_rounding_of_half_precision_is_no_difference(dtype: torch.dtype, method: str) -> None:
-    model: Any = Asking("gradients").eval().to(dtype)
-    model.about = ""
-    model.calls = 0
-    model.forward = lambda input_ids: model.head(model.layer(model.embed(input_ids))[:, 0])
-    assert len(wf.explain(model, {"input_ids": IDS}, method=method, target=0)) == 2
+    assert len(wf.explain(Odd().eval().to(dtype), TEXTS, method=method, target=0)) == 3
 
 
 def test_the_pass_is_counted_once_for_each_form_of_a_batch(model: nn.Module) -> None:
@@ -149,3 +143,60 @@ def test_rounding_inside_products_is_what_the_user_allows(precision: str, step: 
         assert rounding_step(nn.Linear(2, 2), torch.zeros(1)) == step
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+# Inputs of a batch that change each other's answers are run singly, and the results say so.
+
+METHODS = ["attention_rollout", "generic_attention", "input_x_gradient", "integrated_gradients", "occlusion"]
+ONE = {"input_ids": TEXTS["input_ids"][:1]}
+
+
+def explained(model: nn.Module, inputs: dict[str, Tensor], method: str, **how: int) -> list[wf.Explanation]:
+    options = {"replace": 1} if method == "occlusion" else {}
+    return wf.explain(model, inputs, method=method, target=0, **options, **how)
+
+
+@pytest.mark.parametrize("how", ["mean", "maximum"])
+@pytest.mark.parametrize("method", METHODS)
+def test_each_is_explained_as_it_is_by_itself(method: str, how: str) -> None:
+    model = Odd(how).eval()
+    for row, explanation in enumerate(explained(model, TEXTS, method)):
+        one = {"input_ids": TEXTS["input_ids"][row : row + 1]}
+        (alone,) = explained(Odd(how).eval(), one, method, batch_size=1)
+        assert explanation.value == pytest.approx(float(values(model, one)), abs=1e-5)
+        np.testing.assert_allclose(explanation.scores, alone.scores, atol=1e-6)
+        assert SINGLY in explanation.warnings
+
+
+@pytest.mark.parametrize("method", ["occlusion", "integrated_gradients", "smooth_grad"])
+def test_variants_of_a_single_input_are_run_singly(method: str) -> None:
+    (explanation,) = explained(Odd("mean").eval(), ONE, method)
+    (alone,) = explained(Odd("mean").eval(), ONE, method, batch_size=1)
+    np.testing.assert_allclose(explanation.scores, alone.scores, atol=1e-6)
+    assert SINGLY in explanation.warnings
+    assert SINGLY not in alone.warnings, "nothing was beside it, and nothing is known"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_others_stay_together_and_it_is_tried_once(method: str) -> None:
+    model = Odd().eval()
+    first, second = (explained(model, TEXTS, method)[0] for _ in range(2))
+    assert SINGLY not in first.warnings
+    assert first.cost.setup_forwards > second.cost.setup_forwards == 0
+
+
+def test_it_is_known_of_the_model_from_then_on() -> None:
+    model = Odd("mean").eval()
+    explained(model, TEXTS, "attention_rollout")
+    (explanation,) = explained(model, ONE, "occlusion")
+    assert SINGLY in explanation.warnings
+    assert explanation.cost.setup_forwards == 0
+
+
+def test_verbs_that_run_inputs_together_refuse_or_run_them_singly() -> None:
+    model, how = Odd("mean").eval(), {"kind": "gradient", "target": 0}
+    each = [wf.head_importance(model, {"input_ids": row[None]}, **how).scores for row in TEXTS["input_ids"]]
+    together = wf.head_importance(Odd("mean").eval(), TEXTS, **how)
+    np.testing.assert_allclose(together.scores, np.mean(each, 0), atol=1e-6)
+    with pytest.raises(MixedInputs, match="batch_size=1"):
+        wf.Explainer(Odd("mean").eval()).record(TEXTS, grad=True, target=0)

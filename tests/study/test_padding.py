@@ -61,10 +61,7 @@ def test_rows_keep_what_goes_to_padding(method: str) -> None:
     np.testing.assert_allclose(padded.scores, expected[1, :3], rtol=1e-4, atol=1e-5)
 
 
-METHODS = ["raw_attention", "attention_rollout", "generic_attention", "gradient_rollout", "alti", "value_zeroing"]
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["raw_attention", "generic_attention", "alti", "value_zeroing"])
 def test_the_share_is_said_where_there_is_one(method: str) -> None:
     whole, padded = wf.explain(MasksWhenPooling(hides=False).eval(), PADDED, method=method, target=0)
     assert not any("padding" in warning for warning in whole.warnings)
@@ -75,7 +72,7 @@ def test_the_share_is_said_where_there_is_one(method: str) -> None:
         assert not any("padding" in warning for warning in explanation.warnings)
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "attention_rollout", "grad_sam", "value_zeroing"])
+@pytest.mark.parametrize("method", ["generic_attention", "value_zeroing"])
 @pytest.mark.parametrize(("name", "side"), [("bert", "left"), ("xlnet", "right")])
 def test_a_head_that_reads_padding_is_refused(name: str, side: str, method: str) -> None:
     """BERT's reads its first position and XLNet's its last, whatever stands there."""

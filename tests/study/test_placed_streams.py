@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import whyformer as wf
 from tests.models import CASES, UNUSUAL, model_of
 from tests.models.case import run, softmax_outputs
 from tests.references import generic_attention_streams as twin
-from tests.references.streams_quantities import layers_of
 from whyformer.engines.attention.stream_maps import generic_relevance, rollout_relevance
 from whyformer.errors import BadInput, NotOffered, PartlyCaptured
 from whyformer.study.schedule import Link, Schedule, Step
@@ -209,12 +209,6 @@ def test_the_answer_is_followed_into_question_and_image() -> None:
             assert expected[-1].max() > 0
 
 
-def test_the_output_of_a_part_is_heard_without_a_trace() -> None:
-    model = model_of("blip_vqa")
-    wf.explain(model, ALL["blip_vqa"].inputs(), target=7)
-    assert not any(m._forward_hooks for m in model.modules())
-
-
 # The leak audit
 
 
@@ -246,10 +240,8 @@ def test_leaks_inside_and_between_streams_are_found(where: str) -> None:
     explainer = wf.Explainer(Leaky(where).eval())
     leak = explainer.audit(inputs)
     assert leak.found == (where != "nowhere") and leak.checked > 0
-    if leak.found:
-        with pytest.raises(PartlyCaptured, match="outside the captured attention"):
-            explainer.explain(inputs, method="attention_rollout")
-    else:
+    refusal = pytest.raises(PartlyCaptured, match="outside the captured attention") if leak.found else nullcontext()
+    with refusal:
         explainer.explain(inputs, method="attention_rollout")
 
 
@@ -270,11 +262,3 @@ def test_a_leak_between_windows_is_found() -> None:
         assert wf.Explainer(model).audit(CASES["swin"].inputs()).found
     finally:
         handle.remove()
-
-
-def test_reference_of_the_twins_is_the_models_own() -> None:
-    """The helper of this file and that of the other streams agree where both can be used."""
-    one = layers("blip_retrieval", 0, 1, lambda model, one: run(model, one).itm_score[0])
-    for (a, g), (b, h) in zip(one, layers_of("blip_retrieval", 0, 1), strict=True):
-        close(a, b)
-        close(g, h)

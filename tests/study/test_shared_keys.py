@@ -43,7 +43,7 @@ class SharedKeys(nn.Module):
 
 
 @pytest.mark.parametrize("keys_of", [(0, 0), (0, 1, 1), (0, 0, 2)])
-@pytest.mark.parametrize("method", ["generic_attention", "attention_rollout", "raw_attention", "grad_sam"])
+@pytest.mark.parametrize("method", ["generic_attention", "grad_sam"])
 def test_maps_are_refused_and_no_token_stands_there_twice(keys_of: tuple[int, ...], method: str):
     model = seeded(lambda: SharedKeys(keys_of))
     with refused(errors.NotOverUnits, "cross 7×7", "keys and values of an earlier one"):
@@ -53,9 +53,6 @@ def test_maps_are_refused_and_no_token_stands_there_twice(keys_of: tuple[int, ..
 def test_others_give_one_score_per_token():
     model = seeded(lambda: SharedKeys((0, 0)))
     assert len(wf.explain(model, IDS, method="occlusion", progress=False)[0].scores) == 7
-
-
-def test_where_each_layer_has_its_own_nothing_is_refused():
-    model = seeded(lambda: SharedKeys((0, 1)))
-    result = wf.explain(model, IDS, method="generic_attention", progress=False)[0]
+    apart = seeded(lambda: SharedKeys((0, 1)))  # each layer has its own
+    result = wf.explain(apart, IDS, method="generic_attention", progress=False)[0]
     assert set(result.units.stream) == {"text"} and len(result.scores) == 7

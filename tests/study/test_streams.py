@@ -90,10 +90,6 @@ def test_the_two_directions_of_a_cross_layer_start_from_the_same_states() -> Non
 # The rules
 
 
-def hand(streams: dict[str, int], *steps: Step) -> Schedule:
-    return Schedule(steps, streams)
-
-
 def ones(**sizes: int) -> dict[str, Tensor]:
     return {name: torch.ones(1, n, dtype=torch.bool) for name, n in sizes.items()}
 
@@ -106,11 +102,13 @@ def test_a_hand_worked_case_of_two_layers() -> None:
     R_ti = I·A2·R̄_ii: the first row is (.2·1.4 + .4·0, .2·.6 + .4·1) = (.28, .52). Rule 11 adds A2·R_it = 0.
     Text self A3 = [[0, 1], [.5, 0]]: R_ti += A3·R_ti = [[0, 0], [.14, .26]]; R_tt = I + A3.
     """
-    schedule = hand(
+    schedule = Schedule(
+        (
+            Step(0, "image", "image"),
+            Step(1, "text", "image", key_after=0),
+            Step(2, "text", "text", query_after=1, key_after=1),
+        ),
         {"image": 2, "text": 2},
-        Step(0, "image", "image"),
-        Step(1, "text", "image", key_after=0),
-        Step(2, "text", "text", query_after=1, key_after=1),
     )
     maps = {
         0: torch.tensor([[[0.2, 0.3], [0.0, 0.0]]]),
@@ -131,11 +129,7 @@ def test_a_hand_worked_case_of_two_layers() -> None:
 
 
 def test_rule_11_hands_back_what_the_keys_knew_of_the_queries() -> None:
-    schedule = hand(
-        {"text": 1, "image": 1},
-        Step(0, "image", "text"),
-        Step(1, "text", "image", key_after=0),
-    )
+    schedule = Schedule((Step(0, "image", "text"), Step(1, "text", "image", key_after=0)), {"text": 1, "image": 1})
     maps = {0: torch.full((1, 1, 1), 0.5), 1: torch.full((1, 1, 1), 0.2)}
     found = generic_relevance(schedule, maps, ones(text=1, image=1))
     close(found["image", "text"][0], [[0.5]])  # eq. 10 with both R̄ = I
@@ -144,7 +138,7 @@ def test_rule_11_hands_back_what_the_keys_knew_of_the_queries() -> None:
 
 
 def test_a_row_without_relevance_gives_no_nan() -> None:
-    schedule = hand({"a": 3, "b": 2}, Step(0, "a", "b"), Step(1, "a", "a", query_after=0))
+    schedule = Schedule((Step(0, "a", "b"), Step(1, "a", "a", query_after=0)), {"a": 3, "b": 2})
     maps = {0: torch.zeros(1, 3, 2), 1: torch.zeros(1, 3, 3)}
     found = generic_relevance(schedule, maps, ones(a=3, b=2))
     assert all(m.isfinite().all() for m in found.values())
