@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES, Case, model_of, run
-from whyformer.capture.intercept import Intercept, module_names
+from whyformer.capture.intercept import Intercept
 from whyformer.capture.record import sites_of
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.loan.borrow import borrowed
+from whyformer.loan.borrow import borrowed, module_names
 
 ALL = [(name, implementation) for name, case in CASES.items() for implementation in case.implementations]
 EACH = pytest.mark.parametrize(("name", "implementation"), ALL, ids=[f"{n}-{i or 'own'}" for n, i in ALL])

@@ -1,8 +1,6 @@
-"""Explanations as Captum makes them and Quantus takes them: what shape they have, and where each score stands."""
+"""Explanations in the shapes of Captum and Quantus, with each score in its place; and as shap's objects."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +11,8 @@ from tests.support import folders
 from tests.support.quantus import check_attributions
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
+from whyformer.results.interop import shap_package
+from whyformer.results.types import Explanation, Target, Units
 
 TEXTS = ["the movie was not good", "great"]
 
@@ -122,11 +122,12 @@ def test_quantus_takes_them(bert: wf.Explainer) -> None:
     check_attributions(**arrays)
 
 
-def test_refusals(bert: wf.Explainer, tmp_path: Path) -> None:
+def test_refusals(bert: wf.Explainer) -> None:
     explained = bert.explain(TEXTS, method="raw_attention")
     tokens = bert.processor(TEXTS, return_tensors="pt", padding=True)
     for wrong, words in (
         (lambda: wf.to_captum([]), "at least one"),
+        (lambda: wf.to_shap([]), "at least one"),
         (lambda: wf.to_captum("text"), "takes an Explanation"),
         (lambda: wf.to_captum(explained, tokens["input_ids"]), "mask=attention_mask"),
         (lambda: wf.to_captum(explained, tokens["input_ids"][:1]), "2 explanations and 1 inputs"),
@@ -144,3 +145,82 @@ def test_refusals(bert: wf.Explainer, tmp_path: Path) -> None:
         wf.to_captum([vit[0], explained[0]])
     with pytest.raises(BadInput, match="32×32 pixels"):
         wf.to_captum(vit, torch.zeros(1, 3, 16, 16))
+
+
+# shap's own plots of our explanations
+
+
+SENTENCES = [
+    "I like the movie",
+    "She hates the book",
+    "This is so boring",
+    "I cannot wait for next time",
+    "You look extremely confused",
+]
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Explanation]:
+    model, tokenizer = wf.demo.load_sentiment()
+    return wf.explain(model, SENTENCES, processor=tokenizer, method="shap", target="positive")
+
+
+@pytest.fixture
+def canvas():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+def test_one_explanation(found: list[Explanation]) -> None:
+    one = found[1].to_shap()
+    assert one.values.tolist() == found[1].scores.astype(np.float64).tolist()
+    assert one.base_values == found[1].base
+    assert list(one.data) == ["[CLS]", "She", " hates", " the", " book", "[SEP]"]
+    assert one.base_values + one.values.sum() == pytest.approx(found[1].value, abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")  # what shap's plots do with matplotlib is their own affair
+@pytest.mark.parametrize("row", [1, 3])
+def test_plots_of_one(found: list[Explanation], row: int, canvas) -> None:
+    shap = shap_package("this test")
+    one, same = found[row].to_shap(), wf.to_shap(found)[row]
+    np.testing.assert_array_equal(one.values, same.values)
+    last = SENTENCES[row].split()[-1]
+    for values in (one, same):
+        assert last in shap.plots.text(values, display=False)
+        axes = shap.plots.waterfall(values, show=False)
+        assert any(last in label.get_text() for label in axes.get_yticklabels())
+        canvas.close("all")
+        assert shap.plots.force(values, matplotlib=True, show=False) is not None
+        canvas.close("all")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_plots_of_several(found: list[Explanation], canvas) -> None:
+    shap = shap_package("this test")
+    values = wf.to_shap(found)
+    assert "boring" in shap.plots.text(values, display=False)
+    total = values.abs.sum(0)
+    names = [str(n) for n in total.feature_names]
+    boring = total.values[names.index(" boring")]
+    assert boring == pytest.approx(abs(found[2].scores[4]), abs=1e-6)
+    the = total.values[names.index(" the")]
+    assert the == pytest.approx(abs(found[0].scores[3]) + abs(found[1].scores[3]), abs=1e-6), "summed over sentences"
+    canvas.figure()
+    axes = shap.plots.bar(total, show=False)
+    shown = [text.get_text() for text in axes.get_yticklabels()]
+    assert any("boring" in label for label in shown)
+
+
+def test_labels_without_text_and_without_a_base() -> None:
+    units = Units(("a", "b"), (False, False), ("table", "table"))
+    bare = Explanation(np.array([1, 2], np.float32), units, Target(0), "logit", 3.0, Target(0), "saliency")
+    assert bare.to_shap().base_values == 0
+    rows = wf.to_shap([bare, bare])
+    assert rows.values.shape == (2, 2)
+    assert list(rows.data[0]) == ["a", "b"]

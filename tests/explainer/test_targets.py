@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,19 +65,11 @@ def test_a_log_probability_is_the_logarithm_of_the_probability(kind: dict[str, A
         np.testing.assert_allclose(explanation.scores, plain[row].scores / plain[row].value, atol=1e-5)
 
 
-def advised(error: BaseException, model: nn.Module, *places: int) -> nn.Module:
-    """The module that an error says how to write, written as it says, with other places put into its last line."""
-    message = str(error)
-    code = message[message.index("\nclass ") :].split("\nwhyformer.explain", maxsplit=1)[0].rstrip()
-    body, last = code.rsplit("\n", 1)
-    numbers = iter(places)
-    call, _, reading = last.rpartition(")")
-    if places:
-        reading = re.sub(r"\d+", lambda _: str(next(numbers)), reading)
+def advised(error: BaseException, model: nn.Module) -> nn.Module:
+    """The module that an error says how to write, written as it says (tests/test_advice.py has more of them)."""
     names: dict[str, Any] = {"torch": torch}
-    exec(f"{body}\n{call}){reading}", names)
-    module = names.get("One") or names["Part"]
-    return module(model)
+    exec(str(error).partition(":\n")[2].partition("\nwhyformer.explain")[0], names)
+    return (names.get("One") or names["Part"])(model)
 
 
 class Bare(nn.Module):
@@ -94,29 +85,14 @@ class Bare(nn.Module):
 
 @pytest.mark.parametrize("head", ["MaskedLM", "TokenClassification"])
 def test_one_output_per_token_is_explained_at_one_of_them(head: str) -> None:
-    """The refusal says how, and what it says works: the row that is read is the position's own."""
+    """The row that is read is the position's own."""
     model = Bare(bert(head))
-    inputs = text() | {"token_type_ids": torch.ones_like(text()["input_ids"])}
-    with pytest.raises(errors.NotOffered, match=r"logits\[:, position\]") as refused:
-        wf.explain(model, inputs)
-    logits = model(**inputs).logits.detach()
-    wrapped = wf.explain(advised(refused.value, model, 3), inputs, target=1)
-    named = wf.explain(model, inputs, target=wf.Target(1, position=3))
-    for row, found in enumerate([wrapped, named]):
-        assert found[row].value == pytest.approx(float(logits[row, 3, 1]), abs=1e-5)
-        assert "3" in found[row].readout
-        assert found[row].scores.argmax() == 3
-    assert named[0].target.position == 3
-
-
-def test_one_number_per_token_is_no_row_of_classes() -> None:
-    config = transformers.ElectraConfig(**ENCODER, embedding_size=32)
-    model = seeded(lambda: transformers.ElectraForPreTraining(config))
-    assert model(**text()).logits.shape == text()["input_ids"].shape
-    with pytest.raises(errors.NotOffered, match=r"logits\[:, \[position\]\]") as refused:
+    with pytest.raises(errors.NotOffered, match=r"logits\[:, position\]"):
         wf.explain(model, text())
-    found = wf.explain(advised(refused.value, model, 2), text())[0]
-    assert found.value == pytest.approx(model(**text()).logits[0, 2].item(), abs=1e-5)
+    logits = model(**text()).logits.detach()
+    for row, found in enumerate(wf.explain(model, text(), target=wf.Target(1, position=3))):
+        assert found.value == pytest.approx(float(logits[row, 3, 1]), abs=1e-5)
+        assert "3" in found.readout and found.scores.argmax() == found.target.position == 3
 
 
 @pytest.mark.parametrize("labels", [10, 4])
@@ -137,32 +113,6 @@ def test_as_many_answers_as_tokens(method: str) -> None:
     options = {"replace": 3} if method == "occlusion" else {}
     found = wf.explain(model, PLAIN, method=method, target=4, **options)
     assert found[0].value == pytest.approx(model(**PLAIN)[0, 4].item(), abs=1e-5)
-
-
-def test_a_start_and_an_end_are_two_answers() -> None:
-    """What the error says to write keeps the token types: the explained value is the model's own."""
-    model = Bare(bert("QuestionAnswering", num_labels=2))
-    inputs = text() | {"token_type_ids": torch.ones_like(text()["input_ids"])}
-    with pytest.raises(errors.NotOffered, match=r"start_logits\[:, \[position\]\]") as refused:
-        wf.explain(model, inputs)
-    found = wf.explain(advised(refused.value, model, 4), inputs)
-    expected = model(**inputs).start_logits[:, 4].tolist()
-    assert [e.value for e in found] == pytest.approx(expected, abs=1e-5)
-    assert expected != pytest.approx(model(**text()).start_logits[:, 4].tolist(), abs=1e-3)  # types matter
-
-
-def test_a_pixel_of_a_picture() -> None:
-    config = transformers.SegformerConfig(
-        num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[16, 32], patch_sizes=[7, 3],
-        strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=16, num_labels=3,
-    )  # fmt: skip
-    model = seeded(lambda: transformers.SegformerForSemanticSegmentation(config))
-    inputs = {"pixel_values": torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))}
-    with pytest.raises(errors.NotOffered, match=r"row, column") as refused:
-        wf.explain(model, inputs, method="integrated_gradients")
-    part = advised(refused.value, model, 2, 5)
-    found = wf.explain(part, inputs, method="saliency", target=1)[0]
-    assert found.value == pytest.approx(model(**inputs).logits[0, 1, 2, 5].item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients"])

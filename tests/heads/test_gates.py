@@ -11,11 +11,11 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.models.case import HEADS, LAYERS, seeded
 from tests.references import head_gates as twin
-from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput
 from whyformer.heads import gate_curve, learn_gates, pruning_curve
 from whyformer.heads.pruning import final_gates, open_probability, sampled_gates
+from whyformer.loan.borrow import module_names
 
 
 def test_gates_are_those_of_the_paper() -> None:

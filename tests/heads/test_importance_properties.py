@@ -14,11 +14,11 @@ from tests.methods.properties import FAMILY, close, model_of, on_the_left, padde
 from tests.models import CASES
 from tests.models.case import HEADS, LAYERS, seeded
 from tests.references import head_importance as twin
-from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput, NothingCaptured, NotOffered, UnknownName
 from whyformer.heads import HeadImportance, head_importance
 from whyformer.heads.importance import normalized
+from whyformer.loan.borrow import module_names
 
 
 @pytest.mark.parametrize("how", KINDS, ids=NAMES)

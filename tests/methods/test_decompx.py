@@ -17,7 +17,7 @@ from tests.references.decompx import RULES
 from whyformer.capture.decompose import shares as decompose_shares
 from whyformer.capture.decompose.role import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
-from whyformer.capture.intercept import module_names
+from whyformer.loan.borrow import module_names
 
 METHOD = {"method": "decompx"}
 COMPLETE = (

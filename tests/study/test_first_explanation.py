@@ -176,18 +176,6 @@ class Cut(Model):
             self.layers[number]["out"].register_forward_hook(lambda module, args, out: change(out))
 
 
-def other_way_with_gradients(x: Tensor) -> Tensor:
-    return x * 1.5 if torch.is_grad_enabled() else x
-
-
-def other_way_when_watched(x: Tensor) -> Tensor:
-    return x * 1.5 if torch._C._len_torch_function_stack() else x
-
-
-def slightly_another_when_watched(x: Tensor) -> Tensor:
-    return x * 1.05 if torch._C._len_torch_function_stack() else x
-
-
 CUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "detach": lambda x: x.detach(),
     "reversed": Reversed.apply,  # type: ignore[no-untyped-call]
@@ -205,13 +193,16 @@ def test_gradients_that_are_no_slope_are_refused(how: str, at: tuple[int, ...], 
         refused(model, PICTURE if picture else IDS, (CaptureError, NotOffered))
 
 
-@pytest.mark.parametrize("picture", [False, True])
-@pytest.mark.parametrize("way", [other_way_with_gradients, other_way_when_watched, slightly_another_when_watched])
-def test_a_model_that_says_something_else_while_it_is_looked_into_is_refused(
-    way: Callable[[Tensor], Tensor], picture: bool
-) -> None:
-    model = Cut(way, (1,), picture).eval()
-    refused(model, PICTURE if picture else IDS, NotOffered, "something else while it is looked into")
+WAYS: dict[str, Callable[[Tensor], Tensor]] = {
+    "with gradients": lambda x: x * 1.5 if torch.is_grad_enabled() else x,
+    "when watched": lambda x: x * 1.5 if torch._C._len_torch_function_stack() else x,
+    "slightly, when watched": lambda x: x * 1.05 if torch._C._len_torch_function_stack() else x,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_that_says_something_else_while_it_is_looked_into_is_refused(way: str) -> None:
+    refused(Cut(WAYS[way], (1,)).eval(), IDS, NotOffered, "something else while it is looked into")
 
 
 @pytest.mark.parametrize("how", CUTS)

@@ -104,10 +104,6 @@ def letters_of(layout: str) -> list[str]:
 SQUARE = Contraction(2, 3, 2, 3, (0, 1))  # of (B, H, N, N) with (B, H, N, D)
 
 
-def module_names(model: nn.Module) -> dict[int, str]:
-    return {id(module): name for name, module in model.named_modules()}
-
-
 def current_path(names: dict[int, str]) -> str:
     """Dotted path of the innermost running module of the model, "" for the model itself."""
     frame = sys._getframe(1)

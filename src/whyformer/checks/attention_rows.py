@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Impose
 from whyformer.engines.attention.maps import chosen_layers
 from whyformer.engines.perturbation.game import game_of_scores
@@ -23,6 +22,7 @@ from whyformer.engines.perturbation.variants import Filled, Replaced, default_re
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.evaluate.games import asks_each
 from whyformer.inputs.image import ImageInput, patch_index
+from whyformer.loan.borrow import module_names
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.run import Run

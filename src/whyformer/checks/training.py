@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from whyformer.brief import brief
-from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Impose
 from whyformer.checks.attention_rows import probabilities
 from whyformer.engines.perturbation.players import count_of
@@ -29,7 +28,7 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.explainer import CoreExplainer
 from whyformer.heads.importance_kinds import checked_labels, label_indices, loss_of, prediction_of
 from whyformer.inputs.batch import Batch
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.borrow import module_names, refuse_without_gradients
 from whyformer.loan.turns import Draws
 from whyformer.parameters import BatchSize, Count, Hold, Limits, Rate, Replacement, Seed, checked
 from whyformer.run import Run

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe, record
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled.graph import Graph
@@ -18,7 +17,7 @@ from whyformer.errors import NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import says_tokens
-from whyformer.loan.borrow import known_about
+from whyformer.loan.borrow import known_about, module_names
 from whyformer.registry import Method
 from whyformer.results.types import Explanation, Record, Target
 from whyformer.run import Attribution, Run

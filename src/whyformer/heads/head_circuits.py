@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.functions import PROJECTIONS
-from whyformer.capture.intercept import module_names
 from whyformer.capture.projections import DirectPath, HeadWeights, ProjectionFinder, SiteWeights
 from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Observe
@@ -24,7 +23,7 @@ from whyformer.errors import NotOffered
 from whyformer.heads.head_roles import repeated_tokens
 from whyformer.heads.importance_kinds import mask_gradient, open_gates
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.borrow import module_names, refuse_without_gradients
 from whyformer.parameters import BatchSize, Seed, checked
 from whyformer.results.codec import Float32
 from whyformer.results.interop import dataframe

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Gate, HeldAttention, Recorder
 from whyformer.engines.attention.maps import real
 from whyformer.engines.attention.stream_maps import normalized, placed, relevance_states
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, one_of
+from whyformer.loan.borrow import module_names
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.results.types import Record, Site
 from whyformer.run import Run

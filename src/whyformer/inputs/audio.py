@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, shown
 from whyformer.files.paths import readable_file
@@ -23,7 +22,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.processing import processed
 from whyformer.inputs.stream_inputs import Layout, StreamInput
-from whyformer.loan.borrow import borrowed, known_about
+from whyformer.loan.borrow import borrowed, known_about, module_names
 from whyformer.results.types import Units
 
 # The axes of time and frequency are found by changing slices of the tensor, and by which positions change then.

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered, UnknownName
@@ -28,7 +27,7 @@ from whyformer.inputs.table_model import (
 )
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.units import averaged, owners_of_columns, resampled
-from whyformer.loan.borrow import known_about
+from whyformer.loan.borrow import known_about, module_names
 from whyformer.results.types import Record, Units
 from whyformer.targets import logits_of
 

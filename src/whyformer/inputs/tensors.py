@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import ATTENTION, PRODUCTS, tensors_in
-from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import first_values
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, WhyformerError
 from whyformer.inputs.base import Modality, Source, shifted
 from whyformer.inputs.batch import Batch, Raw, are_tensors, require_shown
 from whyformer.inputs.units import assemble, averaged, owners_of_columns, pick, resampled
-from whyformer.loan.borrow import known_about
+from whyformer.loan.borrow import known_about, module_names
 from whyformer.results.types import Units
 from whyformer.targets import logits_of
 

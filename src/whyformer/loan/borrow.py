@@ -9,13 +9,13 @@ while it is what it was, its weights aside (fingerprint.py).
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.digests import Undescribed, digest
-from whyformer.loan.fingerprint import Place, Traits, traits_of, without
+from whyformer.loan.fingerprint import Place, Traits, traits_of
 from whyformer.loan.parts import Guard, Members, Parts
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage, is_packed, is_quantized, offloaded, require_loaded
 from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
@@ -43,7 +43,7 @@ UNMARKED = ((), "")  # the place of a plain call
 
 
 class Known(OrderedDict[Any, Any]):
-    """Facts about a model; of more than ``REMEMBERED``, those that were not asked for longest go."""
+    """Facts about a model: a cache of ``REMEMBERED`` entries, least recently used first out."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
@@ -54,7 +54,7 @@ class Known(OrderedDict[Any, Any]):
 
 @dataclass
 class Loan:
-    """What belongs to a model while it lives: what was found out about it (study/), and what that rests on."""
+    """What is kept about a model while it lives: what was found out about it (study/), and the state it holds for."""
 
     known: Known = field(default_factory=Known)  # at the place below
     place: tuple[Any, Any] = UNMARKED  # which modules are said to give attention maps, and the arguments of the call
@@ -69,7 +69,7 @@ class Loan:
     stands_alone: bool = False  # its passes talk with no other process, collectives aside
 
     def present(self, model: nn.Module) -> tuple[Parts, Members]:
-        """What the model is made of now; walked through only where something is another than it was."""
+        """Return the parts of the model now; it is walked through only if something changed."""
         parts = self.parts
         members = None if parts is None else parts.members()
         if parts is None or members is None:
@@ -78,14 +78,14 @@ class Loan:
         return parts, members
 
     def known_at(self, place: tuple[Any, Any]) -> Known:
-        """What is known of the model with these marks, called with these arguments."""
+        """Return the facts known for these marks and arguments."""
         if place not in self.facts:
             self.facts[place] = self.known if place == self.place else Known()
         self.facts.move_to_end(place)
         return self.facts[place]
 
     def forget(self, traits: Traits, modules: list[nn.Module]) -> None:
-        """Nothing is known of the model as it is now."""
+        """Drop all facts: the model has changed."""
         self.known.clear()
         self.facts.clear()
         self.traits, self.states = traits, frozenset()
@@ -93,17 +93,18 @@ class Loan:
         self.guard = Guard(modules, traits, self.states)
 
     def learn(self, before: Traits, after: Traits) -> None:
-        """What passes changed by themselves (a counter, a map that is kept) is no setting."""
+        """Leave out attributes that a pass changes by itself (a counter, a map that is kept): they are no settings."""
         moved = {k for k, v in before.values.items() if after.values.get(k, before) != v}
         moved |= after.values.keys() - before.values.keys()
         moved |= {k for k, refs in before.alive.items() if any(ref() is None for ref in refs)}
         self.states = frozenset(moved)
-        self.traits = without(self.traits, self.states)
+        values, alive = ({k: v for k, v in part.items() if k not in moved} for part in self.traits[:2])
+        self.traits = self.traits._replace(values=values, alive=alive)
         if self.guard is not None:
             self.guard.drop(self.states)
 
     def holds(self, modules: list[nn.Module]) -> bool:
-        """Is the model what it was, its weights aside? Looked at closely."""
+        """Whether the model is unchanged, its weights aside; compares everything."""
         traits = traits_of(modules, self.states)
         gone = any(ref() is None for refs in self.traits.alive.values() for ref in refs)
         if gone or traits.values != self.traits.values:
@@ -112,7 +113,7 @@ class Loan:
         return True
 
     def looked(self) -> bool:
-        """Whether it was what it is taken for, where that was left for later."""
+        """Whether the model was unchanged, where that check was deferred."""
         if not self.unlooked or self.lent is None or self.guard is None:
             return not self.unlooked
         self.unlooked = False
@@ -120,7 +121,7 @@ class Loan:
 
 
 class Changed(Exception):
-    """The model is another than the one that is known: what was computed of it since is not to be used."""
+    """The model has changed since it was last checked: results computed meanwhile must not be used."""
 
 
 _LOANS: dict[int, tuple[weakref.ref[nn.Module], Loan]] = {}  # by identity, as turns are
@@ -150,7 +151,7 @@ def _loan(model: nn.Module) -> Loan:
 
 
 def known_about(model: nn.Module) -> Known:
-    """What was found out about a model, to be read and added to; it goes with the model, and with what it rests on."""
+    """Return the facts known about a model, to read and to add to; they are dropped when the model changes."""
     loan = _loan(model)
     if loan.lent is None:
         with borrowed(model):  # which looks whether it still holds
@@ -159,7 +160,7 @@ def known_about(model: nn.Module) -> Known:
 
 
 def called_with(model: nn.Module, arguments: Hashable) -> None:
-    """Until the model is handed back, what is known is of calls with these arguments besides the inputs.
+    """Until the model is handed back, use the facts known for calls with these extra arguments.
 
     arguments: a name for them (``argument_name``).
     """
@@ -170,7 +171,7 @@ def called_with(model: nn.Module, arguments: Hashable) -> None:
 
 
 def argument_name(arguments: Mapping[str, Any]) -> Hashable:
-    """A name for arguments that are no inputs; one that cannot be described is equal to no other."""
+    """Return a key for arguments that are no inputs; arguments that cannot be described equal no others."""
     if not arguments:
         return ""
     try:
@@ -181,7 +182,7 @@ def argument_name(arguments: Mapping[str, Any]) -> Hashable:
 
 @dataclass(frozen=True)
 class Borrowed:
-    """What a model was like when it was borrowed, for those who go on with it without another loan (compiled/)."""
+    """The state of a model when it was borrowed, for callers that use it again without another loan (compiled/)."""
 
     turns: list[Turn]
     changes: int
@@ -189,7 +190,7 @@ class Borrowed:
 
 
 def as_borrowed(model: nn.Module) -> Borrowed:
-    """To be asked while the model is borrowed."""
+    """Return the state of a model; call it while the model is borrowed."""
     loan = _loan(model)
     assert loan.parts is not None
     objects = [ref() for refs in loan.traits.alive.values() for ref in refs]
@@ -199,7 +200,7 @@ def as_borrowed(model: nn.Module) -> Borrowed:
 
 @contextlib.contextmanager
 def in_turn(borrowed: Borrowed) -> Iterator[None]:
-    """The locks of a model that is not touched, only gone on with."""
+    """Inside ``with``: hold the locks of a model that is run and not changed."""
     taken: list[Turn] = []
     try:
         take(taken, borrowed.turns)
@@ -211,7 +212,7 @@ def in_turn(borrowed: Borrowed) -> Iterator[None]:
 
 
 def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
-    """Whether everything about a model but its weights is what it was; asked under its lock."""
+    """Whether a model is unchanged, its weights aside; call it under its lock."""
     loan = _loan(model)
     if loan.changes != borrowed.changes or loan.lent is not None:
         return loan.changes == borrowed.changes
@@ -220,13 +221,13 @@ def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
 
 
 def require_known(model: nn.Module) -> None:
-    """Changed, if a borrowed model is not what it was taken for; asked while a GPU is at work."""
+    """Raise Changed if a borrowed model is not what it was taken for; called while a GPU is busy."""
     if not _loan(model).looked():
         raise Changed
 
 
 def share_known(model: nn.Module, copy: nn.Module) -> None:
-    """What is known about a model holds for a copy of it, whatever its weights."""
+    """Copy what is known about a model to a copy of it, which may have other weights."""
     loan, facts = _loan(copy), known_about(model)
     modules = list(copy.modules())
     loan.forget(traits_of(modules), modules)
@@ -270,7 +271,7 @@ def unwrapped(model: Any) -> nn.Module:
 
 
 class Running(threading.local):
-    """Passes of a model that this thread is inside of."""
+    """How many passes of a model this thread is inside of."""
 
     passes = 0
 
@@ -310,9 +311,7 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             "attention. Take the explanation out of forward."
         )
     loan, handed = _loan(model), Handed()
-    parts, members = loan.parts, None if loan.parts is None else loan.parts.members()
-    if parts is None or members is None:
-        parts, members = loan.present(model)
+    parts, members = loan.present(model)
     modules, parameters, configs = members
     try:
         try:
@@ -365,11 +364,13 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
                 if parts.wraps or any(map(COMPILED, modules)):
                     # compiled parts would run without the function mode being asked
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
-                if BESIDE_OTHERS() and not loan.stands_alone:
-                    stack.enter_context(_watched(loan))
+                # Refuse a model that talks with another process by itself, until a pass has shown that it does not.
+                watch = stack.enter_context(NoStage()) if BESIDE_OTHERS() and not loan.stands_alone else None
                 if unlooked:
-                    stack.push(functools.partial(_refuse_changed, loan))
+                    stack.push(partial(_refuse_changed, loan))
                 yield
+            if watch is not None:
+                loan.stands_alone = watch.computed
             if lent is not None:
                 loan.learn(lent, traits_of(modules))
         finally:
@@ -379,21 +380,13 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
 
 
 def _refuse_changed(loan: Loan, kind: Any, error: BaseException | None, trace: Any) -> None:
-    """Whatever was to come out of a loan, of a model that was not what it was taken for: Changed instead."""
+    """Raise Changed in place of a result or an error, if the model was not what it was taken for."""
     if (error is None or isinstance(error, Exception)) and not loan.looked():
         raise Changed from error
 
 
-@contextlib.contextmanager
-def _watched(loan: Loan) -> Iterator[None]:
-    """Refuse a model that talks with another process by itself, until a pass has shown that it does not."""
-    with NoStage() as watch:
-        yield
-    loan.stands_alone = watch.computed
-
-
 def _hand_back(handed: Handed) -> None:
-    """Everything as it was, and the turns to the next; however often it is called. Ctrl-C waits until it is done."""
+    """Restore everything and release the locks; calling it again does nothing. Ctrl-C is delayed until it is done."""
     if handed.back:
         return
     with uninterrupted():
@@ -423,7 +416,7 @@ def _hand_back(handed: Handed) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Other threads are not here any more: what they held is free, and what they changed is put back."""
+    """After a fork, release the locks of threads that do not exist here, and restore what they had changed."""
     free_in_child()
     for handed in reversed(list(_OUT)):
         if handed.thread != threading.get_ident():
@@ -436,7 +429,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def names_no_padding(model: nn.Module) -> bool:
-    """transformers' classifiers on decoders read the last token before the padding, whose id they have to be told."""
+    """Whether a classifier of transformers has no padding id, by which those on decoders find the last token."""
     config = model.__dict__.get("config")
     classifies = any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
     return classifies and getattr(config, "pad_token_id", 0) in (None, NO_TOKEN)
@@ -457,19 +450,13 @@ def refuse_without_gradients(model: nn.Module, method: str) -> None:
             return
     for module in modules_of(model):
         if is_quantized(module):
-            path = _path(model, module)
-            layer = f"{path} ({type(module).__name__})" if path else f"the model ({type(module).__name__})"
-            raise NotOffered(f"{method} needs gradients, but {layer} is quantised. {_PRECISIONS}")
+            layer = f"{module_names(model)[id(module)] or 'the model'} ({type(module).__name__})"
+            raise NotOffered(
+                f"{method} needs gradients, but {layer} is quantised. Load the model in float16, bfloat16 or float32."
+            )
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_inference():
                 raise NotOffered(
-                    f"{method} needs gradients, but {_path(model, module)}.{name} was created in "
+                    f"{method} needs gradients, but {module_names(model)[id(module)]}.{name} was created in "
                     f"torch.inference_mode(). Load the model outside of it."
                 )
-
-
-_PRECISIONS = "Load the model in float16, bfloat16 or float32."
-
-
-def _path(model: nn.Module, module: nn.Module) -> str:
-    return next(name for name, m in model.named_modules() if m is module)

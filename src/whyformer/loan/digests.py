@@ -51,7 +51,7 @@ LOADED = {
 
 
 class Undescribed(NotOffered):
-    """A value of which it cannot be told whether it is the same in another process."""
+    """A value that cannot be compared with one of another process."""
 
     def __init__(self, at: str, kind: type, cause: str = "") -> None:
         self.at, self.kind = at, kind
@@ -64,7 +64,7 @@ class Undescribed(NotOffered):
 
 
 def digest(*values: Any, **named: Any) -> str:
-    """A name for these contents; equal only where everything is."""
+    """Return a name for these contents; two names are equal only if everything is."""
     name = hashlib.blake2b(FORMAT.encode(), digest_size=16)
     description = Description()
     for at, value in (*((type(value).__name__, value) for value in values), *sorted(named.items())):
@@ -73,18 +73,18 @@ def digest(*values: Any, **named: Any) -> str:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """A name for the model as it is now: its classes and their code, weights, buffers, hooks, attributes, config."""
+    """Return a name for the model: its classes and their code, weights, buffers, hooks, attributes, config."""
     return digest(versions(), model=model)
 
 
 def processor_digest(processor: Any) -> str:
-    """A name for a tokenizer, image processor or table: all that turns inputs into tensors, and fills gaps in them."""
+    """Return a name for a tokenizer, image processor or table."""
     return digest(processor=processor)
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Libraries that compute, loaded or not: the name of a file is the same for whoever imported more."""
+    """Return the versions of libraries that compute, whether they are imported or not."""
     installed = {"whyformer": __version__}
     for name in ("torch", "numpy", "transformers", "tokenizers"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -93,7 +93,7 @@ def versions() -> dict[str, str]:
 
 
 def circumstances(kind: str) -> tuple[Any, ...]:
-    """What a computation depends on besides the model and its inputs: flags of torch, and hooks on all modules.
+    """Return what a computation depends on besides model and inputs: flags of torch, hooks on all modules.
 
     kind: of the device.
     """
@@ -133,7 +133,7 @@ def _merged(*parts: bytes) -> bytes:
 
 
 class Description:
-    """Bytes that tell a value from others. Of a value that is met again, they are remembered; cycles are numbered."""
+    """Turns values into bytes that differ where the values do. Cycles are numbered."""
 
     def __init__(self) -> None:
         self._known: dict[int, bytes] = {}
@@ -192,7 +192,7 @@ class Description:
             yield self(value[key], f"{at}[{key!r}]" if not isinstance(key, str) else f"{at}.{key}")
 
     def _object(self, value: Any, at: str) -> Iterator[bytes]:
-        """Collections by what they hold, others by what would be pickled of them."""
+        """Describe collections by their members, other objects by what would be pickled."""
         kind = type(value)
         if isinstance(value, (Mapping, MappingProxyType)):
             yield from self._items(value, at)
@@ -248,7 +248,7 @@ class Description:
             yield value.tobytes()
 
     def _module(self, module: nn.Module, at: str) -> Iterator[bytes]:
-        """All that a pass reads of a module but ``training``, which is off in every explanation."""
+        """Describe all that a pass reads of a module but ``training``, which is off in every explanation."""
         yield self(type(module), at)
         owner = module.__dict__
         hook = owner.get("_hf_hook")
@@ -267,7 +267,7 @@ class Description:
             yield self(type(hook) if name == "_hf_hook" else owner[name], f"{at}.{name}")
 
     def _offloaded(self, hook: Any, name: str, parameter: Tensor, at: str) -> Iterator[bytes]:
-        """A parameter that is not in memory, from where accelerate keeps it: read, and not held on to."""
+        """Describe a parameter that accelerate keeps outside of memory."""
         stored = getattr(hook, "weights_map", None)
         if stored is None or name not in set(stored):
             raise Undescribed(at, type(parameter), "its numbers are not in memory")
@@ -331,7 +331,7 @@ _CODES: weakref.WeakKeyDictionary[CodeType, bytes] = weakref.WeakKeyDictionary()
 
 
 def code_digest(code: CodeType) -> bytes:
-    """What a function does, by its code, which never changes."""
+    """Return a digest of the code of a function, which never changes."""
     if code not in _CODES:
         describe: Callable[[Any, str], bytes] = Description()
         constants = (code_digest(c) if isinstance(c, CodeType) else describe(c, "") for c in code.co_consts)

@@ -62,7 +62,7 @@ def is_library(module: str | None) -> bool:
 
 
 def variables_of_class(kind: type) -> tuple[Variable, ...]:
-    """What the ``forward`` of a module reads outside the model, as its code is now; of other classes, any method."""
+    """Return what the ``forward`` of a module reads outside the model; for other classes, what any method reads."""
     if issubclass(kind, nn.Module):
         methods = [getattr(kind, "forward", None)]  # that of a scripted module has no code to read
     else:
@@ -73,18 +73,18 @@ def variables_of_class(kind: type) -> tuple[Variable, ...]:
 
 
 def variables_of_function(function: Any) -> tuple[Variable, ...]:
-    """The same of a function by itself: a hook, what a table is called with."""
+    """Return what a function reads outside its arguments."""
     return tuple(_reached([function], None))
 
 
 def _home(function: Any) -> str | None:
-    """The module whose globals a function reads; a decorated one bears the name of another."""
+    """Return the module whose globals a function reads; ``__module__`` of a decorated one may be another."""
     function = getattr(function, "__func__", function)
     return function.__globals__.get("__name__") if isinstance(function, FunctionType) else None
 
 
 def _reached(functions: Iterable[Any], kind: type | None) -> Iterator[Variable]:
-    """Variables of functions and of all that they name, each once."""
+    """Yield the variables of functions and of all that they name, each once."""
     rest: list[tuple[Any, type | None]] = [(function, kind) for function in functions]
     entered: set[int] = set()  # functions, which live as long as what names them
     seen: set[tuple[int, str]] = set()
@@ -126,7 +126,7 @@ def _reached(functions: Iterable[Any], kind: type | None) -> Iterator[Variable]:
 
 
 def _functions(value: Any) -> Iterator[FunctionType]:
-    """Functions behind a value: a method, a property, a decorated function with what it wraps."""
+    """Yield the functions behind a value: a method, a property, a decorated function and what it wraps."""
     value = getattr(value, "__func__", value)
     rest = [value.fget, value.fset] if isinstance(value, property) else [value]
     while rest:
@@ -137,7 +137,7 @@ def _functions(value: Any) -> Iterator[FunctionType]:
 
 
 def _of_class(kind: type, name: str) -> Any:
-    """An attribute as a class holds it, up to torch's own base."""
+    """Return an attribute of a class, looked up to torch's own base."""
     for base in kind.__mro__:
         if base in {nn.Module, object}:
             break
@@ -150,7 +150,7 @@ _NAMES: weakref.WeakKeyDictionary[CodeType, frozenset[str]] = weakref.WeakKeyDic
 
 
 def names_in(code: CodeType) -> frozenset[str]:
-    """Globals and attributes that code names, that of functions inside it included."""
+    """Return the globals and attributes that code names, inner functions included."""
     if code not in _NAMES:
         inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
         _NAMES[code] = frozenset(code.co_names).union(*inner)
@@ -158,7 +158,7 @@ def names_in(code: CodeType) -> frozenset[str]:
 
 
 def variables_of(kinds: Iterable[type]) -> dict[str, Variable]:
-    """What modules of these classes read outside the model, by labels that are the same in every process."""
+    """Return what modules of these classes read outside the model, by labels that are the same in every process."""
     variables: dict[str, Variable] = {}
     for kind in dict.fromkeys(kinds):
         for variable in variables_of_class(kind):
@@ -170,7 +170,7 @@ def variables_of(kinds: Iterable[type]) -> dict[str, Variable]:
 
 
 def current(variables: Mapping[str, Variable]) -> dict[str, Any]:
-    """The values that variables have now."""
+    """Return the values that variables have now."""
     return {label: variable.value() for label, variable in variables.items()}
 
 
@@ -188,7 +188,7 @@ FAR = 2000  # values inside one attribute; what is larger is no setting
 
 
 class Traits(NamedTuple):
-    """What a forward pass may read besides weights and inputs, and what has to live for it to be the same."""
+    """What a forward pass may read besides weights and inputs, and the objects whose ids are compared."""
 
     values: dict[Place, Any]
     alive: dict[Place, list[weakref.ref[Any]]]  # an id may be given again when its object is gone
@@ -240,7 +240,7 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
 
 
 def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
-    """What tells a value that is not plain from others, and what has to live for it to be the same."""
+    """Return what identifies a value that is not plain, and weak references to objects that are compared by id."""
     told: list[Any] = []
     refs: list[weakref.ref[Any]] = []
     rest: list[tuple[Any, int]] = [(value, 0)]
@@ -278,31 +278,21 @@ def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
 
 
 def _held(value: Any) -> list[Any]:
-    """What an object holds; of a class of the user's own, also what its methods read besides."""
+    """Return the attributes of an object; for a class of the user's, also what its methods read besides."""
     kind = value.__class__
-    slots = [name for base in kind.__mro__ for name in _names(vars(base).get("__slots__", ()))]
+    slots: list[str] = []
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        slots += [names] if isinstance(names, str) else names
     held = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
     if not is_library(kind.__module__):
         held += [variable.value() for variable in variables_of_class(kind)]
     return held
 
 
-def _names(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
 def is_plain(value: Any) -> bool:
-    """A collection of numbers and words, of which equality tells all."""
+    """Whether a value is a collection of numbers and strings, so that == compares it in full."""
     if value.__class__ not in {dict, set, frozenset, list, tuple} or len(value) > LARGE:
         return False
     members = [*value, *value.values()] if value.__class__ is dict else value
     return all(member.__class__ in PLAIN and not (member.__class__ is float and isnan(member)) for member in members)
-
-
-def without(traits: Traits, places: frozenset[Place]) -> Traits:
-    """The others."""
-
-    def rest(part: Mapping[Place, Any]) -> dict[Place, Any]:
-        return {k: v for k, v in part.items() if k not in places}
-
-    return Traits(rest(traits.values), rest(traits.alive), traits.variables)

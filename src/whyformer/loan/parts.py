@@ -29,7 +29,7 @@ ALL_HOOKS = itemgetter(*HOOKS)
 
 
 class Members(NamedTuple):
-    """What a model is made of, alive."""
+    """The modules, parameters and configs of a model."""
 
     modules: list[nn.Module]
     parameters: list[nn.Parameter]
@@ -37,7 +37,7 @@ class Members(NamedTuple):
 
 
 class Parts:
-    """Modules, parameters and configs of a model, as one walk found them."""
+    """Weak references to the parts of a model, as one walk found them."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Module]], members: Members) -> None:
         modules = members.modules
@@ -65,7 +65,7 @@ class Parts:
 
     @classmethod
     def of(cls, model: nn.Module) -> tuple[Parts, Members]:
-        """Found in a walk."""
+        """Find the parts of a model in one walk."""
         named = list(model.named_modules())
         modules = [module for _, module in named]
         # Not model.parameters(): it would walk through the modules once more.
@@ -75,7 +75,7 @@ class Parts:
         return cls(named, members), members
 
     def members(self) -> Members | None:
-        """The same parts in the same places; None if any is another now."""
+        """Return the parts if they are the same and at the same places; else None."""
         if not self.steady:
             return None
         modules: list[Any] = [ref() for ref in self._modules]
@@ -102,7 +102,7 @@ class Parts:
 
 
 class Guard:
-    """Traits of a model, arranged so that a look tells whether they are what they were."""
+    """Traits of a model, arranged so that comparing them is fast."""
 
     def __init__(self, modules: Sequence[nn.Module], traits: Traits, states: frozenset[Place]) -> None:
         self.variables = {label: variable for (_, label), variable in traits.variables.items()}
@@ -118,7 +118,8 @@ class Guard:
             if name in {"", "id", *HOOKS} and number < len(modules):
                 continue
             held = owners[number].get(name)
-            if name in owners[number] and (held.__class__ in PLAIN or _is_plain_tuple(held)):
+            small = held.__class__ is tuple and len(held) <= SMALL and all(v.__class__ in PLAIN for v in held)
+            if name in owners[number] and (held.__class__ in PLAIN or small):
                 self.places[number, name] = held
             elif name != "config" and name in owners[number] and _is_plain_collection(held):
                 self.alike.append(((number, name), copy(held)))
@@ -127,7 +128,7 @@ class Guard:
         self.drop(states)
 
     def drop(self, states: frozenset[Place]) -> None:
-        """These are no settings."""
+        """Leave these attributes out of the comparison."""
         self.places = {place: value for place, value in self.places.items() if place not in states}
         self.told = [(place, told) for place, told in self.told if place not in states]
         self.alike = [(place, held) for place, held in self.alike if place not in states]
@@ -141,7 +142,7 @@ class Guard:
         self.values = [values[0] if len(values) == 1 else tuple(values) for values in each]
 
     def holds(self, modules: Sequence[nn.Module], states: frozenset[Place]) -> bool:
-        """Is everything as it was? False also where it would take a closer look to tell."""
+        """Whether everything is unchanged; False also where only a full comparison could decide."""
         if self.unsure or states is not self.states or any(ref() is None for ref in self.alive):
             return False
         owners, sizes, hooks = _seen(modules, self.variables)
@@ -172,12 +173,8 @@ class Guard:
         return True
 
 
-def _is_plain_tuple(value: Any) -> bool:
-    return value.__class__ is tuple and len(value) <= SMALL and all(member.__class__ in PLAIN for member in value)
-
-
 def _is_plain_collection(value: Any) -> bool:
-    """Equality tells all about it; a built-in function is copied as itself."""
+    """Whether == compares a value in full, also after a copy."""
     if value.__class__ is BuiltinFunctionType:
         return value.__self__ is None or value.__self__.__class__ is ModuleType
     return is_plain(value)

@@ -21,15 +21,13 @@ from torch import Tensor, nn
 from whyformer.errors import NotOffered, PartlyCaptured
 from whyformer.loan.turns import Watch
 
-# Measure memory: the peak of a device, and the bytes that autograd saves.
-
-LONG = 1024  # positions; below, maps are stored without thinking about it
+LONG = 1024  # positions; maps of shorter inputs are always stored
 
 # How much memory the graph of a forward pass keeps for its backward pass.
 
 
 def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
-    """Of a tensor that wraps others (spread over processes, or quantised), theirs: it has no memory of its own."""
+    """Return the storages of a tensor, or of those that it wraps (spread over processes, or quantised)."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor.untyped_storage()]
@@ -37,21 +35,18 @@ def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
     return [storage for part in parts if isinstance(part, Tensor) for storage in _storages(part)]
 
 
-class SavedBytes:
+class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
     """Inside ``with``: bytes of the tensors that autograd saves, weights left out and shared memory counted once."""
 
     def __init__(self, model: nn.Module) -> None:
+        super().__init__(self._pack, lambda tensor: tensor)
         self.total = 0
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         weights = [*model.parameters(), *model.buffers()]
         self._seen = {storage.data_ptr() for weight in weights for storage in _storages(weight)}
 
-    def __enter__(self) -> SavedBytes:
-        self._hooks.__enter__()
+    def __enter__(self) -> SavedBytes:  # type: ignore[override]
+        super().__enter__()
         return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._hooks.__exit__(*exc)
 
     def _pack(self, tensor: Tensor) -> Tensor:
         for storage in _storages(tensor):
@@ -61,18 +56,14 @@ class SavedBytes:
         # The tensor itself would hold the node that holds it: a cycle through autograd, which no collector sees.
         return tensor.detach()
 
-    def _unpack(self, tensor: Tensor) -> Tensor:
-        return tensor
-
 
 # The most memory a call took: of the device's allocator, or of the whole process where the model is on the CPU.
-
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Peak:
-    """Bytes above what was in use when it was made, at the highest moment since; 0 where the system does not tell.
+    """The peak of memory since it was made, in bytes above the start; 0 where the system does not report it.
 
     On the CPU this is resident memory as the system sees it: what the process had free already is not seen, and what
     other threads take is. On a GPU it is what torch's allocator handed out.
@@ -86,7 +77,7 @@ class Peak:
         else:
             try:
                 CLEAR.write_text("5")  # the highest resident size so far is set back to the present one (Linux)
-                self.start = _resident("VmRSS")
+                self.start = resident()
             except OSError:
                 self.start = None
 
@@ -94,23 +85,16 @@ class Peak:
     def bytes(self) -> int:
         if self.start is None:
             return 0
-        if self.device.type == "cuda":
-            highest = _allocated(self.device, "peak")
-        else:
-            highest = _resident("VmHWM")
+        highest = _allocated(self.device, "peak") if self.device.type == "cuda" else resident("VmHWM")
         return max(0, highest - self.start)
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a device has left, the allocator's reserve included; 0 where the system does not tell."""
+    """Return the free bytes of a device, the allocator's reserve included; 0 where the system does not report it."""
     if device.type == "cuda":
         reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + reserve
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
+    return resident("MemAvailable", Path("/proc/meminfo"))
 
 
 def _allocated(device: torch.device, when: str) -> int:
@@ -118,14 +102,10 @@ def _allocated(device: torch.device, when: str) -> int:
     return int(torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"][when])
 
 
-def resident() -> int:
-    """Bytes of memory that the process has now; 0 where the system does not tell."""
-    return _resident("VmRSS")
-
-
-def _resident(field: str) -> int:
+def resident(field: str = "VmRSS", file: Path = STATUS) -> int:
+    """Bytes of memory that the process has now, or another figure of the system; 0 where it is not reported."""
     try:
-        lines = STATUS.read_text().splitlines()
+        lines = file.read_text().splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), 0)
@@ -135,12 +115,12 @@ def _resident(field: str) -> int:
 
 
 def offloaded(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Weights of a module by name, its parts' left out, that are not here."""
+    """Return the weights of a module itself that are on the meta device, by name."""
     return [(name, p) for name, p in module._parameters.items() if p is not None and p.is_meta]
 
 
 def require_loaded(model: nn.Module) -> None:
-    """Refuse a model with weights on the meta device that no hook brings."""
+    """Raise if a model has weights on the meta device that no hook loads."""
     brought: tuple[str, ...] = ()  # paths whose hook places everything below
     for path, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
@@ -158,7 +138,7 @@ def require_loaded(model: nn.Module) -> None:
 
 
 def execution_device(model: nn.Module) -> torch.device:
-    """Where a model runs whose first weight is on the meta device: as its other weights, or its hooks, say."""
+    """Return the device on which a model with offloaded weights runs."""
     for parameter in model.parameters():
         if not parameter.is_meta:
             return parameter.device
@@ -173,13 +153,13 @@ def execution_device(model: nn.Module) -> torch.device:
 
 
 def recomputable(model: nn.Module) -> list[nn.Module]:
-    """Layers of transformers models that can do so."""
+    """Return the layers of a transformers model that support gradient checkpointing."""
     return [m for m in model.modules() if any(c.__name__ == "GradientCheckpointingLayer" for c in type(m).__mro__)]
 
 
 @contextlib.contextmanager
 def recomputing(layers: list[nn.Module]) -> Iterator[None]:
-    """These layers are computed again in backward, one at a time, so that only what lies between them is stored.
+    """Inside ``with``: recompute these layers in the backward pass, so that only what lies between them is stored.
 
     They do so in training alone; it is the layer itself that is told so, none of its parts.
     """
@@ -206,7 +186,7 @@ NO_WEIGHTS = frozenset({torch.int64, torch.bool})
 
 
 def is_packed(tensor: Tensor) -> bool:
-    """Whether the numbers are codes: whole numbers, or floats of eight bits, which autograd has no products for."""
+    """Whether a tensor holds codes: integers, or floats of eight bits, which autograd cannot multiply."""
     dtype = tensor.dtype
     return dtype not in NO_WEIGHTS and (dtype.itemsize < 2 or not (dtype.is_floating_point or dtype.is_complex))
 
@@ -215,16 +195,10 @@ def is_quantized(module: nn.Module) -> bool:
     """Whether a layer itself (not a layer inside it) computes with codes in place of weights."""
     origin = type(module).__module__
     # Torch's own quantised layers hold their weights in objects that are neither parameters nor buffers.
-    return (origin.startswith("torch.") and "quantized" in origin) or any(map(is_packed, _weights(module)))
-
-
-def _weights(module: nn.Module) -> list[Tensor]:
-    """Parameters, and buffers that hold weights: GPTQ, AWQ and BitNet register theirs as buffers (qweight)."""
-    buffers = module._buffers.items()
-    return [
-        *(p for p in module._parameters.values() if p is not None),
-        *(b for name, b in buffers if b is not None and "weight" in name),
-    ]
+    # GPTQ, AWQ and BitNet register their weights as buffers (qweight).
+    buffers = [buffer for name, buffer in module._buffers.items() if "weight" in name]
+    weights = [tensor for tensor in (*module._parameters.values(), *buffers) if tensor is not None]
+    return (origin.startswith("torch.") and "quantized" in origin) or any(map(is_packed, weights))
 
 
 HEADS_ELSEWHERE = (
@@ -248,30 +222,30 @@ def _dtensor() -> Any:
 
 
 def is_sharded(parameters: Iterable[Tensor]) -> bool:
-    """Is a part of some parameter in another process?"""
+    """Whether a part of some parameter is in another process."""
     kind = _dtensor()
     return any(isinstance(p, kind) and not all(s.is_replicate() for s in p.placements) for p in parameters)
 
 
 def heads_elsewhere(model: nn.Module) -> PartlyCaptured | None:
-    """What stands against reading attention here, and against counting heads."""
-    return (
-        PartlyCaptured(HEADS_ELSEWHERE.format(model=type(model).__name__)) if is_sharded(model.parameters()) else None
-    )
+    """Return the error that this process sees only some of the heads, or None."""
+    if not is_sharded(model.parameters()):
+        return None
+    return PartlyCaptured(HEADS_ELSEWHERE.format(model=type(model).__name__))
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor."""
+    """Return the part of a tensor that this process holds."""
     return tensor.to_local() if isinstance(tensor, _dtensor()) else tensor
 
 
 def whole_of(tensor: Tensor) -> Tensor:
-    """All of a tensor; every process has to ask for it."""
+    """Return a whole tensor; every process has to call it."""
     return tensor.full_tensor() if isinstance(tensor, _dtensor()) else tensor
 
 
 def placed_like(whole: Tensor, other: Tensor) -> Tensor:
-    """A tensor that all processes have, for a layer that waits for one like ``other``."""
+    """Distribute a tensor that all processes hold as ``other`` is distributed."""
     kind = _dtensor()
     if not isinstance(other, kind):
         return whole
@@ -283,7 +257,7 @@ def placed_like(whole: Tensor, other: Tensor) -> Tensor:
 
 
 class NoStage(Watch):
-    """Refuse a model that talks with one other process as it runs, before it waits for an answer that never comes."""
+    """Raise if a model exchanges tensors with one other process as it runs, which would wait forever here."""
 
     def __init__(self) -> None:
         super().__init__()

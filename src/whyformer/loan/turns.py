@@ -29,7 +29,7 @@ PATIENCE = 20.0  # seconds for which a holder has to stand still before it is ta
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Inside ``with``: Ctrl-C is noted, and comes when the block is done. Other threads never get it."""
+    """Inside ``with``: delay Ctrl-C until the block is done. Other threads never receive it."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
@@ -45,7 +45,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 class Turn:
-    """The lock of what was first borrowed together; whoever shares a part of it has to take it, too."""
+    """The lock of parts that were first borrowed together; a model that shares one of them takes it, too."""
 
     count = itertools.count()
 
@@ -62,7 +62,7 @@ _WAITING: dict[int, Turn] = {}  # thread -> what it waits for
 
 
 def turns_of(members: Iterable[Any]) -> list[Turn]:
-    """The locks of these modules, parameters and configs, in the order in which they are taken."""
+    """Return the locks of these modules, parameters and configs, in the order in which they are acquired."""
     turns: dict[int, Turn] = {}
     new: Turn | None = None
     for member in members:
@@ -76,7 +76,7 @@ def turns_of(members: Iterable[Any]) -> list[Turn]:
 
 
 def take(taken: list[Turn], turns: Iterable[Turn]) -> None:
-    """Wait for these locks, and list them in ``taken`` as they are had."""
+    """Acquire these locks, and append them to ``taken`` one by one."""
     for turn in turns:
         with uninterrupted():  # or it could be held by nobody who knows
             taken += [turn] * turn.lock.acquire(timeout=POLL)
@@ -86,7 +86,7 @@ def take(taken: list[Turn], turns: Iterable[Turn]) -> None:
 
 
 def _enrolled(member: Any, turn: Turn) -> tuple[weakref.ref[Any], Turn] | None:
-    """The entry of a new member; those that are new together share a turn."""
+    """Register a new member; members that are new together share a lock."""
     key = id(member)
 
     def gone(ref: weakref.ref[Any]) -> None:
@@ -105,7 +105,7 @@ def _enrolled(member: Any, turn: Turn) -> tuple[weakref.ref[Any], Turn] | None:
 
 
 def _wait(taken: list[Turn], turn: Turn) -> None:
-    """Until the turn is had; whoever has it and waits for this thread in turn is found out."""
+    """Acquire the lock; raise if its holder waits for this thread (a deadlock)."""
     me, place, since = threading.get_ident(), None, 0.0
     _WAITING[me] = turn
     try:
@@ -130,7 +130,7 @@ def _wait(taken: list[Turn], turn: Turn) -> None:
 
 
 def _standing(thread: int) -> tuple[int, int] | None:
-    """Where a thread waits for another one (join, result, queue); None if it does not."""
+    """Return where a thread waits for another one (join, result, queue), or None if it does not."""
     frame = sys._current_frames().get(thread)
     names = ("threading", "queue", "concurrent.futures._base", "concurrent.futures.thread", "selectors")
     files = {getattr(sys.modules[name], "__file__", None) for name in names if name in sys.modules}
@@ -140,7 +140,7 @@ def _standing(thread: int) -> tuple[int, int] | None:
 
 
 def free_in_child() -> None:
-    """After a fork there is one thread: what others held is free."""
+    """After a fork there is one thread: release the locks of the others."""
     _WAITING.clear()
     for _, turn in list(_TURNS.values()):
         if not turn.lock._is_owned():
@@ -232,7 +232,7 @@ class Draws(Watch):
 
 
 def _with_generator(func: Any) -> Any:
-    """The same operator with a generator as an argument, where torch has it."""
+    """Return the same operator with a generator as an argument, if torch has one."""
     if any(argument.name == "generator" for argument in func._schema.arguments):
         return func
     name = "generator" if func._overloadname == "default" else f"{func._overloadname}_generator"

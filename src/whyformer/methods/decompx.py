@@ -9,8 +9,8 @@ from torch import Tensor
 
 from whyformer.capture.decompose.role import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
-from whyformer.capture.intercept import module_names
 from whyformer.errors import NotOffered, one_of
+from whyformer.loan.borrow import module_names
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import torch
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.leaves import Traced
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.chain import multiplied
 from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
+from whyformer.loan.borrow import module_names
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
 from whyformer.results.types import Record, Site

@@ -53,7 +53,7 @@ class Marks:
 
 
 class Fingerprints:
-    """The marks of one pass; ``see`` is told of every function that the model calls.
+    """Collects the marks of one pass; ``see`` is called with every function that the model calls.
 
     lengths: numbers of positions that are looked for. last: how many attentions there will be; after them, what enters
     the head is looked at, too. path: where the model is. Numbers are random projections, which show by how much
@@ -66,7 +66,7 @@ class Fingerprints:
         self._weights: dict[int, Tensor] = {}
 
     def see(self, name: str, args: tuple[Any, ...], out: Any, sites: int) -> None:
-        """A function with its operands and result, after so many attentions."""
+        """Take note of a function, its operands and its result, after so many attentions."""
         if name in CHOICES:
             indices = [t for t in (out if isinstance(out, tuple) else (out,)) if isinstance(t, Tensor)]
             self.marks.way += [tuple(t.flatten().tolist()) for t in indices if t.dtype == torch.int64]
@@ -79,7 +79,7 @@ class Fingerprints:
             self._at_the_head(name, args, out)
 
     def _at_the_head(self, name: str, args: tuple[Any, ...], out: Any) -> None:
-        """What the head picks or pools, up to where positions come together."""
+        """Mark what the head picks or pools, up to where positions are combined."""
         operand = args[0] if args else None
         if not isinstance(operand, Tensor) or not isinstance(out, Tensor):
             return
@@ -116,12 +116,12 @@ class Fingerprints:
         self.marks.add(path, torch.mv(rows.detach().double(), self._weights[width]))
 
     def at_values(self, value_BHKD: Tensor) -> None:
-        """What an attention reads: it may have been mixed since it was projected."""
+        """Mark the values that an attention reads: they may have been mixed since they were projected."""
         if len(value_BHKD) == 1 and value_BHKD.shape[2] in self.lengths:
             self.add(value_BHKD[0].transpose(0, 1).flatten(1))
 
     def handed_over(self) -> Marks:
-        """The marks; who made them may outlive the pass, and then holds no tensor."""
+        """Return the marks and forget them, so that no tensor outlives the pass here."""
         marks, self.marks = self.marks, Marks()
         self._weights.clear()
         return marks
@@ -129,7 +129,6 @@ class Fingerprints:
 
 QUERIES = "queries"  # positions that the model brings itself: object queries, pooling probes
 JOIN = "+"  # "text+image": two streams laid end to end, one attention over both
-Segments = tuple[tuple[str | None, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,6 @@ class Ancestry:
     stream: str | None = None
     calls: frozenset[int] = frozenset()  # attention calls in its past
     pair: tuple[Ancestry, Ancestry] | None = None  # for scores: what the queries and keys were
-    segments: Segments = ()
     vectors: bool = False  # looked up or projected: no mask, and no ids
 
 
@@ -169,7 +167,7 @@ class MarkingSurvey(Survey):
             self._marks.put(tensor, Ancestry(stream))
 
     def first_values(self) -> Tensor | None:
-        """(1, H, K, D) what the first attention read, once: nothing is held any longer."""
+        """Return (1, H, K, D) the values of the first attention, and forget them."""
         first_BHKD, self._first_BHKD = self._first_BHKD, None
         return first_BHKD
 
@@ -204,7 +202,7 @@ class MarkingSurvey(Survey):
 
     @staticmethod
     def _joins(marks: list[Ancestry], latest: int) -> bool:
-        """Does what came of the latest attention meet the state from before it, as in a residual sum?"""
+        """Whether the result of the latest attention meets the state from before it, as in a residual sum."""
         older = (m for m in marks if (m.vectors or not latest) and latest not in m.calls)  # floats come as they are
         return any(latest in m.calls for m in marks) and any(max(m.calls, default=-1) == latest - 1 for m in older)
 
@@ -222,8 +220,7 @@ class MarkingSurvey(Survey):
         if not attended and reads and self.calls and self._joins(marks, latest):
             self.joins[latest] += 1
         if attended:  # the result belongs to who asked
-            asked = self.calls[-1].query
-            made = Ancestry(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments, vectors=True)
+            made = Ancestry(self.calls[-1].query.stream, calls | {len(self.calls) - 1}, vectors=True)
         else:
             made = self._merged(name, operands, marks, calls)
         for result in tensors_in([out]):
@@ -237,27 +234,23 @@ class MarkingSurvey(Survey):
         if name in PRODUCTS and len(operands) > 1 and all(t.ndim > 2 for t in operands[-2:]):
             left, right = (self._marks.get(t) or Ancestry() for t in operands[-2:])
             pair = (replace(left, pair=None), replace(right, pair=None))
-        segments = first.segments
-        stream = first.stream
-        if name in {"cat", "concat", "concatenate"}:
-            joined = self._joined(operands)
-            if joined:
-                stream, segments = JOIN.join(dict.fromkeys(s for s, _ in joined if s)), joined
+        joint = self._joint(operands) if name in {"cat", "concat", "concatenate"} else ""
         # Of ids and a table, or of numbers and a weight: however a model writes it.
         vectors = any(m.vectors for m in marks) or any(isinstance(t, nn.Parameter) for t in operands)
         vectors = vectors and not _makes_shape(name)
-        return Ancestry(stream, calls, pair, segments, vectors)
+        return Ancestry(joint or first.stream, calls, pair, vectors)
 
-    def _joined(self, operands: list[Tensor]) -> Segments:
-        """Streams laid end to end along the second of three axes; a token of the model's own joins its neighbour."""
+    def _joint(self, operands: list[Tensor]) -> str:
+        """Return the name of several streams that are laid end to end along the second of three axes, else ""."""
         if any(t.ndim != 3 for t in operands) or len({t.shape[2] for t in operands}) != 1:
-            return ()
-        parts = [(m.stream if (m := self._marks.get(t)) is not None else None, t.shape[1]) for t in operands]
-        return tuple(parts) if len({s for s, _ in parts if s is not None}) > 1 else ()
+            return ""
+        marks = [m for m in map(self._marks.get, operands) if m is not None]
+        streams = dict.fromkeys(m.stream for m in marks if m.stream)
+        return JOIN.join(streams) if len(streams) > 1 else ""
 
 
 def _makes_shape(name: str) -> bool:
-    """Of its operand nothing but the shape is read: zeros_like, new_zeros."""
+    """Whether a function reads only the shape of its operand: zeros_like, new_zeros."""
     return name.startswith("new_") or name.endswith("_like")
 
 

@@ -53,9 +53,11 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
             if main is not None and mask.shape == main.shape[:2]
         ]
         return _right_way_round(modality, batch, doubtful) if doubtful else batch
-    if surely_unpadded(modality, batch, padding_index(modality)):
+    index = padding_index(modality)
+    if index is None or surely_unpadded(modality, batch, index):
         return batch
-    candidates = _padding_runs(modality, batch.tensors[modality.main])
+    pad_BN = torch.eq(batch.tensors[modality.main], index).int()
+    candidates = (pad_BN.cumprod(1) + pad_BN.flip(1).cumprod(1).flip(1)).bool()  # runs at the start and the end
     rows = candidates.any(1).nonzero()[:, 0].tolist()
     if not rows:
         return batch
@@ -74,7 +76,7 @@ def _maps_of(modality: Modality, batch: Batch, row: int, length: int) -> list[Te
 
 
 def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> Batch:
-    """A home-made mask may mean "hide" by True, as torch's own do: then nobody attends to what was taken for real."""
+    """Invert a mask whose True means "hide", as in torch: then no position attends to what was taken for real."""
     keep_BN = batch.keep_BN
     if keep_BN is None and not modality.embeds:
         keep_BN = modality.keep(batch, batch.tensors[modality.main].shape[1], None)
@@ -96,7 +98,7 @@ def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> B
 
 
 def surely_unpadded(modality: Modality, batch: Batch, index: int | None) -> bool:
-    """No row begins or ends with a padding index, where what is known about the inputs says so without asking a GPU."""
+    """Whether no row begins or ends with a padding index; False where only the GPU could tell."""
     length = batch.tensors[modality.main].shape[1]
     rows: list[list[int]] = [facts.get("ids", []) if isinstance(facts, dict) else [] for facts in batch.encodings]
     known = len(rows) == batch.size and all(len(row) == length for row in rows)
@@ -104,19 +106,9 @@ def surely_unpadded(modality: Modality, batch: Batch, index: int | None) -> bool
 
 
 def padding_index(modality: Modality) -> int | None:
-    """The token that the model's embedding takes for padding, if it says so."""
-    tables = (m for m in modules_of(modality.model) if isinstance(m, nn.Embedding) and m.padding_idx is not None)
-    table = next(tables, None)
-    return None if table is None else int(table.padding_idx or 0)
-
-
-def _padding_runs(modality: Modality, ids_BN: Tensor) -> Tensor:
-    """(B, N) the runs of padding indices at the start and end of each row."""
-    index = padding_index(modality)
-    if index is None:
-        return torch.zeros_like(ids_BN, dtype=torch.bool)
-    pad = torch.eq(ids_BN, index).int()
-    return (pad.cumprod(1) + pad.flip(1).cumprod(1).flip(1)).bool()
+    """Return the padding index of the model's embedding, if it has one."""
+    tables = [m for m in modules_of(modality.model) if isinstance(m, nn.Embedding)]
+    return next((int(table.padding_idx) for table in tables if table.padding_idx is not None), None)
 
 
 def reads_padding(row: int, first: bool) -> str:
@@ -126,7 +118,7 @@ def reads_padding(row: int, first: bool) -> str:
 
 
 def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: Study) -> int:
-    """Refuse a head that reads a fixed end of its rows where that is padding; how many passes it took to know.
+    """Raise if the head reads a fixed end of its rows and that is padding; return the passes that took.
 
     Which it is, the first row or the first real one, an input without padding does not tell. Asked once per model.
     """
@@ -244,7 +236,7 @@ def first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
 
 
 def _words(part: Modality, view: Batch, one: Batch) -> tuple[dict[str, Tensor], list[int]]:
-    """Per id of a text, its number, and where each stands."""
+    """Return the number of each token id of a text, and the position of each."""
     assert view.keep_BN is not None
     places = view.keep_BN[0].nonzero()[:, 0].tolist()
     owner = torch.full_like(one.tensors[part.main][0], -1)
@@ -253,7 +245,7 @@ def _words(part: Modality, view: Batch, one: Batch) -> tuple[dict[str, Tensor], 
 
 
 def _patches(part: Modality, view: Batch, units: Units, length: int) -> tuple[dict[str, Tensor], list[int]]:
-    """Per pixel, the patch that it lies in, and where each stands."""
+    """Return the patch that each pixel lies in, and the position of each patch."""
     places = part.keep(view, length, None)[0].nonzero()[:, 0].tolist()
     if len(places) != len(units):
         raise IndexError("some positions are of no unit")
@@ -261,7 +253,7 @@ def _patches(part: Modality, view: Batch, units: Units, length: int) -> tuple[di
 
 
 def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:
-    """Units that are changed together.
+    """Return sets of units to change together.
 
     Half of the patches or words at random: hardly an order but the right one leaves such a set where it is. Of columns,
     two may have traded places and no others: as many sets as it takes to tell all of them apart, by the digits of their
@@ -274,7 +266,7 @@ def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:
 
 
 def _owners(modality: Modality, units: Units, one: Batch, length: int, front: int | None) -> dict[str, Tensor]:
-    """Per tensor of the input, the unit that each entry belongs to, also where the model puts tokens around a text."""
+    """Return the unit that each entry of the input belongs to, also where the model puts tokens around a text."""
     if not modality.embeds or one.keep_BN is None:
         return modality.owners(units, one)
     extra = length - one.keep_BN.shape[1]
@@ -285,7 +277,7 @@ def _owners(modality: Modality, units: Units, one: Batch, length: int, front: in
 
 
 def _changed(one: Batch, owners: dict[str, Tensor], chosen: Sequence[int]) -> tuple[Batch, set[int]]:
-    """The input with other numbers at these units, and those of them that have others now."""
+    """Return the input with other numbers at these units, and which of them really changed."""
     tensors, touched = {}, set[int]()
     for name, shared in owners.items():
         before = one.tensors[name]

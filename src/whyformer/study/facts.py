@@ -47,7 +47,7 @@ class Study:
         return brief(self)
 
     def refused(self, error: CaptureError, **known: Any) -> Study:
-        """The same, with what stands against reading attention; frames of the pass would keep the model alive."""
+        """Return the study with the error that attention cannot be read; its traceback would keep the model alive."""
         error.__traceback__ = error.__context__ = error.__cause__ = None
         return replace(self, trouble=error, **known)
 
@@ -66,12 +66,12 @@ class Study:
 
     @cached_property
     def plain(self) -> bool:
-        """Self-attention over one sequence, nothing passing around it: any method may read it."""
+        """Self-attention over one sequence without leaks: any method may read it."""
         return self.trouble is None and bool(self.sites) and self.one_stream and not self.leak.amount
 
     @cached_property
     def torch_own(self) -> tuple[tuple[str, tuple[str, str]], ...]:
-        """Path and streams of each attention, if all are torch's own and can be told without following anything."""
+        """Path and streams of each attention, if all of them are torch's own function in its plain form."""
         plain = all(
             s.kind == "self" and s.windows == 1 and s.queries == s.keys and s.heads > 1 and not s.parallel
             for s in self.sites
@@ -103,7 +103,7 @@ def with_streams(record: Record, study: Study) -> Record:
 
 
 def require_readable(study: Study, multi_stream: bool = False) -> None:
-    """Refuse attention explanations that would be empty, partial, or not about the units.
+    """Raise where an attention explanation would be empty, partial, or not about the units.
 
     multi_stream: the method knows the rules for several streams, and for windows.
     """

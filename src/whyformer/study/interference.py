@@ -66,7 +66,7 @@ NO_SLOPE = (
 
 @dataclass(frozen=True)
 class Measured:
-    """One direction: how the score moves along it by a step, what the gradients say, and how exact either can be."""
+    """One direction: the score after a step along it, the slope by the gradients, and how exact both can be."""
 
     moved: Callable[[float], float]  # the sum of all scores, a step away
     slope: float  # by the gradients
@@ -83,7 +83,7 @@ class Measured:
 
 
 def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool = False) -> tuple[int, str]:
-    """Refuse gradients that are not the slope of ``score_B``; how many passes that took, and what is left to say.
+    """Raise if gradients are not the slope of ``score_B``; return the passes that took, and a warning or "".
 
     shared: the scores are of one row, run once.
     """
@@ -143,7 +143,7 @@ def require_scaled_slopes(
 def _require_along(
     said: Sequence[float], count: int, logits: Tensor, score_B: Tensor, scores: Callable[[Steps, float, int], Tensor]
 ) -> tuple[int, str]:
-    """Refuse gradients at ``count`` attentions that say another slope along a direction than the scores have.
+    """Raise if the gradients at ``count`` attentions give another slope along a direction than the scores have.
 
     scores: (B,) with each attention a step further along a direction, from where it is or from a point so far apart;
     direction and point go by a seed.
@@ -202,7 +202,7 @@ class Inputs:
 
 
 def require_input_slopes(inputs: Inputs, gradient: Tensor, score_B: Tensor) -> tuple[int, str]:
-    """Refuse input gradients that are not the slope of ``score_B``; how many passes that took, what is left to say."""
+    """Raise if input gradients are not the slope of ``score_B``; return the passes that took, and a warning or ""."""
 
     def at(apart: float, seed: int) -> tuple[Measured, Tensor]:
         others = inputs.beside(apart, seed)
@@ -224,7 +224,7 @@ def _require(
     at: Callable[[float, int], tuple[Measured, Tensor]],
     refusal: Callable[[float, float], WhyformerError],
 ) -> tuple[int, str]:
-    """Refuse a gradient that is not the slope; how many passes that took, and what is left to say.
+    """Raise if a gradient is not the slope; return the passes that took, and a warning or "".
 
     at: a point so far apart and a direction, by a seed, differentiated in a pass of its own; and the scores there.
     Where equal values tie (pixels of a plain background in a max-pool, zeros under a ReLU) the score has a slope on
@@ -256,7 +256,7 @@ def _noise_of(step: float, logits: Tensor) -> float:
 
 
 def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
-    """How many passes it took, what is left to say, and the slope that was measured, where it is another."""
+    """Return the passes that took, a warning or "", and the measured slope where it is another."""
 
     if measured.agrees((measured.moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0], STEPS[0]):
         return 1, "", None
@@ -272,7 +272,7 @@ def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
 
 
 def require_reached(maps: Record, score_B: Tensor, changed: Changed, lost: Collection[int]) -> int:
-    """Refuse maps without a path to the score that change it all the same; how many passes that took.
+    """Raise if maps without a gradient path to the score change it all the same; return the passes that took.
 
     lost: numbers of the sites of ``maps`` whose gradient autograd does not know. A map that nobody reads has none.
     """
@@ -360,7 +360,7 @@ def rounding(model: nn.Module, logits: Tensor) -> float:
 
 
 def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) -> int:
-    """Refuse a model that says something else while it is looked into; how many passes that took.
+    """Raise if a model answers differently under interception; return the passes that took.
 
     watched: logits under interception; part: the same rows without any. halves: find out as well whether rows change
     each other's answers.
@@ -390,7 +390,7 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) ->
 
 
 def require_apart(model: nn.Module, together: Tensor, part: Part) -> int:
-    """Refuse rows of a batch that change each other's answers, tried once per model; how many passes that took."""
+    """Raise if rows of a batch change each other's answers, once per model; return the passes that took."""
     facts = known_about(model)
     if MIXES in facts or len(together) < 2:
         return 0
@@ -403,7 +403,7 @@ def require_apart(model: nn.Module, together: Tensor, part: Part) -> int:
 
 
 def mixed(model: nn.Module, together: Tensor, apart: Tensor) -> MixedInputs:
-    """The error, and the model known for what it does."""
+    """Return the error, and remember that the model mixes rows."""
     known_about(model)[MIXES] = True
     return MixedInputs(
         f"what the model says about an input changes with those beside it in a batch ({_shown(together, apart)}): "
@@ -435,7 +435,7 @@ def _shown(one: Tensor, other: Tensor) -> str:
 
 
 def _by_fused_path(model: nn.Module, looked: Tensor, alone: Callable[[], Tensor]) -> bool:
-    """Does the model say the same by itself once torch's fused encoder is off?"""
+    """Whether the model answers the same once torch's fused encoder is off."""
     if not torch.backends.mha.get_fastpath_enabled():
         return False
     torch.backends.mha.set_fastpath_enabled(False)

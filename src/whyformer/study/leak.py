@@ -98,7 +98,7 @@ GENTLE = (2**-5, 2**-10)  # sizes of a change; 1 is a strong one
 
 @dataclass(frozen=True)
 class Leak:
-    """Largest change at a position that should have heard nothing, and the first place where it showed."""
+    """Largest change at a position that should not have changed, and the first place where it showed."""
 
     amount: float = 0.0
     path: str = ""
@@ -111,12 +111,11 @@ class Leak:
 
 @dataclass(frozen=True)
 class Probe:
-    """One position to disturb at one attention call, and the positions that may hear of it."""
+    """One position to disturb at one attention call, and the positions that may change with it."""
 
     site: int
     position: int
     heard: Mapping[int, Set[int]]  # by number of positions: those that may change; of all others none
-    window: int = 0
 
 
 def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra: int) -> Leak:
@@ -154,7 +153,7 @@ def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra:
 
 
 def _moved(plain: Marks, changed: Marks) -> float:
-    """By how much of itself the output changed; of one that is no number nothing is said."""
+    """Return the relative change of the output; 0 where it is not finite."""
     share = float((plain.output - changed.output).abs().max() / plain.output.abs().max().clamp_min(1e-30))
     return share if math.isfinite(share) else 0.0
 
@@ -199,7 +198,7 @@ def _marks(forward: Callable[[], Tensor], intercept: _Isolate) -> Marks:
 
 
 def _compared(plain: Marks, changed: Marks, probe: Probe) -> tuple[Leak, float]:
-    """The first place that heard what it should not, and how large that is beside the fingerprints there."""
+    """Return the first place that changed and should not have, and the size of the change relative to it."""
     for (path, before), (_, after) in zip(plain, changed, strict=False):
         if len(before) != len(after) or torch.equal(before, after):
             continue
@@ -212,7 +211,7 @@ def _compared(plain: Marks, changed: Marks, probe: Probe) -> tuple[Leak, float]:
 
 
 class _Isolate(Outline):
-    """Each position hears only itself; wherever there is one vector per position, a fingerprint of each is kept."""
+    """Forces every map to the identity, and keeps a fingerprint of each position wherever it has a vector."""
 
     explicit = True
 
@@ -249,6 +248,6 @@ class _Isolate(Outline):
         probe = self.probe
         if probe is not None and index == probe.site and probe.position < keys:
             changed = value.clone()
-            value_HD = changed[probe.window, :, probe.position]
-            changed[probe.window, :, probe.position] = value_HD.lerp(value_HD * -1.5 + 0.5, self.strength)
+            value_HD = changed[0, :, probe.position]  # of windows, in the first one
+            changed[0, :, probe.position] = value_HD.lerp(value_HD * -1.5 + 0.5, self.strength)
             site.value_BHKD = changed

@@ -112,7 +112,7 @@ class Passes:
 
 
 class Survey(Outline):
-    """Counts sites and finds the patch embedding."""
+    """Collects the facts of all sites and finds the patch embedding."""
 
     def __init__(self, batch: int, names: dict[int, str]) -> None:
         super().__init__(batch, names)
@@ -285,7 +285,7 @@ def reached_rows(site: OpenSite, grad: Tensor | None) -> list[int]:
 
 
 def pooled_besides(rows: Iterable[int], slots: set[int]) -> bool:
-    """A head that picks rows one by one, and reads others, too."""
+    """Whether a head picks rows one by one, and reads others, too."""
     picked = slots & set(rows)
     return bool(picked) and len(set(rows)) > len(picked) + 1
 
@@ -310,7 +310,7 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
 
 
 def reordered(one: Batch, length: int) -> Batch | None:
-    """One input back to front, without padding, and of another length; None where its tensors do not tell how.
+    """Return one input reversed, without padding and of another length; None if its tensors do not show how.
 
     A position in the middle is left out, or stands there several times where there are few.
     """
@@ -335,7 +335,7 @@ def reordered(one: Batch, length: int) -> Batch | None:
 
 
 def confirmed(run: Passes, readout: Readout, sites: Sequence[SiteFacts], extra: int, front: int | None) -> Readout:
-    """Return the rule if it holds on an input of another length and order; else one by which each input is asked.
+    """Return the rule if it holds on an input of another length and order; else one that is looked up per input.
 
     Of two tokens, the last is also position 1, and the first is also the last but one. A row may also be found by what
     stands there (the largest id, a mask token): then it moves with the order.
@@ -366,7 +366,7 @@ def confirmed(run: Passes, readout: Readout, sites: Sequence[SiteFacts], extra: 
 
 
 class Severed(Intercept):
-    """Every attention result stands at the start of a graph of its own: what reaches it passes no other attention."""
+    """Every attention result starts a graph of its own, so that gradients at it pass no other attention."""
 
     explicit = False
 

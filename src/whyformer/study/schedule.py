@@ -20,7 +20,7 @@ from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS, PATH_STREAMS
-from whyformer.study.dataflow import AttentionCall, Segments
+from whyformer.study.dataflow import AttentionCall
 from whyformer.study.readout import Passes, SiteFacts, Survey
 
 # Which tokens sit in which window: read from how the model moves them, not from its settings.
@@ -230,7 +230,6 @@ class Schedule:
 
     steps: tuple[Step, ...]
     lengths: dict[str, int]  # on the input that was studied
-    segments: Segments = ()  # streams laid end to end in a joint one
     links: tuple[Link, ...] = ()
 
     @property
@@ -252,7 +251,7 @@ class Schedule:
         return sites[-1] if sites else START
 
     def reduced(self, feeding: Iterable[str], links: tuple[Link, ...] = ()) -> Schedule:
-        """Without the streams that neither attention nor a link connects to those that feed the head."""
+        """Return the schedule without streams that neither attention nor a link connects to the head."""
         joined = set(feeding)
         while True:
             more = {s.key for s in self.steps if s.used and s.query in joined}
@@ -261,7 +260,7 @@ class Schedule:
                 break
             joined |= more
         steps = tuple(s for s in self.steps if s.query in joined)
-        return Schedule(steps, {k: v for k, v in self.lengths.items() if k in joined}, self.segments, links)
+        return Schedule(steps, {k: v for k, v in self.lengths.items() if k in joined}, links)
 
     def between(self, query: str, key: str) -> list[int]:
         """Sites where ``query`` asks ``key``, and the answer reaches the output."""
@@ -289,8 +288,7 @@ def schedule_of(
     for step in steps:
         lengths.setdefault(step.key, sites[step.site].keys)
         lengths.setdefault(step.query, sites[step.site].queries)
-    segments = next((c.query.segments for c in calls if c.query.segments), ())
-    return Schedule(tuple(steps), lengths, segments)
+    return Schedule(tuple(steps), lengths)
 
 
 def _named(sites: Sequence[SiteFacts], calls: Sequence[AttentionCall], default: str) -> tuple[list[str], list[str]]:
@@ -322,7 +320,7 @@ def _named(sites: Sequence[SiteFacts], calls: Sequence[AttentionCall], default: 
 
 
 def kind_of(site: SiteFacts, step: Step, call: AttentionCall) -> str:
-    """ "self" where one stream asks itself; a doubt (nothing known of either side) stays "cross"."""
+    """ "self" where one stream attends to itself; where nothing is known of either side, "cross" stays."""
     if step.cross:
         return "cross"
     known = call.query.stream is not None and call.query.calls == call.key.calls and site.queries == site.keys
@@ -349,7 +347,7 @@ def require_steady(sites: Sequence[SiteFacts], schedule: Schedule) -> None:
 
 
 def is_steady(sites: Sequence[SiteFacts], schedule: Schedule, stream: str) -> bool:
-    """Does this stream keep its positions? A vision tower that attends inside windows does not."""
+    """Whether a stream keeps its positions. A vision tower that attends inside windows does not."""
     return all(_fits(sites[s.site], s, schedule) for s in schedule.steps if s.query == stream)
 
 

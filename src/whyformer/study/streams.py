@@ -143,7 +143,7 @@ def units_of(modality: Modality, batch: Batch, sizes: dict[str, int], grid: tupl
 
 
 def stream_probes(run: Passes, schedule: Schedule) -> list[Probe]:
-    """For the leak audit: one position of each stream, at its first own attention, and who may hear of it."""
+    """Return for the leak audit one position of each stream, at its first own attention, and what may change."""
     sizes, probes = schedule.lengths, []
     for stream, length in sizes.items():
         sites = [s.site for s in schedule.steps if s.used and not s.cross and s.query == stream]

@@ -77,7 +77,7 @@ OPAQUE = "the model is asked from outside (a function, a server): no attention o
 
 
 def beside_others(modality: Modality, one: Batch) -> Study:
-    """Of a model whose rows look at each other (SAINT), column attention is studied, beside reference rows.
+    """Study the column attention of a model whose rows attend to each other (SAINT), beside reference rows.
 
     Row attention is left aside, and the leak through it is said, not refused: between two column attentions SAINT
     mixes all columns of a row (they are one token of the row attention). That is known of these models, so readings
@@ -125,7 +125,7 @@ def patches_start(run: Passes, before_BHKD: Tensor, grid: tuple[int, int] | None
 
 
 def study_one(modality: Modality, one: Batch) -> Study:
-    """The study of one input; attention that was seen in part is refused."""
+    """Study one input; attention that was captured in part is refused."""
     if modality.opaque:
         return Study(input_length=modality.length(one)).refused(NothingCaptured(OPAQUE))
     if (elsewhere := heads_elsewhere(modality.model)) is not None:
@@ -240,7 +240,7 @@ def _readout(run: Passes, survey: MarkingSurvey, real: Tensor) -> tuple[Readout,
 
 
 def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
-    """A head that reads the state before the last layers, as in ``hidden_states[-2]``."""
+    """Return the error that the head reads the state before the last layers, as in ``hidden_states[-2]``."""
     unread = [step.site for step in schedule.steps if not step.used]
     if not unread or unread[-1] != len(sites) - 1 or len(unread) == len(sites):
         return None
@@ -251,7 +251,7 @@ def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | No
 
 
 def _lost(run: Passes, schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
-    """Attention that reaches the output, on a way that could not be followed from where it is.
+    """Return the error that attention reaches the output on a path that could not be followed.
 
     What stands in between ran out of sight, and may be attention itself.
     """
@@ -278,7 +278,7 @@ def _lost(run: Passes, schedule: Schedule, sites: Sequence[SiteFacts]) -> Captur
 
 
 def _side_by_side(survey: MarkingSurvey, schedule: Schedule) -> CaptureError | None:
-    """Maps are multiplied in call order, so each layer has to start from the result of the one before."""
+    """Return the error that a layer does not start from the result of the one before: maps are multiplied in order."""
     for index, (step, site, call) in enumerate(zip(schedule.steps, survey.facts, survey.calls, strict=True)):
         if not index or call.query.stream is None:  # of a flow of data that was lost nothing is known
             continue
@@ -335,7 +335,7 @@ STUDIED = 2048  # tokens of a longer text
 
 
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
-    """The study of this model for this kind of input, and whether it had to be made now; the model's loan keeps it."""
+    """Return the study of this model for this kind of input, and whether it was made now; the loan caches it."""
     facts = known_about(modality.model)
     mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
     shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())

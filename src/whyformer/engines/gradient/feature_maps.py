@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.capture.intercept import module_names
 from whyformer.capture.leaves import AttentionInputs, as_leaf, slopes
 from whyformer.errors import BadInput, NotOffered, UnknownName, one_of
+from whyformer.loan.borrow import module_names
 from whyformer.run import Run
 from whyformer.shapes import Array
 
