@@ -156,10 +156,7 @@ def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool)
 
 
 def _as_drawn(explanation: Explanation) -> Explanation:
-    """Patches that all lie far to one side of zero (ViT-CX gives each its share of the score) are drawn without a sign.
-
-    On a scale around zero they would all have one colour.
-    """
+    """Patches that all lie far to one side of zero without their sign: around zero, they would have one colour."""
     if not explanation.signed or explanation.units.grid is None:
         return explanation
     scores = explanation.heatmap()
@@ -221,10 +218,9 @@ def side_by_side(
     Explanations of one method share its scores' scale. Different methods count in different units, so there each map
     is drawn by its shares (a unit's part of the sum over ordinary units), and so are the numbers beside it. Methods
     with and without a sign have one scale each, of the same reach.
-    ``shared=False`` gives each its own scale. ``notes``: a sentence per method name, in place of what it says in plain
-    words. ``detail``: below each map that of
-    single pixels, where a method has one, on its own scale. ``others``: of the same input and methods for other
-    targets; on a page, a click on that class shows them.
+    ``shared=False`` gives each its own scale. ``notes``: a sentence per method name, in place of the usual one.
+    ``detail``: below each map that of single pixels, where a method has one, on its own scale. ``others``: of the same
+    input and methods for other targets; on a page, a click on that class shows them.
     """
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
@@ -240,6 +236,8 @@ def side_by_side(
     times = [share(e) if mixed and shared else 1.0 for e in chosen]
     scales = _shared_scales(chosen, times, mixed, by) if shared else {}
     panels = []
+    one_target = len({(e.target, e.scalar) for e in chosen}) == 1
+    one_readout = len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
     for explanation, factor in zip(chosen, times, strict=True):
         scale = scales.get(explanation.signed)
         marks = _marks(explanation, pixels, by, scale, factor)
@@ -249,15 +247,14 @@ def side_by_side(
         panels.append(
             Panel(
                 tuple(marks),
-                _panel_title(explanation, chosen),
+                " · ".join([explanation.method] * (mixed or one_target) + [explained(explanation)] * (not one_target)),
                 False,
-                tuple(f for f in facts_about_method(explanation) if f.name != "read from" or not _same_readout(chosen)),
+                tuple(f for f in facts_about_method(explanation) if f.name != "read from" or not one_readout),
                 doubts(explanation),
                 (notes or {}).get(explanation.method, meaning_of(explanation.method)),
             )
         )
-    one_target = len({(e.target, e.scalar) for e in chosen}) == 1
-    common = [f for f in facts_about_method(chosen[0]) if f.name == "read from"] if _same_readout(chosen) else []
+    common = [f for f in facts_about_method(chosen[0]) if f.name == "read from" and one_readout]
     legends = [scales[signed] for signed in (True, False) if signed in scales]
     return View(
         headline(chosen[0], title) if one_target else title or title_of(chosen[0]),
@@ -411,17 +408,6 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
         low = -largest if scale.signed else scale.low
         scales[signed] = replace(scale, low=low, high=largest, shares=mixed)
     return scales
-
-
-def _same_readout(chosen: list[Explanation]) -> bool:
-    return len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
-
-
-def _panel_title(explanation: Explanation, all_of_them: list[Explanation]) -> str:
-    methods = {e.method for e in all_of_them}
-    targets = {(e.target, e.scalar) for e in all_of_them}
-    parts = [explanation.method] if len(methods) > 1 or len(targets) == 1 else []
-    return " · ".join([*parts, explained(explanation)] if len(targets) > 1 else parts)
 
 
 # Writing pictures: the ending of the file name says what.

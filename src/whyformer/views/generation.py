@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from whyformer.parameters import Count, checked
 from whyformer.results.types import Cost, Explanation, Generation
 from whyformer.views.explained import SIGNED, UNSIGNED, By
-from whyformer.views.header import cost_of, doubts_of_all, duration, facts_about_method, named, percent
+from whyformer.views.header import cost_of, doubts, duration, facts_about_method, named, percent
 from whyformer.views.marks import LEAST, Dialogue, Matrix, Piece, Reading, Scale, TableMark, TokenRun, shortened
 from whyformer.views.reading import (
     Group,
@@ -41,10 +42,7 @@ def citations_page(citations: Any) -> Page:
 
 
 def _numbered(citations: Any) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
-    """Sources that bear a sentence get numbers in the order in which the answer needs them.
-
-    Source → number; and (number, sentence of the answer, source) for each time one is cited.
-    """
+    """Source → number, in the order of the answer; and (number, sentence, source) for each time one is cited."""
     numbers: dict[int, int] = {}
     notes = []
     for row in range(len(citations.spans)):
@@ -141,7 +139,7 @@ def generation_view(
             Panel((heat,), f"each token of the answer, and {_columns(dialogue, heat)}", wide=True),
         ),
         _certainty(generation),
-        doubts_of_all(steps),
+        doubts(*steps),
         caption,
         legend=heat.scale,
         details=_facts(steps),
@@ -222,11 +220,8 @@ def _certainty(generation: Generation) -> tuple[Fact, ...]:
     else:
         rest = "" if other is None else f", next {named(other)} ({percent(other.probability)})"
     mean = percent(float(np.mean([likely for likely, _ in told])))
-    return (
-        Fact(
-            "probability", f"{mean} per token on average; least sure of {named(step.target)} ({percent(lowest)}){rest}"
-        ),
-    )
+    words = f"{mean} per token on average; least sure of {named(step.target)} ({percent(lowest)}){rest}"
+    return (Fact("probability", words),)
 
 
 def _likely(step: Explanation) -> float | None:
@@ -238,12 +233,8 @@ def _likely(step: Explanation) -> float | None:
 
 
 def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
-    first, costs = steps[0], [e.cost for e in steps]
-    spent = Cost(
-        round(sum(c.forwards for c in costs), 2),
-        round(sum(c.backwards for c in costs), 2),
-        sum(c.seconds for c in costs),
-    )
+    first, spent = steps[0], Cost.of_all([e.cost for e in steps])
+    spent = replace(spent, forwards=round(spent.forwards, 2), backwards=round(spent.backwards, 2))
     left_out = {"read from", "checked", "cost"}
     entries = [fact for fact in facts_about_method(first) if fact.name not in left_out]
     entries.append(Fact("cost", cost_of(spent)))

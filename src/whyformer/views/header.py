@@ -152,7 +152,7 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
     settings = options(explanation)
     if settings:
         entries.append(Fact("options", settings))
-    entries.append(Fact("cost", cost(explanation)))
+    entries.append(Fact("cost", cost_of(explanation.cost)))
     if explanation.readout and not is_answer(explanation):
         at = position_read(explanation)
         place = "" if at is None else f", {explanation.units.labels[at]}"
@@ -189,26 +189,19 @@ def explained(explanation: Explanation) -> str:
     if target.versus is not None:
         name += f" rather than '{target.versus_label or target.versus}'"
     scalar = explanation.scalar.replace("_", "-")
-    text = f"{scalar} of {name} = {number(explanation.value)}"
-    if not is_predicted(explanation):
-        text += " (not the prediction)"
-    return text
+    other = "" if is_predicted(explanation) else " (not the prediction)"
+    return f"{scalar} of {name} = {number(explanation.value)}{other}"
 
 
 def options(explanation: Explanation) -> str:
-    """name=value of the options that differ from the defaults; of all where that is not known.
-
-    What stands for an absent unit is said in any case: scores are differences to it.
-    """
+    """name=value of the options that differ from the defaults, of all where that is not known; and the baseline."""
     changed = explanation.changed
-    said = {k: v for k, v in explanation.options.items() if v is not None}
-    if changed is not None:
-        said = {k: v for k, v in explanation.options.items() if k in changed or (k in STAND_INS and k in said)}
-    return ", ".join(f"{k}={v}" for k, v in said.items())
-
-
-def cost(explanation: Explanation) -> str:
-    return cost_of(explanation.cost)
+    told = []
+    for name, value in explanation.options.items():
+        # Scores are differences to the baseline: it is named even where it is the default.
+        if (value is not None and (changed is None or name in STAND_INS)) or name in (changed or ()):
+            told.append(f"{name}={value}")
+    return ", ".join(told)
 
 
 def cost_of(spent: Cost) -> str:
@@ -227,13 +220,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def doubts(explanation: Explanation) -> tuple[str, ...]:
-    """What a reader should know before believing the scores; an error that is small is none of it."""
-    return doubts_of_all([explanation])
-
-
-def doubts_of_all(explanations: Sequence[Explanation]) -> tuple[str, ...]:
-    """The same of several that stand on one page: each warning once, and of an error how far it goes."""
+def doubts(*explanations: Explanation) -> tuple[str, ...]:
+    """Warnings, each once, and errors that are not small; of several explanations how far such an error goes."""
     warnings = dict.fromkeys(warning for e in explanations for warning in e.warnings)
     errors: dict[str, list[tuple[float, float | None]]] = {}
     for explanation in explanations:
@@ -249,10 +237,7 @@ def doubts_of_all(explanations: Sequence[Explanation]) -> tuple[str, ...]:
 
 
 def _checked(explanation: Explanation) -> list[tuple[str, float, float | None, bool]]:
-    """Name, value, share and size of what a method knows of its own error; the share where that is known.
-
-    Large is more than TOLERATED of that share, or else of the largest score.
-    """
+    """Each check of a method: name, value, its share if known, and whether it is an error above TOLERATED."""
     checks = []
     for name, value in explanation.checks.items():
         if name.endswith(RELATIVE) or (name == FIRST_TOKEN and first_token(explanation) is not None):  # below the bars
@@ -283,11 +268,9 @@ def short(value: float) -> str:
     """Two decimals, or one digit and its power of ten: what fits into a cell. Nothing for NaN."""
     if math.isnan(value):
         return ""
-    return (
-        f"{value:.2f}"
-        if 0.01 <= abs(value) < 100 or value == 0
-        else f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
-    )
+    if 0.01 <= abs(value) < 100 or value == 0:
+        return f"{value:.2f}"
+    return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
 def fixed(score: float, digits: int) -> str:
@@ -299,10 +282,9 @@ def fixed(score: float, digits: int) -> str:
 
 
 def decimals(scores: Sequence[float]) -> int:
-    """Decimals that give the largest score three significant digits, so that a column of scores lines up.
+    """Decimals that give the largest score three significant digits; of very large ones its power of ten, negative.
 
-    Where nobody could count the digits (a product of norms through many layers), all are told in the power of ten of
-    the largest, which is returned below zero. The page's script has the same rule (frontend/src/data.js).
+    The page's script has the same rule (frontend/src/data.js).
     """
     largest = max((abs(s) for s in scores if math.isfinite(s)), default=0.0)
     if largest == 0:

@@ -201,11 +201,7 @@ def _cut_off(view: View) -> str:
 
 
 def in_symbols(part: Any, words: Callable[[str], str] = as_symbols) -> Any:
-    """A page (or a part of one) with symbols for characters that would steer a terminal and that no font can draw.
-
-    It is put into them before it is laid out, so that symbols have the room they need. ``words``: what becomes of each
-    string.
-    """
+    """A page (or a part of one) with ``words`` applied to each string, before it is laid out: symbols need room."""
     if isinstance(part, str):
         return words(part)
     if isinstance(part, tuple):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len as cells
 
 from whyformer.views import marks
 from whyformer.views.figure.sheet import (
@@ -15,7 +16,6 @@ from whyformer.views.figure.sheet import (
     INK,
     LINE,
     Sheet,
-    cells,
     characters_drawn,
     column_widths,
     direction,

@@ -12,7 +12,7 @@ from itertools import accumulate, groupby, takewhile
 from typing import Any
 
 import numpy as np
-from rich.cells import cell_len
+from rich.cells import cell_len as cells
 
 from whyformer.shapes import Array
 from whyformer.views.header import short, whole_percent
@@ -170,8 +170,8 @@ def points_wide(line: str, size: float, weight: str) -> float:
 
 
 def _words_that_fit(words: list[str], letters: int, fits: Callable[[str], bool]) -> int:
-    """How many of them make the longest line that fits, looked for from a line of so many ``letters``: to measure
-    every line that is one word longer takes longer than to draw them all."""
+    """How many words make the longest line that fits, looked for from a line of so many ``letters``."""
+    # To measure every line that is one word longer would take longer than to draw them all.
     ends = accumulate(len(word) + 1 for word in words)
     count = max(1, sum(1 for _ in takewhile(lambda end: end <= letters + 1, ends)))
     if fits(" ".join(words[:count])):
@@ -196,10 +196,6 @@ def characters_drawn() -> frozenset[int]:
 def letter(size: float, mono: bool = False) -> float:
     """Width of a letter in inches; of an average one where they differ."""
     return size * (0.602 if mono else 0.56) / 72
-
-
-def cells(words: str) -> int:
-    return cell_len(words)
 
 
 # Tables, curves and points on a sheet.
@@ -394,17 +390,16 @@ def draw_run(sheet: Sheet, x: float, y: float, width: float, run: TokenRun, size
         written = ["".join(c.char for c in group) for group in groups]
         for place in visual_order(written, base):
             characters, words = groups[place], written[place]
-            ink, first = INK, characters[0]
+            ink, first, long = INK, characters[0], cells(words) * step
             if first.aside:
                 ink = GREY
-                size_of = (cells(words) * step, line_height - 0.05)
-                sheet.box(at, y + 0.02, *size_of, "white", LINE, hatch="////", linewidth=0)
+                sheet.box(at, y + 0.02, long, line_height - 0.05, "white", LINE, hatch="////", linewidth=0)
             elif first.tint is not None:
                 background = colour(run.scale, first.tint)
                 ink = ink_on(background)
-                sheet.box(at, y + 0.02, cells(words) * step, line_height - 0.05, hexadecimal(background))
+                sheet.box(at, y + 0.02, long, line_height - 0.05, hexadecimal(background))
             sheet.text(at, y + line_height * 0.7, words, size=size, mono=True, color=ink)
-            at += cells(words) * step
+            at += long
         y += line_height
     return y
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from html import escape
 from typing import Any
@@ -12,8 +11,9 @@ import numpy as np
 from whyformer.shapes import Array
 from whyformer.views import marks
 from whyformer.views.header import decimals, fixed, short, whole_percent
+from whyformer.views.html.live import as_json
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture, png
-from whyformer.views.scales import Axis, axes_of, colour, colours, hexadecimal, ink_on, styles, x_of
+from whyformer.views.scales import Axis, axes_of, colour, colours, head_colour, hexadecimal, ink_on, styles, x_of
 
 # Pictures and matrices as inline SVG: pixels in an embedded PNG, labels and tips as text.
 
@@ -40,9 +40,14 @@ def heat_svg(mark: marks.Heat) -> str:
     return _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
 
 
-def heads_svg(mark: marks.HeadColours) -> str:
+def heads_html(mark: marks.HeadColours) -> str:
     size = canvas_size(mark, LONGEST)
-    return _framed(size, _image(painted_heads(mark, size), size), "attention heads over the image")
+    keys = "".join(
+        f'<span class="wf-key"><i style="background:{head_colour(i)}"></i>{escape(name)}</span>'
+        for i, name in zip(mark.numbers, mark.names, strict=True)
+    )
+    drawn = _image(painted_heads(mark, size), size)
+    return f"{_framed(size, drawn, 'attention heads over the image')}<p>{keys}</p>"
 
 
 def _tips(mark: marks.Heat, size: tuple[int, int]) -> str:
@@ -150,17 +155,15 @@ def matrix_svg(mark: marks.Matrix) -> str:
 
 def _cell_tips(mark: marks.Matrix, left: float, top: float, cell: float) -> list[str]:
     def name(labels: tuple[str, ...], i: int) -> str:
-        return labels[i] if i < len(labels) else str(i)
+        return escape(labels[i] if i < len(labels) else str(i))
 
     digits = min(4, decimals([float(x) for x in mark.values.ravel()]))
-
     return [
         f'<rect x="{left + c * cell:.1f}" y="{top + r * cell:.1f}" width="{cell:.1f}" height="{cell:.1f}" fill="none" '
-        f'pointer-events="all"><title>{escape(name(mark.row_labels, r))} → {escape(name(mark.column_labels, c))}: '
-        f"{fixed(float(mark.values[r, c]), digits)}</title></rect>"
-        for r in range(mark.values.shape[0])
-        for c in range(mark.values.shape[1])
-        if not np.isnan(mark.values[r, c])
+        f'pointer-events="all"><title>{name(mark.row_labels, r)} → {name(mark.column_labels, c)}: '
+        f"{fixed(float(value), digits)}</title></rect>"
+        for (r, c), value in np.ndenumerate(mark.values)
+        if not np.isnan(value)
     ]
 
 
@@ -242,7 +245,7 @@ def _button(text: str, tokens: tuple[int, int], name: str) -> str:
 
 
 def _data(mark: marks.Dialogue) -> str:
-    """What the script draws from, as JSON that cannot end its own element."""
+    """What the script draws from."""
     rounded = np.round(mark.shares * STEPS)
     shares = [[None if np.isnan(share) else int(share) for share in row] for row in rounded]
     data = {
@@ -253,7 +256,7 @@ def _data(mark: marks.Dialogue) -> str:
         "shares": shares,
         "aside": [np.flatnonzero(row).tolist() for row in mark.aside],
     }
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return as_json(data)
 
 
 GREY = "#57606a"

@@ -12,7 +12,7 @@ from whyformer.views import marks
 from whyformer.views.header import BarRow, bar_rows, decimals, ends, fixed, number
 from whyformer.views.html.charts import (
     dialogue_html,
-    heads_svg,
+    heads_html,
     heat_svg,
     lines_svg,
     matrix_svg,
@@ -23,7 +23,7 @@ from whyformer.views.html.charts import (
     tint,
 )
 from whyformer.views.html.live import live_html, script
-from whyformer.views.scales import anchors_of, bar_colour, head_colour
+from whyformer.views.scales import anchors_of, bar_colour
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
 
 # Still pictures have a white ground on purpose: their colour scales start from it. The page's script knows scales that
@@ -214,14 +214,6 @@ def _row(row: BarRow, mark: marks.Bars) -> str:
     return f"<tr{special}>{cells}</tr>"
 
 
-def _heads(mark: marks.HeadColours) -> str:
-    keys = "".join(
-        f'<span class="wf-key"><i style="background:{head_colour(i)}"></i>{escape(name)}</span>'
-        for i, name in zip(mark.numbers, mark.names, strict=True)
-    )
-    return f"{heads_svg(mark)}<p>{keys}</p>"
-
-
 def _legend(scale: marks.Scale, over_images: bool, still: bool = False) -> str:
     zero = "<span>0</span>" if scale.signed else ""
     low, high = ends(scale)
@@ -240,7 +232,7 @@ MARKS: dict[type[marks.Mark], Callable[[Any], str]] = {
     marks.Picture: picture_svg,
     marks.Heat: heat_svg,
     marks.Matrix: matrix_svg,
-    marks.HeadColours: _heads,
+    marks.HeadColours: heads_html,
     marks.TableMark: table_html,
     marks.Lines: lines_svg,
     marks.Scatter: scatter_svg,

@@ -32,15 +32,7 @@ POINTS = "·o+x*#@%"
 
 def table_block(mark: marks.TableMark, width: int, coloured: bool) -> RenderableType:
     """Columns that do not fit beside each other go below, under the first one again."""
-    groups = _groups(mark, width)
-    return Group(*(_columns(mark, [0, *group], coloured) for group in groups))
-
-
-def _groups(mark: marks.TableMark, width: int) -> list[list[int]]:
-    sizes = [
-        max(len(mark.columns[c]), *(len(row[c]) for row in mark.rows), 0) + 2 if mark.rows else len(mark.columns[c]) + 2
-        for c in range(len(mark.columns))
-    ]
+    sizes = [max(map(len, column)) + 2 for column in zip(mark.columns, *mark.rows, strict=True)]
     groups: list[list[int]] = [[]]
     room = width - sizes[0]
     for column in range(1, len(sizes)):
@@ -49,7 +41,7 @@ def _groups(mark: marks.TableMark, width: int) -> list[list[int]]:
             room = width - sizes[0]
         groups[-1].append(column)
         room -= sizes[column]
-    return groups
+    return Group(*(_columns(mark, [0, *group], coloured) for group in groups))
 
 
 def _columns(mark: marks.TableMark, chosen: list[int], coloured: bool) -> RichTable:
@@ -146,8 +138,7 @@ def _highlighted(line: list[Char], scale: marks.Scale) -> Text:
             text.append(words, style="dim strike")
             continue
         background = colour(scale, first.tint)
-        style = f"{ink_on(background)} on {hexadecimal(background)}"
-        text.append(words, style=f"{style} italic" if first.special else style)
+        text.append(words, f"{ink_on(background)} on {hexadecimal(background)}" + " italic" * first.special)
     return text
 
 
