@@ -125,16 +125,15 @@ def heads_grid(
     whole = [_maps(site, row) for _, site in chosen]
     longest = max(max(heads.shape[1:]) for heads in whole)
     large = values or (labels is not None and longest <= MOST_LABELLED)
-    for (_, site), each in zip(chosen, whole, strict=True):
-        _label_pair(labels, each[0].shape, site.first_query)  # a wrong number of them is refused, drawn or not
+    # A wrong number of labels is refused, drawn or not.
+    pairs = [_label_pair(labels, m.shape[1:], site.first_query) for m, (_, site) in zip(whole, chosen, strict=True)]
     maps = [[one if large else largest(one, SMALL) for one in heads] for heads in whole]
     scales = iter(_scales([one for heads in maps for one in heads], scale))
     columns = min(NUMBERED if values else LABELLED if large else 10**6, max(len(m) for m in maps))
     panels: list[Panel] = []
-    for (at, site), heads in zip(chosen, maps, strict=True):
-        names = _label_pair(labels, heads[0].shape, site.first_query) if large else ((), ())
+    for (at, _), heads, pair in zip(chosen, maps, pairs, strict=True):
+        names, axes = (pair, ("query", "key")) if large else (((), ()), ("", ""))
         for head, weights in enumerate(heads):
-            axes = ("query", "key") if large else ("", "")
             mark = Matrix(weights, next(scales), *names, *axes, small=not large, numbers=values)
             panels.append(Panel((mark,), f"{at}.{head}"))
         panels += [Panel(())] * (-len(heads) % columns if large else columns - len(heads))
@@ -143,12 +142,11 @@ def heads_grid(
     facts = (Fact("sites", str(len(chosen))), Fact("titles", f"site.head, in call order; {shared}"))
     caption = CAPTION
     if longest > SMALL and not large:
-        caption = (
-            f"Rows look at columns. {longest} positions share {SMALL} cells: a colour is the largest weight inside."
-        )
+        shared_cells = f"{longest} positions share {SMALL} cells: a colour is the largest weight inside."
+        caption = f"Rows look at columns. {shared_cells}"
     if labels is not None and not large:
         caption += f" Labels are drawn up to {MOST_LABELLED} positions."
-    words = () if labels is None else _label_pair(labels, whole[0][0].shape, chosen[0][1].first_query)[1]
+    words = () if labels is None else pairs[0][1]
     every = tuple((f"{at}: {site.path}", heads) for (at, site), heads in zip(chosen, whole, strict=True))
     drawn = _drawn("Attention, every head", panels, facts, caption, columns)
     return replace(drawn, explained=None if values else Heads(every, words))
@@ -175,13 +173,14 @@ def attention_streams(
     for site in record.sites:
         groups.setdefault(_group(site, has_decoder), []).append(site)
     panels, maps = [], []
-    for (name, query, key), members in groups.items():
+    for (name, _, _), members in groups.items():
         if not -len(members) <= layer < len(members):
             raise BadInput(f"layer={layer}: {name} has {len(members)} sites.")
-        maps.append((name, query, key, _reduced(_maps(members[layer], row), head), members))
-    scales = _scales([m[3] for m in maps], scale)
-    for (name, query, key, weights, members), its_scale in zip(maps, scales, strict=True):
-        rows, columns = _stream_labels(labels, query, weights.shape[0]), _stream_labels(labels, key, weights.shape[1])
+        maps.append(_reduced(_maps(members[layer], row), head))
+    for ((name, query, key), members), weights, its_scale in zip(
+        groups.items(), maps, _scales(maps, scale), strict=True
+    ):
+        rows, columns = (_stream_labels(labels, *one) for one in zip((query, key), weights.shape, strict=True))
         mark = Matrix(weights, its_scale, rows, columns, query or "query", key or "key", numbers=values)
         panels.append(Panel((mark,), f"{name} ({len(members)} sites)" if len(members) > 1 else name))
     shown = f"head {head}" if isinstance(head, int) else f"{head} over heads"
@@ -305,13 +304,11 @@ def _maps(site: Site, row: int) -> Array:
 
 
 def _reduced(maps_HQK: Array, head: int | str) -> Array:
-    if head in ("mean", "max"):
-        reduced: Array = maps_HQK.mean(0) if head == "mean" else maps_HQK.max(0)
-        return reduced
-    if not isinstance(head, int) or not -len(maps_HQK) <= head < len(maps_HQK):
+    if not isinstance(head, int):
+        return np.asarray(maps_HQK.mean(0) if head == "mean" else maps_HQK.max(0))
+    if not -len(maps_HQK) <= head < len(maps_HQK):
         raise UnknownName("head", head, ["mean", "max", f"0 to {len(maps_HQK) - 1}"])
-    one: Array = maps_HQK[head]
-    return one
+    return np.asarray(maps_HQK[head])
 
 
 def _label_pair(

@@ -42,8 +42,10 @@ def table_view(result: Any) -> View:
         if row.baseline:
             quiet.append(number)
         scores = [row.scores.get(m) for m in result.metrics]
+        memory = "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.3g}"
+        costs = ("", "", "") if math.isnan(row.forwards) else (*_passes(row), memory)
         name = f"{row.name} ({row.baseline})" if row.baseline else str(row.name)
-        rows.append((name, place(row.rank), *(with_limits(s, row.baseline) for s in scores), *_costs(row)))
+        rows.append((name, place(row.rank), *(with_limits(s, row.baseline) for s in scores), *costs))
         shades.append((None, None, *(_shade(result, row, m) for m in result.metrics), None, None, None))
     facts = (
         Fact("inputs", str(result.inputs)),
@@ -78,12 +80,6 @@ def _shade(result: Any, row: Any, metric: str) -> float | None:
     return min(1.0, max(0.0, (score.mean - floor.mean) / width)) if width else None
 
 
-def _costs(row: Any) -> tuple[str, str, str]:
-    if math.isnan(row.forwards):
-        return "", "", ""
-    return *_passes(row), "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.3g}"
-
-
 def _passes(row: Any) -> tuple[str, str]:
     """Forwards and backwards, and milliseconds."""
     passes = f"{row.forwards:.4g} + {row.backwards:.4g}" if row.backwards else f"{row.forwards:.4g}"
@@ -105,9 +101,8 @@ def curves_view(result: Any) -> list[View]:
         lines += [Line(r.name, np.asarray(curves[r.name]), quiet=True) for r in result.rows if r.baseline]
         x = 100 * np.asarray(result.fractions)
         share = "% of the parts " + ("taken away" if kind == "remove" else "put in")
-        panels.append(
-            Panel((Lines(x, tuple(lines), share, result.value or "probability of the target"),), title, note=note)
-        )
+        drawn = Lines(x, tuple(lines), share, result.value or "probability of the target")
+        panels.append(Panel((drawn,), title, note=note))
     if not panels:
         return []
     left_out = sum(not row.baseline for row in result.rows) - CURVES

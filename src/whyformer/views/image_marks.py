@@ -199,13 +199,12 @@ def heat(
 
     Patches of sound are drawn as spectrograms are: time from left to right, low frequencies at the bottom.
     """
-    require_fit(image, explanation.units)
+    units = explanation.units
+    require_fit(image, units)
     values = explanation.heatmap() * np.float32(times)
-    if of_sound(explanation.units):
-        values = values[::-1]
+    values = values[::-1] if of_sound(units) else values
     scale = scale or scale_of([values], explanation.signed, from_zero=False)
-    size, upwards = explanation.units.image_size, of_sound(explanation.units)
-    return Heat(values, scale, image, interpolation, size, frames_of(explanation), upwards)
+    return Heat(values, scale, image, interpolation, units.image_size, frames_of(explanation), of_sound(units))
 
 
 MOST_COLOURS = 4
@@ -288,9 +287,9 @@ def require_fit(image: Array | None, units: Units) -> None:
         return
     if of_sound(units):
         raise BadInput("image= is for pictures, and these are patches of sound: leave it out.")
-    (height, width), (high, wide) = image.shape[:2], units.image_size
     if fits(image, units):
         return
+    (height, width), (high, wide) = image.shape[:2], units.image_size
     raise BadInput(
         f"the image is {height} pixels high and {width} wide, and the model saw {high} × {wide}: other proportions, so "
         "the map would not lie where it belongs. Pass the picture as the model saw it: image=processor(images=picture, "
@@ -326,7 +325,7 @@ def time_lines(explanation: Explanation, times: float = 1.0) -> Lines:
 def boxes_on(
     explanation: Explanation, members: Sequence[int], pixels: Array, scale: Scale | None = None, times: float = 1.0
 ) -> Array:
-    """The picture with the boxes of some units; ``times``: a factor of the scores, for a scale of shares."""
+    """The picture with the boxes of some units; ``times``: what turns scores into shares."""
     scores = explanation.scores[list(members)] * np.float32(times)
     boxes = explanation.units.boxes or ()
     return boxes_drawn(pixels, [boxes[i] for i in members], scores, scale or scale_of([scores], explanation.signed))

@@ -64,7 +64,7 @@ def _twice(test: Any) -> View:
         Fact("shuffled", f"median |Δp| = {test.median_change:.3f}; largest weight {test.max_attention:.2f}"),
     ]
     # Gradients at the input and mixing ratios are not known for several streams.
-    taus = [(tau, name) for tau, name in ((test.tau_gradient, "gradient"), (test.tau_loo, "leave-one-out"))]
+    taus = ((test.tau_gradient, "gradient"), (test.tau_loo, "leave-one-out"))
     agreement = ", ".join(f"{tau:+.2f} ({name})" for tau, name in taus if not math.isnan(tau))
     facts += [Fact("agreement", f"Kendall's τ {agreement}")] if agreement else []
     if not math.isnan(test.mixing):
@@ -274,10 +274,8 @@ def _input_view(report: Any, number: int) -> View:
         for panel, name, each in zip(view.panels, report.names, trust, strict=True)
     ]
     panels += [] if deletion is None else [_curve(deletion)]
-    drawn = Explained(list(explanations), trust=trust)
-    if isinstance(view.explained, Explained):  # with its picture
-        drawn = replace(view.explained, trust=trust)
-    return replace(view, panels=tuple(panels), explained=drawn)
+    assert isinstance(view.explained, Explained)
+    return replace(view, panels=tuple(panels), explained=replace(view.explained, trust=trust))
 
 
 def _curve(deletion: Deletion) -> Panel:

@@ -167,7 +167,7 @@ def _by_place(entries: list[_Entry]) -> list[_Entry]:
 
 def _joined(entries: list[_Entry], times: float) -> list[Piece]:
     pieces: list[Piece] = []
-    marked = any(e.label.startswith(("Ġ", "▁")) for e in entries)
+    marked = any(e.label.startswith(("Ġ", "▁")) for e in entries)  # spaces of byte-level and SentencePiece tokenizers
     for i, entry in enumerate(entries):
         glued = not entry.label.startswith(("Ġ", "▁")) and not entry.special if marked else entry.label.startswith("##")
         if i and not glued:
@@ -178,17 +178,11 @@ def _joined(entries: list[_Entry], times: float) -> list[Piece]:
 
 
 def bars(
-    explanation: Explanation,
-    *,
-    by: str = "token",
-    scale: Scale | None = None,
-    times: float = 1.0,
-    members: Sequence[int] | None = None,
-    specials: bool = False,
+    explanation: Explanation, *, scale: Scale | None = None, times: float = 1.0, members: Sequence[int] | None = None
 ) -> Bars:
-    """One bar per token or word, in reading order; special tokens have one with ``specials``."""
-    chosen, folded = listed(explanation, by, members, specials)
-    return Bars(tuple(_bar(explanation, e, times) for e in chosen), scale or scale_for(explanation, by), folded=folded)
+    """One bar per unit but special tokens, in reading order."""
+    chosen, folded = listed(explanation, "token", members, specials=False)
+    return Bars(tuple(_bar(explanation, e, times) for e in chosen), scale or scale_for(explanation), folded=folded)
 
 
 def ranking(
@@ -233,8 +227,7 @@ def _bar(explanation: Explanation, entry: _Entry, times: float) -> Bar:
 
 
 def scale_for(explanation: Explanation, by: str = "token") -> Scale:
-    """The scale of an explanation alone; words, and characters of several bytes, can reach further than
-    their pieces."""
+    """The scale of an explanation alone; words, and characters of several bytes, can exceed their pieces."""
     left_out = aside_of(explanation)
     members = [i for i in range(len(explanation.units)) if i not in left_out and not in_template(explanation.units, i)]
     entries = _entries(explanation, by, members)

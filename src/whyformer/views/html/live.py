@@ -76,9 +76,9 @@ def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
         each["trust"] = _trust(trust)
         each["small"] = each["small"].removeprefix(str(trust.standing)).removeprefix(". ")  # which the badge says
     names = [m["method"] for m in maps]
-    for each, explanation in zip(maps, source.explanations, strict=True):
+    for each in maps:
         twice = names.count(each["method"]) > 1
-        each["name"] = f"{each['method']} · {explained(explanation)}" if twice else each["method"]
+        each["name"] = f"{each['method']} · {each['explained']}" if twice else each["method"]
     by_target: dict[Any, list[Explanation]] = {}
     for other in source.others:
         by_target.setdefault((other.target.index, other.target.versus), []).append(other)
