@@ -162,8 +162,12 @@ def test_raw_images_of_different_sizes_have_their_own_boxes() -> None:
     processor = processors.detr()
     both = wf.explain(model(), pictures, processor=processor, target=(1, 0))
     encoded = processor(images=pictures, return_tensors="pt")
-    for row, explanation in enumerate(both):
+    for row, (explanation, given) in enumerate(zip(both, pictures, strict=True)):
         np.testing.assert_allclose(frames_of(explanation)[0].box, predicted(dict(encoded), row, 1), atol=1e-5)
+        shown = view_of(explanation).explained.image  # without what it was padded with, either
+        assert shown is not None and shown.shape[1] / shown.shape[0] == pytest.approx(
+            given.width / given.height, rel=0.1
+        )
 
 
 def test_everything_else_has_no_frame() -> None:
@@ -221,15 +225,6 @@ def test_saved_explanations_keep_their_box(tmp_path: Path) -> None:
     for name in ("x.json", "x.npz"):
         again = wf.load(found()[0].save(tmp_path / name))
         assert frames_of(again) == frames_of(found()[0])
-
-
-def test_detections_come_with_their_picture_without_its_padding() -> None:
-    pictures = [processors.picture(), processors.picture(60, 40)]
-    for explanations, given in zip(wf.explain(model(), pictures, processor=processors.detr()), pictures, strict=True):
-        shown = view_of(explanations[0]).explained.image
-        assert shown is not None and shown.shape[1] / shown.shape[0] == pytest.approx(
-            given.width / given.height, rel=0.1
-        )
 
 
 def test_a_page_begins_with_all_objects_of_an_image_and_says_how_many_are_drawn() -> None:

@@ -245,6 +245,13 @@ def test_long_texts_are_drawn_piece_by_piece(browser: Browser, tmp_path: Path) -
     assert "8 neighbours share a cell" in browser.does("document.querySelector('.wf-canvas').textContent")
     browser.point(".wf-token[data-units='4000']")
     assert "w4000" in browser.does("document.querySelector('.wf-said-unit').textContent")
+    browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    took = browser.does(
+        "[...document.querySelectorAll('.wf-maps .wf-token')].slice(100, 140).map(e => { const t = performance.now(); "
+        "e.dispatchEvent(new PointerEvent('pointerover', {bubbles: true})); document.body.getBoundingClientRect(); "
+        "return performance.now() - t; })"
+    )
+    assert sorted(took)[4] < 200  # milliseconds until a unit is marked everywhere; other work slows the rest
 
 
 def test_text_beyond_the_models_limit_is_not_drawn_as_zero(browser: Browser, tmp_path: Path) -> None:
@@ -290,12 +297,6 @@ def test_the_picture_has_what_the_view_has(browser: Browser, tmp_path: Path, dar
     assert seen[bar] > 5000  # bars, in their colour
 
 
-def test_narrow_screens_do_not_scroll_sideways(browser: Browser, tmp_path: Path) -> None:
-    for shown in (explanation(), side_by_side([explanation(), samples.text("occlusion", signed=True)])):
-        opened(browser, shown, tmp_path, width=420)
-        assert browser.does("document.documentElement.scrollWidth") <= 420
-
-
 SHOWN: dict[str, Callable[[], Any]] = {
     "one": explanation,
     "list": lambda: Explanations([explanation(), explanation()]),
@@ -317,18 +318,6 @@ def test_in_a_notebook_the_frame_is_as_high_as_the_page(browser: Browser, tmp_pa
     assert browser.does(f"getComputedStyle({inner}.querySelector('.wf-line')).fontSize") != "40px"
     browser.does(f"{inner}.querySelector('.wf-line[data-units]').click()")  # it can be asked there, too
     assert browser.does(f"{inner}.querySelectorAll('.wf-here').length") > 0
-
-
-def test_every_control_has_a_name(browser: Browser, tmp_path: Path) -> None:
-    both = side_by_side([explanation(), samples.text("occlusion", signed=True, base=0.1)])
-    opened(browser, both, tmp_path)
-    nameless = (
-        "[...document.querySelectorAll('button, input, [role=listbox], [role=option], canvas, img')].filter(e => "
-        "!(e.getAttribute('aria-label') || e.alt || e.textContent.trim() || e.closest('label')?.textContent.trim()))"
-        ".map(e => e.outerHTML.slice(0, 80))"
-    )
-    assert browser.does(nameless) == []
-    assert re.fullmatch("en", browser.does("document.documentElement.lang"))
 
 
 def test_tables_are_sorted_by_their_headings(browser: Browser, tmp_path: Path) -> None:
@@ -356,10 +345,14 @@ def test_an_answer_says_what_each_token_came_from(browser: Browser, tmp_path: Pa
     assert browser.does("document.querySelector('.wf-from').textContent").startswith("“Lis” ← moved")
 
 
-@pytest.mark.parametrize("name", ["Comparison", "CheckUp", "HeadImportance", "Recommendation", "TCAVResult"])
-def test_other_results_open_dark_and_narrow_without_errors(browser: Browser, tmp_path: Path, name: str) -> None:
-    result = next(make() for kind, make in ALL.items() if kind.__name__ == name)
-    opened(browser, result, tmp_path, dark=True, width=420)
+NARROW: dict[str, Callable[[], Any]] = {kind.__name__: make for kind, make in ALL.items()}
+NARROW |= {"side by side": lambda: side_by_side([explanation(), samples.text("occlusion", signed=True)])}
+FEW = ("Explanation", "side by side", "Comparison", "CheckUp", "HeadImportance", "Recommendation", "TCAVResult")
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_pages_open_dark_and_narrow_without_errors(browser: Browser, tmp_path: Path, name: str) -> None:
+    opened(browser, NARROW[name](), tmp_path, dark=True, width=420)
     assert browser.does("document.documentElement.classList.contains('wf-started')")
     assert browser.does("document.documentElement.scrollWidth") <= 420
 
