@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,10 @@ from whyformer.inputs.families import task_of
 
 REQUIRED = inspect.Parameter.empty
 TEXT_UNITS = ("token", "word", "sentence", "role")
+HEAD_RESULTS = ("importance", "roles", "layers", "pruning", "gates", "induction", "circuits")
+ANSWER_LENGTH = 32  # tokens of an answer of ``whyformer ask``, unless --generate is given
+SHIPPED_POOLING = "mean"  # the textures of the shipped model are spread over its tokens; wf.tcav has another default
+SHIPPED_CLASS = "zebra-like"
 
 
 def known_methods(value: Any) -> Any:
@@ -37,157 +41,261 @@ def known_units(value: str) -> str:
     return value
 
 
-def _writable(endings: tuple[str, ...], flag: str = "--out") -> Callable[[Any], Any]:
+def _option(
+    kind: Any, names: str, words: str, default: Any = None, shown: Any = None, **settings: Any
+) -> tuple[Any, Any]:
+    """Annotation and default of an option; ``names``: its flags, then what stands for its value in the help."""
+    flags = [name for name in names.split() if name.startswith("-")]
+    settings |= {"metavar": "".join(name for name in names.split() if not name.startswith("-")) or None}
+    settings |= {} if shown is None else {"show_default": shown}
+    return Annotated[kind | None if default is None else kind, typer.Option(*flags, help=words, **settings)], default
+
+
+def _argument(kind: Any, metavar: str, words: str, default: Any = REQUIRED, shown: Any = None) -> tuple[Any, Any]:
+    settings = {} if shown is None else {"show_default": shown}
+    hint = kind | None if default is None else kind
+    return Annotated[hint, typer.Argument(metavar=metavar, help=words, **settings)], default
+
+
+def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
+    """A file that is written: of one of these endings, and where it can be."""
+
     def check(value: Any) -> Any:
         check_out(value, endings, flag)
         return value
 
-    return check
+    return _option(Path, f"{flag} FILE", words, dir_okay=False, callback=check)
 
 
-def _option(kind: Any, *flags: str, default: Any = None, **settings: Any) -> tuple[Any, Any]:
-    """Annotation and default of a parameter."""
-    return Annotated[kind, typer.Option(*flags, **settings)], default
-
-
-def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
-    written = {"dir_okay": False, "metavar": "FILE", "callback": _writable(endings, flag)}
-    return _option(Path | None, flag, help=words, **written)
-
-
-_model = partial(_option, str | None, "--model", metavar="NAME")
-_method = partial(_option, list[str] | None, "--method", "-m", metavar="NAME", callback=known_methods)
-_one_method = partial(_option, str | None, "--method", "-m", metavar="NAME")
-_target = partial(_option, str | None, "--target", "-t", metavar="CLASS", show_default="the prediction")
-_seed = partial(_option, int, "--seed", default=0, metavar="N")
-_json = partial(_option, bool, "--json", default=False)
-_passes = partial(_option, int | None, "--batch-size", min=1, metavar="N")
+_READ: dict[str, Any] = {"exists": True, "dir_okay": False}
 _FOLDER = "Folder or hub name."
+_MODEL, _METHOD, _TARGET = "--model NAME", "--method -m NAME", "--target -t CLASS"
+_PREDICTION = "the prediction"
 
-# Parameter name → annotation and default. What follows a stroke tells apart options that commands word differently.
+# Parameter name → annotation and default. A name after a slash tells options of one name apart.
 OPTIONS: dict[str, tuple[Any, Any]] = {
-    "inputs": (
-        Annotated[
-            list[str] | None,
-            typer.Argument(
-                metavar="TEXT...", help="Texts (image files for an image model); '-' reads lines from stdin."
-            ),
-        ],
-        None,
+    # What is explained.
+    "inputs": _argument(
+        list[str], "TEXT...", "Texts (image files for an image model); '-' reads lines from stdin.", None
     ),
-    "file": _option(
-        Path | None, "--file", "-f", exists=True, dir_okay=False, metavar="FILE", help="Read one text per line."
+    "texts": _argument(list[str], "TEXT", "Texts; '-' reads one per line from stdin.", None),
+    "texts/pair": _argument(list[str], "TEXT", "Questions, captions or prompts about it."),
+    "text": _option(str, "--text TEXT", "Text to run the model on.", "The quick brown fox jumps over the lazy dog"),
+    "text/prompt": _argument(str, "TEXT", "The prompt; '-' reads it from stdin."),
+    "question": _argument(str, "QUESTION", "What to ask; '-' reads it from stdin."),
+    "first": _argument(str, "TEXT", "A text."),
+    "others": _argument(list[str], "OTHER", "Texts to compare it with."),
+    "image": _option(Path, "--image FILE", "Image to run the model on.", shown="noise", **_READ),
+    "image/pair": _argument(Path, "IMAGE", "An image file."),
+    "images": _argument(list[Path], "IMAGE", "Image files.", None, "a drawn cat and a drawn dog"),
+    "clips": _argument(list[Path], "CLIP.WAV", "16-bit .wav files at the model's rate."),
+    "rows": _argument(Path, "ROWS.CSV", "A CSV file with a header.", None, "40 rows of census data"),
+    "row": _option(list[int], "--row -r N", "Row to explain, from 0; repeatable.", min=0),
+    "overall": _option(bool, "--overall", "Average over all rows instead.", False),
+    "context": _option(
+        Path,
+        "--context TRAINING.CSV",
+        "Training rows, with the table's target column, of a model that learns in context.",
     ),
-    "model": _model(help=_FOLDER, show_default="the shipped sentiment model"),
-    "model/given": _option(str, "--model", default=REQUIRED, metavar="NAME", help=_FOLDER),
-    "model/language": _option(
-        str, "--model", default=REQUIRED, metavar="NAME", help="Folder or hub name of a language model."
+    "source": _argument(str, "INPUT", "A .csv, .tsv, .jsonl, .parquet or .txt file, or a folder of images."),
+    "file": _option(Path, "--file -f FILE", "Read one text per line.", **_READ),
+    "docs": _option(Path, "--docs FOLDER", "Answer from the .txt and .md files in here, with citations."),
+    "system": _option(str, "--system TEXT", "What the model is told first."),
+    "name": _argument(str, "NAME", "Show one method with its options.", None),
+    "name/metric": _argument(str, "NAME", "Show one metric with its options.", None),
+    # By which model.
+    "model": _option(str, _MODEL, _FOLDER, shown="the shipped sentiment model"),
+    "model/given": _option(str, _MODEL, _FOLDER, REQUIRED),
+    "model/language": _option(str, _MODEL, "Folder or hub name of a language model.", REQUIRED),
+    "model/image": _option(
+        str,
+        _MODEL,
+        "Folder or hub name of an image classifier or detector.",
+        shown="the shipped model of cats and dogs",
     ),
-    "model/image": _model(
-        help="Folder or hub name of an image classifier or detector.", show_default="the shipped model of cats and dogs"
+    "model/textures": _option(str, _MODEL, _FOLDER, shown="the shipped texture model"),
+    "model/table": _option(
+        str,
+        _MODEL,
+        "A folder (tables.save_model), or module:function (or file.py:function) that returns model and Table.",
+        shown="the shipped census model",
     ),
-    "model/textures": _model(help=_FOLDER, show_default="the shipped texture model"),
-    "model/table": _model(
-        help="A folder (tables.save_model), or module:function (or file.py:function) that returns model and Table.",
-        show_default="the shipped census model",
+    "model/attention": _option(
+        str, _MODEL, _FOLDER, shown="the shipped sentiment model; for colours, that of cats and dogs"
     ),
-    "model/attention": _model(
-        help=_FOLDER, show_default="the shipped sentiment model; for colours, that of cats and dogs"
+    "model/batch": _option(
+        str,
+        _MODEL,
+        "Folder or hub name; of a table, also file.py:function that returns model and Table.",
+        shown="the shipped sentiment model",
     ),
-    "model/batch": _model(
-        help="Folder or hub name; of a table, also file.py:function that returns model and Table.",
-        show_default="the shipped sentiment model",
+    "model/serve": _option(
+        list[str],
+        _MODEL,
+        "Folder or hub name, or a table model's folder or file.py:function; repeatable.",
+        shown="the shipped models",
     ),
     "trust_remote_code": _option(
-        bool,
-        "--trust-remote-code",
-        default=False,
-        help="Run code that comes with the model. Read it first.",
-        show_default=False,
+        bool, "--trust-remote-code", "Run code that comes with the model. Read it first.", False, shown=False
     ),
-    "answer": _option(
-        str | None, "--answer", metavar="TEXT", help="Explain this answer.", show_default="what the model answers"
+    # By which method, and of which output.
+    "method": _option(
+        list[str],
+        _METHOD,
+        "A method; repeat for several. See: whyformer methods",
+        shown="the modality's own",
+        callback=known_methods,
     ),
-    "method": _method(help="A method; repeat for several. See: whyformer methods", show_default="the modality's own"),
-    "method/compare": _method(help="A method; repeat for several.", show_default="all"),
-    "method/recommend": _method(help="A method that stands too; repeat.", show_default="all"),
-    "method/check": _one_method(help="Whose explanations are checked.", show_default="the default method"),
-    "method/ask": _one_method(help="See: whyformer methods", show_default="the one for texts", callback=known_methods),
-    "target": _target(help="Class, by name or index."),
-    "target/explain": _target(help="Class to explain, by name or index."),
-    "target/token": _target(metavar="TOKEN", help="Token to explain."),
-    "target/tcav": _target(help="Class, by name or index.", show_default=False),
-    "versus": _option(str | None, "--versus", metavar="CLASS", help="Explain the target rather than this class."),
-    "versus/token": _option(str | None, "--versus", metavar="TOKEN", help="Explain the target rather than this token."),
-    "scalar": _option(
-        str, "--scalar", default="logit", metavar="NAME", help="What is explained: logit, log_odds or probability."
+    "method/compare": _option(list[str], _METHOD, "A method; repeat for several.", shown="all", callback=known_methods),
+    "method/recommend": _option(
+        list[str], _METHOD, "A method that stands too; repeat.", shown="all", callback=known_methods
     ),
-    "option": _option(
-        list[str] | None,
-        "--option",
-        "-o",
-        metavar="KEY=VALUE",
-        help="An option of the method, e.g. heads=max; repeatable.",
-    ),
+    "method/check": _option(str, _METHOD, "Whose explanations are checked.", shown="the default method"),
+    "method/ask": _option(str, _METHOD, "See: whyformer methods", shown="the one for texts", callback=known_methods),
+    "option": _option(list[str], "--option -o KEY=VALUE", "An option of the method, e.g. heads=max; repeatable."),
     "option/maximize": _option(
-        list[str] | None,
-        "--option",
-        "-o",
-        metavar="KEY=VALUE",
-        help="An option of activation_maximization, e.g. jitter=8; repeatable.",
+        list[str], "--option -o KEY=VALUE", "An option of activation_maximization, e.g. jitter=8; repeatable."
     ),
-    "layer": _option(str | None, "--layer", "-l", metavar="LAYER", help="Attention block by number, or module name."),
-    "layer/mean": _option(
-        str | None, "--layer", "-l", metavar="LAYER", help="Attention block by number, or module name; its mean."
-    ),
-    "units": _option(
-        str,
-        "--units",
-        default="token",
-        metavar="UNIT",
-        help="What gets a score: token, word or sentence.",
-        callback=known_units,
-    ),
+    "target": _option(str, _TARGET, "Class, by name or index.", shown=_PREDICTION),
+    "target/explain": _option(str, _TARGET, "Class to explain, by name or index.", shown=_PREDICTION),
+    "target/token": _option(str, "--target -t TOKEN", "Token to explain.", shown=_PREDICTION),
+    "target/tcav": _option(str, _TARGET, "Class, by name or index.", shown=False),
+    "versus": _option(str, "--versus CLASS", "Explain the target rather than this class."),
+    "versus/token": _option(str, "--versus TOKEN", "Explain the target rather than this token."),
+    "scalar": _option(str, "--scalar NAME", "What is explained: logit, log_odds or probability.", "logit"),
+    "answer": _option(str, "--answer TEXT", "Explain this answer.", shown="what the model answers"),
+    "answer/prompt": _option(str, "--answer TEXT", "Explain this answer, token by token."),
+    "generate": _option(int, "--generate -g N", "Explain what the model writes, N tokens at most.", min=1),
+    "generate/ask": _option(int, "--generate -g N", "Tokens the answer may have.", shown=str(ANSWER_LENGTH), min=1),
+    "span": _option(bool, "--span", "The answer as a whole instead of token by token.", False),
+    "choices": _option(str, "--choices A,B", "Which of these comes next: yes,no"),
+    "units": _option(str, "--units UNIT", "What gets a score: token, word or sentence.", "token", callback=known_units),
+    "by": _option(str, "--by UNIT", "Highlight by token or by word.", "token"),
+    "detail": _option(bool, "--detail", "Scores of single pixels, too, of methods that have them.", False),
+    "own_scale": _option(bool, "--own-scale", "With several methods: a colour scale for each.", False),
+    # How methods are evaluated.
+    "metric": _option(list[str], "--metric NAME", "A metric; repeat. See: whyformer metrics", shown="five"),
     "replace": _option(
-        str | None,
-        "--replace",
-        metavar="WHAT",
-        help="What stands for absent parts: mask, unk, pad, delete, resample; mean, zero, blur, grey, black.",
-        show_default="the first that the model has",
+        str,
+        "--replace WHAT",
+        "What stands for absent parts: mask, unk, pad, delete, resample; mean, zero, blur, grey, black.",
+        shown="the first that the model has",
     ),
     "hold": _option(
-        list[str] | None,
-        "--hold",
-        metavar="PART",
-        help="Always there, such as the question of a prompt: its text, or a number (-1: the last unit); repeatable.",
+        list[str],
+        "--hold PART",
+        "Always there, such as the question of a prompt: its text, or a number (-1: the last unit); repeatable.",
     ),
-    "batch_size": _passes(help="Inputs per pass.", show_default="16"),
-    "batch_size/rows": _passes(help="Rows per pass.", show_default="32, 256 on a GPU"),
-    "memory": _option(
+    "scope": _option(str, "--scope SCOPE", "One choice for the dataset, per label or per instance.", "dataset"),
+    "attention_only": _option(bool, "--attention-only", "Choose among attention aggregations only.", False),
+    "budget": _option(str, "--budget COST", "The best within so many forwards (20), or a time (2s, 500ms)."),
+    "checks": _option(list[str], "--checks -c NAME", "A check; repeatable.", shown="all"),
+    "train": _option(
+        Path,
+        "--train FILE",
+        "Train twins of the model on text<TAB>label lines: is its attention needed, could it be another?",
+        dir_okay=False,
+    ),
+    "epochs": _option(int, "--epochs N", "Of the training, with --train.", 3),
+    # Attention maps and heads.
+    "what/attention": _option(
         str,
-        "--memory",
-        default="auto",
-        metavar="WAY",
-        help="Attention maps: full (stored), fold (never), or as fits.",
+        "--what WHAT",
+        "map (one matrix), grid (every head), colours (heads over an image) or streams (each kind).",
+        shown="grid; with --layer or --head, map",
     ),
-    "seed": _seed(help="Seed of what is drawn at random."),
-    "seed/explain": _seed(help="Seed of methods that draw at random."),
-    "cache": _option(
-        Path | None, "--cache", file_okay=False, metavar="FOLDER", help="Keep results here; a stopped job goes on."
+    "what/heads": _option(str, "--what WHAT", f"One of: {', '.join(HEAD_RESULTS)}.", "importance"),
+    "layer": _option(str, "--layer -l LAYER", "Attention block by number, or module name."),
+    "layer/mean": _option(str, "--layer -l LAYER", "Attention block by number, or module name; its mean."),
+    "layer/number": _option(int, "--layer -l N", "Attention call by number; -1 is the last.", shown="-1"),
+    "head": _option(str, "--head HEAD", "A number, mean or max.", shown="mean"),
+    "query": _option(int, "--query N", "With colours: the position that looks.", 0),
+    "values": _option(bool, "--values", "Write the weights into the cells (up to 400).", False),
+    "scale": _option(
+        str, "--scale SCALE", "shared by all maps, free (each its own), full (0 to 1), or LOW,HIGH.", shown="shared"
     ),
-    "own_scale": _option(bool, "--own-scale", default=False, help="With several methods: a colour scale for each."),
+    "kind": _option(str, "--kind KIND", "Importance by gradient, confidence, relevance or ablation.", "gradient"),
+    "per": _option(str, "--per PER", "Gradients per example, token or batch.", "example"),
+    "normalize": _option(str, "--normalize HOW", "l2, minmax, l2_minmax or share."),
+    "labels": _option(
+        Path, "--labels FILE", "Right classes, one per line: for gates, and the accuracy of pruning.", **_READ
+    ),
+    "order": _option(str, "--order ORDER", "Pruning: importance (by --kind), gates or random.", "importance"),
+    "points": _option(int, "--points N", "Pruning: numbers of heads tried.", shown="all, 21", min=2),
+    "penalty": _option(float, "--penalty COST", "Gates: what an open head costs.", 0.02),
+    "steps/gates": _option(int, "--steps N", "Gates: steps of training.", 200, min=1),
+    # Concepts and inputs that drive a unit.
+    "concept": _option(list[str], "--concept -c NAME=PATH", "A concept: folder of images, or file of texts."),
+    "random": _option(
+        list[Path],
+        "--random -r PATH",
+        "A random set, or a folder of such sets; not needed with --relative.",
+        exists=True,
+    ),
+    "inputs/tcav": _option(Path, "--inputs -i PATH", "Inputs of the class that is asked about.", exists=True),
+    "relative": _option(bool, "--relative", "Compare the concepts with each other.", False),
+    "pooling": _option(str, "--pooling HOW", "cls, mean or flat.", shown=f"cls; shipped model: {SHIPPED_POOLING}"),
+    "classifier": _option(str, "--classifier NAME", "logistic or sgd.", "logistic"),
+    "unit": _argument(str, "CLASS", "Class, by name or index.", None, f"shipped model: {SHIPPED_CLASS}"),
+    "neuron": _option(int, "--neuron -n N", "One neuron of the layer.", min=0),
+    "position": _option(int, "--position N", "The neuron at this token only.", min=0),
+    "steps/maximize": _option(int, "--steps N", "Steps uphill.", 256, min=1),
+    "l2": _option(float, "--l2 LAMBDA", "Pictures: penalty LAMBDA·‖x‖².", 1e-4),
+    "tv": _option(float, "--tv LAMBDA", "Pictures: penalty LAMBDA·TV(x).", 1e-4),
+    "length": _option(int, "--length N", "Texts: how many tokens.", 8, min=1),
+    # Datasets.
+    "column": _option(list[str], "--column -c NAME", "Column that holds the input; twice for a pair of texts."),
+    "key": _option(str, "--key NAME", "Column that names the rows."),
+    "target_column": _option(str, "--target-column NAME", "Column that says what to explain of a row."),
+    "too_long": _option(str, "--too-long WHAT", "Texts beyond the model's length: error or cut.", "error"),
+    "part_rows": _option(int, "--part-rows N", "Rows per file.", shown="512", min=1),
+    "batch_tokens": _option(int, "--batch-tokens N", "Positions per pass.", shown="1024, 16384 on a GPU", min=1),
+    "engine": _option(str, "--engine NAME", "local, or ray: parts on a Ray cluster.", "local"),
+    "workers": _option(
+        int,
+        "--workers N",
+        "Processes that explain, each with a copy of the model.",
+        shown="this one; of ray one per GPU, or per CPU",
+        min=1,
+    ),
+    "address": _option(str, "--address ADDRESS", "Of a running Ray cluster.", shown="one started here"),
+    # The server.
+    "port": _option(int, "--port N", "0 takes any that is free.", 8765, min=0, max=65535),
+    "host": _option(str, "--host ADDRESS", "Another than this machine's own asks for a token.", "127.0.0.1"),
+    "store": _option(Path, "--store FILE", "Where results are kept.", Path("whyformer.sqlite")),
+    "token": _option(str, "--token WORD", "Ask for this token.", shown="made up where one is needed"),
+    "allow_models": _option(
+        bool, "--allow-models", "Let the page load models from the hub by name.", False, shown=False
+    ),
+    # How it is run.
+    "batch_size": _option(int, "--batch-size N", "Inputs per pass.", shown="16", min=1),
+    "batch_size/rows": _option(int, "--batch-size N", "Rows per pass.", shown="32, 256 on a GPU", min=1),
+    "memory": _option(str, "--memory WAY", "Attention maps: full (stored), fold (never), or as fits.", "auto"),
+    "seed": _option(int, "--seed N", "Seed of what is drawn at random.", 0),
+    "seed/explain": _option(int, "--seed N", "Seed of methods that draw at random.", 0),
+    "cache": _option(Path, "--cache FOLDER", "Keep results here; a stopped job goes on.", file_okay=False),
+    "test": _option(bool, "--test/--no-test", "Explain a tiny model on every device.", True),
+    # What becomes of the result.
     "out": _file("--out", "Write .html, .png, .svg, .pdf, .json or .npz.", (*PICTURES, *DATA)),
     "out/explain": _file("--out", "Write a file too: .html, .png, .svg, .json or .npz.", (*PICTURES, *DATA)),
     "out/compare": _file("--out", "Write .html, .png, .svg or .json.", (*PICTURES, ".json")),
     "out/check": _file("--out", "Write a file too: .html, .png, .svg or .json.", (*PICTURES, ".json")),
     "out/attention": _file("--out", "Write .html, .png, .svg, .pdf or .json.", (*PICTURES, ".json")),
+    "out/batch": _option(Path, "--out DIR", "A new folder, or one to go on in.", REQUIRED, file_okay=False),
+    "out/demo": _option(Path, "--out FILE", "Where the page is written.", Path("whyformer-demo.html"), dir_okay=False),
     "report": _file(
         "--report", "Write a report too (.html): methods compared and checked on these inputs.", (*PICTURES, ".json")
     ),
-    "json": _json(help="Print JSON."),
-    "json/explain": _json(help="Print JSON instead of pictures."),
+    "json": _option(bool, "--json", "Print JSON.", False),
+    "json/explain": _option(bool, "--json", "Print JSON instead of pictures.", False),
+    "quiet": _option(bool, "--quiet -q", "No progress and no summary.", False),
+    "log": _option(bool, "--log", "Progress as JSON lines on stderr, no summary.", False),
 }
-AS_GIVEN = ("scalar", "batch_size", "memory", "seed", "units", "cache")
+# Options that the Python functions have by the same name.
+AS_GIVEN = (
+    "scalar batch_size memory seed units cache generate span l2 tv length steps scope budget "
+    "key target_column too_long part_rows batch_tokens engine workers address"
+).split()
 
 
 class CommandArguments(SimpleNamespace):
@@ -195,7 +303,6 @@ class CommandArguments(SimpleNamespace):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        # Options of the Python functions, by the names they have there.
         self.settings: dict[str, Any] = {name: given[name] for name in AS_GIVEN if name in given}
         if "target" in given:
             self.settings["target"] = target_from(self.target, given.get("versus"))
@@ -233,22 +340,14 @@ class CommandArguments(SimpleNamespace):
         return model, processor, inputs_from(self.inputs or [], self.file, kind, command, demo)
 
 
-def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of OPTIONS, in this order; it gets their values as its first argument, an ``Asked``.
+def takes(names: str) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """Give a command options of OPTIONS, in this order; it gets their values as one CommandArguments."""
+    declared = {key.partition("/")[0]: OPTIONS[key] for key in names.split()}
 
-    Parameters of its own stand where their names do, or else in front.
-    """
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(function, include_extras=True)
-        own = {name: (hints[name], p.default) for name, p in [*inspect.signature(function).parameters.items()][1:]}
-        declared = {key.partition("/")[0]: own.get(key) or OPTIONS[key] for key in names.split()}
-        declared = {name: own[name] for name in own if name not in declared} | declared
-        shared = [name for name in declared if name not in own]
-
+    def decorate(function: Callable[[Any], None]) -> Callable[..., None]:
         @wraps(function)
         def command(**values: Any) -> None:
-            function(CommandArguments(**{name: values.pop(name) for name in shared}), **values)
+            function(CommandArguments(**values))
 
         command.__annotations__ = {name: hint for name, (hint, _) in declared.items()}
         parameters = [

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from whyformer.cli._options import CommandArguments, takes
+from whyformer.cli._options import ANSWER_LENGTH, CommandArguments, takes
 from whyformer.cli._results import deliver
 from whyformer.cli.explain import refuse_both
 from whyformer.errors import BadInput, NotOffered
 
-LENGTH = 32  # tokens of an answer, unless told
 DOCUMENTS = (".txt", ".md")
 
 
 @takes(
-    "model/language trust_remote_code docs generate answer system method/ask units option seed/explain out/explain "
-    "json/explain"
+    "question model/language trust_remote_code docs generate/ask answer system method/ask units option seed/explain "
+    "out/explain json/explain"
 )
-def ask(
-    asked: CommandArguments,
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; '-' reads it from stdin.")],
-    docs: Annotated[
-        Path | None,
-        typer.Option("--docs", metavar="FOLDER", help="Answer from the .txt and .md files in here, with citations."),
-    ] = None,
-    generate: Annotated[
-        int | None,
-        typer.Option(
-            "--generate", "-g", min=1, metavar="N", help="Tokens the answer may have.", show_default=str(LENGTH)
-        ),
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="What the model is told first.")
-    ] = None,
-) -> None:
+def ask(asked: CommandArguments) -> None:
     """Ask a language model, and see what its answer came from.
 
     The question is put as the tokenizer's chat template says.
@@ -48,28 +31,28 @@ def ask(
       whyformer ask "Who signed?" --model my-llm/ --docs contracts/ \\
           --out cited.html
     """
-    refuse_both(generate, asked.answer)
-    question = _question(question)
-    documents = None if docs is None else documents_in(docs)
-    if documents is not None and (system is not None or asked.units != "token"):
+    refuse_both(asked.generate, asked.answer)
+    question = _question(asked.question)
+    documents = None if asked.docs is None else documents_in(asked.docs)
+    if documents is not None and (asked.system is not None or asked.units != "token"):
         raise typer.BadParameter(
             "--system and --units are for questions without --docs: documents are cited by the sentence",
             param_hint="--docs",
         )
     lm, tokenizer = asked.load("language")
     options = asked.settings | {"method": asked.method, "processor": tokenizer}
+    options["generate"] = asked.generate or ANSWER_LENGTH
     if documents is not None:
         from whyformer.language.citations import cite
 
         del options["units"]
-        cited = cite(lm, question, documents, answer=asked.answer, generate=generate or LENGTH, **options)
-        deliver(cited, asked)
+        deliver(cite(lm, question, documents, answer=asked.answer, **options), asked)
         return
     from whyformer.verbs import explain
 
-    if asked.answer is None:
-        options["generate"] = generate or LENGTH
-    deliver(explain(lm, _prompt(tokenizer, question, system, asked.answer), **options), asked)
+    if asked.answer is not None:
+        del options["generate"]
+    deliver(explain(lm, _prompt(tokenizer, question, asked.system, asked.answer), **options), asked)
 
 
 def _question(question: str) -> str:

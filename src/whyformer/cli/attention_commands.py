@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,37 +26,11 @@ WHAT = ("map", "grid", "colours", "streams")
 SCALES = ("shared", "free", "full")
 
 
-@takes("inputs file model/attention trust_remote_code what layer head query values scale out/attention json")
-def attention(
-    asked: CommandArguments,
-    what: Annotated[
-        str | None,
-        typer.Option(
-            "--what",
-            metavar="WHAT",
-            help="map (one matrix), grid (every head), colours (heads over an image) or streams (each kind).",
-            show_default="grid; with --layer or --head, map",
-        ),
-    ] = None,
-    layer: Annotated[
-        int | None,
-        typer.Option("--layer", "-l", metavar="N", help="Attention call by number; -1 is the last.", show_default="-1"),
-    ] = None,
-    head: Annotated[
-        str | None, typer.Option("--head", metavar="HEAD", help="A number, mean or max.", show_default="mean")
-    ] = None,
-    query: Annotated[int, typer.Option("--query", metavar="N", help="With colours: the position that looks.")] = 0,
-    values: Annotated[bool, typer.Option("--values", help="Write the weights into the cells (up to 400).")] = False,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            "--scale",
-            metavar="SCALE",
-            help="shared by all maps, free (each its own), full (0 to 1), or LOW,HIGH.",
-            show_default="shared",
-        ),
-    ] = None,
-) -> None:
+@takes(
+    "inputs file model/attention trust_remote_code what/attention layer/number head query values scale "
+    "out/attention json"
+)
+def attention(asked: CommandArguments) -> None:
     """Show attention maps: matrices, or heads in colours.
 
     Without inputs: the first sentence of the demo, or its drawn cat.
@@ -70,12 +44,14 @@ def attention(
       whyformer attention cat.jpg --model my-vit/ --what colours --layer 8
       whyformer attention "Hello" --model my-marian/ --what streams
     """
-    chosen = what or ("grid" if layer is None and head is None else "map")
+    chosen = asked.what or ("grid" if asked.layer is None and asked.head is None else "map")
     one_of("--what", chosen, WHAT)
-    options: dict[str, Any] = {"values": values, **({} if scale is None else {"scale": _scale(scale)})}
+    options: dict[str, Any] = {"values": asked.values}
+    if asked.scale is not None:
+        options["scale"] = _scale(asked.scale)
     from whyformer.verbs import Explainer
 
-    shown = "mean" if head is None else number_or_word(head)
+    shown = "mean" if asked.head is None else number_or_word(asked.head)
     loaded, processor, kind = asked.load_any("image" if chosen == "colours" else "text")
     if kind not in ("text", "image"):
         raise BadInput(
@@ -85,9 +61,9 @@ def attention(
         raise BadInput("--what colours lays heads over an image: give a model of images, or leave --model out.")
     explainer = Explainer(loaded, processor)
     maps = [_Maps(explainer, raw, name) for name, raw in _inputs(asked, kind).items()]
-    views = [one.view(chosen, layer, shown, query, options) for one in maps]
+    views = [one.view(chosen, asked.layer, shown, asked.query, options) for one in maps]
     as_data = asked.json or (asked.out is not None and asked.out.suffix == ".json")
-    rows = [[one.result(layer, shown)] for one in maps] if as_data else []
+    rows = [[one.result(asked.layer, shown)] for one in maps] if as_data else []
     deliver(rows, asked, views=views, names=[str(i) for i in range(1, len(maps) + 1)], title="Attention")
 
 
@@ -171,25 +147,8 @@ class _Maps:
         return AttentionMaps(self.title, self.units.labels, head, tuple(maps))
 
 
-EXAMPLE = "The quick brown fox jumps over the lazy dog"
-
-
 @takes("model trust_remote_code text image json")
-def capture(
-    asked: CommandArguments,
-    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Text to run the model on.")] = EXAMPLE,
-    image: Annotated[
-        Path | None,
-        typer.Option(
-            "--image",
-            exists=True,
-            dir_okay=False,
-            metavar="FILE",
-            help="Image to run the model on.",
-            show_default="noise",
-        ),
-    ] = None,
-) -> None:
+def capture(asked: CommandArguments) -> None:
     """Show what was seen inside a model, and whether all of it was.
 
     Prints where attention happens, which position feeds the head, and the leak audit.
@@ -208,7 +167,7 @@ def capture(
 
     loaded, processor, kind = asked.load_any()
     explainer = Explainer(loaded, processor)
-    study = explainer.study(_example(loaded, kind, text, image))
+    study = explainer.study(_example(loaded, kind, asked.text, asked.image))
     trouble = None
     try:
         require_readable(study, multi_stream=True)

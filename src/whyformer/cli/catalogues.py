@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import print_json
@@ -34,11 +32,8 @@ complexity    are a few parts named, or all a little?
 One metric with its formula: whyformer metrics comprehensiveness"""
 
 
-@takes("json")
-def methods(
-    asked: CommandArguments,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one method with its options.")] = None,
-) -> None:
+@takes("name json")
+def methods(asked: CommandArguments) -> None:
     """List the methods: what they look at, what they cost.
 
     \b
@@ -49,10 +44,10 @@ def methods(
     """
     from whyformer.registry import get_method, list_methods
 
-    chosen = [get_method(name)] if name else list(list_methods().values())
+    chosen = [get_method(asked.name)] if asked.name else list(list_methods().values())
     if asked.json:
         print_json([_plain(m) for m in chosen])
-    elif name:
+    elif asked.name:
         _sheet(chosen[0], _facts(chosen[0]))
     else:
         from rich.text import Text
@@ -70,11 +65,8 @@ def methods(
         )
 
 
-@takes("json")
-def metrics(
-    asked: CommandArguments,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one metric with its options.")] = None,
-) -> None:
+@takes("name/metric json")
+def metrics(asked: CommandArguments) -> None:
     """List the metrics: what they ask, what they cost.
 
     \b
@@ -85,10 +77,10 @@ def metrics(
     """
     from whyformer.registry import get_metric, list_metrics
 
-    chosen = [get_metric(name)] if name else list(list_metrics().values())
+    chosen = [get_metric(asked.name)] if asked.name else list(list_metrics().values())
     if asked.json:
         print_json([_plain_metric(m) for m in chosen])
-    elif name:
+    elif asked.name:
         _sheet(chosen[0], _metric_facts(chosen[0]))
     else:
         from rich.text import Text

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from whyformer.cli._input import number_or_word, texts_from
-from whyformer.cli._options import CommandArguments, load, takes
+from whyformer.cli._options import SHIPPED_CLASS, SHIPPED_POOLING, CommandArguments, load, takes
 from whyformer.cli._results import deliver
 from whyformer.errors import BadInput
 from whyformer.extras import require
@@ -16,42 +16,13 @@ from whyformer.extras import require
 # whyformer tcav: does the model's answer depend on a concept?
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-SHIPPED_POOLING = "mean"  # what its textures are spread over; models of one's own have the default of wf.tcav
 
 
 @takes(
-    "model/textures trust_remote_code concept random inputs target/tcav layer relative pooling classifier batch_size "
-    "seed out json"
+    "model/textures trust_remote_code concept random inputs/tcav target/tcav layer relative pooling classifier "
+    "batch_size seed out json"
 )
-def tcav(
-    asked: CommandArguments,
-    concept: Annotated[
-        list[str] | None,
-        typer.Option("--concept", "-c", metavar="NAME=PATH", help="A concept: folder of images, or file of texts."),
-    ] = None,
-    random: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--random",
-            "-r",
-            exists=True,
-            metavar="PATH",
-            help="A random set, or a folder of such sets; not needed with --relative.",
-        ),
-    ] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", "-i", exists=True, metavar="PATH", help="Inputs of the class that is asked about."),
-    ] = None,
-    relative: Annotated[bool, typer.Option("--relative", help="Compare the concepts with each other.")] = False,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            "--pooling", metavar="HOW", help="cls, mean or flat.", show_default=f"cls; shipped model: {SHIPPED_POOLING}"
-        ),
-    ] = None,
-    classifier: Annotated[str, typer.Option("--classifier", metavar="NAME", help="logistic or sgd.")] = "logistic",
-) -> None:
+def tcav(asked: CommandArguments) -> None:
     """Test whether a model's answer depends on concepts.
 
     Without options: stripes, dots and bubbles in a small model of shapes and textures.
@@ -67,27 +38,28 @@ def tcav(
       whyformer tcav --model my-bert/ -c polite=polite.txt --random texts/ \\
           --inputs reviews.txt --target positive --layer 3
     """
-    together = (asked.model, concept, inputs)
-    if any((*together, random)) and not all(together):
+    together = (asked.model, asked.concept, asked.inputs)
+    if any((*together, asked.random)) and not all(together):
         raise typer.BadParameter("give --model, --concept, --random and --inputs together, or none of them")
-    if asked.model is not None and not random and not relative:
+    if asked.model is not None and not asked.random and not asked.relative:
         raise typer.BadParameter("concepts are compared with --random sets; with --relative, with each other")
     if asked.model is not None and (asked.target is None or asked.layer is None):
         raise typer.BadParameter("your own model needs --target and --layer")
     from whyformer.concepts.concept_vectors import tcav as measure
 
-    if inputs is None:
+    if asked.inputs is None:
         arguments = shipped_concepts(asked.seed) | {"pooling": SHIPPED_POOLING}
     else:
-        arguments = _user_concepts(asked, concept or [], random or [], inputs)
-    told = {"layer": None if asked.layer is None else number_or_word(asked.layer), "pooling": pooling} | asked.settings
+        arguments = _user_concepts(asked)
+    layer = None if asked.layer is None else number_or_word(asked.layer)
+    told = {"layer": layer, "pooling": asked.pooling} | asked.settings
     arguments |= {name: value for name, value in told.items() if value is not None}
-    deliver(measure(arguments.pop("model"), relative=relative, classifier=classifier, **arguments), asked)
+    deliver(measure(arguments.pop("model"), relative=asked.relative, classifier=asked.classifier, **arguments), asked)
 
 
-def _user_concepts(asked: CommandArguments, concepts: list[str], random: list[Path], inputs: Path) -> dict[str, Any]:
+def _user_concepts(asked: CommandArguments) -> dict[str, Any]:
     named = {}
-    for option in concepts:
+    for option in asked.concept:
         name, sign, path = option.partition("=")
         if not sign or not name or not Path(path).exists():
             raise typer.BadParameter(f"{option!r} is not NAME=PATH of a folder or file", param_hint="--concept")
@@ -97,8 +69,8 @@ def _user_concepts(asked: CommandArguments, concepts: list[str], random: list[Pa
         "model": loaded,
         "processor": processor,
         "concepts": {name: _read(path, modality) for name, path in named.items()},
-        "random_sets": [_read(path, modality) for each in random for path in _sets(each, modality)],
-        "class_inputs": _read(inputs, modality),
+        "random_sets": [_read(path, modality) for each in asked.random or [] for path in _sets(each, modality)],
+        "class_inputs": _read(asked.inputs, modality),
     }
 
 
@@ -154,27 +126,11 @@ def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any
     }
 
 
-SHIPPED = "zebra-like"
-
-
-@takes("model/textures trust_remote_code layer/mean neuron position steps l2 tv length option/maximize seed out json")
-def maximize(
-    asked: CommandArguments,
-    unit: Annotated[
-        str | None,
-        typer.Argument(metavar="CLASS", help="Class, by name or index.", show_default=f"shipped model: {SHIPPED}"),
-    ] = None,
-    neuron: Annotated[
-        int | None, typer.Option("--neuron", "-n", min=0, metavar="N", help="One neuron of the layer.")
-    ] = None,
-    position: Annotated[
-        int | None, typer.Option("--position", min=0, metavar="N", help="The neuron at this token only.")
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Steps uphill.")] = 256,
-    l2: Annotated[float, typer.Option("--l2", metavar="LAMBDA", help="Pictures: penalty LAMBDA·‖x‖².")] = 1e-4,
-    tv: Annotated[float, typer.Option("--tv", metavar="LAMBDA", help="Pictures: penalty LAMBDA·TV(x).")] = 1e-4,
-    length: Annotated[int, typer.Option("--length", min=1, metavar="N", help="Texts: how many tokens.")] = 8,
-) -> None:
+@takes(
+    "unit model/textures trust_remote_code layer/mean neuron position steps/maximize l2 tv length option/maximize seed "
+    "out json"
+)
+def maximize(asked: CommandArguments) -> None:
     """Make an input that drives one unit as high as it goes.
 
     Penalties are sums over pixels and colours, in units of the activation:
@@ -188,14 +144,13 @@ def maximize(
       whyformer maximize cat --model my-vit/ --option jitter=8
       whyformer maximize positive --model my-bert/ --length 5
     """
-    sought = _unit(unit, asked.layer, neuron, position, asked.model)
-    settings: dict[str, Any] = {"steps": steps, "l2": l2, "tv": tv, "length": length} | asked.settings
+    sought = _unit(asked.unit, asked.layer, asked.neuron, asked.position, asked.model)
     from whyformer.concepts.activation_maximization import activation_maximization
 
     model, processor, kind = asked.load_any("textures")
     if kind not in ("image", "text"):
         raise BadInput(f"{asked.model!r} is no model of images alone or texts alone: neither can be made for it.")
-    deliver(activation_maximization(model, sought, processor=processor, **settings), asked)
+    deliver(activation_maximization(model, sought, processor=processor, **asked.settings), asked)
 
 
 def _unit(unit: str | None, layer: str | None, neuron: int | None, position: int | None, model: str | None) -> Any:
@@ -205,7 +160,7 @@ def _unit(unit: str | None, layer: str | None, neuron: int | None, position: int
             raise typer.BadParameter("a neuron is one of a layer: give --layer, too", param_hint="--neuron")
         if unit is None and model is not None:
             raise typer.BadParameter("your own model needs a class, or --layer", param_hint="CLASS")
-        return number_or_word(unit or SHIPPED)
+        return number_or_word(unit or SHIPPED_CLASS)
     if unit is not None:
         raise typer.BadParameter("give a class or --layer, not both", param_hint="--layer")
     place = number_or_word(layer)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from whyformer.cli._input import check_out
+from whyformer.cli._options import CommandArguments, takes
 from whyformer.demo import SENTENCES
 from whyformer.extras import SHIPPED, require
 
@@ -173,11 +175,8 @@ TRY = (  # a command, and what it is for
 )
 
 
-def demo(
-    out: Annotated[
-        Path, typer.Option("--out", dir_okay=False, metavar="FILE", help="Where the page is written.")
-    ] = Path("whyformer-demo.html"),
-) -> None:
+@takes("out/demo")
+def demo(asked: CommandArguments) -> None:
     """Explain a text, a picture and a table, and write a page.
 
     The page has more sentences, pictures and methods, and a report beside it says which methods can be trusted.
@@ -188,22 +187,20 @@ def demo(
       whyformer demo
       whyformer demo --out demo.html
     """
-    if out.suffix != ".html":
-        raise typer.BadParameter(f"{out.name!r}: the page is HTML, name it something.html", param_hint="--out")
-    from whyformer.cli._input import check_out
-
+    if asked.out.suffix != ".html":
+        raise typer.BadParameter(f"{asked.out.name!r}: the page is HTML, name it something.html", param_hint="--out")
     require(*SHIPPED, "sklearn", why="whyformer demo")
-    check_out(out)
-    report_out = out.with_name(f"{out.stem}-report.html")
+    check_out(asked.out)
+    report_out = asked.out.with_name(f"{asked.out.stem}-report.html")
     check_out(report_out)
     for number, (heading, view) in enumerate(screens(), start=1):
         typer.secho(f"{number}. {heading}", bold=True)
         view.show()
     typer.echo("Now several methods side by side, and which of them can be trusted (half a minute) …", err=True)
-    demo_page(out).save(out)
+    demo_page(asked.out).save(asked.out)
     report = demo_report()
     report.save(report_out)
-    _closing(out, report_out, " ".join(report.view().lead))
+    _closing(asked.out, report_out, " ".join(report.view().lead))
 
 
 def _closing(out: Path, report_out: Path, verdict: str) -> None:

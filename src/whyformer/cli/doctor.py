@@ -6,10 +6,11 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import print_json
 from whyformer.extras import LIBRARIES, installed
 from whyformer.version import __version__
@@ -33,10 +34,8 @@ FOR = {  # what an extra is for
 MODELS = ("sentiment", "pets", "textures", "adult")
 
 
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    test: Annotated[bool, typer.Option("--test/--no-test", help="Explain a tiny model on every device.")] = True,
-) -> None:
+@takes("json test")
+def doctor(asked: CommandArguments) -> None:
     """Say what works on this machine, and what to install.
 
     Versions, extras with the command that installs them, devices and what
@@ -48,8 +47,8 @@ def doctor(
       whyformer doctor
       whyformer doctor --json
     """
-    state = diagnosis(test)
-    if json:
+    state = diagnosis(asked.test)
+    if asked.json:
         print_json(state)
     else:
         _print(state)

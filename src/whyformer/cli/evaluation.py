@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from whyformer.cli._input import inputs_from, number_or_word, texts_from
 from whyformer.cli._options import CommandArguments, takes
@@ -17,13 +15,7 @@ JUDGED = "replace units hold target batch_size seed cache out/compare json"
 
 
 @takes(f"{MODEL} method/compare metric {JUDGED}")
-def compare(
-    asked: CommandArguments,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", metavar="NAME", help="A metric; repeat. See: whyformer metrics", show_default="five"),
-    ] = None,
-) -> None:
+def compare(asked: CommandArguments) -> None:
     """Compare methods: faithfulness with intervals, cost, agreement.
 
     Random scores run along as the floor, a greedy search as the ceiling.
@@ -40,27 +32,15 @@ def compare(
     from whyformer.evaluate.compare import compare as run
     from whyformer.registry import get_metric
 
-    for name in metric or []:
+    for name in asked.metric or []:
         get_metric(name)
     model, processor, raw = asked.load_with_inputs("compare")
-    chosen: dict[str, Any] = {"methods": asked.method or None, "metrics": metric or None}
+    chosen: dict[str, Any] = {"methods": asked.method or None, "metrics": asked.metric or None}
     deliver(run(model, raw, processor=processor, **chosen, **asked.settings), asked)
 
 
 @takes(f"{MODEL} scope method/recommend attention_only budget {JUDGED}")
-def recommend(
-    asked: CommandArguments,
-    scope: Annotated[
-        str, typer.Option("--scope", metavar="SCOPE", help="One choice for the dataset, per label or per instance.")
-    ] = "dataset",
-    attention_only: Annotated[
-        bool, typer.Option("--attention-only", help="Choose among attention aggregations only.")
-    ] = False,
-    budget: Annotated[
-        str | None,
-        typer.Option("--budget", metavar="COST", help="The best within so many forwards (20), or a time (2s, 500ms)."),
-    ] = None,
-) -> None:
+def recommend(asked: CommandArguments) -> None:
     """Choose how to explain a model, and test the choice.
 
     Every layer, head and reading of attention, with and without gradients,
@@ -74,36 +54,19 @@ def recommend(
       whyformer recommend --file reviews.txt --attention-only
       whyformer recommend --file reviews.txt --budget 20
     """
-    one_of("--scope", scope, ("dataset", "label", "instance"))
+    one_of("--scope", asked.scope, ("dataset", "label", "instance"))
     from whyformer.evaluate.budget import budget_of
     from whyformer.evaluate.recommend import recommend as run
 
-    if budget is not None:
-        budget_of(budget)  # before a model is loaded
+    if asked.budget is not None:
+        budget_of(asked.budget)  # before a model is loaded
     model, processor, raw = asked.load_with_inputs("recommend")
-    methods = [] if attention_only and not asked.method else asked.method or None
-    chosen: dict[str, Any] = {"scope": scope, "methods": methods, "budget": budget}
-    deliver(run(model, raw, processor=processor, **chosen, **asked.settings), asked)
+    methods = [] if asked.attention_only and not asked.method else asked.method or None
+    deliver(run(model, raw, processor=processor, methods=methods, **asked.settings), asked)
 
 
 @takes(f"{MODEL} method/check checks train epochs target batch_size seed cache out/check json")
-def check(
-    asked: CommandArguments,
-    checks: Annotated[
-        list[str] | None,
-        typer.Option("--checks", "-c", metavar="NAME", help="A check; repeatable.", show_default="all"),
-    ] = None,
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            "--train",
-            dir_okay=False,
-            metavar="FILE",
-            help="Train twins of the model on text<TAB>label lines: is its attention needed, could it be another?",
-        ),
-    ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", metavar="N", help="Of the training, with --train.")] = 3,
-) -> None:
+def check(asked: CommandArguments) -> None:
     """Check what an explanation can be trusted with.
 
     Random weights, other classes, noise, padding; and the debate on attention: shuffled,
@@ -118,25 +81,26 @@ def check(
       whyformer check cat.jpg --model my-vit/ --out check.png
       whyformer check --model my-bert/ --train reviews.tsv --out trained.html
     """
-    if train is None:
+    if asked.train is None:
         from whyformer.checks.check import check as run
 
         model, processor, raw = asked.load_with_inputs("check", demo=False)
-        found = run(model, raw, processor=processor, checks=checks or None, method=asked.method, **asked.settings)
+        found = run(model, raw, processor=processor, checks=asked.checks or None, method=asked.method, **asked.settings)
         deliver(found, asked)
         return
     if (
-        any(given is not None for given in (asked.file, asked.method, asked.target, asked.cache))
-        or asked.inputs
-        or checks
+        asked.inputs
+        or asked.file
+        or asked.checks
+        or any(given is not None for given in (asked.method, asked.target, asked.cache))
     ):
         raise BadInput("--train trains on the examples of its file: give no texts, --file, --checks or --method.")
     from whyformer.checks.retrained import retrained_attention
 
-    texts, labels = labelled(train)
+    texts, labels = labelled(asked.train)
     model, processor, kind = asked.load_any()
     raw = texts if kind == "text" else inputs_from(texts, None, kind, "check")
-    options = {"epochs": epochs, "batch_size": asked.batch_size, "seed": asked.seed}
+    options = {"epochs": asked.epochs, "batch_size": asked.batch_size, "seed": asked.seed}
     deliver(retrained_attention(model, raw, labels, processor=processor, **options), asked)
 
 

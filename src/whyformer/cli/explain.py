@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,12 +17,8 @@ MODEL = "model/given trust_remote_code"
 ENDS = "out/explain json/explain"
 
 
-@takes(f"{MODEL} answer method target/explain scalar option batch_size seed/explain {ENDS}")
-def pair(
-    asked: CommandArguments,
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="Questions, captions or prompts about it.")],
-) -> None:
+@takes(f"image/pair texts/pair {MODEL} answer method target/explain scalar option batch_size seed/explain {ENDS}")
+def pair(asked: CommandArguments) -> None:
     """Explain what a model says about an image with a text.
 
     \b
@@ -36,25 +31,21 @@ def pair(
     """
     from whyformer.files.image_file import open_image
 
-    opened = open_image(image)
+    opened = open_image(asked.image)
     explainer = asked.explainer("pair")
-    raw = [(opened, text) if asked.answer is None else ((opened, text), asked.answer) for text in texts]
+    raw = [(opened, text) if asked.answer is None else ((opened, text), asked.answer) for text in asked.texts]
     explained = asked.explain(explainer, raw)
     results = per_input(explained)
     titles = [
-        f"{image.name}: {text} → {row[0].target.label}" if row[0].target.label else f"{image.name}: {text}"
-        for text, row in zip(repeated(explained, texts), results, strict=True)
+        f"{asked.image.name}: {text} → {row[0].target.label}" if row[0].target.label else f"{asked.image.name}: {text}"
+        for text, row in zip(repeated(explained, asked.texts), results, strict=True)
     ]
     seen = _pictures(explainer, raw, opened)
     deliver(results, asked, images=repeated(explained, seen), titles=titles)
 
 
-@takes(f"{MODEL} method option batch_size seed/explain {ENDS}")
-def similar(
-    asked: CommandArguments,
-    first: Annotated[str, typer.Argument(metavar="TEXT", help="A text.")],
-    others: Annotated[list[str], typer.Argument(metavar="OTHER", help="Texts to compare it with.")],
-) -> None:
+@takes(f"first others {MODEL} method option batch_size seed/explain {ENDS}")
+def similar(asked: CommandArguments) -> None:
     """Explain how close texts are: which words bring them together.
 
     Compares the model's vectors of the texts (the mean over their tokens).
@@ -68,15 +59,12 @@ def similar(
     """
     from whyformer.views.several import similarity_view
 
-    results = per_input(asked.explain(asked.explainer("encoder"), [(first, other) for other in others]))
+    results = per_input(asked.explain(asked.explainer("encoder"), [(asked.first, other) for other in asked.others]))
     deliver(results, asked, views=[similarity_view(e) for row in results for e in row])
 
 
-@takes(f"{MODEL} method target/explain scalar option batch_size seed/explain {ENDS}")
-def sound(
-    asked: CommandArguments,
-    clips: Annotated[list[Path], typer.Argument(metavar="CLIP.WAV", help="16-bit .wav files at the model's rate.")],
-) -> None:
+@takes(f"clips {MODEL} method target/explain scalar option batch_size seed/explain {ENDS}")
+def sound(asked: CommandArguments) -> None:
     """Explain what a model hears in a clip: which moments it came from.
 
     \b
@@ -84,8 +72,8 @@ def sound(
       whyformer explain sound hello.wav --model my-whisper/ --out words.html
       whyformer explain sound dog.wav --model my-wav2vec2/ -t bark
     """
-    explained = asked.explain(asked.explainer("sound"), list(clips))
-    titles = repeated(explained, [path.name for path in clips])
+    explained = asked.explain(asked.explainer("sound"), list(asked.clips))
+    titles = repeated(explained, [path.name for path in asked.clips])
     deliver(per_input(explained), asked, titles=titles, views=written(explained))
 
 
@@ -100,24 +88,10 @@ def _pictures(explainer: Any, raw: list[Any], opened: Any) -> list[Any]:
 
 
 @takes(
-    "model/language trust_remote_code answer generate span units choices method target/token versus/token option "
-    f"memory seed/explain {ENDS}"
+    "text/prompt model/language trust_remote_code answer/prompt generate span units choices method target/token "
+    f"versus/token option memory seed/explain {ENDS}"
 )
-def prompt(
-    asked: CommandArguments,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The prompt; '-' reads it from stdin.")],
-    answer: Annotated[
-        str | None, typer.Option("--answer", metavar="TEXT", help="Explain this answer, token by token.")
-    ] = None,
-    generate: Annotated[
-        int | None,
-        typer.Option("--generate", "-g", min=1, metavar="N", help="Explain what the model writes, N tokens at most."),
-    ] = None,
-    span: Annotated[bool, typer.Option("--span", help="The answer as a whole instead of token by token.")] = False,
-    choices: Annotated[
-        str | None, typer.Option("--choices", metavar="A,B", help="Which of these comes next: yes,no")
-    ] = None,
-) -> None:
+def prompt(asked: CommandArguments) -> None:
     """Explain what a language model says after a prompt.
 
     Without --answer and --generate: its next token.
@@ -131,14 +105,13 @@ def prompt(
       whyformer explain prompt "Is fire cold?" --model my-llm/ \\
           --choices yes,no
     """
-    refuse_both(generate, answer)
-    if span and generate is None and answer is None:
+    refuse_both(asked.generate, asked.answer)
+    if asked.span and asked.generate is None and asked.answer is None:
         raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
-    asked.settings |= {"generate": generate, "span": span}
-    if choices is not None:
-        asked.settings["choices"] = [choice.strip() for choice in choices.split(",")]
-    text = text_of_stdin().rstrip("\n") if text == "-" else text
-    explained = asked.explain(asked.explainer("language"), text if answer is None else (text, answer))
+    if asked.choices is not None:
+        asked.settings["choices"] = [choice.strip() for choice in asked.choices.split(",")]
+    text = text_of_stdin().rstrip("\n") if asked.text == "-" else asked.text
+    explained = asked.explain(asked.explainer("language"), text if asked.answer is None else (text, asked.answer))
     results = list(explained.values()) if isinstance(explained, dict) else [explained]
     if len(results) == 1:
         deliver(results[0], asked)
@@ -155,16 +128,10 @@ def refuse_both(generate: int | None, answer: str | None) -> None:
 
 
 @takes(
-    "file model trust_remote_code method target/explain versus scalar option by batch_size memory seed/explain "
+    "texts file model trust_remote_code method target/explain versus scalar option by batch_size memory seed/explain "
     "own_scale out/explain report json/explain"
 )
-def text(
-    asked: CommandArguments,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="Texts; '-' reads one per line from stdin.")
-    ] = None,
-    by: Annotated[str, typer.Option("--by", metavar="UNIT", help="Highlight by token or by word.")] = "token",
-) -> None:
+def text(asked: CommandArguments) -> None:
     """Explain what a model says about texts.
 
     \b
@@ -176,28 +143,19 @@ def text(
       cat reviews.txt | whyformer explain text - --json
       whyformer explain text --file reviews.txt --model my-bert/
     """
-    if by not in ("token", "word"):
-        raise typer.BadParameter(f"{by!r} is neither token nor word", param_hint="--by")
-    raw = texts_from(texts or [], asked.file)
+    if asked.by not in ("token", "word"):
+        raise typer.BadParameter(f"{asked.by!r} is neither token nor word", param_hint="--by")
+    raw = texts_from(asked.texts or [], asked.file)
     explainer = asked.explainer("text")
     explained = asked.explain(explainer, raw)
-    _finish(explainer, raw, explained, asked, by=by, views=written(explained))
+    _finish(explainer, raw, explained, asked, by=asked.by, views=written(explained))
 
 
 @takes(
-    "model/image trust_remote_code method target/explain versus scalar option batch_size seed/explain own_scale "
+    "images model/image trust_remote_code method target/explain versus scalar option batch_size seed/explain own_scale "
     "detail out/explain report json/explain"
 )
-def image(
-    asked: CommandArguments,
-    images: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="IMAGE", help="Image files.", show_default="a drawn cat and a drawn dog"),
-    ] = None,
-    detail: Annotated[
-        bool, typer.Option("--detail", help="Scores of single pixels, too, of methods that have them.")
-    ] = False,
-) -> None:
+def image(asked: CommandArguments) -> None:
     """Explain what a model says about images.
 
     \b
@@ -212,13 +170,13 @@ def image(
     """
     from whyformer.files.image_file import open_image
 
-    if asked.model is not None and not images:
+    if asked.model is not None and not asked.images:
         raise typer.BadParameter("give image files; only the shipped model has pictures of its own", param_hint="IMAGE")
-    for path in images or []:
+    for path in asked.images or []:
         refuse_address(str(path))
-    faces = {} if images else drawn_faces()
-    names = [path.name for path in images or []] or [*faces]
-    opened = [open_image(path) for path in images or []] or [*faces.values()]
+    faces = {} if asked.images else drawn_faces()
+    names = [path.name for path in asked.images or []] or [*faces]
+    opened = [open_image(path) for path in asked.images or []] or [*faces.values()]
     explainer = asked.explainer("image")
     if explainer.prepare(opened[:1])[0].objects and asked.versus is None:
         asked.settings["target"] = object_from(asked.target)
@@ -226,32 +184,14 @@ def image(
     seen = repeated(explained, seen_by(explainer, opened))
     rows = zip(repeated(explained, names), per_input(explained), strict=True)
     titles = [_titled(name, row) for name, row in rows]
-    _finish(explainer, opened, explained, asked, images=seen, titles=titles, detail=detail)
+    _finish(explainer, opened, explained, asked, images=seen, titles=titles, detail=asked.detail)
 
 
 @takes(
-    "model/table row overall context method target/explain versus scalar option batch_size seed/explain own_scale "
+    "rows model/table row overall context method target/explain versus scalar option batch_size seed/explain own_scale "
     "out/explain report json/explain"
 )
-def table(
-    asked: CommandArguments,
-    rows: Annotated[
-        Path | None,
-        typer.Argument(metavar="ROWS.CSV", help="A CSV file with a header.", show_default="40 rows of census data"),
-    ] = None,
-    row: Annotated[
-        list[int] | None, typer.Option("--row", "-r", min=0, metavar="N", help="Row to explain, from 0; repeatable.")
-    ] = None,
-    overall: Annotated[bool, typer.Option("--overall", help="Average over all rows instead.")] = False,
-    context: Annotated[
-        Path | None,
-        typer.Option(
-            "--context",
-            metavar="TRAINING.CSV",
-            help="Training rows, with the table's target column, of a model that learns in context.",
-        ),
-    ] = None,
-) -> None:
+def table(asked: CommandArguments) -> None:
     """Explain what a model says about the rows of a table.
 
     \b
@@ -266,16 +206,16 @@ def table(
     """
     from whyformer.cli._table import chosen_rows, in_context_pictures, overall_picture
 
-    if context is not None and (overall or asked.report is not None):
+    if asked.context is not None and (asked.overall or asked.report is not None):
         raise typer.BadParameter("explains single rows: leave out --overall and --report", param_hint="--context")
-    if overall and asked.report is not None:
+    if asked.overall and asked.report is not None:
         raise typer.BadParameter("a report is of single rows: leave out --overall", param_hint="--report")
-    if context is not None:
-        in_context_pictures(rows, context, row or [], asked)
-    elif overall:
-        overall_picture(rows, asked)
+    if asked.context is not None:
+        in_context_pictures(asked.rows, asked.context, asked.row or [], asked)
+    elif asked.overall:
+        overall_picture(asked.rows, asked)
     else:
-        explainer, raw, titles = chosen_rows(rows, asked.model, row or [])
+        explainer, raw, titles = chosen_rows(asked.rows, asked.model, asked.row or [])
         _finish(explainer, raw, asked.explain(explainer, raw), asked, titles=titles)
 
 

@@ -3,56 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from whyformer.cli._input import inputs_from, number_or_word, texts_from
-from whyformer.cli._options import CommandArguments, takes
+from whyformer.cli._options import HEAD_RESULTS, CommandArguments, takes
 from whyformer.cli._results import deliver
 from whyformer.errors import BadInput, one_of
 
-WHAT = ("importance", "roles", "layers", "pruning", "gates", "induction", "circuits")
 UNASKED = ("induction", "circuits")  # these need no inputs
 ORDERS = ("importance", "gates", "random")
 
 
 @takes(
-    "inputs file model trust_remote_code what kind per target normalize labels order points penalty steps batch_size "
-    "seed out json"
+    "inputs file model trust_remote_code what/heads kind per target normalize labels order points penalty steps/gates "
+    "batch_size seed out json"
 )
-def heads(
-    asked: CommandArguments,
-    what: Annotated[str, typer.Option("--what", metavar="WHAT", help=f"One of: {', '.join(WHAT)}.")] = "importance",
-    kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="Importance by gradient, confidence, relevance or ablation.")
-    ] = "gradient",
-    per: Annotated[
-        str, typer.Option("--per", metavar="PER", help="Gradients per example, token or batch.")
-    ] = "example",
-    normalize: Annotated[
-        str | None, typer.Option("--normalize", metavar="HOW", help="l2, minmax, l2_minmax or share.")
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            "--labels",
-            exists=True,
-            dir_okay=False,
-            metavar="FILE",
-            help="Right classes, one per line: for gates, and the accuracy of pruning.",
-        ),
-    ] = None,
-    order: Annotated[
-        str, typer.Option("--order", metavar="ORDER", help="Pruning: importance (by --kind), gates or random.")
-    ] = "importance",
-    points: Annotated[
-        int | None,
-        typer.Option("--points", min=2, metavar="N", help="Pruning: numbers of heads tried.", show_default="all, 21"),
-    ] = None,
-    penalty: Annotated[float, typer.Option("--penalty", metavar="COST", help="Gates: what an open head costs.")] = 0.02,
-    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Gates: steps of training.")] = 200,
-) -> None:
+def heads(asked: CommandArguments) -> None:
     """Show which attention heads matter, and what they do.
 
     Without texts: the five sentences of the demo.
@@ -68,37 +36,37 @@ def heads(
       whyformer heads --what gates --penalty 0.05 --out gates.html
       whyformer heads --model my-gpt2/ --what induction
     """
-    one_of("--what", what, WHAT)
-    one_of("--order", order, ORDERS)
+    one_of("--what", asked.what, HEAD_RESULTS)
+    one_of("--order", asked.order, ORDERS)
     from whyformer import heads as library
 
     model, processor, modality = asked.load_any()
     common: dict[str, Any] = {"processor": processor, "batch_size": asked.batch_size}
     seeded, target = {"seed": asked.seed}, {"target": asked.settings["target"]}
-    importance = {"kind": kind, "per": per, "normalize": normalize, **target, **seeded, **common}
+    importance = {"kind": asked.kind, "per": asked.per, "normalize": asked.normalize, **target, **seeded, **common}
     beside: dict[str, Any] = {}
-    raw = inputs_from(asked.inputs or [], asked.file, modality, "heads") if what not in UNASKED else []
+    raw = inputs_from(asked.inputs or [], asked.file, modality, "heads") if asked.what not in UNASKED else []
     result: Any
-    if what == "induction":
+    if asked.what == "induction":
         result = library.induction(model, **common, **seeded)
-    elif what == "circuits":
+    elif asked.what == "circuits":
         result = library.circuits(model, processor=processor, **seeded)
-    elif what == "importance":
+    elif asked.what == "importance":
         result = library.head_importance(model, raw, **importance)
-    elif what == "roles":
+    elif asked.what == "roles":
         result = library.roles(model, raw, **common)
-    elif what == "layers":
+    elif asked.what == "layers":
         result = library.layer_profile(model, raw, **target, **common)
     else:
         demo = modality == "text" and not asked.inputs and asked.file is None
-        classes = _classes(labels, raw, demo, needed="gates" in (what, order))
-        training = {"penalty": penalty, "steps": steps, **seeded, **common}
-        if what == "gates":
+        classes = _classes(asked.labels, raw, demo, needed="gates" in (asked.what, asked.order))
+        training = {"penalty": asked.penalty, "steps": asked.steps, **seeded, **common}
+        if asked.what == "gates":
             result = library.learn_gates(model, raw, classes or [], **training)
         else:
-            settings = {"points": points, **seeded, **common}
-            result, beside = _pruning(model, raw, classes, order, importance, training, settings)
-    deliver(result, asked, plain=result.rows() if what in ("roles", "layers") else None, **beside)
+            settings = {"points": asked.points, **seeded, **common}
+            result, beside = _pruning(model, raw, classes, asked.order, importance, training, settings)
+    deliver(result, asked, plain=result.rows() if asked.what in ("roles", "layers") else None, **beside)
 
 
 def _classes(file: Path | None, inputs: list[Any], demo: bool, needed: bool) -> list[int | str] | None:
