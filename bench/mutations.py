@@ -548,10 +548,9 @@ MUTATIONS = (
     Mutation(
         "job_commits_after_writing",
         "jobs/folder.py",
-        "            self.write(self.folder / EXPLANATIONS / name, written.data)\n",
-        '            self._append(json.dumps({"part": written.part, "digest": written.digest, "rows": written.rows,'
-        ' "explanations": 0, "errors": 0, "bytes": len(written.data), "seconds": 0.0}))\n'
-        "            self.write(self.folder / EXPLANATIONS / name, written.data)\n",
+        "            self.write(part_file(self.folder, commit.part), written.data)\n",
+        "            self._append(json.dumps(asdict(commit)))\n"
+        "            self.write(part_file(self.folder, commit.part), written.data)\n",
         "tests/jobs/test_resuming.py",
     ),
     Mutation(

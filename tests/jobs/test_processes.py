@@ -17,8 +17,8 @@ import whyformer as wf
 from tests.jobs.sentences import census, census_explainer, numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, JobStopped, UnknownName
-from whyformer.jobs.folder import Written
-from whyformer.jobs.processes import ATTEMPTS, Gone, Pool, Staff, _sent, _serve, devices_of, threads_of
+from whyformer.jobs.folder import Commit, Written
+from whyformer.jobs.processes import ATTEMPTS, Gone, Pool, Staff, _sent, _serve, devices_of
 from whyformer.jobs.source import Part, Row
 from whyformer.jobs.worker import Work
 
@@ -47,12 +47,11 @@ def test_workers_give_the_bits_of_one_process_and_one_of_them_may_die(tmp_path: 
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers), "none is left behind"
 
 
-def test_devices_and_threads_are_shared_out() -> None:
+def test_devices_are_shared_out() -> None:
     cpu, second = torch.device("cpu"), torch.device("cuda", 1)
     assert devices_of(cpu, 3, 8) == ["cpu"] * 3
     assert devices_of(second, 4, 4) == ["cuda:1", "cuda:2", "cuda:3", "cuda:0"]
     assert devices_of(torch.device("cuda"), 3, 2) == ["cuda:0", "cuda:1", "cuda:0"]
-    assert threads_of(10_000) == 1 and threads_of(1) == torch.get_num_threads()
 
 
 def part(number: int) -> Part:
@@ -84,7 +83,7 @@ def test_a_worker_answers_in_order_and_says_what_is_wrong(explainer: wf.Explaine
     how = {"target": None, "scalar": "logit", "seed": 0}
     ready, first, second = served(explainer, Work(("grad_sam",), how), (part(0), False), (part(1), True), None)
     assert ready == (True, None)
-    assert [(well, written.part, written.explanations) for well, written in (first, second)] == [
+    assert [(well, written.commit.part, written.commit.explanations) for well, written in (first, second)] == [
         (True, 0, 4),
         (True, 1, 4),
     ]
@@ -137,7 +136,7 @@ class Mortal(Staff):
         number = self.owed[answer]
         if self.dies(number):
             raise Gone("out of memory")
-        return None if number is None else Written(number, "", 4, 4, 0, b"", b"", 0.0)
+        return None if number is None else Written(Commit(number, "", 4, 4, 0), b"")
 
     def end(self, worker: Any) -> None:
         self.ended += 1
@@ -146,7 +145,7 @@ class Mortal(Staff):
 def test_parts_of_dead_workers_are_given_to_others() -> None:
     deaths = iter([True, False, False, True, True, *[False] * 100])
     staff, done = Mortal(lambda number: next(deaths)), []
-    Pool(staff, False).run(map(part, range(6)), lambda written: done.append(written.part))
+    Pool(staff, False).run(map(part, range(6)), lambda written: done.append(written.commit.part))
     assert sorted(done) == list(range(6))
     assert staff.workers == 4 and staff.ended == 2, "one died at its start, one with both of its parts"
 
@@ -155,7 +154,7 @@ def test_parts_of_dead_workers_are_given_to_others() -> None:
 def test_what_kills_every_worker_stops_the_job(fatal: int | None, words: str) -> None:
     staff, done = Mortal(lambda number: number == fatal), []
     with pytest.raises(JobStopped, match=rf"workers died \d times {words} \(out of memory\)"):
-        Pool(staff, False).run(map(part, range(6)), lambda written: done.append(written.part))
+        Pool(staff, False).run(map(part, range(6)), lambda written: done.append(written.commit.part))
     assert 3 not in done and staff.workers <= 2 + ATTEMPTS * staff.size
 
 

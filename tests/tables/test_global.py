@@ -75,7 +75,7 @@ def test_warnings_of_one_kind_are_told_once_and_none_is_dropped() -> None:
 
 
 def test_kinds_of_warnings() -> None:
-    remarks = Remarks()
+    remarks = Remarks("rows")
     for row in range(12):
         remarks.add(["same for all, 3 times", f"{row} % here, x{row % 2} there", *[f"kind {'abcdefghijkl'[row]}"] * 2])
     assert remarks.told(12) == [

@@ -14,7 +14,7 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.files.paths import is_file, readable_folder
-from whyformer.jobs.folder import ERRORS, EXPLANATIONS, Commit, read_commits, read_manifest
+from whyformer.jobs.folder import ERRORS, Commit, part_file, read_commits, read_manifest
 from whyformer.jobs.schema import SEVERAL, explanations_in, failure_schema, schema
 from whyformer.jobs.source import arrow
 from whyformer.jobs.worker import RARE_SHARE, Tallies
@@ -231,7 +231,8 @@ def _overview(summary: DatasetSummary) -> View:
         rows = tuple((_called(case), number(case.number)) for case in summary.disagreements)
         panels.append(Panel((TableMark(("row", "agreement"), rows),), "rows where methods disagree most", wide=True))
     if summary.outliers:
-        far = tuple((_called(case), *_outlying(case), number(case.number)) for case in summary.outliers)
+        firsts = [(case, case.explanations[0]) for case in summary.outliers]
+        far = tuple((_called(case), one.method, str(one.target), number(case.number)) for case, one in firsts)
         panels.append(Panel((TableMark(("row", "method", "class", "distance"), far),), "outliers", wide=True))
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.error_kinds.items()))
     facts = [
@@ -257,11 +258,6 @@ def _called(case: Case) -> str:
     text = " ".join((case.explanations[0].units.text or "").split())
     beginning = text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
     return " · ".join(filter(None, (str(case.place), case.name, beginning)))
-
-
-def _outlying(case: Case) -> tuple[str, str]:
-    first = case.explanations[0]
-    return first.method, str(first.target)
 
 
 def _case_view(case: Case) -> View:
@@ -354,15 +350,17 @@ class ExplainedDataset:
 
     def table(self, part: int, columns: Sequence[str] | None = None) -> Any:
         """One part as a table of pyarrow."""
-        path = self.folder / EXPLANATIONS / f"part-{part:06d}.parquet"
+        path = part_file(self.folder, part)
         if not is_file(path):
             raise BadInput(f"{str(path)!r} is gone: run the same job again to make it anew.")
-        return arrow("reading explanations").parquet.read_table(path, schema=_some(columns), partitioning=None)
+        pa, whole = arrow("reading explanations"), schema()
+        wanted = whole if columns is None else pa.schema([whole.field(name) for name in columns])
+        return pa.parquet.read_table(path, schema=wanted, partitioning=None)
 
     def failures(self) -> list[dict[str, Any]]:
         """Rows that could not be explained: row_id, place, name, kind, reason, content."""
         pa = arrow("reading errors")
-        files = [self.folder / ERRORS / f"part-{commit.part:06d}.parquet" for commit in self.parts if commit.errors]
+        files = [part_file(self.folder, commit.part, ERRORS) for commit in self.parts if commit.errors]
         tables = [pa.parquet.read_table(path, schema=failure_schema(), partitioning=None) for path in files]
         return [row for table in tables for row in table.to_pylist()]
 
@@ -422,8 +420,3 @@ class ExplainedDataset:
 
     def _repr_html_(self) -> str:
         return self.summary._repr_html_()
-
-
-def _some(columns: Sequence[str] | None) -> Any:
-    whole = schema()
-    return whole if columns is None else arrow("reading explanations").schema([whole.field(name) for name in columns])

@@ -36,22 +36,17 @@ class Commit:
     rows: int
     explanations: int
     errors: int
-    bytes: int  # of the file of explanations
+    bytes: int = 0  # of the file of explanations
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a worker made of a part: files as they are to be written."""
+    """What a worker made of a part: its commit, and files as they are to be written."""
 
-    part: int
-    digest: str
-    rows: int
-    explanations: int
-    errors: int
+    commit: Commit
     data: bytes
-    error_data: bytes
-    seconds: float
+    error_data: bytes = b""
 
 
 class JobFolder:
@@ -60,10 +55,6 @@ class JobFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.commits: dict[int, Commit] = {}
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        return read_manifest(self.folder)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -85,7 +76,7 @@ class JobFolder:
                     f"out={str(self.folder)!r} holds other things ({strangers[0]}): give a new or an empty folder."
                 )
             self.write(path, json.dumps({"format": FORMAT, "source": source, "asked": dict(asked)}, indent=1).encode())
-        self._refuse_other(asked, self.manifest["asked"])
+        self._refuse_other(asked, read_manifest(self.folder)["asked"])
         for kind in (EXPLANATIONS, ERRORS):
             (self.folder / kind).mkdir(exist_ok=True)
             for leftover in (self.folder / kind).glob(f"*{UNFINISHED}"):
@@ -105,7 +96,7 @@ class JobFolder:
             )
 
     def _is_whole(self, commit: Commit) -> bool:
-        file = self.folder / EXPLANATIONS / f"part-{commit.part:06d}.parquet"
+        file = part_file(self.folder, commit.part)
         return is_file(file) and file.stat().st_size == commit.bytes
 
     def done(self, part: Part) -> bool:
@@ -129,20 +120,15 @@ class JobFolder:
                 "another folder."
             )
 
-    def commit(self, written: Written) -> Commit:
+    def commit(self, written: Written) -> None:
         """Write the files of a part beside their places, put them there, then say that they are."""
-        name = f"part-{written.part:06d}.parquet"
+        commit = written.commit
         with self._stopping():
-            self.write(self.folder / EXPLANATIONS / name, written.data)
+            self.write(part_file(self.folder, commit.part), written.data)
             if written.error_data:
-                self.write(self.folder / ERRORS / name, written.error_data)
-            commit = Commit(
-                written.part, written.digest, written.rows, written.explanations, written.errors, len(written.data),
-                round(written.seconds, 3),
-            )  # fmt: skip
+                self.write(part_file(self.folder, commit.part, ERRORS), written.error_data)
             self._append(json.dumps(asdict(commit)))
         self.commits[commit.part] = commit
-        return commit
 
     def write(self, path: Path, data: bytes) -> None:
         """The file, whole or not at all."""
@@ -185,6 +171,10 @@ class JobFolder:
                 f"nothing more can be written into {str(self.folder)!r} ({error.strerror or error}). {rows} rows are "
                 "done and safe there: make room, and run the same again to go on."
             ) from error
+
+
+def part_file(folder: Path, part: int, kind: str = EXPLANATIONS) -> Path:
+    return folder / kind / f"part-{part:06d}.parquet"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

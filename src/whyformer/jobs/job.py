@@ -18,8 +18,8 @@ from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
 from whyformer.files.paths import path_of
 from whyformer.jobs.dataset import ExplainedDataset
-from whyformer.jobs.folder import MANIFEST, JobFolder, Written, read_manifest
-from whyformer.jobs.processes import require_whole, run_here, run_in_processes, run_on_ray
+from whyformer.jobs.folder import MANIFEST, Commit, JobFolder, Written, read_manifest
+from whyformer.jobs.processes import Actors, Pool, Processes, cluster, require_whole, run_here
 from whyformer.jobs.schema import WHY
 from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, rows_of
 from whyformer.jobs.worker import Work, Worker, sizes_for
@@ -43,6 +43,7 @@ from whyformer.targets import Aims, Scalar
 
 # How far a job is: rows per second, what is left, errors so far. One line on a terminal, or JSON for logs.
 
+log = logging.getLogger("whyformer.jobs")
 EVERY = {"line": 0.1, "json": 1.0}  # seconds between two words
 
 
@@ -50,13 +51,15 @@ class Progress:
     """Told of every part that is done; says so at most every so often, and at the end."""
 
     def __init__(self, shown: bool | str | None, size: int | None, done: int = 0, errors: int = 0) -> None:
-        self.kind = "json" if shown == "json" else "line" if _wanted(shown) else ""
+        wanted = sys.stderr.isatty() if shown is None else bool(shown)
+        self.kind = "json" if shown == "json" else "line" if wanted else ""
         self.size, self.before, self.rows, self.errors = size, done, done, errors
         self.started, self.last = time.monotonic(), -1e9
 
-    def add(self, rows: int, errors: int) -> None:
+    def add(self, commit: Commit) -> None:
         """A part is done."""
-        self.rows, self.errors = self.rows + rows, self.errors + errors
+        log.info("%d rows more, %d of them with errors", commit.rows, commit.errors)
+        self.rows, self.errors = self.rows + commit.rows, self.errors + commit.errors
         if self.kind and time.monotonic() - self.last >= EVERY[self.kind]:
             self.say("part")
 
@@ -83,25 +86,17 @@ class Progress:
         sys.stderr.flush()
 
 
-def _wanted(shown: bool | str | None) -> bool:
-    return sys.stderr.isatty() if shown is None else bool(shown)
-
-
 def _line(facts: dict[str, Any]) -> str:
     of = f" of {facts['of']:,}" if facts["of"] is not None else ""
     words = [f"{facts['rows']:,}{of} rows", f"{facts['rows_per_second']:,.1f} rows/s"]
     if facts["seconds_left"] is not None:
-        words.append(f"{_clock(facts['seconds_left'])} left")
+        minutes, seconds = divmod(round(facts["seconds_left"]), 60)
+        hours, minutes = divmod(minutes, 60)
+        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        words.append(f"{clock} left")
     words.append(f"{facts['errors']:,} errors" if facts["errors"] != 1 else "1 error")
     return " · ".join(words)
 
-
-def _clock(seconds: float) -> str:
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
-
-
-log = logging.getLogger("whyformer.jobs")
 
 ENGINES = ("local", "ray")
 PART_ROWS = 512
@@ -159,7 +154,7 @@ def explain_dataset(
     given = dict(locals())
     arrow(WHY)
     if engine == "ray":
-        require("ray", why="engine='ray'")
+        require("ray", why="engine='ray'")  # before anything is done
     explainer = loaded_as(CoreExplainer, model, processor, attention_at)
     if isinstance(target, list):
         raise BadInput(
@@ -198,14 +193,14 @@ def explain_dataset(
 
         def commit(written: Written) -> None:
             store.commit(written)
-            log.info("%s: %d rows more, %d of them with errors", folder, written.rows, written.errors)
-            shown.add(written.rows, written.errors)
+            shown.add(written.commit)
 
         left = _left(chain([first], parts), store)
         if engine == "ray":
-            run_on_ray(explainer, work, left, commit, proven=worker.proven, workers=workers, address=address)
+            with cluster(address, workers) as ray:
+                Pool(Actors(ray, explainer, work, workers), worker.proven).run(left, commit)
         elif workers is not None and workers > 1:
-            run_in_processes(explainer, work, left, commit, proven=worker.proven, workers=workers)
+            Pool(Processes(explainer, work, workers), worker.proven).run(left, commit)
         else:
             run_here(worker, left, commit)
         dataset = ExplainedDataset(folder)
@@ -265,13 +260,9 @@ def _sizes(
     folder: Path, explainer: CoreExplainer, part_rows: int | None, tokens: int | None, most: int | None
 ) -> tuple[int, int, int]:
     """Of parts and batches: as asked, as the job in the folder has them, or as suits the device."""
-    before = read_manifest(folder)["asked"] if (folder / MANIFEST).is_file() else {}
-    usual = dict(zip(("batch_tokens", "batch_size"), sizes_for(explainer), strict=True))
-    return (
-        part_rows or before.get("part_rows", PART_ROWS),
-        tokens or before.get("batch_tokens", usual["batch_tokens"]),
-        most or before.get("batch_size", usual["batch_size"]),
-    )
+    usual = dict(zip(("batch_tokens", "batch_size"), sizes_for(explainer), strict=True)) | {"part_rows": PART_ROWS}
+    sizes = usual | (read_manifest(folder)["asked"] if (folder / MANIFEST).is_file() else {})
+    return part_rows or sizes["part_rows"], tokens or sizes["batch_tokens"], most or sizes["batch_size"]
 
 
 def _asked(

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from typing import Any
@@ -127,7 +127,7 @@ class Pool:
         worker, _ = self.busy.pop(answer)
         if worker in self.load:
             self.load[worker] -= 1
-        self.proven = self.proven or said.explanations > 0
+        self.proven = self.proven or said.commit.explanations > 0
         commit(said)
 
     def _lost(self, answer: Any, error: Exception) -> None:
@@ -189,29 +189,11 @@ AT_START = (
 )
 
 
-def run_in_processes(
-    explainer: CoreExplainer,
-    work: Work,
-    parts: Iterator[Part],
-    commit: Callable[[Written], object],
-    *,
-    workers: int,
-    proven: bool = False,
-) -> None:
-    """Explain parts in ``workers`` processes, and commit each as it is done."""
-    Pool(_Processes(explainer, work, workers), proven).run(parts, commit)
-
-
 def devices_of(device: torch.device, workers: int, gpus: int) -> list[str]:
     """Where each worker has its model: GPUs in turn, beginning with the model's own, where it is on one."""
     if device.type != "cuda" or not gpus:
         return [str(device)] * workers
     return [f"cuda:{((device.index or 0) + number) % gpus}" for number in range(workers)]
-
-
-def threads_of(workers: int) -> int:
-    """Of torch, for each worker: those of this process, shared out."""
-    return max(1, torch.get_num_threads() // workers)
 
 
 @dataclass(eq=False)
@@ -253,7 +235,9 @@ class _Process:
             self.owed.popleft().said = False, error
 
 
-class _Processes(Staff):
+class Processes(Staff):
+    """Processes of this machine, started anew for the job."""
+
     def __init__(self, explainer: CoreExplainer, work: Work, workers: int) -> None:
         self.size = workers
         self.bytes = _saved((explainer.model, explainer.processor, explainer.attention_at, work))
@@ -264,7 +248,8 @@ class _Processes(Staff):
     def start(self) -> tuple[Any, Any]:
         here, there = self.context.Pipe()
         device = self.free.popleft()
-        process = self.context.Process(target=_serve, args=(there, device, threads_of(self.size)), daemon=True)
+        threads = max(1, torch.get_num_threads() // self.size)
+        process = self.context.Process(target=_serve, args=(there, device, threads), daemon=True)
         process.start()
         there.close()  # its end is its own: when it dies, reading here comes to an end
         worker = _Process(process, here, device)
@@ -368,20 +353,13 @@ class RemoteWorker:
         return True
 
     def explained(self, part: Part, proven: bool) -> Written:
-        return self.worker.whole(part, proven)
+        self.worker.proven = self.worker.proven or proven
+        return self.worker.explained(self.worker.prepared(part))
 
 
-def run_on_ray(
-    explainer: CoreExplainer,
-    work: Work,
-    parts: Iterator[Part],
-    commit: Callable[[Written], object],
-    *,
-    proven: bool = False,
-    workers: int | None = None,
-    address: str | None = None,
-) -> None:
-    """Explain parts on a cluster: the one at ``address``, the one that is connected already, or one started here."""
+@contextmanager
+def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
+    """Ray, connected to the cluster at ``address``, to the one it was connected to before, or to one started here."""
     require("ray", why="engine='ray'")
     import ray
 
@@ -389,7 +367,7 @@ def run_on_ray(
     if ours:
         _connect(ray, address, workers)
     try:
-        Pool(_Actors(ray, explainer, work, workers), proven).run(parts, commit)
+        yield ray
     finally:
         if ours:
             ray.shutdown()
@@ -407,7 +385,7 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
         raise BadInput(f"no Ray cluster could be reached at address={address!r} ({reason}).") from error
 
 
-class _Actors(Staff):
+class Actors(Staff):
     """Actors of Ray, each with a CPU, and with a GPU where the cluster has some."""
 
     def __init__(self, ray: Any, explainer: CoreExplainer, work: Work, workers: int | None) -> None:

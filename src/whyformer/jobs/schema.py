@@ -142,16 +142,13 @@ class _Told:
         self.last: dict[str, tuple[dict[str, Any], str]] = {}
 
     def __call__(self, explanation: Explanation) -> str:
-        known = self.last.get(explanation.method)
-        if known is None or not _same_values(known[0], explanation.options):
-            known = explanation.options, json.dumps(to_plain(explanation.options), ensure_ascii=False)
-            self.last[explanation.method] = known
-        return known[1]
-
-
-def _same_values(options: dict[str, Any], others: dict[str, Any]) -> bool:
-    """The very same objects by the same names; some (arrays) could not be asked whether they are equal."""
-    return options.keys() == others.keys() and all(others[name] is value for name, value in options.items())
+        options = explanation.options
+        known, text = self.last.get(explanation.method, ({}, "{}"))
+        # The very same objects by the same names: some (arrays) could not be asked whether they are equal.
+        if known.keys() != options.keys() or any(options[name] is not value for name, value in known.items()):
+            text = json.dumps(to_plain(options), ensure_ascii=False)
+            self.last[explanation.method] = options, text
+        return text
 
 
 @cache

@@ -259,10 +259,6 @@ class Part:
     rows: tuple[Row, ...]
 
     @property
-    def name(self) -> str:
-        return f"part-{self.number:06d}"
-
-    @property
     def digest(self) -> str:
         """A name for its rows."""
         return hashlib.blake2b("".join(row.id for row in self.rows).encode(), digest_size=16).hexdigest()

@@ -23,7 +23,7 @@ from whyformer.errors import (
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Source
 from whyformer.inputs.text import TextInput
-from whyformer.jobs.folder import Written
+from whyformer.jobs.folder import Commit, Written
 from whyformer.jobs.schema import Entry, Failure, failures_table, parquet_bytes, table_of
 from whyformer.jobs.source import Part, Row, Unreadable, batches_of
 from whyformer.shapes import Array
@@ -51,31 +51,25 @@ class Tallies:
         sums = self.sums.setdefault((method, target), {})
         self.rows[method, target] += 1
         for name, score in self._named(units, scores):
-            entry = sums.get(name)
-            if entry is None:
-                sums[name] = [1, score, abs(score)]
-            else:
-                entry[0] += 1
-                entry[1] += score
-                entry[2] += abs(score)
+            entry = sums.setdefault(name, [0, 0.0, 0.0])
+            entry[0] += 1
+            entry[1] += score
+            entry[2] += abs(score)
         if len(sums) > MOST_KEPT:
             often = dict(sorted(sums.items(), key=lambda item: -item[1][0])[: MOST_KEPT // 2])
             self.dropped += len(sums) - len(often)
             self.sums[method, target] = often
 
     def _named(self, units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float]]:
-        labels, special = units["labels"], units["special"]
-        if units["values"] is not None:
-            self.unit = "column"
-            yield from ((label, float(s)) for label, s, own in zip(labels, scores, special, strict=True) if not own)
-        elif units["grid"] is not None:
+        if units["values"] is None and units["grid"] is not None:
             self.unit = "region"
-            yield from _regions(units, scores)
-        elif units["word"] is not None:
+            return _regions(units, scores)
+        if units["values"] is None and units["word"] is not None:
             self.unit = "word"
-            yield from _words(units, scores)
-        else:
-            yield from ((label, float(s)) for label, s, own in zip(labels, scores, special, strict=True) if not own)
+            return _words(units, scores)
+        self.unit = self.unit if units["values"] is None else "column"
+        each = zip(units["labels"], scores, units["special"], strict=True)
+        return ((label, float(score)) for label, score, special in each if not special)
 
     def importances(self, most: int) -> tuple[list[tuple[str, str, str, int, float, float]], int]:
         """(method, class, unit, count, mean, mean size), the largest first; and how many are left out."""
@@ -110,23 +104,15 @@ def _words(units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float
 def _regions(units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float]]:
     """The picture in nine: the sum of the patches in each."""
     rows, columns = units["grid"]
-    patches = [i for i in range(len(scores)) if _is_patch(units, i)]
+    stream, special = units["stream"], units["special"]
+    image = "image" if len(set(stream)) > 1 else stream[0]
+    patches = [i for i in range(len(scores)) if not special[i] and stream[i] == image]  # as Units.is_patch
     sums: dict[str, float] = {}
     for place, i in enumerate(patches[: rows * columns]):
         row, column = divmod(place, columns)
-        name = _region(DOWN[row * 3 // rows], ACROSS[column * 3 // columns])
+        name = f"{DOWN[row * 3 // rows]} {ACROSS[column * 3 // columns]}".replace("middle middle", "centre")
         sums[name] = sums.get(name, 0.0) + float(scores[i])
     yield from sums.items()
-
-
-def _region(down: str, across: str) -> str:
-    return "centre" if (down, across) == ("middle", "middle") else f"{down} {across}"
-
-
-def _is_patch(units: Mapping[str, Sequence[Any]], index: int) -> bool:
-    """As ``Units.is_patch``."""
-    stream = units["stream"]
-    return not units["special"][index] and (stream[index] == "image" or len(set(stream)) == 1)
 
 
 TELLING = 8  # rows that fail together, before any was explained: then it is not the rows
@@ -225,11 +211,6 @@ class Worker:
             raise BadInput(f"{len(rows)} rows were taken for {source.size} inputs: give one input in each row.")
         return replace(source, whole=source.batch())
 
-    def whole(self, part: Part, proven: bool) -> Written:
-        """A part from its rows to its files."""
-        self.proven = self.proven or proven
-        return self.explained(self.prepared(part))
-
     def explained(self, prepared: Prepared) -> Written:
         """The part's explanations and errors, as files."""
         started = time.perf_counter()
@@ -247,16 +228,10 @@ class Worker:
         order = {name: number for number, name in enumerate(self.work.methods)}
         entries.sort(key=lambda entry: (entry[0].place, order.get(entry[2].method, 0), entry[1]))
         failures.sort(key=lambda failure: failure.place)
-        return Written(
-            prepared.part.number,
-            prepared.part.digest,
-            len(prepared.part.rows),
-            len(entries),
-            len(failures),
-            parquet_bytes(table_of(entries)),
-            parquet_bytes(failures_table(failures)) if failures else b"",
-            time.perf_counter() - started,
-        )
+        part, data = prepared.part, parquet_bytes(table_of(entries))
+        seconds = round(time.perf_counter() - started, 3)
+        commit = Commit(part.number, part.digest, len(part.rows), len(entries), len(failures), len(data), seconds)
+        return Written(commit, data, parquet_bytes(failures_table(failures)) if failures else b"")
 
     def _entries(self, rows: list[Row], source: Source, failures: list[Failure]) -> list[Entry]:
         options = dict(self.work.options)

@@ -107,67 +107,41 @@ class _Word:
         return float("nan") if self.count < 2 else ABOUT_95 * (self.spread / (self.count - 1) / self.count) ** 0.5
 
 
-def explain_corpus(
-    explainer: CoreExplainer,
-    texts: Sequence[str],
-    *,
-    target: Any,
-    step: int,
-    least: int,
-    progress: bool | None,
-    **settings: Any,
-) -> CorpusExplanation:
-    """Explain many texts and average the scores of each word over its occurrences; only sums are kept."""
-    started = time.perf_counter()
-    words: dict[str, _Word] = {}
-    remarks, names = Remarks("texts"), set()
-    first: Explanation | None = None
-    starts = list(range(0, len(texts), step))
-    for start in tracker(progress)(starts, "explaining"):
-        part = list(texts[start : start + step])
-        aims = target[start : start + step] if isinstance(target, list) else target
-        for text, explanation in zip(
-            part, explainer.explain(part, target=aims, batch_size=step, progress=False, **settings), strict=True
-        ):
-            if not isinstance(explanation, Explanation):
-                raise NotOffered("each text gives several explanations (generated tokens): words have no one score.")
-            first = first or explanation
-            names.add(str(explanation.target))
-            remarks.add(explanation.warnings)
-            for word, score in explanation.words():
-                if word.strip():
-                    words.setdefault(word.strip().casefold(), _Word()).add(score, text)
-    assert first is not None
-    often = sorted((w for w in words if words[w].count >= least), key=lambda w: -words[w].size)
-    if not often:
-        raise BadInput(f"no word occurs {least} times in {len(texts)} texts: give more texts, or a smaller least=.")
-    known = [words[w] for w in often]
-    mean, error = np.array([w.mean for w in known]), np.array([w.error for w in known])
-    warnings = remarks.told(len(texts))
-    if len(names) > 1 and target is None:
-        warnings.append(
-            "each text's own prediction was explained, and scores for different classes were averaged: pass target= to "
-            "ask about one."
+class _WordSums:
+    """What each word is worth over its occurrences; only sums are kept."""
+
+    of = "text"
+    mixed = "pass target= to ask about one."
+
+    def __init__(self, texts: Sequence[str], least: int) -> None:
+        self.texts, self.least = texts, least
+        self.words: dict[str, _Word] = {}
+
+    def add(self, explanation: Explanation, number: int) -> None:
+        for word, score in explanation.words():
+            if word.strip():
+                self.words.setdefault(word.strip().casefold(), _Word()).add(score, self.texts[number])
+
+    def result(self, first: Explanation, common: dict[str, Any]) -> CorpusExplanation:
+        often = sorted((w for w in self.words if self.words[w].count >= self.least), key=lambda w: -self.words[w].size)
+        if not often:
+            raise BadInput(
+                f"no word occurs {self.least} times in {len(self.texts)} texts: give more texts, or a smaller least=."
+            )
+        known = [self.words[w] for w in often]
+        mean, error = np.array([w.mean for w in known]), np.array([w.error for w in known])
+        return CorpusExplanation(
+            words=tuple(often),
+            counts=np.array([w.count for w in known]),
+            mean=mean,
+            low=mean - error,
+            high=mean + error,
+            mean_size=np.array([w.size for w in known]),
+            examples=tuple(w.example[:LONGEST] for w in known),
+            texts=len(self.texts),
+            left_out=len(self.words) - len(often),
+            **common,
         )
-    return CorpusExplanation(
-        words=tuple(often),
-        counts=np.array([w.count for w in known]),
-        mean=mean,
-        low=mean - error,
-        high=mean + error,
-        mean_size=np.array([w.size for w in known]),
-        examples=tuple(w.example[:LONGEST] for w in known),
-        texts=len(texts),
-        left_out=len(words) - len(often),
-        method=first.method,
-        options={k: v for k, v in first.options.items() if first.changed is None or k in first.changed},
-        target=next(iter(names)) if len(names) == 1 else "the prediction of each text",
-        scalar=first.scalar,
-        signed=first.signed,
-        warnings=tuple(warnings),
-        seconds=time.perf_counter() - started,
-        model=first.model,
-    )
 
 
 view_of.register(CorpusExplanation, corpus_view)
@@ -255,52 +229,65 @@ def explain_global(
     explainer = loaded_as(CoreExplainer, model, processor)
     step = batch_size or BATCH_SIZE
     texts = as_list(inputs) if hasattr(inputs, "dtype") else inputs
+    pieces: Any
+    sums: _WordSums | _ColumnSums
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
-        _check(len(texts), target)
-        settings: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, **options}
-        return explain_corpus(explainer, texts, target=target, step=step, least=least, progress=progress, **settings)
-    pieces, size = _pieces(explainer.processor, inputs, step)
-    _check(size, target)
-    sample_rows = set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()) if samples else set()
-    sums = _Sums()
-    at = 0
+        pieces, size = [texts[start : start + step] for start in range(0, len(texts), step)], len(texts)
+        sums = _WordSums(texts, least)
+    else:
+        pieces, size = _pieces(explainer.processor, inputs, step)
+        sums = _ColumnSums(set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()))
+    if size == 0:
+        raise BadInput("inputs has no rows: give at least one.")
+    if isinstance(target, list) and len(target) != size:
+        raise BadInput(f"{len(target)} targets for {size} rows: give one target, or one per row.")
+    settings: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, "batch_size": step, **options}
+    remarks, names, at = Remarks(f"{sums.of}s"), set(), 0
     first: Explanation | None = None
-    names: set[str] = set()
     for piece in tracker(progress)(pieces, "explaining"):
         part = target[at : at + step] if isinstance(target, list) else target
-        explanations = explainer.explain(
-            piece,
-            method=method,
-            target=part,
-            scalar=scalar,
-            seed=seed,
-            batch_size=step,
-            progress=False,
-            **options,
-        )
-        for explanation in explanations:
+        for explanation in explainer.explain(piece, target=part, progress=False, **settings):
+            if not isinstance(explanation, Explanation):
+                raise NotOffered("each text gives several explanations (generated tokens): words have no one score.")
             first = first or explanation
             names.add(str(explanation.target))
-            sums.add(explanation, keep=at in sample_rows)
+            remarks.add(explanation.warnings)
+            sums.add(explanation, at)
             at += 1
     assert first is not None
-    return _result(first, sums, names, target, time.perf_counter() - started)
+    warnings = remarks.told(size)
+    if len(names) > 1 and target is None and (first.signed or sums.of == "text"):
+        mixed = f"each {sums.of}'s own prediction was explained, and scores for different classes were averaged"
+        warnings.append(f"{mixed}: {sums.mixed}")
+    common = {
+        "method": first.method,
+        "options": {k: v for k, v in first.options.items() if first.changed is None or k in first.changed},
+        "target": next(iter(names)) if len(names) == 1 else f"the prediction of each {sums.of}",
+        "scalar": first.scalar,
+        "signed": first.signed,
+        "warnings": tuple(warnings),
+        "seconds": time.perf_counter() - started,
+        "model": first.model,
+    }
+    return sums.result(first, common)
 
 
-class _Sums:
+class _ColumnSums:
     """Means and variances as they go along (Welford), so that memory does not grow with the table."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    of = "row"
+    mixed = "the mean size is what to look at, or pass target=."
+
+    def __init__(self, sampled: set[int]) -> None:
+        self.sampled, self.count = sampled, 0
         self.labels: tuple[str, ...] = ()
         self.mean: Array = np.zeros(0)
         self.spread: Array = np.zeros(0)
         self.matrix: Array | None = None
         self.samples: list[Array] = []
         self.values: list[tuple[str, ...]] = []
-        self.remarks = Remarks()
 
-    def add(self, explanation: Explanation, keep: bool) -> None:
+    def add(self, explanation: Explanation, number: int) -> None:
         scores = explanation.scores.astype(float)
         both = np.stack([scores, np.abs(scores)])
         if not self.count:
@@ -315,53 +302,28 @@ class _Sums:
         if isinstance(explanation.matrix, np.ndarray):
             before = np.zeros_like(explanation.matrix, dtype=float) if self.matrix is None else self.matrix
             self.matrix = before + (explanation.matrix - before) / self.count
-        if keep:
+        if number in self.sampled:
             self.samples.append(explanation.scores)
             self.values.append(explanation.units.values or ())
-        self.remarks.add(explanation.warnings)
 
-    def limits(self) -> tuple[Array, Array]:
-        """(2, U) low and high; NaN for a single row, which shows no spread."""
-        if self.count < 2:
-            return np.full_like(self.mean, np.nan), np.full_like(self.mean, np.nan)
-        error = ABOUT_95 * np.sqrt(self.spread / (self.count - 1) / self.count)
-        return self.mean - error, self.mean + error
-
-
-def _result(first: Explanation, sums: _Sums, names: set[str], target: Any, seconds: float) -> GlobalExplanation:
-    low, high = sums.limits()
-    warnings = sums.remarks.told(sums.count)
-    if first.signed and len(names) > 1 and target is None:
-        warnings.append(
-            "each row's own prediction was explained, and scores for different classes were averaged: the mean size is "
-            "what to look at, or pass target=."
-        )
-    return GlobalExplanation(
-        labels=sums.labels,
-        special=first.units.special,
-        mean=sums.mean[0], low=low[0], high=high[0],
-        mean_size=sums.mean[1], size_low=low[1], size_high=high[1],
-        rows=sums.count,
-        method=first.method,
-        options={k: v for k, v in first.options.items() if first.changed is None or k in first.changed},
-        target=next(iter(names)) if len(names) == 1 else "the prediction of each row",
-        scalar=first.scalar,
-        signed=first.signed,
-        unseen=first.units.unseen,
-        matrix=sums.matrix,
-        samples=np.stack(sums.samples) if sums.samples else None,
-        sample_values=tuple(sums.values) if all(sums.values) else (),
-        warnings=tuple(warnings),
-        seconds=seconds,
-        model=first.model,
-    )  # fmt: skip
-
-
-def _check(size: int, target: Any) -> None:
-    if size == 0:
-        raise BadInput("inputs has no rows: give at least one.")
-    if isinstance(target, list) and len(target) != size:
-        raise BadInput(f"{len(target)} targets for {size} rows: give one target, or one per row.")
+    def result(self, first: Explanation, common: dict[str, Any]) -> GlobalExplanation:
+        """Limits are NaN for a single row, which shows no spread."""
+        error = np.full_like(self.mean, np.nan)
+        if self.count > 1:
+            error = ABOUT_95 * np.sqrt(self.spread / (self.count - 1) / self.count)
+        (low, size_low), (high, size_high) = self.mean - error, self.mean + error
+        return GlobalExplanation(
+            labels=self.labels,
+            special=first.units.special,
+            mean=self.mean[0], low=low, high=high,
+            mean_size=self.mean[1], size_low=size_low, size_high=size_high,
+            rows=self.count,
+            unseen=first.units.unseen,
+            matrix=self.matrix,
+            samples=np.stack(self.samples) if self.samples else None,
+            sample_values=tuple(self.values) if all(self.values) else (),
+            **common,
+        )  # fmt: skip
 
 
 def _pieces(processor: Any, inputs: Any, step: int) -> tuple[Any, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from whyformer.capture.record import NO_GRADIENT
 from whyformer.capture.roles import Observe
+from whyformer.capture.site import OpenSite
 from whyformer.errors import BadInput, NotOffered, PartlyCaptured
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.batch import NOT_THE_MODELS, Batch, model_failed, signature_of
@@ -63,18 +65,13 @@ class InContextCall:
         except Exception as error:
             raise model_failed(self.model, Batch(tensors), error) from error
         logits = logits_of(output)
-        return self._of_the_row(logits, len(context))
-
-    def _of_the_row(self, logits: Tensor, known: int) -> Tensor:
-        """(1, C) of an output with one row for what is asked, or with one for every row, training rows first."""
-        classes = logits.shape[-1] if logits.ndim > 1 else 1
-        rows = logits.reshape(-1, classes)
-        if len(rows) not in (1, known + 1):
+        rows = logits.reshape(-1, logits.shape[-1] if logits.ndim > 1 else 1)
+        if len(rows) not in (1, len(context) + 1):
             raise BadInput(
-                f"{type(self.model).__name__} gave logits of shape {tuple(logits.shape)} for one row beside {known} "
-                f"training rows: one row of logits was expected. {HOW}"
+                f"{type(self.model).__name__} gave logits of shape {tuple(logits.shape)} for one row beside "
+                f"{len(context)} training rows: one row of logits was expected. {HOW}"
             )
-        return rows[-1:]
+        return rows[-1:]  # where there is one for every row, training rows come first
 
 
 def in_context_call(model: nn.Module, columns: int, call: Call | None) -> tuple[InContextCall, int]:
@@ -88,25 +85,35 @@ def in_context_call(model: nn.Module, columns: int, call: Call | None) -> tuple[
     passes = 0
     if key not in facts:
         facts[key], passes = _form(model, arrange, columns)
-    made = facts[key](arrange)
-    return InContextCall(model, made, False), passes
+    return InContextCall(model, _laid_out(arrange, *facts[key]), False), passes
 
 
-def _form(model: nn.Module, arrange: Call, columns: int) -> tuple[Callable[[Call], Call], int]:
-    """Tables of their own axis or without, answers as they are or as floats: the first that the model answers."""
+def _laid_out(arrange: Call, batched: bool, floats: bool) -> Call:
+    """Tables with an axis of their own or without, answers as floats or as they are."""
+
+    def call(context: Tensor, y: Tensor, row: Tensor) -> Any:
+        y = y.to(context.dtype) if floats else y
+        return arrange(context[None], y[None], row[None]) if batched else arrange(context, y, row)
+
+    return call
+
+
+def _form(model: nn.Module, arrange: Call, columns: int) -> tuple[tuple[bool, bool], int]:
+    """The first layout (``_laid_out``) that the model answers, and how many passes it took to find it."""
     weight = next(iter(model.parameters()), torch.empty(0))
     known = torch.arange(4 * columns, dtype=weight.dtype, device=weight.device).reshape(4, columns) / (4 * columns)
     answers, asked, passes = torch.tensor([0, 1, 0, 1], device=weight.device), known[:2] + 0.1, 0
-    for form, lead in FORMS:
+    for batched, floats in product((True, False), (False, True)):
         try:
             with torch.no_grad():
-                logits = logits_of(model(**form(arrange)(known, answers, asked)))
+                logits = logits_of(model(**_laid_out(arrange, batched, floats)(known, answers, asked)))
         except Exception:  # another form may be what it takes
             continue
         passes += 1
         # Two rows of logits, or one for every row, behind the axis of tables if there is one.
+        lead = (1, 2) if batched else (2,)
         if tuple(logits.shape[: len(lead)]) in (lead, (*lead[:-1], 6)) and logits.ndim <= len(lead) + 1:
-            return form, passes
+            return (batched, floats), passes
     raise BadInput(
         f"{type(model).__name__} could be called neither with tables of their own axis, (1, rows, {columns}), nor "
         f"without, (rows, {columns}). {HOW}"
@@ -127,27 +134,6 @@ def _by_name(model: nn.Module) -> Call:
         f"{type(model).__name__} takes {', '.join(needed) or 'nothing'}: which of these are training rows, their "
         f"answers and the rows asked about is not clear. {HOW}"
     )
-
-
-def _plain(arrange: Call) -> Call:
-    return arrange
-
-
-def _in_batch(arrange: Call) -> Call:
-    return lambda context, y, row: arrange(context[None], y[None], row[None])
-
-
-def _as_floats(form: Callable[[Call], Call]) -> Callable[[Call], Call]:
-    return lambda arrange: lambda context, y, row: form(arrange)(context, y.to(context.dtype), row)
-
-
-# How tables are laid out, and what the first axes of logits are then for two rows.
-FORMS: tuple[tuple[Callable[[Call], Call], tuple[int, ...]], ...] = (
-    (_in_batch, (1, 2)),
-    (_as_floats(_in_batch), (1, 2)),
-    (_plain, (2,)),
-    (_as_floats(_plain), (2,)),
-)
 
 
 def encoded(table: Table, rows: Any) -> tuple[Tensor, list[dict[str, str]], bool]:
@@ -348,17 +334,18 @@ def _arrangement(caller: InContextCall, known: Tensor, told: Tensor, row: Tensor
     return arrangement, new
 
 
+@dataclass(frozen=True)
 class _Explained:
     """One pass with its gradients."""
 
-    def __init__(self, recorder: ContextRecorder, gradients: list[Tensor], known: Tensor, row: Tensor) -> None:
-        self.sites, self.gradients = recorder.sites, gradients
-        self.known, self.row = known.detach(), row.detach()[0]
-        of_known, of_row = recorder.input_gradients
-        self.known_gradient = torch.zeros_like(self.known) if of_known is None else of_known
-        self.row_gradient = torch.zeros_like(self.row) if of_row is None else of_row[0]
-        self.target: Any = None
-        self.value = 0.0
+    sites: list[OpenSite]
+    gradients: list[Tensor]
+    known: Tensor
+    row: Tensor
+    known_gradient: Tensor
+    row_gradient: Tensor
+    target: Any
+    value: float
 
 
 def _one(
@@ -393,9 +380,12 @@ def _one(
         if not value.requires_grad:
             raise NotOffered(NO_GRADIENT)
         gradients = recorder.gradients(value)
-    explained = _Explained(recorder, gradients, known, row)
-    explained.target, explained.value = goal, float(value.detach())
-    return explained
+    of_inputs = [
+        torch.zeros_like(tensor) if gradient is None else gradient
+        for tensor, gradient in zip((known, row), recorder.input_gradients, strict=True)
+    ]
+    tensors = (known.detach(), row.detach()[0], of_inputs[0].detach(), of_inputs[1].detach()[0])
+    return _Explained(recorder.sites, gradients, *tensors, goal, float(value.detach()))
 
 
 def _scores(explained: _Explained, arrangement: Arrangement, method: str, rows: str, baseline: str) -> dict[str, Any]:
@@ -424,16 +414,11 @@ def _scores(explained: _Explained, arrangement: Arrangement, method: str, rows: 
     tokens = arrangement.tokens
     cells = torch.stack([relevance.of_columns(tokens, first + i) for i in range(count)])
     scores = relevance.of_columns(tokens, len(cells_TW) - 1)
-    warnings = _shared(arrangement)
+    shared = ("some columns are one token together: they share its score evenly.",)
+    warnings = shared if len(set(tokens)) < len(tokens) else ()
     return {
         "scores": _array(scores), "cells": _array(cells), "row_scores": _array(row_scores), "warnings": warnings,
     }  # fmt: skip
-
-
-def _shared(arrangement: Arrangement) -> tuple[str, ...]:
-    if len(set(arrangement.tokens)) == len(arrangement.tokens):
-        return ()
-    return ("some columns are one token together: they share its score evenly.",)
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:

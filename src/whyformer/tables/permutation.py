@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,21 +24,10 @@ from whyformer.tables.table_results import FeaturePermutation
 # Anything that predicts, and a table whose columns can be shuffled: what permutation importance asks of a model.
 
 
-class Predictor(ABC):
-    """A model with its table."""
-
-    columns: tuple[str, ...]
-    rows: int
-    name: str
-    warnings: tuple[str, ...] = ()
-
-    @abstractmethod
-    def output(self, order: Array | None, shuffled: Sequence[str]) -> Any:
-        """What the model gives with the columns ``shuffled`` put in another order."""
-
-
-class TorchPredictor(Predictor):
+class TorchPredictor:
     """A torch module with a Table; rows are encoded once, and their codes are shuffled. Gives logits (rows, C)."""
+
+    warnings: tuple[str, ...] = ()
 
     def __init__(self, model: nn.Module, table: Table, inputs: Any, batch_size: int) -> None:
         self.model = unwrapped(model)
@@ -56,6 +44,7 @@ class TorchPredictor(Predictor):
                 )
 
     def output(self, order: Array | None, shuffled: Sequence[str]) -> Array:
+        """What the model gives with the columns ``shuffled`` put in another order."""
         tensors = dict(self.tensors)
         for name in shuffled:
             kind, at = self.modality.where(name)
@@ -71,8 +60,10 @@ class TorchPredictor(Predictor):
         return torch.cat(parts).cpu().numpy()
 
 
-class AnyPredictor(Predictor):
+class AnyPredictor:
     """An estimator or a function, and a table as it takes it: a DataFrame, a dict of columns, or an array."""
+
+    warnings: tuple[str, ...] = ()
 
     def __init__(self, model: Any, inputs: Any) -> None:
         self.model, self.inputs = model, inputs
@@ -112,6 +103,9 @@ class AnyPredictor(Predictor):
         """The table itself where a scorer will ask the estimator, else what the function gives."""
         made = self.table(order, shuffled)
         return made if hasattr(self.model, "predict") else np.asarray(self.model(made))
+
+
+Predictor = TorchPredictor | AnyPredictor
 
 
 def predictor_of(model: Any, inputs: Any, processor: Any, batch_size: int) -> Predictor:

@@ -63,12 +63,15 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Table]:
     folder = readable_folder(folder, "saved tabular model in")
     try:
         config, described = (read_json(folder / name) for name in (CONFIG, TABLE))
-        library, name, arguments = (_entry(config, key, kind) for key, kind in ENTRIES.items())
+        for key, kind in ENTRIES.items():
+            if not isinstance(config, dict) or not isinstance(config.get(key), kind):
+                raise Damaged(f"{CONFIG} has no {key!r}, or it is not of type {kind.__name__}")
+        library, name, arguments = (config[key] for key in ENTRIES)
         weights = load_file(folder / WEIGHTS)
         _check(library, name)
         _require_modest(arguments, sum(tensor.numel() for tensor in weights.values()))
-        kind = _class(library, name)
-        model: nn.Module = kind(**arguments)
+        require(library, why=f"a saved {name}")
+        model: nn.Module = getattr(import_module(library), name)(**arguments)
         model.load_state_dict({k: v.to(model.state_dict()[k].dtype) for k, v in weights.items()})
         return model.eval(), Table.from_dict(described)
     except (UnknownName, MissingExtra):
@@ -80,12 +83,6 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Table]:
         ) from error
 
 
-def _entry(config: Any, key: str, kind: type) -> Any:
-    if not isinstance(config, dict) or not isinstance(config.get(key), kind):
-        raise Damaged(f"{CONFIG} has no {key!r}, or it is not of type {kind.__name__}")
-    return config[key]
-
-
 def _require_modest(arguments: Any, weights: int) -> None:
     """No number may be larger than the weights are many: a model of a billion blocks would be built first."""
     parts = arguments.values() if isinstance(arguments, dict) else arguments if isinstance(arguments, list) else ()
@@ -93,11 +90,6 @@ def _require_modest(arguments: Any, weights: int) -> None:
         _require_modest(part, weights)
     if isinstance(arguments, int) and abs(arguments) > weights:
         raise Damaged(f"{CONFIG} asks for {arguments} of something, and there are {weights} weights")
-
-
-def _class(library: str, name: str) -> Any:
-    require(library, why=f"a saved {name}")
-    return getattr(import_module(library), name)
 
 
 def _check(library: str, name: str) -> None:

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# What is known about columns over many rows: frozen, saved, reloaded; and their warnings, told once.
-
 # The warnings of many rows or texts, told once per kind: in how many, and from which number to which.
-
 
 ABOUT_95 = 1.96  # standard errors
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
@@ -53,7 +50,7 @@ class Kind:
 class Remarks:
     """Collected row by row."""
 
-    def __init__(self, of: str = "rows") -> None:
+    def __init__(self, of: str) -> None:
         self.of = of
         self.kinds: dict[tuple[str, ...], Kind] = {}
 
