@@ -493,7 +493,7 @@ MUTATIONS = (
         "results/types.py",
         '{"sum": np.sum, "max"',
         '{"sum": np.mean, "max"',
-        "tests/methods/test_shap.py tests/tables/test_corpus.py tests/explainer/test_saved_results.py -k word",
+        "tests/methods/test_shap.py tests/tables/test_global.py tests/explainer/test_saved_results.py -k word",
     ),
     Mutation(
         "unknown_words_are_not_special",

@@ -124,27 +124,9 @@ def test_texts_from_stdin_and_file(tmp_path: Path) -> None:
 
 
 def test_options_target_versus_scalar_and_batch_size() -> None:
-    (shown,) = told(
-        "explain",
-        "text",
-        "so bad",
-        "-m",
-        "raw_attention",
-        "-o",
-        "heads=max",
-        "-o",
-        "layers=[0, 1]",
-        "--target",
-        "negative",
-        "--versus",
-        "positive",
-        "--scalar",
-        "log_odds",
-        "--batch-size",
-        "1",
-    )
-    assert shown["options"]["heads"] == "max"
-    assert shown["options"]["layers"] == [0, 1]
+    asked = "-m raw_attention -o heads=max --target negative --versus positive --scalar log_odds --batch-size 1"
+    (shown,) = told("explain", "text", "so bad", *asked.split(), "-o", "layers=[0, 1]")
+    assert (shown["options"]["heads"], shown["options"]["layers"]) == ("max", [0, 1])
     assert shown["changed"] == ["layers", "heads"]
     assert (shown["target"]["index"], shown["target"]["versus"], shown["scalar"]) == (0, 1, "log_odds")
 
@@ -209,6 +191,7 @@ def test_methods_lists_every_method_with_its_taxonomy() -> None:
         assert "local" in cells
         assert f"{name}: {method.paper.split(',')[0][:20]}" in shown
     assert "Post-hoc" in shown
+    assert {m["name"] for m in told("metrics")} == set(wf.list_metrics())
     listed = {m["name"]: m for m in told("methods")}
     assert set(listed) == set(wf.list_methods())
     assert listed["grad_sam"]["class_specific"] is True

@@ -20,7 +20,6 @@ USABLE = "positions hear of each other by attention alone|Attention methods can 
 CAPTURE = "capture --text 'what is this' --model"
 # The command line, and what it prints, between strokes; files that it names are pictures or pages that it writes.
 SHOWN = [
-    ("explain text 'I like the movie'", "generic_attention|logit of 'positive'"),
     ("explain text 'what is this' --model t5/", "written token"),
     ("explain image PHOTO --model VIT --out why.png", "[CLS], added by the model, holds"),
     ("explain image PHOTO --model VIT -m generic_attention -m occlusion -t dog", "cat.png ──|logit of 'dog'"),
@@ -38,8 +37,11 @@ SHOWN = [
     ("methods raw_attention", "layers='last'|Misleads"),
     ("metrics sufficiency", "low is good|DeYoung|bins="),
     ("metrics", "|".join(wf.list_metrics())),
-    ("doctor", "whyformer 0.|torch |transformers |Pillow |cpu |sentiment, pets, textures, adult|passed"),
-    ("doctor", "two methods agree with numpy"),
+    (
+        "doctor",
+        "whyformer 0.|torch |transformers |Pillow |cpu |sentiment, pets, textures, adult|passed|"
+        "two methods agree with numpy",
+    ),
     ("attention", f"Attention, every head: {SENTENCES[0]}|3.3|0 … 1 attention"),
     ("attention --scale free --out free.html", "each with its own scale"),
     ("attention 'I like the movie' --head max --scale 0,0.5", "0 … 0.5 attention|max over 4 heads"),
@@ -67,7 +69,6 @@ SHOWN = [
     (f"{CAPTURE} t5/", f"target ← source|{USABLE}"),
     (f"{CAPTURE} whisper/", f"target ← source|{USABLE}"),
     ("compare PHOTO --model VIT -m grad_cam --metric insertion", "grad_cam|absent parts mean"),
-    ("check 'I like the movie' -c sinks", "Check-up of generic_attention on BertForSequenceClassification, 1 input"),
     ("heads --what pruning --order random --points 2 'So boring' 'I like it'", "agreement against heads kept (random"),
     (
         "maximize --layer 2 --neuron 5 --position 1 --steps 2 --out n.png",

@@ -12,7 +12,7 @@ import torch
 
 import whyformer as wf
 from tests.cli.test_cli import run, told
-from tests.tables.models import LAYOUTS, NUMBERS, rows, table
+from tests.tables.models import LAYOUTS, NUMBERS, RTDL, rows, table
 from whyformer import demo
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
@@ -101,14 +101,9 @@ def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:
-    arguments = {
-        "n_cont_features": 3, "cat_cardinalities": [3, 2], "d_out": 3, "n_blocks": 2, "d_block": 16,
-        "attention_n_heads": 2, "attention_dropout": 0.1, "ffn_d_hidden": None, "ffn_d_hidden_multiplier": 2.0,
-        "ffn_dropout": 0.1, "residual_dropout": 0.0,
-    }  # fmt: skip
     model = LAYOUTS["rtdl"].build()
     described = table(preprocess=wf.Standardize((0.0,) * 3, (1.0,) * 3))
-    again, read = load_model(save_model(model, arguments, described, tmp_path / "model"))
+    again, read = load_model(save_model(model, RTDL, described, tmp_path / "model"))
     assert read.to_dict() == described.to_dict()
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in again.state_dict().items())
     file = written(tmp_path / "rows.csv", rows(2))

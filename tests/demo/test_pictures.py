@@ -1,4 +1,4 @@
-"""Drawn faces: what the shipped model of pets says about them, and that a seed is a picture."""
+"""Drawn pictures, what the shipped models say about them, and models that tests share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.demo_models import shared_models
+from whyformer import demo
 from whyformer.demo import load_pets, load_textures
 from whyformer.demo.pictures import CLASSES, face, picture
 
@@ -33,3 +35,21 @@ def test_a_seed_is_a_picture() -> None:
     assert face("cat", size=32).shape == (32, 32, 3)
     with pytest.raises(ValueError, match="cat or dog"):
         face("horse")
+
+
+# Models that tests share: who changes one is found out.
+
+
+def test_one_model_for_all_and_changes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with shared_models(monkeypatch):
+        assert demo.load_adult()[0] is demo.load_adult()[0]
+    model = demo.load_adult()[0]
+    weight = next(model.parameters())
+    with pytest.raises(AssertionError, match="'adult' was changed"), shared_models(monkeypatch), torch.no_grad():
+        demo.load_adult()[0]
+        weight += 1
+    with torch.no_grad():
+        weight -= 1
+    with pytest.raises(AssertionError, match="'adult' was changed"), shared_models(monkeypatch):
+        demo.load_adult()[0].train()
+    model.eval()

@@ -48,7 +48,10 @@ def undisturbed(watched: wf.Explainer, tmp_path_factory: pytest.TempPathFactory)
 def cluster() -> Iterator[Cluster]:
     """Two nodes. Ray changes the process that connects to them: what it changes is restored."""
     handler, environment = signal.getsignal(signal.SIGTERM), dict(os.environ)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    # A node that is gone is noticed within a second, not after fifteen.
+    noticed = {"health_check_initial_delay_ms": 100, "health_check_period_ms": 200, "health_check_failure_threshold": 3}
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": noticed}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=1)
     yield cluster
     ray.shutdown()

@@ -262,46 +262,14 @@ ANY = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = [
-    "model",
-    "input",
-    "method",
-    "target",
-    "versus",
-    "options",
-    "units",
-    "seed",
-    "wait",
-    "result",
-    "results",
-    "inputs",
-    "name",
-    "methods",
-    "item",
-    "thorough",
-    "generate",
-]
-POSTS = [
-    "/api/explain",
-    "/api/predict",
-    "/api/compare",
-    "/api/heads",
-    "/api/trust",
-    "/api/models",
-    "/api/images",
-    "/api/sounds",
-]
-GETS = [
-    "/api/results",
-    "/api/methods",
-    "/api/samples",
-    "/api/jobs/{}",
-    "/api/results/{}",
-    "/api/results/{}/export",
-    "/r/{}",
-    "/api/images/{}",
-    "/api/sounds/{}",
-]
+FIELDS = (
+    "model input method target versus options units seed wait result results inputs name methods item thorough generate"
+).split()
+POSTS = "/api/explain /api/predict /api/compare /api/heads /api/trust /api/models /api/images /api/sounds".split()
+GETS = (
+    "/api/results /api/methods /api/samples /api/jobs/{} /api/results/{} /api/results/{}/export /r/{} "
+    "/api/images/{} /api/sounds/{}"
+).split()
 
 VALUES = st.text(max_size=8) | st.sampled_from(["text", "0", "nan", "1e400"])
 QUERY = st.dictionaries(st.sampled_from(["search", "limit", "before", "model", "number", "format"]), VALUES, max_size=3)

@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 from tests.serve.served import CLIP, asked, client, explainer, png, served
 from tests.serve.test_safety import OTHERS_DRAW
 from tests.support.processors import picture
-from whyformer.errors import BadInput
 from whyformer.serve.explaining import labels_of
 from whyformer.serve.models import ServedModel, kind_of, sample_of, second_of
 from whyformer.serve.safety import opened_sound, written_sound
@@ -195,8 +194,6 @@ def test_what_a_model_is_asked_with_is_known_from_its_class() -> None:
     names = {name: second_of(plain(name), "text") for name in ("bert_question", "bert_choice", "bert_tokens")}
     assert names["bert_question"] and names["bert_question"][1] and names["bert_tokens"] is None
     assert len(sample_of(plain("bert_choice"), "text")[1]) == 2  # two answers to choose among
-    with pytest.raises(BadInput, match="no page can ask"):
-        ServedModel("regions", "regions", plain("bert_tokens"))
 
 
 def test_a_model_that_cannot_be_tried_says_why() -> None:

@@ -74,22 +74,17 @@ class OneTensor(nn.Module):
         return self.inner(x[:, : len(NUMBERS)], x[:, len(NUMBERS) :].round().long())
 
 
-def rtdl() -> nn.Module:
+RTDL: dict[str, Any] = {
+    "n_cont_features": len(NUMBERS), "cat_cardinalities": list(SIZES), "d_out": len(CLASSES), "n_blocks": LAYERS,
+    "d_block": WIDTH, "attention_n_heads": HEADS, "attention_dropout": 0.1, "ffn_d_hidden": None,
+    "ffn_d_hidden_multiplier": 2.0, "ffn_dropout": 0.1, "residual_dropout": 0.0,
+}  # fmt: skip
+
+
+def rtdl(**more: Any) -> nn.Module:
     from rtdl_revisiting_models import FTTransformer
 
-    return FTTransformer(
-        n_cont_features=len(NUMBERS),
-        cat_cardinalities=list(SIZES),
-        d_out=len(CLASSES),
-        n_blocks=LAYERS,
-        d_block=WIDTH,
-        attention_n_heads=HEADS,
-        attention_dropout=0.1,
-        ffn_d_hidden=None,
-        ffn_d_hidden_multiplier=2.0,
-        ffn_dropout=0.1,
-        residual_dropout=0.0,
-    )
+    return FTTransformer(**RTDL | more)
 
 
 def lucidrains(name: str, **more: Any) -> Callable[[], nn.Module]:

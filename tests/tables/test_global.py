@@ -1,4 +1,4 @@
-"""Many rows averaged: equal to averaging by hand, whatever the batches; nothing grows with the table."""
+"""Many rows or texts averaged: equal to averaging by hand, whatever the batches; nothing grows with their number."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 import whyformer as wf
 from tests.models import CASES
 from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, rows, saint, shared, table
+from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput
-from whyformer.tables import GlobalExplanation
+from whyformer.tables import CorpusExplanation, GlobalExplanation
 from whyformer.tables.table_results import Remarks
 
 SOME = rows(23)
@@ -38,9 +39,16 @@ def test_it_is_the_mean_over_rows(method: str) -> None:
         np.testing.assert_allclose(found.matrix, whole, atol=1e-5)
 
 
-def test_columns_that_attention_does_not_see_have_no_score() -> None:
-    found = wf.explain_global(shared("lucidrains_tab"), SOME, processor=table())
-    frame = found.to_frame().set_index("column")
+@pytest.fixture(scope="module")
+def of_categories() -> GlobalExplanation:
+    """Of a model whose numbers go around attention."""
+    found = wf.explain_global(shared("lucidrains_tab"), SOME[:5], processor=table())
+    assert isinstance(found, GlobalExplanation)
+    return found
+
+
+def test_columns_that_attention_does_not_see_have_no_score(of_categories: GlobalExplanation) -> None:
+    found, frame = of_categories, of_categories.to_frame().set_index("column")
     assert found.unseen == NUMBERS
     assert frame.loc[list(NUMBERS), "mean"].isna().all() and not frame.loc[list(NUMBERS), "explained"].any()
     assert frame.loc[list(CATEGORIES), "mean"].notna().all()
@@ -87,37 +95,77 @@ def test_kinds_of_warnings() -> None:
     ]
 
 
-def test_saved_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = wf.explain_global(shared("lucidrains_tab"), SOME, processor=table())
+def test_saved_and_shown(of_categories: GlobalExplanation, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = of_categories
     for name in ("x.json", "x.npz"):
         again = GlobalExplanation.load(found.save(tmp_path / name))
-        for array in ("mean", "low", "high", "mean_size", "size_low", "size_high", "matrix", "samples"):
-            assert (getattr(again, array) is None) == (getattr(found, array) is None)
-            if getattr(found, array) is not None:
-                np.testing.assert_allclose(getattr(again, array), getattr(found, array))
+        for array in ("mean", "low", "high", "mean_size", "size_low", "size_high", "samples"):
+            np.testing.assert_allclose(getattr(again, array), getattr(found, array))
         assert (again.labels, again.unseen, again.warnings) == (found.labels, found.unseen, found.warnings)
-    with pytest.raises(BadInput, match="there is no folder"):
-        found.save(tmp_path / "nowhere" / "x.json")
     found.show()
     out = capsys.readouterr().out
     assert "work" in out and "not explained by attention" in out
     assert "not explained by attention" in found.to_html()
-    for name in ("x.png", "x.svg", "x.html"):
-        assert found.save(tmp_path / name).stat().st_size > 1000
-    with pytest.raises(BadInput, match="file type"):
-        found.save(tmp_path / "x.txt")
-    with pytest.raises(BadInput, match="no saved global explanation"):
-        GlobalExplanation.load(tmp_path / "missing.json")
 
 
 def test_errors_come_before_long_work() -> None:
-    model = LAYOUTS["rtdl"].build()
-    bad = [*SOME, SOME[0] | {"work": "other"}]
-    with pytest.raises(BadInput, match="row 23 of column 'work'"):
-        wf.explain_global(model, bad, processor=table())
-    with pytest.raises(BadInput, match="2 targets for 23 rows"):
-        wf.explain_global(model, SOME, processor=table(), target=[0, 1])
-    with pytest.raises(BadInput, match="samples=-1"):
-        wf.explain_global(model, SOME, processor=table(), samples=-1)
-    with pytest.raises(BadInput, match="processor=Table"):
-        wf.explain_global(model, [{"age": 1}])
+    for some, options, said in (
+        ([*SOME, SOME[0] | {"work": "other"}], {"processor": table()}, "row 23 of column 'work'"),
+        (SOME, {"processor": table(), "target": [0, 1]}, "2 targets for 23 rows"),
+        (SOME, {"processor": table(), "samples": -1}, "samples=-1"),
+        ([{"age": 1}], {}, "processor=Table"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            wf.explain_global(shared("rtdl"), some, **options)
+
+
+# Words over many texts: the mean over their occurrences.
+
+
+TEXTS = [
+    "A great film, great!",
+    "A dull film.",
+    "Great acting in a dull story.",
+    "Not great, not dull: a film.",
+    "So dull",
+]
+
+
+def test_it_is_the_mean_over_occurrences() -> None:
+    model, tokenizer = load_sentiment()
+    how = {"processor": tokenizer, "method": "input_x_gradient", "target": "positive"}
+    each: dict[str, list[float]] = {}
+    for explanation in wf.explain(model, TEXTS, **how):
+        for word, score in explanation.words():
+            each.setdefault(word.casefold(), []).append(score)
+    corpus = wf.explain_global(model, TEXTS, batch_size=2, **how)
+    assert isinstance(corpus, CorpusExplanation)
+    assert corpus.texts == len(TEXTS) and corpus.target == "positive" and corpus.signed
+    assert set(corpus.words) == {word for word, scores in each.items() if len(scores) > 1}
+    assert corpus.left_out == sum(len(scores) == 1 for scores in each.values())
+    for i, word in enumerate(corpus.words):
+        scores = np.array(each[word])
+        assert corpus.counts[i] == len(scores)
+        assert corpus.mean[i] == pytest.approx(scores.mean(), abs=1e-5)
+        assert corpus.mean_size[i] == pytest.approx(np.abs(scores).mean(), abs=1e-5)
+        error = 1.96 * scores.std(ddof=1) / np.sqrt(len(scores))
+        assert corpus.high[i] - corpus.mean[i] == pytest.approx(error, abs=1e-5)
+        assert word in corpus.examples[i].casefold()
+    assert corpus.ranked()[0][0] == max(corpus.words, key=lambda w: np.mean(each[w]))
+
+
+def test_columns_of_texts_rare_words_and_pictures() -> None:
+    model, tokenizer = load_sentiment()
+    corpus = wf.explain_global(model, pd.Series(TEXTS), processor=tokenizer, target="positive", least=1)
+    assert corpus.left_out == 0 and np.isnan(corpus.low).any()
+    assert list(corpus.to_frame().columns) == ["word", "counts", "mean", "low", "high", "mean_size", "example"]
+    page = corpus.to_html()
+    assert "Words over many texts" in page and "great" in page
+    with pytest.raises(BadInput, match="smaller least"):
+        wf.explain_global(model, TEXTS, processor=tokenizer, least=50)
+
+
+def test_predictions_of_several_classes_are_said() -> None:
+    model, tokenizer = load_sentiment()
+    corpus = wf.explain_global(model, TEXTS, processor=tokenizer, method="occlusion")
+    assert corpus.target == "the prediction of each text" and any("pass target=" in w for w in corpus.warnings)

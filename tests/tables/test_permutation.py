@@ -73,7 +73,7 @@ def test_a_boosted_tree_and_a_transformer_stand_side_by_side() -> None:
     frame = FRAME.astype({"work": "category", "sex": "category"})
     y = (frame["age"] + (frame["work"] == "private") > 0.3).astype(int).to_numpy()
     tree = HistGradientBoostingClassifier(
-        categorical_features="from_dtype", min_samples_leaf=2, max_iter=20, random_state=0
+        categorical_features="from_dtype", min_samples_leaf=2, max_iter=5, random_state=0
     ).fit(frame, y)
     found = wf.feature_permutation(tree, frame, y, repeats=20)
     theirs = permutation_importance(tree, frame, y, n_repeats=20, random_state=0, n_jobs=1)

@@ -9,8 +9,23 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests.models.case import softmax_outputs
 from tests.references import tables as twin
-from tests.tables.models import CATEGORIES, HEADS, LAYOUTS, NUMBERS, maps_of, rows, shared, table, tensors
+from tests.tables.models import (
+    CATEGORIES,
+    COLUMNS,
+    HEADS,
+    LAYOUTS,
+    NUMBERS,
+    maps_of,
+    rows,
+    saint,
+    shared,
+    table,
+    tensors,
+)
+from whyformer.errors import BadInput, NotOffered
+from whyformer.tables import row_attention
 
 TARGET = 1
 READINGS: dict[str, tuple[str, dict[str, Any], Any]] = {
@@ -34,25 +49,13 @@ def test_readings_equal_their_twins(name: str) -> None:
     assert all(a.std() > 0.02 for maps, _ in expected for a in maps), "maps too even to tell mistakes"
     for reading, (method, options, twin_of) in READINGS.items():
         found = wf.explain(model, some, processor=table(), method=method, target=TARGET, **options)
-        for explanation, (maps, gradients) in zip(found, expected, strict=True):
+        for row, explanation, (maps, gradients) in zip(some, found, expected, strict=True):
+            values = dict(zip(explanation.units.labels, explanation.units.values or (), strict=True))
+            assert values["work"] == row["work"] and values.get("age", f"{row['age']:.6g}") == f"{row['age']:.6g}"
             own = [label if label != "[CLS]" else None for label in explanation.units.labels]
             assert tuple(own) == layout.tokens, name
             scores = twin_of(maps, gradients, layout.readout)
             np.testing.assert_allclose(explanation.scores, scores, atol=1e-5, err_msg=f"{name}, {reading}")
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_what_a_row_says_does_not_depend_on_its_batch(name: str) -> None:
-    some = rows(3)
-    explainer = wf.Explainer(shared(name), table())
-    together = explainer.explain(some, target=TARGET)
-    for row, found in zip(some, together, strict=True):
-        alone = explainer.explain(row, target=TARGET)
-        assert isinstance(alone, wf.Explanation)
-        np.testing.assert_allclose(alone.scores, found.scores, atol=1e-5)
-        values = dict(zip(found.units.labels, found.units.values or (), strict=True))
-        assert values["work"] == row["work"]
-        assert all(values.get(n, f"{row[n]:.6g}") == f"{row[n]:.6g}" for n in NUMBERS)
 
 
 def test_columns_without_a_token_are_listed_not_scored() -> None:
@@ -60,7 +63,8 @@ def test_columns_without_a_token_are_listed_not_scored() -> None:
     assert found.units.labels == tuple(CATEGORIES)
     assert found.units.unseen == NUMBERS
     assert any("not explained by attention: age, hours, gain" in w for w in found.warnings)
-    plain = wf.explain(shared("rtdl"), rows(1)[0], processor=table())
+    plain = wf.explain(shared("rtdl"), rows(1)[0], processor=table(), target="yes")
+    assert plain.target.label == "yes"
     assert plain.units.unseen == () and not any("not explained" in w for w in plain.warnings)
 
 
@@ -121,26 +125,6 @@ def test_value_norms_equal_their_twin(name: str) -> None:
     np.testing.assert_allclose(found.scores / expected.max(), expected / expected.max(), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["cls_first", "cls_last"])
-def test_where_the_class_token_stands_only_moves_it(name: str) -> None:
-    """Same weights, class token first or last: columns keep their scores."""
-    weights = LAYOUTS["cls_first"].build().state_dict()
-    model = LAYOUTS[name].build()
-    model.load_state_dict(weights)
-    first = shared("cls_first")
-    row = rows(1)[0]
-    for method in ("generic_attention", "attention_rollout", "grad_sam", "raw_attention"):
-        one = dict(wf.explain(first, row, processor=table(), method=method, target=TARGET).ranked())
-        other = dict(wf.explain(model, row, processor=table(), method=method, target=TARGET).ranked())
-        assert one == pytest.approx(other, abs=1e-5)
-
-
-def test_half_precision_weights() -> None:
-    for dtype in (torch.float16, torch.bfloat16):
-        found = wf.explain(LAYOUTS["rtdl"].build().to(dtype), rows(2), processor=table())
-        assert all(np.isfinite(e.scores).all() for e in found)
-
-
 def test_columns_can_be_taken_away_and_filled_from_reference_rows() -> None:
     model, row = LAYOUTS["rtdl"].build(), rows(1)[0]
     reference = rows(9, seed=3)
@@ -156,6 +140,92 @@ def test_columns_can_be_taken_away_and_filled_from_reference_rows() -> None:
     assert float(shares.scores.sum()) == pytest.approx(shares.value - shares.base, abs=1e-4)
 
 
-def test_classes_have_the_names_of_the_table() -> None:
-    found = wf.explain(shared("rtdl"), rows(1)[0], processor=table(), target="yes")
-    assert found.target.label == "yes"
+# Rows that look at each other: explained beside named reference rows, row attention kept apart.
+
+
+SAINT = saint()  # studied once
+REFERENCE = rows(8, seed=7)  # with the row itself 9: neither the heads (2) nor the tokens (6)
+
+
+def beside(**more: Any) -> wf.Table:
+    return table(reference=REFERENCE, reference_name="rows of May", **more)
+
+
+def alone_among(row: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
+    """Logits of the row beside the reference, and every softmax on the way (columns, rows, columns, …)."""
+    with softmax_outputs() as found:
+        logits = saint().double()(*tensors([row, *REFERENCE]))
+    return logits, found
+
+
+def test_readings_of_saint_equal_their_twins() -> None:
+    row = rows(1)[0]
+    logits, found = alone_among(row)
+    over_columns = found[::2]
+    gradients = torch.autograd.grad(logits[0, TARGET], over_columns)
+    maps = [a.unflatten(0, (-1, HEADS))[0].detach().numpy() for a in over_columns]
+    grads = [g.unflatten(0, (-1, HEADS))[0].numpy() for g in gradients]
+    for reading, (method, options, twin_of) in READINGS.items():
+        explained = wf.explain(SAINT, row, processor=beside(), method=method, target=TARGET, **options)
+        assert explained.units.labels == ("[CLS]", *COLUMNS)
+        assert explained.value == pytest.approx(float(logits[0, TARGET].detach()), abs=1e-5)
+        np.testing.assert_allclose(explained.scores, twin_of(maps, grads, (0,)), atol=1e-5, err_msg=reading)
+
+
+def test_each_row_is_explained_beside_the_reference_and_not_its_neighbours() -> None:
+    some = rows(2)
+    methods = ["generic_attention", "occlusion", "saliency"]
+    together = wf.explain(SAINT, some, processor=beside(), method=methods, target=TARGET)
+    for name in methods:
+        for row, found in zip(some, together[name], strict=True):
+            alone = wf.explain(SAINT, row, processor=beside(), method=name, target=TARGET)
+            np.testing.assert_allclose(found.scores, alone.scores, atol=1e-5)
+            assert any("explained beside 8 rows of May" in w for w in found.warnings)
+
+
+def test_integrated_gradients_move_the_row_alone() -> None:
+    row = rows(1)[0]
+    options: dict[str, Any] = {"processor": beside(), "target": TARGET}
+    found = wf.explain(SAINT, row, method="integrated_gradients", steps=40, **options)
+    assert found.base is not None
+    assert float(found.scores.sum()) == pytest.approx(found.value - found.base, abs=1e-3)
+    assert (found.cost.forwards, found.cost.backwards) == (42, 40)
+
+
+def test_row_attention_is_the_model_s_own() -> None:
+    row = rows(1)[0]
+    _, found = alone_among(row)
+    seen = row_attention(SAINT, row, processor=beside())
+    assert seen.labels[:2] == ("this row", "rows of May 0") and len(seen.labels) == 9
+    expected = np.stack([a.detach().numpy()[:, 0] for a in found[1::2]])
+    np.testing.assert_allclose(seen.weights_LHR, expected, atol=1e-5)
+    np.testing.assert_allclose(seen.weights_LHR.sum(-1), 1, atol=1e-5)
+    assert seen.ranked()[0][1] >= seen.ranked()[-1][1]
+    with pytest.raises(NotOffered, match="do not look at each other"):
+        row_attention(LAYOUTS["rtdl"].build(), row, processor=beside())
+
+
+def test_without_reference_rows_it_is_refused() -> None:
+    with pytest.raises(BadInput, match="reference=rows"):
+        wf.explain(SAINT, rows(1)[0], processor=table())
+
+
+def test_a_reference_as_large_as_the_heads_or_the_tokens_is_cut_by_a_row() -> None:
+    """1 + 5 = 6 tokens, 1 + 1 = 2 heads: sizes that could be mixed up."""
+    row, how = rows(1)[0], {"method": "generic_attention", "target": TARGET}
+    found = wf.explain(SAINT, row, processor=table(reference=REFERENCE[:5]), **how)
+    fewer = wf.explain(SAINT, row, processor=table(reference=REFERENCE[:4]), **how)
+    np.testing.assert_allclose(found.scores, fewer.scores, atol=1e-6)
+    assert any("beside 4 reference rows" in w for w in found.warnings)
+    with pytest.raises(BadInput, match="too few"):
+        wf.explain(SAINT, row, processor=table(reference=REFERENCE[:1]), **how)
+
+
+def test_the_model_comes_back_as_it_was() -> None:
+    model = saint()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    numbers, codes = tensors(REFERENCE)
+    plain = model(numbers.float(), codes)
+    wf.explain(model, rows(2), processor=beside(), method=["generic_attention", "integrated_gradients"], steps=2)
+    assert torch.equal(plain, model(numbers.float(), codes))
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())

@@ -1,19 +1,22 @@
-"""Rows as people have them, and what is said when something is wrong with them: always by the column's name."""
+"""Rows as people have them, and tables that do not fit their model: what is wrong is said by the column's name."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.case import seeded
-from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, HomeMade, rows, shared, table, tensors
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from tests.tables.models import CATEGORIES, CLASSES, LAYOUTS, NUMBERS, HomeMade, rows, rtdl, shared, table, tensors
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
+from whyformer.tables import CsvRows
 
 ROW = rows(1)[0]
 
@@ -51,49 +54,37 @@ def test_every_way_to_give_rows_gives_the_same_scores(explainer: wf.Explainer) -
         np.testing.assert_allclose(found.scores, expected[0], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda r: {k: v for k, v in r.items() if k != "hours"}, "'hours' is missing"),
-        (lambda r: {("Hours" if k == "hours" else k): v for k, v in r.items()}, "Is it 'Hours'"),
-        (lambda r: r | {"country": "x"}, "'country' is not one the model knows"),
-        (lambda r: r | {"work": "priwate"}, "'work'"),
-        (lambda r: r | {"age": float("nan")}, "'age' has no value in row 0"),
-        (lambda r: r | {"age": None}, "'age' has no value in row 0"),
-        (lambda r: r | {"sex": None}, "'sex' has no value in row 0"),
-        (lambda r: r | {"age": "old"}, "'age' holds 'old' in row 0"),
-        (lambda r: r | {"age": float("inf")}, "'age' is infinite"),
-        (lambda r: r | {"work": 3}, "'work'"),
-    ],
-)
-def test_what_is_wrong_is_said_by_column(explainer: wf.Explainer, change: Any, said: str) -> None:
+WRONG: list[tuple[Any, str]] = [
+    ({k: v for k, v in ROW.items() if k != "hours"}, "'hours' is missing"),
+    ({("Hours" if k == "hours" else k): v for k, v in ROW.items()}, "Is it 'Hours'"),
+    (ROW | {"country": "x"}, "'country' is not one the model knows"),
+    (ROW | {"work": "privat"}, r"row 0 of column 'work': 'privat'\. Did you mean 'private'"),
+    (ROW | {"age": float("nan")}, "'age' has no value in row 0"),
+    (ROW | {"age": None}, "'age' has no value in row 0"),
+    (ROW | {"sex": None}, "'sex' has no value in row 0"),
+    (ROW | {"age": "old"}, "'age' holds 'old' in row 0"),
+    (ROW | {"age": float("inf")}, "'age' is infinite"),
+    (ROW | {"work": 3}, "'work'"),
+    (np.zeros((2, 4)), "4 columns were given without names and the table has 5.*age, hours, gain"),
+    (np.array([["private", *list(ROW.values())[1:]]], dtype=object), "'age' holds 'private' in row 0"),
+    (np.zeros((2, 5, 1)), "no table"),
+    (pd.DataFrame([ROW])[:0], "no rows"),
+    ({k: [v] if k == "hours" else [v, v] for k, v in ROW.items()}, "'hours' has 1 values and 'age' 2"),
+    (
+        {"numerical": torch.zeros(1, 2), "categorical": torch.zeros(1, 2, dtype=torch.int64)},
+        "'numerical' has shape",
+    ),
+    ({"x": torch.zeros(1, 2)}, "ready tensors"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG, ids=[said[:20] for _, said in WRONG])
+def test_what_is_wrong_is_said_by_column(explainer: wf.Explainer, given: Any, said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        explainer.explain(change(ROW))
-    with pytest.raises(BadInput, match=said.replace("row 0", "row 1")):
-        explainer.explain([ROW, change(ROW)])
-
-
-def test_an_unseen_category_names_close_ones(explainer: wf.Explainer) -> None:
-    with pytest.raises(UnknownName, match=r"row 0 of column 'work': 'privat'\. Did you mean 'private'"):
-        explainer.explain(ROW | {"work": "privat"})
-
-
-def test_arrays_without_names(explainer: wf.Explainer) -> None:
-    with pytest.raises(BadInput, match=r"4 columns were given without names and the table has 5.*age, hours, gain"):
-        explainer.explain(np.zeros((2, 4)))
-    swapped = np.array([["private", *list(ROW.values())[1:]]], dtype=object)  # a category where age should be
-    with pytest.raises(BadInput, match="'age' holds 'private' in row 0"):
-        explainer.explain(swapped)
-    with pytest.raises(BadInput, match="no table"):
-        explainer.explain(np.zeros((2, 5, 1)))
-    with pytest.raises(BadInput, match="no rows"):
-        explainer.explain(pd.DataFrame([ROW])[:0])
-    with pytest.raises(BadInput, match="'hours' has 1 values and 'age' 2"):
-        explainer.explain({k: [v] if k == "hours" else [v, v] for k, v in ROW.items()})
-    with pytest.raises(BadInput, match="'numerical' has shape"):
-        explainer.explain({"numerical": torch.zeros(1, 2), "categorical": torch.zeros(1, 2, dtype=torch.int64)})
-    with pytest.raises(BadInput, match="ready tensors"):
-        explainer.explain({"x": torch.zeros(1, 2)})
+        explainer.explain(given)
+    if isinstance(given, dict) and not isinstance(next(iter(given.values())), (list, torch.Tensor)):  # one row
+        with pytest.raises(BadInput, match=said.replace("row 0", "row 1")):
+            explainer.explain([ROW, given])
 
 
 def test_the_target_column_may_stay_in_the_table() -> None:
@@ -122,33 +113,29 @@ def test_preprocessing_is_applied_and_checked() -> None:
         wf.explain(model, some, processor=table(preprocess=lambda x: x * np.nan))
 
 
-@pytest.mark.parametrize(
-    ("mean", "std", "said"),
-    [
-        ((39.0,), (14.0,), r"mean has 1 for 3 numerical columns.*age, hours, gain"),
-        ((1.0, 2.0), (1.0, 2.0), "mean has 2 for 3"),
-        ((1.0, 2.0, 3.0), (1.0, 2.0), "std has 2 for 3"),
-        (39.0, 14.0, "mean has a single number for 3"),
-        ((1.0, 2.0, 3.0), (1.0, 0.0, 1.0), "column 'hours' has mean 2.0 and std 0.0.*use 1"),
-        ((1.0, 2.0, float("nan")), (1.0, 1.0, 1.0), "column 'gain' has mean nan"),
-    ],
-)
-def test_standardize_has_to_fit_the_numerical_columns(mean: Any, std: Any, said: str) -> None:
+def standardized(mean: Any, std: Any) -> dict[str, Any]:
+    return {"numerical": NUMBERS, "preprocess": wf.Standardize(mean, std)}
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    (standardized((39.0,), (14.0,)), r"mean has 1 for 3 numerical columns.*age, hours, gain"),
+    (standardized((1.0, 2.0, 3.0), (1.0, 2.0)), "std has 2 for 3"),
+    (standardized(39.0, 14.0), "mean has a single number for 3"),
+    (standardized((1.0, 2.0, 3.0), (1.0, 0.0, 1.0)), "column 'hours' has mean 2.0 and std 0.0.*use 1"),
+    (standardized((1.0, 2.0, float("nan")), (1.0, 1.0, 1.0)), "column 'gain' has mean nan"),
+    ({"numerical": ["a"], "categorical": {"a": [1]}}, "'a' is described as numerical and as categorical"),
+    ({"numerical": ["a", "a"]}, "'a' is named twice"),
+    ({}, "needs columns"),
+    ({"numerical": ["a"], "columns": ["a", "b"]}, "'b' is not both"),
+    ({"categorical": {"a": []}}, "categories of column 'a'"),
+    ({"numerical": ["a"], "tokens": ["b"]}, "unknown column in tokens 'b'"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), CONTRADICTIONS, ids=[said[:20] for _, said in CONTRADICTIONS])
+def test_descriptions_that_contradict_themselves(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        table(preprocess=wf.Standardize(mean, std))
-
-
-def test_descriptions_that_contradict_themselves() -> None:
-    for wrong, said in (
-        ({"numerical": ["a"], "categorical": {"a": [1]}}, "'a' is described as numerical and as categorical"),
-        ({"numerical": ["a", "a"]}, "'a' is named twice"),
-        ({}, "needs columns"),
-        ({"numerical": ["a"], "columns": ["a", "b"]}, "'b' is not both"),
-        ({"categorical": {"a": []}}, "categories of column 'a'"),
-        ({"numerical": ["a"], "tokens": ["b"]}, "unknown column in tokens 'b'"),
-    ):
-        with pytest.raises(BadInput, match=said):
-            wf.Table(**wrong)  # type: ignore[arg-type]
+        wf.Table(**wrong)
 
 
 def test_a_table_goes_into_a_file_and_comes_back() -> None:
@@ -207,18 +194,12 @@ def test_where_tokens_cannot_be_told_they_are_named() -> None:
 
 
 def test_numbers_or_categories_alone() -> None:
-    from rtdl_revisiting_models import FTTransformer
-
-    size: dict[str, Any] = {
-        "d_out": 2, "n_blocks": 2, "d_block": 8, "attention_n_heads": 2, "attention_dropout": 0.0, "ffn_d_hidden": 8,
-        "ffn_d_hidden_multiplier": None, "ffn_dropout": 0.0, "residual_dropout": 0.0,
-    }  # fmt: skip
-    numbers = FTTransformer(n_cont_features=3, cat_cardinalities=[], **size).eval()
+    numbers = rtdl(cat_cardinalities=[]).eval()
     only = {n: ROW[n] for n in NUMBERS}
     for method in ("generic_attention", "saliency", "occlusion"):
         found = wf.explain(numbers, only, processor=wf.Table(numerical=NUMBERS), method=method)
         assert found.units.labels == ("[CLS]", *NUMBERS) and np.isfinite(found.scores).all()
-    codes = FTTransformer(n_cont_features=0, cat_cardinalities=[3, 2], **size).eval()
+    codes = rtdl(n_cont_features=0).eval()
     found = wf.explain(codes, {k: ROW[k] for k in CATEGORIES}, processor=wf.Table(categorical=CATEGORIES))
     assert found.units.labels == ("[CLS]", *CATEGORIES)
 
@@ -234,3 +215,90 @@ def test_a_model_without_attention_is_explained_by_columns() -> None:
 
     found = wf.explain(Plain().eval(), ROW, processor=table(), method="occlusion")
     assert found.units.labels == tuple(ROW)
+
+
+# A Table that does not fit its model: said before anything is computed.
+
+
+SOME = rows(3)
+
+
+def described(
+    numerical: Sequence[str] = NUMBERS, categorical: Any = CATEGORIES, classes: Sequence[str] = CLASSES
+) -> wf.Table:
+    return wf.Table(numerical=numerical, categorical=categorical, classes=classes)
+
+
+@pytest.mark.parametrize("name", ["rtdl", "cls_first", "lucidrains_ft"])
+def test_another_number_of_columns(name: str) -> None:
+    model = LAYOUTS[name].build()
+    more = [row | {"x": 1.0} for row in SOME]
+    with pytest.raises(BadInput, match=r"4 numerical \(age, hours, gain, x\) and 2 categorical \(work \(3 categories"):
+        wf.explain(model, more, processor=described((*NUMBERS, "x")))
+    fewer = [{k: v for k, v in row.items() if k != "sex"} for row in SOME]
+    with pytest.raises(BadInput, match=r"3 numerical .* and 1 categorical \(work \(3 categories\)\): it fails with"):
+        wf.explain(model, fewer, processor=described(categorical={"work": CATEGORIES["work"]}))
+
+
+def test_more_categories_than_the_model_has_are_found_whatever_the_rows_hold() -> None:
+    model = LAYOUTS["cls_first"].build()
+    wide = CATEGORIES | {"work": ("private", "state", "self", "none", "other")}
+    for _ in range(2):  # not only the first time
+        with pytest.raises(BadInput, match=r"'work' has 5 categories and HomeMade takes 3 there: .*'none', code 3"):
+            wf.explain(model, SOME, processor=described(categorical=wide))
+    flipped = {"sex": CATEGORIES["sex"], "work": CATEGORIES["work"]}
+    with pytest.raises(BadInput, match=r"'work' has 3 categories and HomeMade takes 2 there.*order of the model's"):
+        wf.explain(model, SOME, processor=described(categorical=flipped))
+
+
+def test_classes_are_as_many_as_outputs() -> None:
+    with pytest.raises(BadInput, match=r"2 classes \(no, yes\) and HomeMade has 3 outputs"):
+        wf.explain(shared("cls_first"), SOME[0], processor=described(classes=("no", "yes")))
+
+
+def test_one_output_speaks_for_the_second_of_two_classes() -> None:
+    class OneOutput(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = HomeMade("first")
+
+        def forward(self, x_num: Tensor, x_cat: Tensor) -> Tensor:
+            return self.inner(x_num, x_cat)[:, :1]
+
+    model, two = OneOutput().eval(), described(classes=("no", "yes"))
+    assert wf.explain(model, SOME[0], processor=two).target.label == "yes"
+    with pytest.raises(UnknownName, match="yes"):
+        wf.explain(model, SOME[0], processor=two, target="no")
+
+
+def test_trying_leaves_the_model_as_it_was() -> None:
+    model = LAYOUTS["cls_first"].build().train()
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(int(model.training)))
+    wf.Explainer(model, table()).prepare(SOME)
+    assert model.training and calls == [0, 0]
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+    model, frame = LAYOUTS["cls_first"].build(), pd.DataFrame(SOME)
+    twice = pd.concat([frame, frame[["age"]]], axis=1)
+    for given in (twice, twice.iloc[0], [twice.iloc[0]]):
+        with pytest.raises(BadInput, match="'age' is there more than once"):
+            wf.explain(model, given, processor=table())
+    (tmp_path / "x.csv").write_text(twice.to_csv(index=False), encoding="utf-8")
+    with pytest.raises(BadInput, match="'age' is there more than once"):
+        CsvRows(tmp_path / "x.csv", table())
+
+
+def test_ready_codes_are_checked_by_column() -> None:
+    given = {"numerical": torch.zeros(2, 3), "categorical": torch.tensor([[0, 0], [0, 2]])}
+    with pytest.raises(BadInput, match="'sex' holds codes from 0 to 2; its categories are 0 to 1"):
+        wf.explain(shared("cls_first"), given, processor=table())
+
+
+def test_rows_without_a_table_are_told_of_it() -> None:
+    frame = pd.DataFrame(SOME)
+    for given in (frame, frame.iloc[0], SOME, SOME[0]):
+        with pytest.raises(MissingProcessor, match=r"wf\.Table\(numerical="):
+            wf.explain(shared("cls_first"), given)

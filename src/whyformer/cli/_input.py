@@ -36,7 +36,8 @@ class Explaining(TyperGroup):
         """The arguments with their sub-command in front; a text file becomes its ``--file``."""
         inputs = self._inputs(args)
         kind = kind_of(inputs)
-        if kind == "text" and inputs and all(_is_text_file(each) for each in inputs):
+        files = [each for each in inputs if each != "-" and each.lower().endswith(".txt") and Path(each).is_file()]
+        if files and files == inputs:
             if len(inputs) > 1:
                 raise BadInput(f"one text file at a time: {inputs[0]!r} or {inputs[1]!r}.")
             at = args.index(inputs[0])
@@ -113,10 +114,6 @@ def refuse_address(argument: str) -> None:
 
 def _called(kind: str) -> str:
     return {"text": "a text", "image": "an image", "table": "a table", "sound": "a clip of sound"}[kind]
-
-
-def _is_text_file(argument: str) -> bool:
-    return argument != "-" and Path(argument).suffix.lower() == ".txt" and Path(argument).is_file()
 
 
 PICTURES = (".html", ".png", ".svg", ".pdf")

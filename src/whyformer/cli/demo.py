@@ -124,21 +124,17 @@ def screens() -> Iterator[tuple[str, Any]]:
     """What is shown, and its picture: a text, an image, a row of a table."""
     from whyformer.demo.census import adult_rows
     from whyformer.demo.pictures import face
+    from whyformer.verbs import Explainer
     from whyformer.views import view_of
 
-    yield "A text, and a model of moods", _screen(view_of(_one(*_loaded("sentiment"), SENTENCE), most=FEW))
-    cat = face("cat")
-    explained = _one(*_loaded("pets"), cat)
-    yield "A picture, and a model of cats and dogs", _screen(view_of(explained, cat, most=FEW, title="a drawn cat"))
-    row = adult_rows()[ROW]
-    title = f"a person of {row['age']} in a census"
-    yield "A table, and a model of incomes", _screen(view_of(_one(*_loaded("adult"), row), most=FEW, title=title))
-
-
-def _one(model: Any, processor: Any, raw: Any) -> Any:
-    from whyformer.verbs import Explainer
-
-    return Explainer(model, processor).explain(raw, progress=False)
+    cat, row = face("cat"), adult_rows()[ROW]
+    for heading, name, raw, more in (
+        ("A text, and a model of moods", "sentiment", SENTENCE, {}),
+        ("A picture, and a model of cats and dogs", "pets", cat, {"image": cat, "title": "a drawn cat"}),
+        ("A table, and a model of incomes", "adult", row, {"title": f"a person of {row['age']} in a census"}),
+    ):
+        view = view_of(Explainer(*_loaded(name)).explain(raw, progress=False), most=FEW, **more)
+        yield heading, replace(view, details=tuple(fact for fact in view.details if fact.name in TOLD))
 
 
 def _loaded(name: str) -> tuple[Any, Any]:
@@ -147,10 +143,6 @@ def _loaded(name: str) -> tuple[Any, Any]:
 
     with quiet():
         return getattr(shipped, f"load_{name}")()
-
-
-def _screen(view: Any) -> Any:
-    return replace(view, details=tuple(fact for fact in view.details if fact.name in TOLD))
 
 
 # On the page: five sentences, three pictures and a table, by several methods.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,8 @@ def doctor(asked: CommandArguments) -> None:
 
 def diagnosis(test: bool = True) -> dict[str, Any]:
     """All of it as plain data."""
+    from whyformer.cli._selftest import self_test
+
     devices = _devices()
     return {
         "whyformer": __version__,
@@ -67,7 +70,7 @@ def diagnosis(test: bool = True) -> dict[str, Any]:
         "extras": _extras(),
         "devices": devices,
         "models": _models(),
-        "self_test": [_tested(device["name"]) for device in devices] if test else [],
+        "self_test": [asdict(self_test(device["name"])) for device in devices] if test else [],
     }
 
 
@@ -124,14 +127,6 @@ def _models() -> dict[str, str | None]:
     return {name: str(folder) if folder.is_dir() else None for name, folder in folders.items()}
 
 
-def _tested(device: str) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from whyformer.cli._selftest import self_test
-
-    return asdict(self_test(device))
-
-
 def _print(state: dict[str, Any]) -> None:
     from rich.console import Group, RenderableType
     from rich.table import Table
@@ -151,16 +146,10 @@ def _print(state: dict[str, Any]) -> None:
         Text(f"whyformer {state['whyformer']}, Python {state['python']}, {state['system']}", style="bold"),
         Text(", ".join(f"{name} {number}" for name, number in state["libraries"].items())),
     ]
-    lines += [
-        "",
-        Text("Extras", style="bold"),
-        listed([(each["name"], _extra_words(each)) for each in state["extras"]]),
-    ]
-    lines += [
-        "",
-        Text("Devices", style="bold"),
-        listed([(d["name"], Text(_device_words(d))) for d in state["devices"]]),
-    ]
+    extras = [(each["name"], _extra_words(each)) for each in state["extras"]]
+    devices = [(each["name"], Text(_device_words(each))) for each in state["devices"]]
+    for heading, rows in (("Extras", extras), ("Devices", devices)):
+        lines += ["", Text(heading, style="bold"), listed(rows)]
     here = [name for name, folder in state["models"].items() if folder]
     words = f"{', '.join(here)} (nothing is downloaded)" if here else "none here: pip install 'whyformer[models]'"
     lines += ["", Text.assemble(("Shipped models", "bold"), f"  {words}")]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from whyformer.cli._input import Explaining, drawn_faces, object_from, refuse_address, text_of_stdin, texts_from
 from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import deliver, deliver_report, next_classes, per_input, repeated, seen_by, written
-
-if TYPE_CHECKING:
-    from whyformer.results.types import Explanation
 
 MODEL = "model/given trust_remote_code"
 ENDS = "out/explain json/explain"
@@ -182,8 +179,11 @@ def image(asked: CommandArguments) -> None:
         asked.settings["target"] = object_from(asked.target)
     explained = asked.explain(explainer, opened)
     seen = repeated(explained, seen_by(explainer, opened))
-    rows = zip(repeated(explained, names), per_input(explained), strict=True)
-    titles = [_titled(name, row) for name, row in rows]
+    titles = []
+    for name, row in zip(repeated(explained, names), per_input(explained), strict=True):
+        target = row[0].target  # of a detector, one of its objects
+        found = "" if target.position is None else f": {target.label or target.index}, query {target.position}"
+        titles.append(f"{name}{found}")
     _finish(explainer, opened, explained, asked, images=seen, titles=titles, detail=asked.detail)
 
 
@@ -224,12 +224,6 @@ def _finish(explainer: Any, raw: list[Any], explained: Any, asked: CommandArgume
     others = next_classes(explainer, raw, explained, asked)
     deliver(per_input(explained), asked, shared=not asked.own_scale, others=others, **drawn)
     deliver_report(explainer, raw, asked)
-
-
-def _titled(name: str, row: list[Explanation]) -> str:
-    """The file; of a detector, which of its objects."""
-    target = row[0].target
-    return name if target.position is None else f"{name}: {target.label or target.index}, query {target.position}"
 
 
 app = typer.Typer(

@@ -26,13 +26,9 @@ def face(animal: str, seed: int = 0, size: int = FACE_SIZE) -> Array:
     if animal not in ("cat", "dog"):
         raise ValueError(f"animal {animal!r}: cat or dog")
     rng = np.random.default_rng((seed, ("cat", "dog").index(animal)))
-    line = (np.arange(size * _FINER) + 0.5) / (size * _FINER) * 2 - 1
-    x, y = np.meshgrid(line, line)
-    canvas = _Canvas(x, y, rng)
+    canvas = _Canvas(*_points(size), rng)
     (_cat if animal == "cat" else _dog)(canvas, rng)
-    points = canvas.image.reshape(size, _FINER, size, _FINER, 3).mean((1, 3))
-    points = points + rng.normal(0, 0.015, points.shape)
-    return (points.clip(0, 1) * 255).round().astype(np.uint8)
+    return _finished(canvas.image, rng, noise=0.015)
 
 
 class _Canvas:
@@ -189,11 +185,11 @@ def _colours(rng: np.random.Generator) -> Array:
             return colours
 
 
-def _finished(points: Array, rng: np.random.Generator) -> Array:
+def _finished(points: Array, rng: np.random.Generator, noise: float = 0.03) -> Array:
     """Mean over the points of each pixel, a little noise, bytes."""
     size = len(points) // _FINER
     image = points.reshape(size, _FINER, size, _FINER, 3).mean((1, 3))
-    image = image + rng.normal(0, 0.03, image.shape)
+    image = image + rng.normal(0, noise, image.shape)
     return (image.clip(0, 1) * 255).round().astype(np.uint8)
 
 

@@ -215,8 +215,13 @@ def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, v
 @checked
 def summary_page(summary: DatasetSummary) -> Page:
     """What matters first, then the rows that stand out, with their explanations."""
-    cases = [*summary.disagreements, *summary.outliers]
-    return Page(f"{summary.source}, explained", (_overview(summary), *map(_case_view, cases)))
+    views = [_overview(summary)]
+    for case in (*summary.disagreements, *summary.outliers):
+        called = f" ({case.name})" if case.name else ""
+        title = f"row {case.place}{called}: {case.reason} ({number(case.number)})"
+        same = len({(e.units.labels, e.units.text) for e in case.explanations}) == 1
+        views.append(side_by_side(case.explanations if same else case.explanations[:1], title=title))
+    return Page(f"{summary.source}, explained", tuple(views))
 
 
 def _overview(summary: DatasetSummary) -> View:
@@ -258,13 +263,6 @@ def _called(case: Case) -> str:
     text = " ".join((case.explanations[0].units.text or "").split())
     beginning = text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
     return " · ".join(filter(None, (str(case.place), case.name, beginning)))
-
-
-def _case_view(case: Case) -> View:
-    called = f" ({case.name})" if case.name else ""
-    title = f"row {case.place}{called}: {case.reason} ({number(case.number)})"
-    same = len({(e.units.labels, e.units.text) for e in case.explanations}) == 1
-    return side_by_side(case.explanations if same else case.explanations[:1], title=title)
 
 
 view_of.register(DatasetSummary, summary_page)

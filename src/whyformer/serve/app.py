@@ -392,12 +392,15 @@ def _add_results(app: FastAPI, served: Served) -> None:
     ) -> Response:
         return answer({"results": served.store.listed(search, limit, before)})
 
-    @app.get("/api/results/{identity}")
-    def result(identity: Identity) -> Response:
+    def entry_of(identity: str) -> Entry:
         entry = served.store.get(identity)
         if entry is None:
             raise HTTPException(404, "there is no such result.")
-        return answer(drawn(entry))
+        return entry
+
+    @app.get("/api/results/{identity}")
+    def result(identity: Identity) -> Response:
+        return answer(drawn(entry_of(identity)))
 
     @app.delete("/api/results/{identity}")
     def delete(identity: Identity) -> Response:
@@ -407,10 +410,7 @@ def _add_results(app: FastAPI, served: Served) -> None:
 
     @app.get("/api/results/{identity}/export")
     def export(identity: Identity, form: Annotated[str, Query(alias="format", max_length=20)] = "html") -> Response:
-        entry = served.store.get(identity)
-        if entry is None:
-            raise HTTPException(404, "there is no such result.")
-        data = exported(entry, form)
+        data = exported(entry_of(identity), form)
         named = {"content-disposition": f'attachment; filename="whyformer-{identity}.{form}"'}
         return Response(data, headers=named, media_type=FORMATS[form])
 

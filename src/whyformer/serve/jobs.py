@@ -90,9 +90,7 @@ class Job:
                 self.tell()
                 begun = self.work()
                 if not isinstance(begun, Generator):
-                    self.done = self.units
-                    self.end("done", answer=begun)
-                    return False
+                    raise StopIteration(begun)  # all of it was one unit
                 self.running = begun
             next(self.running)
             self.done, self.label, self.step, self.steps = self.done + 1, "", 0, 0
@@ -116,10 +114,8 @@ class Job:
         if self.state in ENDS:
             return
         self.answer, self.error, self.state = answer, error, state
-        if (
-            isinstance(self.running, GeneratorType) and not self.running.gi_running
-        ):  # else it ends with its unit of work
-            self.running.close()
+        if isinstance(self.running, GeneratorType) and not self.running.gi_running:
+            self.running.close()  # a running one ends with its unit of work
         self.tell()
 
     def tell(self) -> None:
@@ -241,11 +237,9 @@ class Jobs:
         line.add(job, lane)
         with self._lock:
             self._jobs[job.id] = job
-            over = [each for each in self._jobs.values() if each.state in ENDS][
-                : max(0, len(self._jobs) - MOST_REMEMBERED)
-            ]
-            for old in over:
-                del self._jobs[old.id]
+            over = [each.id for each in self._jobs.values() if each.state in ENDS]
+            for old in over[: max(0, len(self._jobs) - MOST_REMEMBERED)]:
+                del self._jobs[old]
         return job
 
     def get(self, identity: str) -> Job | None:

@@ -203,7 +203,7 @@ class ServedModel:
         if (asked.answer is not None or asked.chat) and self.kind != "language":
             raise BadInput("answer and chat are for language models.")
         if self.kind in PICTURES:
-            image = self._picture(asked, sample, store)
+            image = opened_picture(_uploaded(asked.image, store, "picture")) if sample is None else sample[0]
             if self.kind != "pair":
                 return self.erased(image, asked)
             text = _filled(asked.text if asked.text is not None or sample is None else sample[1])
@@ -213,7 +213,7 @@ class ServedModel:
         if sample is not None:
             return self._prompt(sample, asked) if self.kind == "language" else sample
         if self.kind == "sound":
-            return self._sound(asked.sound or "", store)
+            return self._sound(_uploaded(asked.sound, store, "sound"))
         if self.kind == "table":
             return dict(asked.row or {})
         words = _filled(asked.prompt if asked.text is None else asked.text)
@@ -229,21 +229,10 @@ class ServedModel:
         sample = self.samples[asked.sample]
         return (sample,) if self.kind in ("image", "detector") else sample
 
-    def _picture(self, asked: Input, sample: Any, store: Store) -> Any:
-        if sample is not None:
-            return sample[0]
-        data = store.upload(asked.image or "")
-        if data is None:
-            raise BadInput("this picture is not known here: upload it again.")
-        return opened_picture(data)
-
-    def _sound(self, identity: str, store: Store) -> Any:
+    def _sound(self, data: bytes) -> Any:
         """At the rate that the model wants."""
         from scipy.signal import resample_poly
 
-        data = store.upload(identity)
-        if data is None:
-            raise BadInput("this sound is not known here: upload it again.")
         samples, rate = opened_sound(data)
         wanted = rate_of(self.explainer)
         if rate != wanted:
@@ -347,6 +336,13 @@ def first_of(result: Any) -> Explanation:
             raise NotOffered("the model says nothing about this input.")
         result = result[0]
     return result
+
+
+def _uploaded(identity: str | None, store: Store, what: str) -> bytes:
+    data = store.upload(identity or "")
+    if data is None:
+        raise BadInput(f"this {what} is not known here: upload it again.")
+    return data
 
 
 def _filled(words: str | None) -> str:

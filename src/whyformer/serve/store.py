@@ -52,11 +52,11 @@ class Entry:
     made: float = field(default_factory=time.time)
 
     def listed(self) -> dict[str, Any]:
-        names = ("id", "made", "model", "kind", "method", "title", "said")
-        return {name: getattr(self, name) for name in names} | {"link": f"/r/{self.id}"}
+        return {name: getattr(self, name) for name in LISTED} | {"link": f"/r/{self.id}"}
 
 
-COLUMNS = ("id", "made", "model", "kind", "method", "title", "said", "parent", "picture")
+LISTED = ("id", "made", "model", "kind", "method", "title", "said")
+COLUMNS = (*LISTED, "parent", "picture")
 BODY = ("question", "results", "failures", "beside")
 
 
@@ -72,12 +72,11 @@ class Store:
         self._connection = sqlite3.connect(where, timeout=10, check_same_thread=False)
         try:
             self._open()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, BadInput) as error:
             self._connection.close()
+            if isinstance(error, BadInput):
+                raise
             raise BadInput(f"--store: {where!r} cannot be used ({error}): name another file.") from error
-        except BadInput:
-            self._connection.close()
-            raise
 
     def _open(self) -> None:
         read = self._connection.execute
@@ -133,17 +132,16 @@ class Store:
 
     def listed(self, search: str = "", limit: int = 50, before: float | None = None) -> list[dict[str, Any]]:
         """The newest first; every word of the search has to stand somewhere."""
-        where, values = ["parent IS NULL", "made < ?"], [1e12 if before is None else before]
-        asked: list[Any] = [*values]
+        where = ["parent IS NULL", "made < ?"]
+        asked: list[Any] = [1e12 if before is None else before]
         for word in search.split():
             pattern = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
             where.append("(title || ' ' || model || ' ' || method || ' ' || said || ' ' || kind) LIKE ? ESCAPE '\\'")
             asked.append(pattern)
-        shown = ("id", "made", "model", "kind", "method", "title", "said")
-        query = f"SELECT {', '.join(shown)} FROM results WHERE {' AND '.join(where)} ORDER BY made DESC LIMIT ?"
+        query = f"SELECT {', '.join(LISTED)} FROM results WHERE {' AND '.join(where)} ORDER BY made DESC LIMIT ?"
         with self._using() as connection:
             rows = connection.execute(query, [*asked, limit]).fetchall()
-        return [dict(zip(shown, row, strict=True)) | {"link": f"/r/{row[0]}"} for row in rows]
+        return [dict(zip(LISTED, row, strict=True)) | {"link": f"/r/{row[0]}"} for row in rows]
 
     def delete(self, identity: str) -> bool:
         """A result and what is about it; its picture or sound where no other has it."""
