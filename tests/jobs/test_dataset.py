@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -28,8 +26,14 @@ METHODS = ["generic_attention", "grad_sam"]
 TEXTS = sentences(11)
 
 
-def test_rows_say_what_single_calls_say(explainer: wf.Explainer, tmp_path: Path) -> None:
-    dataset = wf.explain_dataset(explainer, TEXTS, out=tmp_path / "out", method=METHODS, part_rows=4)
+@pytest.fixture(scope="module")
+def dataset(explainer: wf.Explainer, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return wf.explain_dataset(
+        explainer, TEXTS, out=tmp_path_factory.mktemp("texts"), method=METHODS, part_rows=4, top=2
+    )
+
+
+def test_rows_say_what_single_calls_say(explainer: wf.Explainer, dataset: Any) -> None:
     assert (dataset.rows, len(dataset), dataset.errors) == (11, 22, 0)
     for (place, read), (text, method) in zip(dataset.entries(), ((t, m) for t in TEXTS for m in METHODS), strict=True):
         single = explainer.explain(text, method=method)
@@ -55,39 +59,7 @@ def test_a_row_is_read_by_its_place(explainer: wf.Explainer, tmp_path: Path) -> 
         dataset.row(11)
 
 
-def as_csv(folder: Path) -> Path:
-    path = folder / "rows.csv"
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([("id", "text"), *((f"r{i}", text) for i, text in enumerate(TEXTS))])
-    return path
-
-
-def as_jsonl(folder: Path) -> Path:
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps({"id": f"r{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS)))
-    return path
-
-
-def as_parquet(folder: Path) -> Path:
-    path = folder / "rows.parquet"
-    pq.write_table(pa.table({"id": [f"r{i}" for i in range(len(TEXTS))], "text": TEXTS}), path)
-    return path
-
-
-def as_text(folder: Path) -> Path:
-    path = folder / "rows.txt"
-    path.write_text("\n\n".join(TEXTS))
-    return path
-
-
-def as_frame(folder: Path) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame({"id": [f"r{i}" for i in range(len(TEXTS))], "text": TEXTS})
-
-
-def as_generator(folder: Path) -> Iterator[dict[str, str]]:
-    return ({"text": text, "id": f"r{i}"} for i, text in enumerate(TEXTS))
+RECORDS = [{"id": f"r{i}", "text": text} for i, text in enumerate(TEXTS)]
 
 
 class Columns:
@@ -102,19 +74,26 @@ class Columns:
         return {"id": f"r{range(len(TEXTS))[index]}", "text": TEXTS[index]}
 
 
-FORMS = [as_csv, as_jsonl, as_parquet, as_text, as_frame, as_generator, lambda folder: Columns()]
+@pytest.mark.parametrize(
+    "form", ["rows.csv", "rows.jsonl", "rows.parquet", "rows.txt", "frame", "generator", "Dataset"]
+)
+def test_the_form_of_the_input_makes_no_difference(form: str, explainer: wf.Explainer, tmp_path: Path) -> None:
+    import pandas as pd
 
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_form_of_the_input_makes_no_difference(form: Any, explainer: wf.Explainer, tmp_path: Path) -> None:
-    key = None if form is as_text else "id"
-    dataset = wf.explain_dataset(
-        explainer, form(tmp_path), out=tmp_path / "out", method="grad_sam", key=key, part_rows=5, top=0
-    )
-    wf.explain_dataset(explainer, TEXTS, out=tmp_path / "list", method="grad_sam", part_rows=5, top=0)
+    frame, path = pd.DataFrame(RECORDS), tmp_path / form
+    source = {"frame": frame, "generator": (row for row in RECORDS), "Dataset": Columns()}.get(form, path)
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix:
+        lines = {".csv": frame.to_csv(index=False), ".jsonl": frame.to_json(orient="records", lines=True)}
+        path.write_text(lines.get(path.suffix, "\n\n".join(TEXTS)), encoding="utf-8")
+    asked: dict[str, Any] = {"method": "grad_sam", "part_rows": 5, "top": 0}
+    key = None if path.suffix == ".txt" else "id"
+    dataset = wf.explain_dataset(explainer, source, out=tmp_path / "out", key=key, **asked)
+    wf.explain_dataset(explainer, TEXTS, out=tmp_path / "list", **asked)
     assert numbers(tmp_path / "out") == numbers(tmp_path / "list")
     if key:
-        assert [place["name"] for place, _ in dataset.entries()] == [f"r{i}" for i in range(len(TEXTS))]
+        assert [place["name"] for place, _ in dataset.entries()] == [row["id"] for row in RECORDS]
 
 
 def test_pairs_of_columns(explainer: wf.Explainer, tmp_path: Path) -> None:
@@ -142,12 +121,13 @@ def test_a_column_says_what_is_explained_of_each_row(explainer: wf.Explainer, tm
     (failure,) = dataset.failures()
     assert failure["place"] == 4 and "sideways" in failure["reason"] and dataset.rows == 6
     rows = [{"text": text, "gold": 1} for text in TEXTS[:6]]  # other targets are other rows
-    with pytest.raises(BadInput, match="are others now"):
-        wf.explain_dataset(explainer, rows, out=tmp_path / "out", target_column="gold", **how)
-    with pytest.raises(BadInput, match='target_column was "gold" and is null'):
-        wf.explain_dataset(explainer, path, out=tmp_path / "out", **how)
-    with pytest.raises(BadInput, match="give one of the two"):
-        wf.explain_dataset(explainer, path, out=tmp_path / "out", target=0, target_column="gold", **how)
+    for source, other, words in (
+        (rows, {"target_column": "gold"}, "are others now"),
+        (path, {}, 'target_column was "gold" and is null'),
+        (path, {"target": 0, "target_column": "gold"}, "give one of the two"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            wf.explain_dataset(explainer, source, out=tmp_path / "out", **how, **other)
 
 
 def test_images_of_a_folder_and_one_that_is_none(tmp_path: Path) -> None:
@@ -298,22 +278,20 @@ def test_without_pyarrow_the_command_is_named(
 # Reading
 
 
-def test_other_libraries_read_the_folder(explainer: wf.Explainer, tmp_path: Path) -> None:
+def test_other_libraries_read_the_folder(dataset: Any) -> None:
     import duckdb
     import pandas as pd
 
-    dataset = wf.explain_dataset(explainer, TEXTS, out=tmp_path, method=METHODS, part_rows=4)
-    frame = pd.read_parquet(tmp_path / "explanations")
+    parts = f"'{dataset.folder}/explanations/*.parquet'"
+    frame = pd.read_parquet(dataset.folder / "explanations")
     assert len(frame) == 22 and frame["row_id"].nunique() == 11
     assert dataset.to_frame()["scores"].map(len).tolist() == frame["scores"].map(len).tolist()
     assert list(dataset.to_frame(["place", "value"]).columns) == ["place", "value"]
     with pytest.raises(BadInput, match="no column 'score'"):
         dataset.to_frame(["score"])
-    counted = duckdb.sql(
-        f"select method, count(*), max(len(scores)) from '{tmp_path}/explanations/*.parquet' group by method order by 1"
-    ).fetchall()
-    assert counted == [(name, 11, 11) for name in METHODS]
-    label = duckdb.sql(f"select distinct target.label from '{tmp_path}/explanations/*.parquet'").fetchall()
+    counted = duckdb.sql(f"select method, count(*), max(len(scores)) from {parts} group by method order by 1")
+    assert counted.fetchall() == [(name, 11, 11) for name in METHODS]
+    label = duckdb.sql(f"select distinct target.label from {parts}").fetchall()
     assert {name for (name,) in label} == {e.target.label for e in dataset}
 
 
@@ -358,9 +336,8 @@ def test_words_that_hardly_occur_are_no_general_ones() -> None:
     assert {word.split()[0] for word in words} == {"some"} and set(words.values()) == {20}
 
 
-def test_the_summary_knows_what_matters(explainer: wf.Explainer, tmp_path: Path) -> None:
-    dataset = wf.explain_dataset(explainer, TEXTS, out=tmp_path, method=METHODS, part_rows=4, top=2)
-    summary = dataset.summary
+def test_the_summary_knows_what_matters(dataset: Any) -> None:
+    summary, folder = dataset.summary, dataset.folder
     words: dict[tuple[str, str, str], list[float]] = {}
     for e in dataset:
         for word, score in e.words():
@@ -373,10 +350,10 @@ def test_the_summary_knows_what_matters(explainer: wf.Explainer, tmp_path: Path)
     assert len(summary.disagreements) == len(summary.outliers) == 2
     assert summary.disagreements[0].number <= summary.disagreements[1].number <= summary.agreement
     assert [e.method for e in summary.disagreements[0].explanations] == METHODS
-    page = (tmp_path / "summary.html").read_text(encoding="utf-8")
+    page = (folder / "summary.html").read_text(encoding="utf-8")
     assert "What matters in this dataset" in page and "rows where methods disagree most" in page
     for case in (*summary.disagreements, *summary.outliers):
         assert f"{case.place} · {TEXTS[case.place][:23]}" in page
-    again = wf.load(tmp_path / "summary.json")
+    again = wf.load(folder / "summary.json")
     assert again.ranked("grad_sam") == summary.ranked("grad_sam") and len(again.to_frame()) == len(summary.importance)
-    assert wf.load(tmp_path).to_html() == page
+    assert wf.load(folder).to_html() == page
