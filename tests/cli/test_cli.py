@@ -131,20 +131,10 @@ def test_options_target_versus_scalar_and_batch_size() -> None:
     assert (shown["target"]["index"], shown["target"]["versus"], shown["scalar"]) == (0, 1, "log_odds")
 
 
-@pytest.mark.parametrize("ending", ["html", "png", "svg", "npz"])
-def test_out_writes_one_file_for_one_explanation(tmp_path: Path, ending: str, bert_folder: Path) -> None:
-    out = tmp_path / f"why.{ending}"
-    result = run("explain", "text", "i like it", "--model", bert_folder, "--out", out)
-    assert out.stat().st_size > 100
-    assert f"wrote {out}" in result.stderr
-    assert "wrote" not in result.stdout
-    if ending == "npz":
-        assert wf.load(out).method == "generic_attention"
-
-
 def test_out_numbers_files_for_several(tmp_path: Path, bert_folder: Path) -> None:
     texts = ("explain", "text", "i like it", "so bad", "--model", bert_folder, "-m", "random", "-m", "grad_sam")
-    run(*texts, "--out", tmp_path / "x.json")
+    result = run(*texts, "--out", tmp_path / "x.json")
+    assert f"wrote {tmp_path / 'x-1-random.json'}" in result.stderr and "wrote" not in result.stdout
     run(*texts, "--out", tmp_path / "x.png")
     run(*texts, "--out", tmp_path / "x.html")
     assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -154,14 +144,6 @@ def test_out_numbers_files_for_several(tmp_path: Path, bert_folder: Path) -> Non
 
 
 # explain image
-
-
-def test_explain_image_with_a_model_from_a_folder(vit_folder: Path, photo: Path, tmp_path: Path) -> None:
-    asked = ("explain", "image", photo, "--model", vit_folder)
-    run(*asked, "-m", "generic_attention", "-m", "occlusion", "--out", tmp_path / "why.html")
-    assert (tmp_path / "why.html").read_text(encoding="utf-8").count("data:image/png") == 2
-    (explained,) = told(*asked)
-    assert explained["units"]["grid"] == [4, 4]
 
 
 def test_the_picture_is_what_the_model_saw(vit_folder: Path, photo: Path) -> None:

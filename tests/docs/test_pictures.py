@@ -10,8 +10,6 @@ from PIL import Image, PngImagePlugin
 
 import whyformer as wf
 from docs import build, method_pictures, notebook, start_pictures
-from docs.extensions.docstrings import fields_of, listed_parameters, shaped
-from docs.extensions.notebook import headed
 
 NAME = "raw_attention"  # one forward
 
@@ -98,33 +96,3 @@ def test_what_pages_share_is_put_back() -> None:
     lean = notebook.without_shared(f'<iframe srcdoc="&lt;p&gt;{script.replace(chr(34), "&quot;")}"></iframe>', shared)
     assert lean == "<p><!-- script -->" and shared == {"script": script}
     assert script.replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;") in notebook.frame(lean, shared, "x")
-
-
-def test_cells_with_a_heading_begin_a_section() -> None:
-    assert headed("## A table\n\nOne row.") == ("A table", "\nOne row.")
-    assert headed("# Title\nwords") == ("", "words")
-    assert headed("words") == ("", "words")
-
-
-def test_docstrings_become_what_sphinx_reads() -> None:
-    assert shaped(["a *b", "```python", "x = 1", "```"]) == [
-        "a \\*b",
-        "",
-        ".. code-block:: python",
-        "",
-        "    x = 1",
-        "",
-    ]
-    assert ".. code-block:: text" in shaped(["Root", "├── Leaf"])
-    told = {name: words for name, _, words in fields_of(wf.Explanation)}
-    assert told["errors"].startswith("standard error")
-    assert told["matrix"].startswith("The whole map")
-
-
-def test_parameters_in_a_paragraph_become_a_list() -> None:
-    told = ["Why?", "", "target: a class. seed: of what is drawn;", "a number. other: words."]
-    assert listed_parameters(told, ["target", "seed"])[2:4] == [
-        "- ``target``: a class.",
-        "- ``seed``: of what is drawn; a number. other: words.",
-    ]
-    assert listed_parameters(["One sentence: no list."], ["sentence"]) == ["One sentence: no list.", ""]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,14 +14,6 @@ from tests.support import folders
 @pytest.fixture(scope="session")
 def explainer(tmp_path_factory: pytest.TempPathFactory) -> wf.Explainer:
     return wf.Explainer(folders.bert(), folders.tokenizer(tmp_path_factory.mktemp("tokenizer")))
-
-
-@pytest.fixture(scope="session")
-def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bert")
-    folders.bert().save_pretrained(folder)
-    folders.tokenizer(folder).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(autouse=True, scope="package")

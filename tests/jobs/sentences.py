@@ -7,14 +7,37 @@ longer than all the rest.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import whyformer as wf
 from tests.support.folders import WORDS
+from whyformer.jobs.folder import COMMITS
+
+HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
+# A driver: the folder, and the address of a cluster where there is one.
+KILLED = """
+import sys, time
+import whyformer as wf
+from tests.jobs.sentences import HOW, census_explainer
 from whyformer.demo.census import adult_rows
+
+def slowly():
+    for i, row in enumerate(adult_rows()):
+        if i == 16:
+            time.sleep(3600)  # it is killed here
+        yield row
+
+ray = {"engine": "ray", "workers": 1, "address": sys.argv[2]} if sys.argv[2:] else {}
+wf.explain_dataset(census_explainer(), slowly(), out=sys.argv[1], **HOW, **ray)
+"""
 
 
 def sentences(count: int) -> list[str]:
@@ -22,13 +45,23 @@ def sentences(count: int) -> list[str]:
     return [" ".join(WORDS[(i * 7 + k * 3) % len(WORDS)] for k in range(1 + i % 9)) for i in range(count)]
 
 
-def census() -> list[dict[str, Any]]:
-    """Forty rows of a table."""
-    return adult_rows()
+@contextmanager
+def killed_driver(out: Path, *address: str) -> Iterator[None]:
+    """A process that has committed some parts, and is killed in the end."""
+    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out), *address])
+    try:
+        until = time.monotonic() + 300  # a busy machine takes its time to start another Python
+        while not (out / COMMITS).is_file() or len((out / COMMITS).read_bytes().splitlines()) < 2:
+            assert driver.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        yield
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
 
 
 def census_explainer(processes: Path | None = None) -> wf.Explainer:
-    """The model of that table; each process that runs it leaves a file in ``processes``."""
+    """A model of a table; each process that runs it leaves a file in ``processes``."""
     model, table = wf.demo.load_adult()
     if processes is not None:
         model.register_forward_pre_hook(partial(_note, processes))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +14,10 @@ import ray
 from ray.cluster_utils import Cluster
 
 import whyformer as wf
-from tests.jobs.sentences import census, census_explainer, numbers
-from tests.support import folders
-from whyformer.errors import BadInput, MissingExtra
-from whyformer.jobs.folder import COMMITS
+from tests.jobs.sentences import HOW, census_explainer, killed_driver, numbers
+from whyformer.demo.census import adult_rows
 
-ROWS = census()
-HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
+ROWS = adult_rows()
 
 
 @pytest.fixture(scope="module")
@@ -100,48 +94,10 @@ def test_workers_and_nodes_that_are_killed_cost_their_parts(
     assert len(list(processes.iterdir())) >= 3, "this process, and two workers at least"
 
 
-KILLED = """
-import sys, time
-import whyformer as wf
-from tests.jobs.sentences import census, census_explainer
-
-def slowly():
-    for i, row in enumerate(census()):
-        if i == 16:
-            time.sleep(3600)  # it is killed here
-        yield row
-
-how = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0, "workers": 1}
-wf.explain_dataset(census_explainer(), slowly(), out=sys.argv[1], engine="ray", address=sys.argv[2], **how)
-"""
-
-
 def test_a_driver_that_is_killed_loses_nothing(cluster: Cluster, tmp_path: Path, undisturbed: Any) -> None:
     out = tmp_path / "out"
-    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out), cluster.address])
-    try:
-        until = time.monotonic() + 300  # a busy machine takes its time to start another Python
-        while not (out / COMMITS).is_file() or not (out / COMMITS).read_bytes():
-            assert driver.poll() is None and time.monotonic() < until
-            time.sleep(0.02)
-    finally:
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
+    with killed_driver(out, cluster.address):
+        pass
     assert 0 < len(numbers(out)) < len(undisturbed)
     wf.explain_dataset(census_explainer(), ROWS, out=out, **HOW)  # here: the engines share the folder
     assert_agree(out, undisturbed)
-
-
-def test_a_model_that_is_elsewhere_is_not_sent_to_workers(explainer: wf.Explainer, tmp_path: Path) -> None:
-    model = folders.bert()
-    model.classifier.to("meta")
-    with pytest.raises(BadInput, match="spread over devices"):
-        wf.explain_dataset(wf.Explainer(model, explainer.processor), ["good"], out=tmp_path, engine="ray", **HOW)
-
-
-def test_without_ray_the_command_is_named(
-    watched: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"needs ray: pip install 'whyformer\[ray\]'"):
-        wf.explain_dataset(watched, ROWS, out=tmp_path, engine="ray", **HOW)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from PIL import Image
 import whyformer as wf
 from tests.jobs.sentences import numbers, sentences
 from tests.support import folders
-from whyformer.errors import BadInput, MissingExtra, NotAllowed, UnknownName
+from whyformer.errors import BadInput, NotAllowed, UnknownName
 from whyformer.jobs.schema import _part, _struct, arrow_type
 from whyformer.jobs.source import batches_of
 from whyformer.jobs.worker import Tallies
@@ -265,14 +264,6 @@ def test_inputs_that_cannot_be_read(explainer: wf.Explainer, tmp_path: Path) -> 
             wf.explain_dataset(explainer, source, out=tmp_path / "out")
     with pytest.raises(BadInput, match="no column 'c'"):
         wf.explain_dataset(explainer, tmp_path / "two.csv", out=tmp_path / "out", column="c")
-
-
-def test_without_pyarrow_the_command_is_named(
-    explainer: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"needs pyarrow: pip install 'whyformer\[batch\]'"):
-        wf.explain_dataset(explainer, TEXTS, out=tmp_path)
 
 
 # Reading

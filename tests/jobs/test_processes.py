@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.jobs.sentences import census, census_explainer, numbers, sentences
+from tests.jobs.sentences import HOW, census_explainer, numbers, sentences
 from tests.support import folders
+from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput, JobStopped, UnknownName
 from whyformer.jobs.folder import Commit, Written
 from whyformer.jobs.processes import ATTEMPTS, Gone, Pool, Staff, _sent, _serve, devices_of
@@ -23,13 +24,12 @@ from whyformer.jobs.source import Part, Row
 from whyformer.jobs.worker import Work
 
 TEXTS = sentences(32)
-HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
 
 
 def test_workers_give_the_bits_of_one_process_and_one_of_them_may_die(tmp_path: Path) -> None:
     processes = tmp_path / "processes"
     processes.mkdir()
-    x, rows, killed = census_explainer(processes), census()[:32], []
+    x, rows, killed = census_explainer(processes), adult_rows()[:32], []
 
     def disturbed() -> Iterator[dict[str, Any]]:
         for i, row in enumerate(rows):
@@ -59,6 +59,15 @@ def part(number: int) -> Part:
     return Part(number, tuple(Row(f"{number}-{i}", number * 4 + i, "", text) for i, text in enumerate(texts)))
 
 
+def serve(pipe: Any) -> None:
+    before, threads = signal.getsignal(signal.SIGINT), torch.get_num_threads()
+    try:
+        _serve(pipe, "cpu", 1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        torch.set_num_threads(threads)
+
+
 def served(explainer: wf.Explainer, work: Work, *asked: Any) -> list[tuple[bool, Any]]:
     """What a worker answers, run in this process."""
     here, there = Pipe()
@@ -67,12 +76,7 @@ def served(explainer: wf.Explainer, work: Work, *asked: Any) -> list[tuple[bool,
     here.send_bytes(stream.getvalue())
     for message in asked:
         here.send(message)
-    before, threads = signal.getsignal(signal.SIGINT), torch.get_num_threads()
-    try:
-        _serve(there, "cpu", 1)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        torch.set_num_threads(threads)
+    serve(there)
     answers = []
     while here.poll():
         answers.append(here.recv())
@@ -98,15 +102,10 @@ def test_errors_that_cannot_be_sent_are_put_into_words() -> None:
     assert isinstance(_sent(odd), JobStopped) and "UnknownName: unknown method 'gradsam'" in str(_sent(odd))
 
 
-def test_a_worker_whose_driver_is_gone_ends(explainer: wf.Explainer) -> None:
+def test_a_worker_whose_driver_is_gone_ends() -> None:
     here, there = Pipe()
     here.close()
-    before, threads = signal.getsignal(signal.SIGINT), torch.get_num_threads()
-    try:
-        _serve(there, "cpu", 1)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        torch.set_num_threads(threads)
+    serve(there)
 
 
 class Mortal(Staff):
@@ -165,7 +164,8 @@ def test_models_that_cannot_be_copied_are_refused(explainer: wf.Explainer, tmp_p
         wf.explain_dataset(wf.Explainer(model, explainer.processor), TEXTS, out=tmp_path / "a", workers=2, **HOW)
     spread = folders.bert()
     spread.classifier.to("meta")
-    with pytest.raises(BadInput, match=r"workers=2 gives each worker a copy.*spread over devices"):
-        wf.explain_dataset(wf.Explainer(spread, explainer.processor), TEXTS, out=tmp_path / "b", workers=2, **HOW)
+    for where, words in (({"workers": 2}, "workers=2"), ({"engine": "ray"}, "engine='ray'")):
+        with pytest.raises(BadInput, match=rf"{words} gives each worker a copy.*spread over devices"):
+            wf.explain_dataset(wf.Explainer(spread, explainer.processor), TEXTS, out=tmp_path / "b", **where, **HOW)
     with pytest.raises(BadInput, match="add engine='ray'"):
         wf.explain_dataset(explainer, TEXTS, out=tmp_path / "c", address="here:6379", **HOW)

@@ -5,10 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +13,13 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.jobs.sentences import census, census_explainer, numbers, sentences
+from tests.jobs.sentences import HOW, census_explainer, killed_driver, numbers, sentences
 from tests.support import folders
+from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput, JobStopped
 from whyformer.jobs.folder import COMMITS, EXPLANATIONS, MANIFEST, read_commits
 
 TEXTS = sentences(24)
-HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
 
 
 @pytest.fixture(scope="module")
@@ -49,37 +45,12 @@ def test_a_stopped_job_goes_on(explainer: wf.Explainer, tmp_path: Path, undistur
     assert all(path.stat().st_mtime_ns == when for path, when in before.items()), "what is done is not done again"
 
 
-KILLED = """
-import sys, time
-import whyformer as wf
-from tests.jobs.sentences import census, census_explainer
-
-def slowly():
-    for i, row in enumerate(census()[:24]):
-        if i == 16:
-            time.sleep(3600)  # it is killed here
-        yield row
-
-how = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
-wf.explain_dataset(census_explainer(), slowly(), out=sys.argv[1], **how)
-"""
-
-
 def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
-    out, rows, explainer = tmp_path / "out", census()[:24], census_explainer()
+    out, rows, explainer = tmp_path / "out", adult_rows()[:24], census_explainer()
     wf.explain_dataset(explainer, rows, out=tmp_path / "undisturbed", **HOW)
     undisturbed = numbers(tmp_path / "undisturbed")
-    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out)])
-    try:
-        until = time.monotonic() + 300  # a busy machine takes its time to start another Python
-        while not (out / COMMITS).is_file() or len((out / COMMITS).read_bytes().splitlines()) < 2:
-            assert driver.poll() is None and time.monotonic() < until
-            time.sleep(0.02)
-        with pytest.raises(BadInput, match="another job is writing"):
-            wf.explain_dataset(explainer, rows, out=out, **HOW)
-    finally:
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
+    with killed_driver(out), pytest.raises(BadInput, match="another job is writing"):
+        wf.explain_dataset(explainer, rows, out=out, **HOW)
     assert len(numbers(out)) < len(undisturbed)
     wf.explain_dataset(explainer, rows, out=out, **HOW)
     assert numbers(out) == undisturbed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -285,11 +284,6 @@ def test_kinds_that_the_page_cannot_ask_are_refused() -> None:
     assert [(name, model.kind) for name, model in twice.by_name.items()] == [("mine", "text"), ("mine #2", "image")]
     with pytest.raises(UnknownName, match="unknown model"):
         Models([])["text"]
-
-
-def test_the_command_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "pip install 'whyformer[web]'" in CliRunner().invoke(app, ["serve"]).output
 
 
 def test_the_command_refuses_before_it_loads_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
