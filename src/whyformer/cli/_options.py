@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -69,8 +69,10 @@ def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
 
 _READ: dict[str, Any] = {"exists": True, "dir_okay": False}
 _FOLDER = "Folder or hub name."
-_MODEL, _METHOD, _TARGET = "--model NAME", "--method -m NAME", "--target -t CLASS"
 _PREDICTION = "the prediction"
+_model = partial(_option, str, "--model NAME")
+_methods = partial(_option, list[str], "--method -m NAME", callback=known_methods)
+_target = partial(_option, str, "--target -t CLASS", shown=_PREDICTION)
 
 # Parameter name → annotation and default. A name after a slash tells options of one name apart.
 OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -104,34 +106,25 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "name": _argument(str, "NAME", "Show one method with its options.", None),
     "name/metric": _argument(str, "NAME", "Show one metric with its options.", None),
     # By which model.
-    "model": _option(str, _MODEL, _FOLDER, shown="the shipped sentiment model"),
-    "model/given": _option(str, _MODEL, _FOLDER, REQUIRED),
-    "model/language": _option(str, _MODEL, "Folder or hub name of a language model.", REQUIRED),
-    "model/image": _option(
-        str,
-        _MODEL,
-        "Folder or hub name of an image classifier or detector.",
-        shown="the shipped model of cats and dogs",
+    "model": _model(_FOLDER, shown="the shipped sentiment model"),
+    "model/given": _model(_FOLDER, REQUIRED),
+    "model/language": _model("Folder or hub name of a language model.", REQUIRED),
+    "model/image": _model(
+        "Folder or hub name of an image classifier or detector.", shown="the shipped model of cats and dogs"
     ),
-    "model/textures": _option(str, _MODEL, _FOLDER, shown="the shipped texture model"),
-    "model/table": _option(
-        str,
-        _MODEL,
+    "model/textures": _model(_FOLDER, shown="the shipped texture model"),
+    "model/table": _model(
         "A folder (tables.save_model), or module:function (or file.py:function) that returns model and Table.",
         shown="the shipped census model",
     ),
-    "model/attention": _option(
-        str, _MODEL, _FOLDER, shown="the shipped sentiment model; for colours, that of cats and dogs"
-    ),
-    "model/batch": _option(
-        str,
-        _MODEL,
+    "model/attention": _model(_FOLDER, shown="the shipped sentiment model; for colours, that of cats and dogs"),
+    "model/batch": _model(
         "Folder or hub name; of a table, also file.py:function that returns model and Table.",
         shown="the shipped sentiment model",
     ),
     "model/serve": _option(
         list[str],
-        _MODEL,
+        "--model NAME",
         "Folder or hub name, or a table model's folder or file.py:function; repeatable.",
         shown="the shipped models",
     ),
@@ -139,27 +132,21 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         bool, "--trust-remote-code", "Run code that comes with the model. Read it first.", False, shown=False
     ),
     # By which method, and of which output.
-    "method": _option(
-        list[str],
-        _METHOD,
-        "A method; repeat for several. See: whyformer methods",
-        shown="the modality's own",
-        callback=known_methods,
+    "method": _methods("A method; repeat for several. See: whyformer methods", shown="the modality's own"),
+    "method/compare": _methods("A method; repeat for several.", shown="all"),
+    "method/recommend": _methods("A method that stands too; repeat.", shown="all"),
+    "method/check": _option(str, "--method -m NAME", "Whose explanations are checked.", shown="the default method"),
+    "method/ask": _option(
+        str, "--method -m NAME", "See: whyformer methods", shown="the one for texts", callback=known_methods
     ),
-    "method/compare": _option(list[str], _METHOD, "A method; repeat for several.", shown="all", callback=known_methods),
-    "method/recommend": _option(
-        list[str], _METHOD, "A method that stands too; repeat.", shown="all", callback=known_methods
-    ),
-    "method/check": _option(str, _METHOD, "Whose explanations are checked.", shown="the default method"),
-    "method/ask": _option(str, _METHOD, "See: whyformer methods", shown="the one for texts", callback=known_methods),
     "option": _option(list[str], "--option -o KEY=VALUE", "An option of the method, e.g. heads=max; repeatable."),
     "option/maximize": _option(
         list[str], "--option -o KEY=VALUE", "An option of activation_maximization, e.g. jitter=8; repeatable."
     ),
-    "target": _option(str, _TARGET, "Class, by name or index.", shown=_PREDICTION),
-    "target/explain": _option(str, _TARGET, "Class to explain, by name or index.", shown=_PREDICTION),
+    "target": _target("Class, by name or index."),
+    "target/explain": _target("Class to explain, by name or index."),
     "target/token": _option(str, "--target -t TOKEN", "Token to explain.", shown=_PREDICTION),
-    "target/tcav": _option(str, _TARGET, "Class, by name or index.", shown=False),
+    "target/tcav": _option(str, "--target -t CLASS", "Class, by name or index.", shown=False),
     "versus": _option(str, "--versus CLASS", "Explain the target rather than this class."),
     "versus/token": _option(str, "--versus TOKEN", "Explain the target rather than this token."),
     "scalar": _option(str, "--scalar NAME", "What is explained: logit, log_odds or probability.", "logit"),
@@ -345,17 +332,16 @@ def takes(names: str) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     declared = {key.partition("/")[0]: OPTIONS[key] for key in names.split()}
 
     def decorate(function: Callable[[Any], None]) -> Callable[..., None]:
-        @wraps(function)
         def command(**values: Any) -> None:
             function(CommandArguments(**values))
 
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
         command.__annotations__ = {name: hint for name, (hint, _) in declared.items()}
         parameters = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
             for name, (hint, default) in declared.items()
         ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        del command.__wrapped__  # type: ignore[attr-defined]  # inspect and typer would look through it
         return command
 
     return decorate
