@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +11,7 @@ from tests.models import CASES
 from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, rows, saint, shared, table
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput
-from whyformer.tables import CorpusExplanation, GlobalExplanation
+from whyformer.tables import CorpusExplanation
 from whyformer.tables.table_results import Remarks
 
 SOME = rows(23)
@@ -39,20 +37,14 @@ def test_it_is_the_mean_over_rows(method: str) -> None:
         np.testing.assert_allclose(found.matrix, whole, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def of_categories() -> GlobalExplanation:
-    """Of a model whose numbers go around attention."""
+def test_columns_that_attention_does_not_see_have_no_score() -> None:
     found = wf.explain_global(shared("lucidrains_tab"), SOME[:5], processor=table())
-    assert isinstance(found, GlobalExplanation)
-    return found
-
-
-def test_columns_that_attention_does_not_see_have_no_score(of_categories: GlobalExplanation) -> None:
-    found, frame = of_categories, of_categories.to_frame().set_index("column")
+    frame = found.to_frame().set_index("column")
     assert found.unseen == NUMBERS
     assert frame.loc[list(NUMBERS), "mean"].isna().all() and not frame.loc[list(NUMBERS), "explained"].any()
     assert frame.loc[list(CATEGORIES), "mean"].notna().all()
     assert "age" not in dict(found.ranked(specials=True))
+    assert "not explained by attention" in found.to_html()
 
 
 def test_few_samples_are_kept_and_signed_scores_of_several_classes_warn() -> None:
@@ -93,19 +85,6 @@ def test_kinds_of_warnings() -> None:
         "1 to 11 % here, x1 there (6 of 12 rows)",
         *(f"kind {letter} (1 of 12 rows)" for letter in "bcdefghijkl"),
     ]
-
-
-def test_saved_and_shown(of_categories: GlobalExplanation, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = of_categories
-    for name in ("x.json", "x.npz"):
-        again = GlobalExplanation.load(found.save(tmp_path / name))
-        for array in ("mean", "low", "high", "mean_size", "size_low", "size_high", "samples"):
-            np.testing.assert_allclose(getattr(again, array), getattr(found, array))
-        assert (again.labels, again.unseen, again.warnings) == (found.labels, found.unseen, found.warnings)
-    found.show()
-    out = capsys.readouterr().out
-    assert "work" in out and "not explained by attention" in out
-    assert "not explained by attention" in found.to_html()
 
 
 def test_errors_come_before_long_work() -> None:
@@ -159,8 +138,6 @@ def test_columns_of_texts_rare_words_and_pictures() -> None:
     corpus = wf.explain_global(model, pd.Series(TEXTS), processor=tokenizer, target="positive", least=1)
     assert corpus.left_out == 0 and np.isnan(corpus.low).any()
     assert list(corpus.to_frame().columns) == ["word", "counts", "mean", "low", "high", "mean_size", "example"]
-    page = corpus.to_html()
-    assert "Words over many texts" in page and "great" in page
     with pytest.raises(BadInput, match="smaller least"):
         wf.explain_global(model, TEXTS, processor=tokenizer, least=50)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,21 +187,6 @@ def test_a_row_that_is_one_token() -> None:
     assert "columns of this row" not in attended.to_html()
 
 
-def test_small_weights_are_left_out_to_first_order() -> None:
-    """A training row that hardly gets attention: its slope is what leaving it out does."""
-    net = seeded(OneToken).eval()
-    far = KNOWN.repeat(12, 1)
-    told = ANSWERS.repeat(12)
-    result = explain_in_context(
-        net, ASKED[0].numpy(), context=far.numpy(), answers=told.numpy(), target=1, progress=False
-    )
-    with torch.no_grad():
-        whole = net(torch.cat([far, ASKED[:1]]), told)[0, 1]
-        others = [[j for j in range(108) if j != i] for i in range(9)]
-        change = [float(whole - net(torch.cat([far[o], ASKED[:1]]), told[o])[0, 1]) for o in others]
-    np.testing.assert_allclose(result.row_scores[:9], change, atol=0.1 * max(map(abs, change)))
-
-
 def test_one_pass_each_and_the_model_is_as_it_was() -> None:
     net = model().train()
     before = {k: v.clone() for k, v in net.state_dict().items()}
@@ -260,18 +244,6 @@ def test_contrast_and_targets_by_row() -> None:
     np.testing.assert_allclose(contrast.row_scores, well.row_scores - ill.row_scores, atol=1e-5)
     each = explained(net, target=["well", "ill", None])
     np.testing.assert_allclose(each[1].scores, explained(net, target="ill")[1].scores, atol=1e-6)
-
-
-def test_saved_and_shown(tmp_path: Path) -> None:
-    result = explained(model())[0]
-    for name in ("why.json", "why.npz"):
-        again = wf.load(result.save(tmp_path / name))
-        np.testing.assert_allclose(again.row_scores, result.row_scores)
-        assert again.columns == result.columns and again.options == {"rows": "weight", "baseline": "mean"}
-    page = result.to_html()
-    best = int(np.abs(result.row_scores).argmax())
-    assert f"row {best} = {result.answers[best]}" in page and f"age = {result.values[0]}" in page
-    result.save(tmp_path / "why.png")
 
 
 class Unclear(nn.Module):
