@@ -303,7 +303,7 @@ class Outer:
 
 def test_columns_follow_the_classes() -> None:
     values = [Outer("a", (Inner("x", 0.5), Inner("y", 0.25)), ("z", 3)), Outer("b")]
-    column = pa.array([_struct(Outer, value) for value in values], type=arrow_type(Outer))
+    column = pa.array([_struct(value) for value in values], type=arrow_type(Outer))
     assert column.type.field("others").type.value_type.field("share").type == pa.float64()
     assert [_part(Outer, plain) for plain in column.to_pylist()] == values
 

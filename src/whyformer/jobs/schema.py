@@ -113,8 +113,8 @@ def table_of(entries: Sequence[Entry]) -> Any:
     }
     for name in ("method", "value", "base", "scalar", "signed", "readout", "warnings", "changed"):
         columns[name] = [getattr(e, name) for _, _, e in entries]
-    for name, kind in PARTS.items():
-        columns[name] = [_struct(kind, getattr(e, name)) for _, _, e in entries]
+    for name in PARTS:
+        columns[name] = [_struct(getattr(e, name)) for _, _, e in entries]
     arrays = {name: pa.array(values, type=schema().field(name).type) for name, values in columns.items()}
     scores = [e.scores for _, _, e in entries]
     ends = np.cumsum([0, *map(len, scores)], dtype=np.int32)
@@ -151,29 +151,17 @@ class _Told:
         return text
 
 
-@cache
-def _nested(kind: Any) -> tuple[str, ...]:
-    """Fields of a class that hold others of that sort, which Arrow takes as dicts."""
-    return tuple(name for name, hint in _hints(kind).items() if _holds_fields(hint) and name not in _as_json(kind))
-
-
-def _holds_fields(hint: Any) -> bool:
-    return dataclasses.is_dataclass(hint) or any(map(_holds_fields, get_args(hint)))
-
-
-def _struct(kind: Any, value: Any) -> dict[str, Any]:
-    plain, as_json, nested = vars(value), _as_json(kind), _nested(kind)
-    if not as_json and not nested:
-        return plain
-    changed = {name: json.dumps(to_plain(plain[name])) for name in as_json}
-    return plain | changed | {name: _dicts(plain[name]) for name in nested}
-
-
-def _dicts(value: Any) -> Any:
-    """Instances of classes as dicts, also those in a tuple."""
-    if isinstance(value, tuple):
-        return [_dicts(part) for part in value]
-    return value if value is None else _struct(type(value), value)
+def _struct(value: Any) -> Any:
+    """A value as Arrow takes it: a class as a dict, also in a tuple; its fields that Arrow has no type for as JSON."""
+    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        return [_struct(part) for part in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    kind: Any = type(value)
+    as_json = _as_json(kind)
+    return {
+        name: json.dumps(to_plain(part)) if name in as_json else _struct(part) for name, part in vars(value).items()
+    }
 
 
 def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Explanation]]:
