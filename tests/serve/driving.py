@@ -87,5 +87,10 @@ def result(browser: Browser, other_than: str = "") -> str:
     )
 
 
+def explained(browser: Browser, other_than: str = "") -> str:
+    press(browser, "Explain")
+    return result(browser, other_than)
+
+
 def texts(browser: Browser, selector: str) -> list[str]:
     return list(browser.does(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"))

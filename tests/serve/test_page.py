@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serve.driving import choose, drop, press, result, texts, until, up, visit, write
+from tests.serve.driving import choose, drop, explained, press, result, texts, until, up, visit, write
 from tests.serve.served import TEXT, png, served
 from tests.support.browser import Browser
 from tests.views.test_accessible import BROKEN, axe
@@ -21,8 +21,8 @@ def whole() -> Served:
 
 
 @pytest.fixture(scope="module")
-def at(whole: Served, browser: Browser) -> Iterator[str]:
-    with up(whole, browser) as address:
+def at(whole: Served, one_browser: Browser) -> Iterator[str]:
+    with up(whole, one_browser) as address:
         yield address
 
 
@@ -34,38 +34,32 @@ def test_the_first_visit_predicts_at_once_and_explains_on_a_click(browser: Brows
     assert "<b>maybe</b>" in " ".join(texts(browser, ".sv-class button")) and browser.does(
         "!document.querySelector('.sv-class b')"
     )
-    press(browser, "Explain")
-    identity = result(browser)
+    identity = explained(browser)
     assert browser.does("location.pathname") == f"/r/{identity}"
     assert "anna" in texts(browser, ".sv-result .wf-token") and len(texts(browser, ".sv-result .wf-line")) > 5
     browser.point(".sv-result .wf-token[data-units='4']")
     assert texts(browser, ".wf-said-unit")[0].startswith("paris")
     until(browser, f"document.querySelector('.sv-list b')?.textContent === {json.dumps(TEXT)}")
-    assert browser.errors == []
 
 
 def test_a_link_opens_the_result_and_an_edit_shows_the_difference(browser: Browser, at: str) -> None:
     visit(browser, at)
     write(browser, "anna lives in rome")
-    press(browser, "Explain")
-    first = result(browser)
+    first = explained(browser)
     visit(browser, f"{at}/r/{first}")
     assert browser.does("document.querySelector('.sv-area').value") == "anna lives in rome"
     assert result(browser) == first and "rome" in texts(browser, ".sv-result .wf-token")
     write(browser, "anna lives in paris")
-    press(browser, "Explain")
-    second = result(browser, other_than=first)
+    second = explained(browser, other_than=first)
     told = texts(browser, ".sv-difference")[0]
     assert "What the edit changed" in told and "paris" in told and "rome" in told
     browser.does("history.back()")
     assert result(browser, other_than=second) == first
-    assert browser.errors == []
 
 
 def test_a_class_is_clicked_for_the_contrast_and_methods_stand_side_by_side(browser: Browser, at: str) -> None:
     visit(browser, at)
-    press(browser, "Explain")
-    first = result(browser)
+    first = explained(browser)
     other = texts(browser, ".sv-result .wf-class:not(.wf-first) .wf-label")[0]
     browser.point(".sv-result .wf-class:not(.wf-first) .wf-label", click=True)
     second = result(browser, other_than=first)
@@ -81,10 +75,8 @@ def test_a_class_is_clicked_for_the_contrast_and_methods_stand_side_by_side(brow
     )
     for name in ("saliency", "attn_lrp"):
         browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
-    press(browser, "Explain")
-    result(browser, other_than=second)
+    explained(browser, other_than=second)
     assert texts(browser, ".wf-map h3") == ["generic_attention", "saliency", "attn_lrp"]
-    assert browser.errors == []
 
 
 def test_a_picture_is_dropped_and_a_patch_erased(browser: Browser, at: str) -> None:
@@ -93,8 +85,7 @@ def test_a_picture_is_dropped_and_a_patch_erased(browser: Browser, at: str) -> N
     until(browser, "document.querySelector('.sv-shown').naturalWidth === 60")
     drop(browser, png(48, 48), "x.png")
     until(browser, "document.querySelector('.sv-shown').naturalWidth === 48")
-    press(browser, "Explain")
-    first = result(browser)
+    first = explained(browser)
     assert browser.does("document.querySelector('.sv-result .wf-stage img').src").startswith("data:image/jpeg")
     browser.does("document.querySelector('.sv-erase').click()")
     browser.point(".sv-result .wf-stage", click=True)
@@ -103,10 +94,8 @@ def test_a_picture_is_dropped_and_a_patch_erased(browser: Browser, at: str) -> N
     assert "1 patch erased" in texts(browser, ".sv-form")[0]  # what is predicted is the picture without it
     assert browser.does("document.querySelector('.sv-erase').checked")  # the next click erases another
     press(browser, "restore")
-    press(browser, "Explain")
-    result(browser, other_than=second)
+    explained(browser, other_than=second)
     assert not any("erased" in words for words in texts(browser, ".sv-form p:not([hidden])"))
-    assert browser.errors == []
 
 
 def test_a_row_is_picked_and_edited(browser: Browser, at: str) -> None:
@@ -119,35 +108,29 @@ def test_a_row_is_picked_and_edited(browser: Browser, at: str) -> None:
     until(browser, f"document.querySelector('.sv-said span').textContent !== {json.dumps(before)}")
     for name in ("saliency", "integrated_gradients"):  # the dear one away
         browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
-    press(browser, "Explain")
-    first = result(browser)
+    first = explained(browser)
     browser.does("document.querySelector('.sv-result button.wf-more').click()")
     assert any(label.startswith("age = 90") for label in texts(browser, ".sv-result .wf-label"))
     browser.does(
         "(i => { i.value = 30; i.dispatchEvent(new Event('input')); })(document.querySelector('.sv-cell input'))"
     )
-    press(browser, "Explain")
-    result(browser, other_than=first)
+    explained(browser, other_than=first)
     assert any(label.startswith("age: 90") and "30" in label for label in texts(browser, ".sv-difference th"))
-    assert browser.errors == []
 
 
 def test_a_language_model_is_asked_and_its_answer_clicked(browser: Browser, at: str) -> None:
     visit(browser, at)
     choose(browser, "language")
     browser.does("(i => { i.value = 3; })(document.querySelector('.sv-form input[type=number]'))")
-    press(browser, "Explain")
-    result(browser)
+    explained(browser)
     browser.does("document.querySelector('.wf-said button').click()")
     assert "←" in texts(browser, ".wf-from")[0]
-    assert browser.errors == []
 
 
 def test_heads_and_trust_are_tabs_of_a_result(browser: Browser, at: str) -> None:
     visit(browser, at)
     write(browser, "anna lives in rome")
-    press(browser, "Explain")
-    result(browser)
+    explained(browser)
     press(browser, "layers × heads", ".sv-result")
     assert until(browser, "document.querySelectorAll('.sv-head-button').length") == 8
     browser.does("document.querySelectorAll('.sv-head-button')[5].click()")
@@ -164,7 +147,6 @@ def test_heads_and_trust_are_tabs_of_a_result(browser: Browser, at: str) -> None
     until(browser, f"document.querySelectorAll('.sv-findings li').length > {max(quick, 4)}", 120)
     press(browser, "explanation", ".sv-result")
     assert texts(browser, ".sv-result .wf-token")
-    assert browser.errors == []
 
 
 @pytest.fixture
@@ -192,9 +174,7 @@ def test_long_work_shows_its_progress_and_is_cancelled(
     gate.set()
     until(browser, "document.querySelectorAll('.sv-busy').length === 0")
     assert texts(browser, ".sv-result") == []
-    press(browser, "Explain")
-    result(browser)
-    assert browser.errors == []
+    explained(browser)
 
 
 def test_many_jobs_do_not_take_all_connections(browser: Browser, at: str, whole: Served, gate: threading.Event) -> None:
@@ -203,11 +183,9 @@ def test_many_jobs_do_not_take_all_connections(browser: Browser, at: str, whole:
     visit(browser, at)
     until(browser, "document.querySelectorAll('.sv-busy').length === 8")
     choose(browser, "image")  # another model, which nobody asks
-    press(browser, "Explain")
-    result(browser)
+    explained(browser)
     gate.set()
     until(browser, "document.querySelectorAll('.sv-busy').length === 0")
-    assert browser.errors == []
 
 
 def test_a_late_answer_does_not_replace_what_was_asked_later(
@@ -219,25 +197,21 @@ def test_a_late_answer_does_not_replace_what_was_asked_later(
     press(browser, "Explain")
     until(browser, WAITING)
     choose(browser, "image")  # what was asked of the other model is none of its business
-    press(browser, "Explain")
-    shown = result(browser)
+    shown = explained(browser)
     gate.set()
     until(browser, "document.querySelectorAll('.sv-busy').length === 0")
     until(browser, "document.querySelector('.sv-list b').textContent === 'ben works in paris'")  # it is in the list
     assert result(browser) == shown and browser.does("document.querySelector('#sv-model').value") == "image"
-    assert browser.errors == []
 
 
 def test_words_of_errors_are_shown_and_markup_stays_text(browser: Browser, at: str) -> None:
     visit(browser, at)
     nasty = "<img src=x onerror=document.title='hit'> anna"
     write(browser, nasty)
-    press(browser, "Explain")
-    result(browser)
+    explained(browser)
     until(browser, f"document.querySelector('.sv-list b').textContent.startsWith({json.dumps(nasty[:20])})")
     assert "hit" not in browser.does("document.title")[:3]
-    assert browser.does("document.querySelectorAll('img[src=x]').length") == 0
-    assert browser.errors == []
+    assert browser.does("document.querySelectorAll('img[src=x]').length") == 0 and browser.errors == []
     write(browser, "   ")
     until(browser, "!!document.querySelector('.sv-prediction .sv-error')")
     assert "nothing to explain" in texts(browser, ".sv-prediction")[0]
@@ -247,8 +221,7 @@ def test_words_of_errors_are_shown_and_markup_stays_text(browser: Browser, at: s
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_phone_shows_all_of_it(browser: Browser, at: str, dark: bool) -> None:
     visit(browser, at, width=390, height=800, dark=dark)
-    press(browser, "Explain")
-    result(browser)
+    explained(browser)
     assert browser.does("document.documentElement.scrollWidth") <= 390
     assert browser.does("getComputedStyle(document.body).backgroundColor") == (
         "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
@@ -258,18 +231,15 @@ def test_a_phone_shows_all_of_it(browser: Browser, at: str, dark: bool) -> None:
         "e.labels?.length || e.getAttribute('aria-label') || e.querySelector('img[alt]'))).map(e => e.outerHTML)"
     )
     assert browser.does(named) == []  # everything that can be used has a name
-    assert browser.errors == []
 
 
 def test_a_comparison_is_drawn_and_results_are_put_side_by_side(browser: Browser, at: str) -> None:
     visit(browser, at)
     write(browser, "who is anna")
-    press(browser, "Explain")
-    first = result(browser)
+    first = explained(browser)
     for name in ("saliency", "generic_attention"):
         browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
-    press(browser, "Explain")
-    second = result(browser, other_than=first)
+    second = explained(browser, other_than=first)
     until(browser, f"document.querySelector('.sv-list a').href.endsWith('{second}')")
     browser.does("[...document.querySelectorAll('.sv-list input')].slice(0, 2).forEach(i => i.click())")
     press(browser, "side by side")
@@ -284,7 +254,6 @@ def test_a_comparison_is_drawn_and_results_are_put_side_by_side(browser: Browser
     search = "(s => { s.value = 'who comparison'; s.dispatchEvent(new Event('input')); })"
     browser.does(f"{search}(document.querySelector('.sv-history input[type=search]'))")
     until(browser, "document.querySelectorAll('.sv-list li').length === 1")
-    assert browser.errors == []
 
 
 # WCAG rules, with everything unfolded
@@ -301,12 +270,11 @@ def test_no_rule_is_broken(browser: Browser, at: str, model: str, shown: str, da
         browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
     if model == "table":
         browser.does("document.querySelector('.sv-methods input[value=integrated_gradients]').click()")
-    press(browser, "Explain")
-    first = result(browser)
+    first = explained(browser)
     press(browser, shown)
     if shown == "Compare methods":
         result(browser, other_than=first)
     until(browser, "!document.querySelector('.sv-body').textContent.startsWith('working')", 120)
     browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     browser.ask("Runtime.evaluate", expression=axe())
-    assert browser.does(BROKEN) == [] and browser.errors == []
+    assert browser.does(BROKEN) == []
