@@ -8,7 +8,8 @@ import pytest
 
 import whyformer as wf
 from bench.batch import job, padding, sentences
-from tests.jobs.sentences import census, census_explainer
+from tests.jobs.sentences import census_explainer
+from whyformer.demo.census import adult_rows
 
 
 def test_padding_is_what_rows_of_other_lengths_cost() -> None:
@@ -28,5 +29,5 @@ def test_the_second_half_of_a_job_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
             os.utime(target, (moment := 1e9 + next(number), moment))
 
     monkeypatch.setattr(os, "replace", replace)
-    rate = job(census_explainer(), census(), method="raw_attention", part_rows=8)
+    rate = job(census_explainer(), adult_rows(), method="raw_attention", part_rows=8)
     assert rate == pytest.approx(8, rel=1e-3)
