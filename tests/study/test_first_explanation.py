@@ -18,7 +18,7 @@ from tests.models import CASES
 from tests.models.case import seeded
 from tests.study.test_slopes import Reversed
 from tests.support.live_bytes import LiveBytes
-from whyformer.capture import intercept, roles
+from whyformer.capture import record, roles
 from whyformer.capture.trail import ProjectionSource
 from whyformer.errors import CaptureError, NotOffered, PartlyCaptured, WhyformerError
 from whyformer.loan.borrow import module_names
@@ -238,7 +238,7 @@ def test_every_class_is_held_to_what_the_model_says_by_itself() -> None:
     [
         (roles, "all_gradients", lambda gradient: 0.9 * gradient),
         (roles, "all_gradients", lambda gradient: 1.1 * gradient),
-        (intercept, "all_weights", lambda weights: weights.flip(-1)),
+        (record, "all_weights", lambda weights: weights.flip(-1)),
     ],
 )
 def test_what_is_made_wrongly_is_refused(module: Any, name: str, wrongly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
