@@ -96,7 +96,7 @@ MUTATIONS = (
         MAPS,
         "return row_normalized(plus_identity((1 - residual) * map_BQK, first_query, residual))",
         "return plus_identity((1 - residual) * map_BQK, first_query, residual)",
-        twins("attention_rollout", "tests/methods/test_rollout_options.py"),
+        twins("attention_rollout", "tests/methods/test_attention_maps.py"),
     ),
     Mutation(
         "padding_columns",
@@ -145,7 +145,7 @@ MUTATIONS = (
         "methods/attention_gradients.py",
         "real(torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32), run.keep_BN, site)",
         "torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32)",
-        "tests/test_contracts.py tests/methods/test_attention_gradcam.py -k gradcam",
+        "tests/test_contracts.py tests/methods/test_attention_maps.py -k gradcam",
     ),
     Mutation(
         "head_weights_of_folded_maps",

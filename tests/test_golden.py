@@ -58,6 +58,23 @@ def layers(e: wf.Explanation) -> np.ndarray:
     return e.layers
 
 
+def largest_is_one(e: wf.Explanation) -> np.ndarray:
+    """Without [CLS], as vit-explain shows it."""
+    return e.scores[1:] / e.scores[1:].max()
+
+
+def cell_replaced(of: Callable[[np.ndarray], float]) -> Callable[[wf.Explanation], np.ndarray]:
+    """What the authors' BERT makes of the map's own cell."""
+    return lambda e: np.concatenate([[of(e.scores)], e.scores[1:]])
+
+
+def rescaled(e: wf.Explanation) -> np.ndarray:
+    whole = matrix(e)
+    scaled = (whole - whole.min()) / (whole.max() - whole.min())
+    return np.concatenate([[0], scaled[0, 1:]])
+
+
+KEPT = {"keep_layers": True}
 Entry = tuple[str, str, Callable[[wf.Explanation], np.ndarray], dict[str, Any]]
 ENTRIES: list[Entry] = [
     ("gae.R", "generic_attention", matrix, {}),
@@ -78,8 +95,57 @@ ENTRIES: list[Entry] = [
     ("loo.delete", "occlusion", scores, {"replace": "delete"}),
     ("loo.attention_mask", "occlusion", scores, {"replace": "attention_mask"}),
     ("input_x_gradient.word_embeddings", "input_x_gradient", scores, {}),
-    ("ig.word_embeddings.pad", "integrated_gradients", scores, {}),
-    ("ig.word_embeddings.pad.per_dim", "integrated_gradients", lambda e: e.detail[: len(e.scores)], {}),
+    ("input_x_gradient.embeddings", "input_x_gradient", scores, {"at": "embeddings"}),
+    ("gradient.l2", "saliency", scores, {}),
+    *[
+        entry
+        for at in ("word_embeddings", "embeddings")
+        for entry in (
+            (f"ig.{at}.pad", "integrated_gradients", scores, {"at": at}),
+            (f"ig.{at}.pad.per_dim", "integrated_gradients", lambda e: e.detail[: len(e.scores)], {"at": at}),
+            (f"ig.{at}.pad_keep_special", "integrated_gradients", scores, {"at": at, "keep_special": [2, 3]}),
+            (
+                f"ig.{at}.mask_keep_special",
+                "integrated_gradients",
+                scores,
+                {"at": at, "keep_special": [2, 3], "baseline": 4},
+            ),
+        )
+    ],
+    ("attn_gradcam.raw", "attention_gradcam", scores, {}),
+    ("attn_gradcam.full", "attention_gradcam", matrix, {}),
+    ("te.attn_gradcam", "attention_gradcam", rescaled, {}),
+    ("grad_rollout.R", "gradient_rollout", matrix, {}),
+    ("grad_rollout.fixed.discard0.0", "gradient_rollout", largest_is_one, {}),
+    ("grad_rollout.fixed.discard0.5", "gradient_rollout", largest_is_one, {"discard": 0.5}),
+    ("alti.R", "alti", matrix, {}),
+    ("alti.layers", "alti", layers, KEPT),
+    ("alti.l2.layers", "alti", layers, KEPT | {"norm": "l2"}),
+    ("alti.transformed_norm", "value_norms", layers, KEPT | {"level": "attn_res_ln"}),
+    ("norm.kob20.summed", "value_norms", layers, KEPT | {"level": "attn"}),
+    ("norm.kob20.summed.rollout", "value_norms", matrix, {"level": "attn"}),
+    ("norm.kob21.res", "value_norms", layers, KEPT | {"level": "attn_res"}),
+    ("norm.kob21.res.rollout", "value_norms", matrix, {"level": "attn_res"}),
+    ("norm.kob21.resln", "value_norms", layers, KEPT | {"level": "attn_res_ln"}),
+    ("norm.kob21.resln.rollout", "value_norms", matrix, {"level": "attn_res_ln"}),
+    ("norm.globenc.enc", "value_norms", layers, KEPT),
+    ("globenc.R", "value_norms", matrix, {}),
+    ("value_zeroing.layers", "value_zeroing", layers, KEPT),
+    ("value_zeroing.rollout", "value_zeroing", matrix, {}),
+    ("decompx.default.aggregated_norm", "decompx", layers, KEPT),
+    ("flow.F", "attention_flow", matrix, {"rows": "all"}),
+    ("flow.F_layer2", "attention_flow", matrix, {"rows": "all", "end_layer": 1}),
+    ("flow.unnormalised_cls_row", "attention_flow", scores, {"normalize": False}),
+    ("attnlrp.tokens", "attn_lrp", scores, {}),
+    ("te.transformer_attribution.start0", "transformer_attribution", cell_replaced(np.min), {"normalize": True}),
+    (
+        "te.transformer_attribution.start2",
+        "transformer_attribution",
+        cell_replaced(np.min),
+        {"normalize": True, "start_layer": 2},
+    ),
+    ("te.partial_lrp", "transformer_attribution", cell_replaced(lambda _: 0.0), {"variant": "last_layer"}),
+    ("te.full_lrp", "transformer_attribution", cell_replaced(lambda _: 0.0), {"variant": "lrp"}),
 ]
 
 

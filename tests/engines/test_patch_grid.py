@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -67,13 +69,6 @@ def test_nothing_but_grid(of: str) -> None:
     assert found == float("inf")
 
 
-def test_refusals() -> None:
-    with pytest.raises(UnknownName, match="corners"):
-        grid_artefact(np.zeros((4, 4)), 2, of="corners")
-    with pytest.raises(BadInput, match="height and width"):
-        grid_artefact(np.zeros(4), 2)
-
-
 def test_smoothing_keeps_sums_and_takes_the_grid_away() -> None:
     draw = torch.Generator().manual_seed(0)
     values = torch.randn(2, 3, 24, 32, generator=draw, dtype=torch.float64)
@@ -111,13 +106,19 @@ def test_pixel_methods_can_be_smoothed(method: str) -> None:
         assert any(np.array_equal(plain.scores, e.scores) for e in default)
 
 
-def test_smoothing_is_for_pixels() -> None:
-    with pytest.raises(NotOffered, match="pixels"):
-        explained("bert", method="saliency", patch_smoothing=0.5)
-    with pytest.raises(NotOffered, match="pixels"):
-        explained("vit", method="saliency", patch_smoothing=0.5, at="embeddings")
-    with pytest.raises(BadInput, match="patch_smoothing=-1"):
-        explained("vit", method="saliency", patch_smoothing=-1)
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: grid_artefact(np.zeros((4, 4)), 2, of="corners"), UnknownName, "corners"),
+        (lambda: grid_artefact(np.zeros(4), 2), BadInput, "height and width"),
+        (lambda: explained("bert", method="saliency", patch_smoothing=0.5), NotOffered, "pixels"),
+        (lambda: explained("vit", method="saliency", patch_smoothing=0.5, at="embeddings"), NotOffered, "pixels"),
+        (lambda: explained("vit", method="saliency", patch_smoothing=-1), BadInput, "patch_smoothing=-1"),
+    ],
+)
+def test_refusals(call: Callable[[], object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()
 
 
 def test_every_pixel_method_has_the_option() -> None:

@@ -115,17 +115,6 @@ def test_positive_share() -> None:
     assert positive_share(torch.zeros(3, 3)) == 0
 
 
-def test_a_copying_head_copies() -> None:
-    model = CASES["gpt2"].build("sdpa")
-    attention = model.transformer.h[0].attn
-    with torch.no_grad():
-        attention.c_attn.weight[:, 2 * WIDTH : 2 * WIDTH + D] = attention.c_proj.weight[:D].t()  # W_V = W_Oᵀ
-        attention.c_attn.weight[:, 2 * WIDTH + D : 2 * WIDTH + 2 * D] = -attention.c_proj.weight[D : 2 * D].t()
-    found = circuits(model)
-    assert found.copying[0, 0] == pytest.approx(1, abs=1e-5)
-    assert found.copying[0, 1] == pytest.approx(-1, abs=1e-5)
-
-
 @pytest.mark.parametrize("name", ["qwen3", "deberta_v2"])
 def test_no_fixed_circuit_is_refused(name: str) -> None:
     with pytest.raises(NotOffered, match="was not found"):

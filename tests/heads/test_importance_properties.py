@@ -21,19 +21,13 @@ from whyformer.heads.importance import normalized
 from whyformer.loan.borrow import module_names
 
 
-@pytest.mark.parametrize("how", KINDS, ids=NAMES)
+@pytest.mark.parametrize("how", [how for how in KINDS if how.get("per") != "token"], ids=str)  # a ratio of sums
 @pytest.mark.parametrize("name", FAMILY)
 def test_a_batch_is_its_rows(name: str, how: dict[str, Any]) -> None:
     inputs = CASES[name].inputs()
     together = found(name, **how).samples
-    if how.get("per") == "token":
-        return  # a ratio of sums over the data set
     for row in range(2):
-        one = (
-            {k: v[row : row + 1] for k, v in inputs.items()}
-            if isinstance(inputs, dict)
-            else tuple(v[row : row + 1] for v in inputs)
-        )
+        one = {k: v[row : row + 1] for k, v in inputs.items()}
         close(found(name, one, **how).samples[0], together[row])
 
 
@@ -67,20 +61,10 @@ def test_importance_is_not_negative(how: dict[str, Any]) -> None:
     assert (got.high >= got.scores - 1e-6).all()
 
 
-def test_confidence_lies_between_0_and_1_and_relevance_sums_to_1() -> None:
-    assert (found("vit", kind="confidence").samples <= 1).all()
-    for rule in ("lrp", "generic"):
-        close(found("vit", kind="relevance", rule=rule).samples.sum(2), np.ones((2, LAYERS)))
-
-
 @pytest.mark.parametrize("how", KINDS, ids=NAMES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_finite(how: dict[str, Any], dtype: torch.dtype) -> None:
-    model = CASES["gpt2"].build("sdpa").to(dtype)
-    aim = {} if how["kind"] == "confidence" else {"target": TARGET}
-    got = head_importance(model, CASES["gpt2"].inputs(), **how, **aim)
-    assert np.isfinite(got.scores).all()
-    assert got.scores.any()
+def test_half_precision_is_finite(how: dict[str, Any]) -> None:
+    got = head_importance(CASES["gpt2"].build("sdpa").to(torch.bfloat16), CASES["gpt2"].inputs(), **how)
+    assert np.isfinite(got.scores).all() and got.scores.any()
 
 
 @pytest.mark.parametrize("how", KINDS, ids=NAMES)

@@ -13,7 +13,6 @@ from tests.models import CASES
 from tests.models.case import HEADS, LAYERS
 from tests.references.head_importance import masked
 from whyformer.errors import BadInput, UnknownName
-from whyformer.evidence import interval
 from whyformer.heads import head_importance, pruning_curve
 from whyformer.heads.pruning import removal_order
 
@@ -82,15 +81,6 @@ def test_random_orders_are_seeded() -> None:
 def test_a_batch_is_its_rows_and_padding_is_nothing() -> None:
     together = curve(metric="loss", order=ALL)
     close(curve(metric="loss", order=ALL, batch_size=1).samples, together.samples)
-
-
-def test_limits_hold_the_mean() -> None:
-    samples = np.random.default_rng(1).normal(size=(200, 3))
-    low, high = interval(samples, seed=0)
-    assert (low < samples.mean(0)).all()
-    assert (high > samples.mean(0)).all()
-    # About ± 2 standard errors.
-    np.testing.assert_allclose(high - low, 2 * 1.96 * samples.std(0) / np.sqrt(200), rtol=0.15)
 
 
 @pytest.mark.parametrize(

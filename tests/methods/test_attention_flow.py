@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import whyformer as wf
 from tests.methods.properties import (
     FAMILY,
     batch_is_its_rows,
     close,
     explained,
-    golden,
-    meets_golden,
     padding_is_nothing,
 )
 from tests.references.attention_flow import attention_flow, joint_flow, pipes
@@ -30,25 +27,6 @@ def test_agrees_with_its_twin_on_deeper_sharp_maps(reach: int) -> None:
     close(found, attention_flow(attention, normalize=False), 1e-7)
 
 
-@pytest.mark.parametrize("row", [0, 1])
-def test_golden(row: int) -> None:
-    case = golden()
-    meets_golden(wf.explain(case.model, case.inputs, rows="all", **METHOD)[row].matrix, "flow.F", row)
-    second = wf.explain(case.model, case.inputs, rows="all", end_layer=1, **METHOD)[row]
-    meets_golden(second.matrix, "flow.F_layer2", row)
-    raw = wf.explain(case.model, case.inputs, normalize=False, **METHOD)[row]
-    meets_golden(raw.scores, "flow.unnormalised_cls_row", row)
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_flow_is_at_least_rollout_and_at_most_its_pipes(name: str) -> None:
-    rollout = explained(name, method="attention_rollout", keep_layers=True)
-    for flow, rolled in zip(explained(name, **METHOD, normalize=False), rollout, strict=True):
-        assert rolled.layers is not None
-        assert (flow.scores >= rolled.scores - 1e-6).all()
-        assert (flow.scores <= np.minimum(1, rolled.layers[0].sum(0)) + 1e-6).all()
-
-
 @pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize("joint", [False, True])
 def test_one_layer_is_rollout(name: str, joint: bool) -> None:
@@ -57,15 +35,6 @@ def test_one_layer_is_rollout(name: str, joint: bool) -> None:
     for flow, rolled in zip(found, rollout, strict=True):
         assert rolled.layers is not None
         close(flow.matrix, rolled.layers[0])
-
-
-def test_wider_pipes_never_carry_less() -> None:
-    layers = pipes([random_maps(layer) for layer in range(3)])
-    before = flow_from(layers[-1][0] / 2, [layer / 2 for layer in layers[:-1]])
-    layers[1][:, 2] += 0.5
-    after = flow_from(layers[-1][0] / 2, [layer / 2 for layer in layers[:-1]])
-    assert (after >= before - 1e-9).all()
-    assert (after > before + 1e-3).any()
 
 
 def test_joint_flow_is_the_shapley_split_of_the_whole_flow() -> None:
@@ -85,12 +54,6 @@ def test_joint_flow_adds_up_to_the_whole_flow() -> None:
         assert 0 <= found.checks["split_error"] < 0.05
     batch_is_its_rows("gpt2", **METHOD, joint=True)
     padding_is_nothing("gpt2", **METHOD, joint=True)
-
-
-def test_causal_flow_stays_triangular() -> None:
-    for found in explained("llama", **METHOD, rows="all"):
-        assert not np.triu(found.matrix, 1).any()
-        close(np.asarray(found.matrix).sum(1), np.ones(len(found.units)))
 
 
 def test_several_rows_feed_the_head() -> None:

@@ -51,21 +51,16 @@ def test_a_detector_is_read_where_its_queries_take_the_values_from() -> None:
         assert expected.max() > 1e-3
 
 
-def test_swin_windows_that_were_shifted_come_back_to_their_places() -> None:
-    """The input of the second attention is rolled and cut into windows; the block's own norm has it in order."""
-    block = [n for n, _ in model_of("swin").named_modules() if n.endswith("layernorm_before")][1]
-    for by_number, by_name in zip(
-        explained("swin", **METHOD, layer=1), explained("swin", **METHOD, layer=block), strict=True
-    ):
-        close(by_number.scores, by_name.scores)
+@pytest.mark.parametrize(("name", "number"), [("vit", 0), ("swin", 1)])
+def test_a_layer_by_number_is_the_input_of_that_attention(name: str, number: int) -> None:
+    """Swin's second attention is given windows, rolled and cut; the block's own norm has the patches in order."""
+    block = [n for n, _ in model_of(name).named_modules() if n.endswith("layernorm_before")][number]
+    numbered, named = (explained(name, **METHOD, layer=layer) for layer in (number, block))
+    for one, other in zip(numbered, named, strict=True):
+        close(one.scores, other.scores)
 
 
-def test_a_layer_by_number_is_the_input_of_that_attention() -> None:
-    name = next(n for n, _ in model_of("vit").named_modules() if n.endswith("layernorm_before"))
-    for by_number, by_name in zip(
-        explained("vit", **METHOD, layer=0), explained("vit", **METHOD, layer=name), strict=True
-    ):
-        close(by_number.scores, by_name.scores)
+def test_without_a_layer_it_is_the_last_attention() -> None:
     for first, last in zip(explained("vit", **METHOD, layer=-1), explained("vit", **METHOD), strict=True):
         assert np.array_equal(first.scores, last.scores)
 

@@ -85,20 +85,12 @@ def test_a_guide_of_both_ends_is_nearer_to_the_truth() -> None:
 
 
 def test_where_no_gradient_is_to_be_had_auto_goes_without() -> None:
-    model, rows = torch.nn.Linear(12, 2), torch.randn(2, 12, generator=torch.Generator().manual_seed(0))
-
-    def asked(x: torch.Tensor) -> torch.Tensor:
-        return model(x.detach())
-
-    class Asked(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-
+    class Asked(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return asked(x)
+            return super().forward(x.detach())
 
-    for found in wf.explain(Asked(), (rows,), target=1, **METHOD, guide="auto", evaluations=40):
+    rows = torch.randn(2, 12, generator=torch.Generator().manual_seed(0))
+    for found in wf.explain(Asked(12, 2), (rows,), target=1, **METHOD, guide="auto", evaluations=40):
         assert found.options["guide"] is None and found.cost.backwards <= len(GUIDES)
 
 
@@ -145,30 +137,11 @@ def test_an_order_that_cannot_be_settled_is_said() -> None:
 
 
 def test_sentences_of_a_language_model() -> None:
-    found = wf.explain(
-        language.model("llama"),
-        (TEXT, "paris is red ."),
-        processor=language.tokenizer(),
-        units="token",
-        span=True,
-        replace=9,
-        evaluations=40,
-        guide="auto",
-        **METHOD,
-    )
+    lm, texts = language.model("llama"), (TEXT, "paris is red .")
+    how = METHOD | {"processor": language.tokenizer(), "span": True, "replace": 9, "guide": "auto"}
+    found = wf.explain(lm, texts, units="token", evaluations=40, **how)
     assert found.errors is not None and found.errors.shape == found.scores.shape
-    by_sentence = wf.explain(
-        language.model("llama"),
-        (TEXT, "paris is red ."),
-        processor=language.tokenizer(),
-        units="sentence",
-        span=True,
-        replace=9,
-        algorithm="regression",
-        evaluations=20,
-        guide="auto",
-        **METHOD,
-    )
+    by_sentence = wf.explain(lm, texts, units="sentence", algorithm="regression", evaluations=20, **how)
     assert by_sentence.errors is not None and len(by_sentence.errors) == len(by_sentence.units)
     assert by_sentence.scores.sum() == pytest.approx(by_sentence.value - by_sentence.base, abs=1e-3)
 

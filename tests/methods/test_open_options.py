@@ -85,6 +85,8 @@ REFUSED: list[tuple[str, str, dict[str, Any], type[Exception], str]] = [
     ("bert", "attention_x_gradient", {"read": "columns"}, UnknownName, "column"),
     ("bert", "attn_lrp", {"at": "embeddings"}, UnknownName, "embeddings"),
     ("bert", "cp_lrp", {"at": "embeddings"}, UnknownName, "embeddings"),
+    ("t5_cls", "attn_lrp", {}, NotOverUnits, "several streams"),
+    ("clip", "cp_lrp", {}, NotOverUnits, "several streams"),
     ("lucidrains_tab_transformer", "decompx", {}, NotOffered, "came around the layers"),
     ("wav2vec2", "decompx", {}, NotOffered, "write into a hidden state"),
     ("bert", "decompx", {"scalar": "probability"}, NotOffered, "scalar='logit'"),

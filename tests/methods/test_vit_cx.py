@@ -68,28 +68,6 @@ def test_the_number_of_masks_is_bounded() -> None:
     assert all_of_them.checks["masks"] == 32, "one per channel"
 
 
-def test_one_mask_gives_a_flat_map_where_it_covers() -> None:
-    (found, _) = explained("vit", **METHOD, masks=1)
-    covered = found.detail[found.detail != 0]
-    assert np.ptp(covered) <= 1e-5 * np.abs(covered).max()
-
-
-def test_seeds_reproduce() -> None:
-    one, same, other = (explained("vit", **METHOD, seed=seed)[0].scores for seed in (1, 1, 2))
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
-
-
-@pytest.mark.parametrize("draws", [1, 3])
-def test_the_standard_error_is_about_the_spread_over_seeds(draws: int) -> None:
-    how = {"draws": draws, "masks": 12, "noise": 0.5, "threshold": 0.0}
-    found = [explained("vit", **METHOD, **how, seed=10 * seed)[0] for seed in range(10)]
-    patches = np.array([e.scores[1:] for e in found])
-    spread = np.sqrt(np.var(patches, axis=0, ddof=1).mean())
-    reported = np.sqrt(np.mean([e.checks["standard_error"] ** 2 for e in found]))
-    assert 0.5 < reported / spread < 2
-
-
 def test_the_explained_scalar_can_be_used_in_place_of_the_probability() -> None:
     logit = explained("vit", **METHOD, score="explained", noise=0.0)[0]
     probability = explained("vit", **METHOD, noise=0.0)[0]
@@ -116,12 +94,3 @@ def test_the_picture_shows_patches_apart_that_share_one_side_of_zero() -> None:
         scale = next(m.scale for panel in view.panels for m in panel.marks if isinstance(m, Heat))
         assert (scale.low, scale.high) == pytest.approx((found.scores[1:].min(), found.scores[1:].max()))
         assert "Blue" not in view.caption
-
-
-@pytest.mark.parametrize("name", ["vit", "swin", "dinov2_registers"])
-def test_a_batch_is_its_rows_whatever_the_batch_size(name: str) -> None:
-    inputs = CASES[name].inputs()
-    together = explained(name, **METHOD, masks=8)
-    for row, found in enumerate(together):
-        alone = explained(name, {k: v[row : row + 1] for k, v in inputs.items()}, **METHOD, masks=8, batch_size=5)
-        close(found.scores, alone[0].scores)

@@ -21,7 +21,7 @@ from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import NotOffered
 from whyformer.heads.head_roles import repeated_tokens
-from whyformer.heads.importance_kinds import mask_gradient, open_gates
+from whyformer.heads.importance_kinds import mask_gradient, open_gates, rows_of, table
 from whyformer.inputs.output import Output
 from whyformer.loan.borrow import module_names, refuse_without_gradients
 from whyformer.parameters import BatchSize, Seed, checked
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# QK and OV circuits: what a head compares and what it copies, read from its weights alone.
-#
-# Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". With row vectors, a head's score between two
-# positions is x_q W_QK x_kᵀ, W_QK = W_Q W_Kᵀ, and what it moves from one to the other is x_k W_OV, W_OV = W_V W_O.
+# QK and OV circuits: what a head compares and what it copies, read from its weights alone. With row vectors, a head's
+# score between two positions is x_q W_QK x_kᵀ, W_QK = W_Q W_Kᵀ; what it moves between them is x_k W_OV, W_OV = W_V W_O.
+
+WEIGHTS = ("query", "key", "value", "output")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Circuits(Result):
         "paths": "L",
         "copying": "LH",
         "matching": "LH",
-        **dict.fromkeys(("query", "key", "value", "output"), "L"),
+        **dict.fromkeys(WEIGHTS, "L"),
     }
 
     query: list[Float32]
@@ -86,10 +86,7 @@ class Circuits(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head: the summaries of its circuits."""
-        heads = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.copying))]
-        names = ("copying", "matching")
-        rows = [{"layer": i, "head": j} | {name: float(getattr(self, name)[i, j]) for name in names} for i, j in heads]
-        return dataframe(rows)
+        return dataframe(rows_of(copying=self.copying, matching=self.matching))
 
 
 view_of.register(Circuits, circuits_view)
@@ -123,15 +120,12 @@ def circuits(
             output.logits(one)
         weights = [_complete(site) for site in finder.found]
         tables = _tables(session.model, weights[0]["query"].weight_HXY.shape[1])
-        copying = [_copying(w, tables) for w in weights]
-        matching = [_matching(w, tables) for w in weights]
+        arrays: Any = {name: [w[name].weight_HXY.detach().float().cpu().numpy() for w in weights] for name in WEIGHTS}
+        copying, matching = (table([summary(w, tables)[None] for w in weights])[0] for summary in (_copying, _matching))
         return Circuits(
-            query=[_array(w["query"]) for w in weights],
-            key=[_array(w["key"]) for w in weights],
-            value=[_array(w["value"]) for w in weights],
-            output=[_array(w["output"]) for w in weights],
-            copying=_ragged(copying),
-            matching=_ragged(matching),
+            **arrays,
+            copying=copying.float().cpu().numpy(),
+            matching=matching.float().cpu().numpy(),
             paths=session.paths,
             rotary=any(w["query"].rotated or w["key"].rotated for w in weights),
             vocabulary=tables is not None,
@@ -140,26 +134,17 @@ def circuits(
 
 def _complete(site: SiteWeights) -> dict[str, HeadWeights]:
     weights: dict[str, HeadWeights] = {}
-    for name in ("query", "key", "value", "output"):
+    for name in WEIGHTS:
         weight = getattr(site, name)
         if weight is None:
+            per_head = " (queries or keys that are normalised per head have no fixed W_QK)"
             raise NotOffered(
                 f"{site.path}: the weight that makes the {name}s of its heads was not found among the model's linear "
-                "layers"
-                + (
-                    " (queries or keys that are normalised per head have no fixed W_QK)"
-                    if name in {"query", "key"}
-                    else ""
-                )
-                + ". Circuits are offered for plain, packed and grouped projections, with or without rotary positions."
+                f"layers{per_head if name in {'query', 'key'} else ''}. Circuits are offered for plain, packed and "
+                "grouped projections, with or without rotary positions."
             )
         weights[name] = weight
     return weights
-
-
-def _array(weights: HeadWeights) -> Array:
-    array: Array = weights.weight_HXY.detach().float().cpu().numpy()
-    return array
 
 
 def _tables(model: Any, width: int) -> tuple[Tensor, Tensor] | None:
@@ -176,21 +161,23 @@ def _tables(model: Any, width: int) -> tuple[Tensor, Tensor] | None:
     return (weights[0], weights[1]) if weights[0].shape == weights[1].shape else None
 
 
-def _copying(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> list[float]:
-    """AB and BA share their eigenvalues (but zeros), so a D × D matrix will do for the vocabulary-sized circuit."""
+def _copying(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> Tensor:
+    """(H,) AB and BA share their eigenvalues (but zeros), so a D × D matrix will do for the circuit over tokens."""
     value, output = (weights[name].weight_HXY.double() for name in ("value", "output"))
-    between = None if tables is None else tables[1].t() @ tables[0]
     if value.shape[1] != output.shape[2]:  # no stream to compare with itself
-        return [float("nan")] * len(value)
-    return [positive_share(o @ v if between is None else o @ between @ v) for v, o in zip(value, output, strict=True)]
+        return torch.full((len(value),), torch.nan, dtype=torch.float64)
+    between = None if tables is None else tables[1].t() @ tables[0]
+    return _positive_shares(output, between, value)
 
 
-def _matching(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> list[float]:
+def _matching(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> Tensor:
     query, key = (weights[name].weight_HXY.double() for name in ("query", "key"))
-    between = None if tables is None else tables[0].t() @ tables[0]
-    return [
-        positive_share(k.t() @ q if between is None else k.t() @ between @ q) for q, k in zip(query, key, strict=True)
-    ]
+    return _positive_shares(key.mT, None if tables is None else tables[0].t() @ tables[0], query)
+
+
+def _positive_shares(left: Tensor, between: Tensor | None, right: Tensor) -> Tensor:
+    pairs = zip(left, right, strict=True)
+    return torch.tensor([positive_share(a @ b if between is None else a @ between @ b) for a, b in pairs]).double()
 
 
 def positive_share(matrix: Tensor) -> float:
@@ -198,11 +185,6 @@ def positive_share(matrix: Tensor) -> float:
     values = torch.linalg.eigvals(matrix)
     total = float(values.abs().sum())
     return float(values.real.sum()) / total if total else 0.0
-
-
-def _ragged(rows: list[list[float]]) -> Array:
-    widest = max(map(len, rows))
-    return np.array([row + [float("nan")] * (widest - len(row)) for row in rows], np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,14 +274,13 @@ def direct_logit(
 
 def _shares(run: Run) -> Tensor:
     """(b, L, H): ∂s/∂ξ, as in heads/importance_kinds.py, with only the direct path in the graph."""
-    everyone = list(range(run.batch.size))
     names, axes = module_names(run.modality.model), run.study.batch_axes
     counter = _Counter(run.batch.size, names, axes)
     with torch.no_grad(), counter:
         run.output.logits(run.batch)
     role = DirectPath(run.batch.size, names, axes, last=counter.projections - 1)
-    np.add.at(run.forwards_B, everyone, 2)
-    np.add.at(run.backwards_B, everyone, 1)
+    run.forwards_B += 2
+    run.backwards_B += 1
     try:
         maps = record(lambda: run.output.logits(run.batch), role, run.scalars)
     except NotOffered as error:

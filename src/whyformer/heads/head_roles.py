@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.heads.importance_kinds import Call, calls, parts_of, place_of, table, through
+from whyformer.heads.importance_kinds import Call, calls, parts_of, place_of, rows_of, table, through
 from whyformer.inputs.text import TextInput
 from whyformer.parameters import BatchSize, Count, Limits, Place, Seed, checked
 from whyformer.results.codec import Float32
@@ -58,9 +58,7 @@ class InductionScores(Result):
     what: ClassVar[str] = "induction scores"
     axes: ClassVar[Mapping[str, str]] = {
         "paths": "L",
-        "previous_token": "LH",
-        "duplicate_token": "LH",
-        "induction": "LH",
+        **dict.fromkeys(("previous_token", "duplicate_token", "induction"), "LH"),
     }
 
     previous_token: Float32
@@ -73,9 +71,7 @@ class InductionScores(Result):
     def to_frame(self) -> pd.DataFrame:
         """One row per head."""
         names = ("previous_token", "duplicate_token", "induction")
-        heads = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.induction))]
-        rows = [{"layer": i, "head": j} | {name: float(getattr(self, name)[i, j]) for name in names} for i, j in heads]
-        return dataframe(rows)
+        return dataframe(rows_of(**{name: getattr(self, name) for name in names}))
 
 
 view_of.register(InductionScores, induction_view)
@@ -112,9 +108,7 @@ def repeated_tokens(loaded: LoadedModel, length: int, sequences: int, seed: int)
     modality = TextInput(loaded.model, loaded.processor)
     embedding = modality.embedding()
     config = getattr(loaded.model, "config", None)
-    others = [
-        name for name in modality.parameters if name.startswith(("pixel_", "visual_", "image_", "input_features"))
-    ]
+    others = any(name.startswith(("pixel_", "visual_", "image_", "input_features")) for name in modality.parameters)
     if embedding is None or others or getattr(config, "is_encoder_decoder", False):
         raise NotOffered("random tokens can be made for a model of one text only, which knows its token embedding.")
     special = modality.special_ids()
@@ -193,14 +187,8 @@ class HeadRoles(Result):
     what: ClassVar[str] = "head roles"
     later: ClassVar[tuple[str, ...]] = ("parts", "aligned")
     axes: ClassVar[Mapping[str, str]] = {
-        "paths": "L",
-        "parts": "L",
-        "positional": "LH",
-        "offset": "L",
-        "separator": "LH",
-        "first": "LH",
-        "rare": "LH",
-        "aligned": "LH",
+        **dict.fromkeys(("paths", "parts", "offset"), "L"),
+        **dict.fromkeys(("positional", "separator", "first", "rare", "aligned"), "LH"),
     }
 
     positional: Float32  # share of argmaxes at the best fixed offset; NaN where words ask patches
@@ -250,9 +238,7 @@ class HeadRoles(Result):
                 "role": self.name(i, j),
                 "positional": float(self.positional[i, j]),
                 "offset": self.offset[i][j],
-                "separator": float(self.separator[i, j]),
-                "first": float(self.first[i, j]),
-                "rare": float(self.rare[i, j]),
+                **{name: float(getattr(self, name)[i, j]) for name in ("separator", "first", "rare")},
                 **({} if self.aligned is None else {"aligned": float(self.aligned[i, j])}),
             }
             for i in range(layers)
@@ -371,8 +357,7 @@ class _Tally:
         ends = special[real] & (torch.arange(len(real), device=keep.device) > 0)
         _sum(self.sums["separator"], layer, attention_HQK[..., real[pause | ends] - call.keys.start].sum((1, 2)))
         often = [counts.get(label, 0) for label in labels]
-        candidates = [n for n, is_special in zip(often, hidden, strict=True) if not is_special]
-        least = min(candidates, default=0)
+        least = min((n for n, is_special in zip(often, hidden, strict=True) if not is_special), default=0)
         rare = [n == least and not is_special for n, is_special in zip(often, hidden, strict=True)]
         hit = torch.isin(largest_HQ, real[torch.tensor(rare, device=keep.device)])
         _sum(self.sums["rare"], layer, hit.float().sum(1))

@@ -24,7 +24,6 @@ from whyformer.heads.importance_kinds import (
     parts_of,
     place_of,
     recorded,
-    refuse_labels,
     relevance_share,
     through,
     token_counts,
@@ -70,9 +69,6 @@ def normalized(scores_LH: Array, settings: str | None) -> Array:
     return scores_LH
 
 
-# HeadImportance: one score per head, how sure it is, and what to know before believing it.
-
-
 @dataclass(frozen=True, eq=False)
 class HeadImportance(Result):
     """Scores (L, H), with 95 % limits of the mean over inputs; NaN where a layer has fewer heads than the widest."""
@@ -82,11 +78,8 @@ class HeadImportance(Result):
     axes: ClassVar[Mapping[str, str]] = {
         "paths": "L",
         "parts": "L",
-        "scores": "LH",
-        "low": "LH",
-        "high": "LH",
         "samples": "SLH",
-        "direction": "LH",
+        **dict.fromkeys(("scores", "low", "high", "direction"), "LH"),
     }
 
     scores: Float32
@@ -142,27 +135,10 @@ class HeadImportance(Result):
 view_of.register(HeadImportance, importance_view)
 
 
-# head_importance: one number per head, over one input or many.
-
-
 KINDS = ("gradient", "confidence", "relevance", "ablation")
 PER = ("example", "token", "batch")
 ABLATIONS = ("one", "all_but_one")
 RULES = ("lrp", "generic")
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The checked options of one call."""
-
-    kind: str
-    per: str
-    scalar: str
-    normalize: str | None
-    ablate: str
-    rule: str
-    target: Any
-    labels: list[Any] | None
 
 
 @checked
@@ -206,7 +182,12 @@ def head_importance(
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.head_importance(model, list(wf.demo.SENTENCES), tokenizer).show()
     """
-    _check(kind, per, ablate, rule)
+    if per != "example" and kind != "gradient":
+        raise BadInput(f'per="{per}" belongs to kind="gradient"; kind="{kind}" has one value per example.')
+    if ablate != "one" and kind != "ablation":
+        raise BadInput(f'ablate="{ablate}" belongs to kind="ablation".')
+    if rule != "lrp" and kind != "relevance":
+        raise BadInput(f'rule="{rule}" belongs to kind="relevance".')
     if kind in {"confidence", "relevance"} and (labels is not None or scalar == "loss"):
         raise BadInput(f'kind="{kind}" is not about a loss: leave labels and scalar="loss" out.')
     if kind == "confidence" and target is not None:
@@ -221,51 +202,60 @@ def head_importance(
         if kind in {"gradient", "relevance"}:
             refuse_without_gradients(session.model, f'head_importance(kind="{kind}")')
         if labels is not None:
-            refuse_labels(session)
-        known = None if labels is None else checked_labels(labels, session.size)
-        loss = scalar == "loss"
-        if known is not None and not loss:
-            session.target = known
-        settings = _Settings(kind, per, scalar, normalize, ablate, rule, session.target, known if loss else None)
-        samples, direction = _samples(session, settings)
-        return _result(session, settings, samples, direction, seed)
+            if session.at_once:
+                raise BadInput(
+                    "labels are one per input, and a translation is scored token by token: give (source, translation) "
+                    "pairs, whose tokens are what is scored, and leave labels out."
+                )
+            labels = checked_labels(labels, session.size)
+            if scalar == "logit":  # a label is then the class whose logit is explained
+                session.target, labels = labels, None
+        direction = None
+        if kind == "gradient":
+            samples, direction = _gradient_samples(session, per, labels)
+        elif kind == "ablation":
+            samples = _ablation_samples(session, ablate == "all_but_one", labels)
+        else:
+            measure = confidence if kind == "confidence" else lrp_relevance if rule == "lrp" else relevance_share
+            samples = session.gather(lambda run, rows: measure(run), label=kind)
+        low, high = interval(samples, seed, lambda mean: normalized(mean, normalize))
+        options = {"per": per, "scalar": scalar, "normalize": normalize, "seed": seed}
+        options |= {"ablation": {"ablate": ablate}, "relevance": {"rule": rule}}.get(kind, {})
+        return HeadImportance(
+            scores=normalized(samples.mean(0), normalize).astype(np.float32),
+            low=low.astype(np.float32),
+            high=high.astype(np.float32),
+            samples=samples.astype(np.float32),
+            direction=None if direction is None else direction.astype(np.float32),
+            paths=session.paths,
+            kind=kind,
+            options=options,
+            inputs=session.size,
+            signed=kind == "ablation",
+            cost=session.cost(),
+            warnings=session.warnings,
+            model=type(session.model).__name__,
+            parts=parts_of(session.study),
+        )
 
 
-def _check(kind: str, per: str, ablate: str, rule: str) -> None:
-    if per != "example" and kind != "gradient":
-        raise BadInput(f'per="{per}" belongs to kind="gradient"; kind="{kind}" has one value per example.')
-    if ablate != "one" and kind != "ablation":
-        raise BadInput(f'ablate="{ablate}" belongs to kind="ablation".')
-    if rule != "lrp" and kind != "relevance":
-        raise BadInput(f'rule="{rule}" belongs to kind="relevance".')
-
-
-def _samples(session: Session, settings: _Settings) -> tuple[Array, Array | None]:
-    """(S, L, H) one table per input (or batch), and the mean signed gradient where there is one."""
-    if settings.kind == "gradient":
-        return _gradient_samples(session, settings)
-    if settings.kind == "confidence":
-        return session.gather(lambda run, rows: confidence(run), label="confidence"), None
-    if settings.kind == "relevance":
-        measure = lrp_relevance if settings.rule == "lrp" else relevance_share
-        return session.gather(lambda run, rows: measure(run), label="relevance"), None
+def _ablation_samples(session: Session, keep_one: bool, labels: list[Any] | None) -> Array:
+    """(S, L, H) what taking each head away costs each input."""
     gates = open_gates(session)
-    keep_one = settings.ablate == "all_but_one"
-    return (
-        session.gather(
-            lambda run, rows: ablation(run, gates, session.heads, _labels_of(settings, rows), keep_one),
-            label="ablation",
-        ),
-        None,
-    )
+
+    def measure(run: Run, rows: list[int]) -> Tensor:
+        return ablation(run, gates, session.heads, _labels_of(labels, rows), keep_one)
+
+    return session.gather(measure, label="ablation")
 
 
-def _labels_of(settings: _Settings, rows: list[int]) -> list[Any] | None:
-    return None if settings.labels is None else [settings.labels[row] for row in rows]
+def _labels_of(labels: list[Any] | None, rows: list[int]) -> list[Any] | None:
+    return None if labels is None else [labels[row] for row in rows]
 
 
-def _gradient_samples(session: Session, settings: _Settings) -> tuple[Array, Array]:
-    if settings.per == "token" and not (session.study.one_stream or session.study.multi_stream):
+def _gradient_samples(session: Session, per: str, labels: list[Any] | None) -> tuple[Array, Array]:
+    """(S, L, H) one table per input (or batch), and the mean signed gradient (L, H)."""
+    if per == "token" and not (session.study.one_stream or session.study.multi_stream):
         raise NotOffered(
             'per="token" needs to know whose tokens each layer is about, and which stream asks which could not be told '
             'for this model. Use per="example".'
@@ -273,48 +263,21 @@ def _gradient_samples(session: Session, settings: _Settings) -> tuple[Array, Arr
 
     def measure(run: Run, rows: list[int]) -> Tensor:
         """(b, 3, L, H): signed gradient, sums of absolute values over tokens, and their number."""
-        maps = recorded(run, _labels_of(settings, rows))
+        maps = recorded(run, _labels_of(labels, rows))
         signed = mask_gradient(maps)
-        if settings.per != "token":
+        if per != "token":
             return signed[:, None]
         counts = token_counts(run, len(maps.sites))[:, :, None].expand_as(signed)
         return torch.stack([signed, token_sums(maps), counts], 1)
 
-    if settings.per == "batch":
+    if per == "batch":
         # NOTE[DIFF] the script sums |gradient of the batch's mean loss| over batches and divides by the number of
         # tokens; the mean over batches is the same up to one factor for all heads.
         parts = session.each(measure, label="gradients", sort=False)
         signed = np.stack([part[:, 0].mean(0).detach().cpu().double().numpy() for _, part in parts])
         return np.abs(signed), signed.mean(0)
     samples = session.gather(measure, label="gradients")
-    if settings.per == "token":
+    if per == "token":
         # Σ over all tokens of the data set / their number, written as a mean over inputs.
         return samples[:, 1] / samples[:, 2].mean(0), samples[:, 0].mean(0)
     return np.abs(samples[:, 0]), samples[:, 0].mean(0)
-
-
-def _result(
-    session: Session, settings: _Settings, samples: Array, direction: Array | None, seed: int
-) -> HeadImportance:
-    low, high = interval(samples, seed, lambda mean: normalized(mean, settings.normalize))
-    options = {"per": settings.per, "scalar": settings.scalar, "normalize": settings.normalize, "seed": seed}
-    if settings.kind == "ablation":
-        options["ablate"] = settings.ablate
-    if settings.kind == "relevance":
-        options["rule"] = settings.rule
-    return HeadImportance(
-        scores=normalized(samples.mean(0), settings.normalize).astype(np.float32),
-        low=low.astype(np.float32),
-        high=high.astype(np.float32),
-        samples=samples.astype(np.float32),
-        direction=None if direction is None else direction.astype(np.float32),
-        paths=session.paths,
-        kind=settings.kind,
-        options=options,
-        inputs=session.size,
-        signed=settings.kind == "ablation",
-        cost=session.cost(),
-        warnings=session.warnings,
-        model=type(session.model).__name__,
-        parts=parts_of(session.study),
-    )

@@ -134,15 +134,6 @@ def through(
         yield session
 
 
-def refuse_labels(session: Session) -> None:
-    """Labels belong to inputs, and a translated text has a row for each of its tokens."""
-    if session.at_once:
-        raise BadInput(
-            "labels are one per input, and a translation is scored token by token: give (source, translation) pairs, "
-            "whose tokens are what is scored, and leave labels out."
-        )
-
-
 # Relevance over several streams
 
 
@@ -272,15 +263,11 @@ def ablation(
 
     keep_one: take all other heads of the layer away instead ("all but one").
     """
-    everyone = list(range(run.batch.size))
-    sign = -1 if labels is not None else 1
     with torch.no_grad():
-        if labels is None:
-            whole = run.value_B
-        else:
-            whole = score_of(run, run.logits, None, labels)
+        whole = run.value_B if labels is None else score_of(run, run.logits, None, labels)
+    sign = 1 if labels is None else -1
     result = torch.full((run.batch.size, *open_LH.shape), torch.nan)
-    variants = [(row, layer, head) for layer, head in heads for row in everyone]
+    variants = [(row, layer, head) for layer, head in heads for row in range(run.batch.size)]
     step = max(run.batch_size, run.batch.size)
     for start in run.track(range(0, len(variants), step), "ablating heads"):
         chunk = variants[start : start + step]
@@ -309,9 +296,8 @@ def recorded(run: Run, labels: list[Any] | None = None, role: type[Recorder] = R
         return score_of(run, logits_BC, None, labels)
 
     maps = record(lambda: run.output.logits(run.batch), recorder, score)
-    everyone = list(range(run.batch.size))
-    np.add.at(run.forwards_B, everyone, 1)
-    np.add.at(run.backwards_B, everyone, 1)
+    run.forwards_B += 1
+    run.backwards_B += 1
     require_sites(maps)
     run.require_undisturbed(maps.logits, graph=True)
     run.require_slopes(maps, recorder, score)
@@ -324,6 +310,15 @@ def row_products(site: Site) -> Tensor:
     rows = (site.attention_BHQK.float() * site.attention_grad_BHQK.float()).sum(-1)
     windows, heads, queries = site.windows, *rows.shape[1:]
     return rows.view(-1, windows, heads, queries).transpose(1, 2).reshape(-1, heads, windows * queries)
+
+
+def rows_of(**columns_LH: Array) -> list[dict[str, Any]]:
+    """One dict per head with its numbers of each column, by layer; heads that a layer does not have are left out."""
+    known = np.argwhere(~np.isnan(next(iter(columns_LH.values()))))
+    return [
+        {"layer": int(i), "head": int(j)} | {name: float(values_LH[i, j]) for name, values_LH in columns_LH.items()}
+        for i, j in known
+    ]
 
 
 def table(layers: list[Tensor]) -> Tensor:
@@ -398,23 +393,17 @@ def lrp_relevance(run: Run) -> Tensor:
     """
     rules = GradientRules(attention_is_constant=True)
     role = HeldAttention(run.batch.size, module_names(run.modality.model), run.study.batch_axes)
-    everyone = list(range(run.batch.size))
     with torch.enable_grad():
         with rules, role:
             logits = run.output.logits(run.batch)
         total = run.scalars(logits).sum()
-        np.add.at(run.forwards_B, everyone, 1)
-        np.add.at(run.backwards_B, everyone, 1)
+        run.forwards_B += 1
+        run.backwards_B += 1
         if not role.sites or not total.requires_grad:
             raise NotOffered("the explained output does not depend on any captured attention with gradients.")
         layers = role.gradient_times_value(total)
     run.require_input_slopes()
-    shares = []
-    for relevance_BH in layers:
-        size = relevance_BH.abs()
-        whole = size.sum(1, keepdim=True)
-        shares.append(torch.where(whole == 0, 0.0, size / torch.where(whole == 0, 1.0, whole)))
-    return table(shares)
+    return table([shares_of(relevance_BH.abs()) for relevance_BH in layers])
 
 
 # Relevance of heads and layers by generic attention (Chefer, Gur & Wolf 2021).
@@ -424,8 +413,7 @@ def relevance_rows(run: Run) -> list[Tensor]:
     """Per layer (B, H): relevance that reaches the readout row through that layer's heads.
 
     Generic attention's row r = e·(I + Ā_L) ··· (I + Ā_1) is evaluated from the left: r_l = r_{l+1} + r_{l+1}·Ā_l, and
-    since Ā is a mean over heads, what layer l adds, Σ_j (r_{l+1}·Ā_l)_j, is a sum over heads. Over several streams:
-    heads/importance_kinds.py.
+    since Ā is a mean over heads, what layer l adds, Σ_j (r_{l+1}·Ā_l)_j, is a sum over heads.
     """
     if run.multi_stream:
         return stream_relevance(run)
@@ -444,11 +432,13 @@ def relevance_rows(run: Run) -> list[Tensor]:
 
 def relevance_share(run: Run) -> Tensor:
     """(B, L, H) relevance through each head, divided by that of its layer; a layer without any is zero."""
-    shares = []
-    for added_BH in relevance_rows(run):
-        total = added_BH.sum(1, keepdim=True)
-        shares.append(torch.where(total == 0, 0.0, added_BH / torch.where(total == 0, 1.0, total)))
-    return table(shares)
+    return table([shares_of(added_BH) for added_BH in relevance_rows(run)])
+
+
+def shares_of(values_BX: Tensor) -> Tensor:
+    """Divide rows by their sum; a row without any stays zero."""
+    total_B1 = values_BX.sum(1, keepdim=True)
+    return torch.where(total_B1 == 0, 0.0, values_BX / torch.where(total_B1 == 0, 1.0, total_B1))
 
 
 # Gates on heads

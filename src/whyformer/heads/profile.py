@@ -13,7 +13,7 @@ from torch import Tensor
 from whyformer.errors import NotOffered
 from whyformer.evidence import interval
 from whyformer.heads.head_roles import distances, places
-from whyformer.heads.importance_kinds import Call, calls, parts_of, place_of, relevance_rows, through
+from whyformer.heads.importance_kinds import Call, calls, parts_of, place_of, relevance_rows, shares_of, through
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import BatchSize, checked
@@ -31,29 +31,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# How much of a position's new vector comes from other positions, layer by layer.
-
-
 def mixing_BL(run: Run) -> Tensor:
     """(B, L) mean over the real positions of a layer of Kobayashi et al. 2021's mixing ratio.
 
     NaN where the blocks of the model could not be taken apart (capture/blocks/anatomy.py).
     """
     sites = run.record(multi_stream=run.multi_stream).sites
+    unknown_BL = torch.full((run.batch.size, len(sites)), torch.nan)
     if run.multi_stream:
-        return torch.full((run.batch.size, len(sites)), torch.nan)
+        return unknown_BL
     try:
         ratio_BLN = mixing_ratio(run, level="attn_res_ln")
     except NotOffered:
-        return torch.full((run.batch.size, len(sites)), torch.nan)
+        return unknown_BL
     computed = torch.zeros_like(ratio_BLN)
     for layer, site in enumerate(sites):
         rows = slice(site.first_query, site.first_query + site.attention_BHQK.shape[2])
         computed[:, layer, rows] = run.keep_BN[:, rows].to(computed)
     return (ratio_BLN * computed).sum(2) / computed.sum(2).clamp(min=1)
-
-
-# What lower and higher layers do: four curves over the layers.
 
 
 CURVES = ("relevance added", "entropy", "distance", "mixing ratio")
@@ -155,9 +150,7 @@ def layer_profile(
 
 def _curves(run: Run) -> Tensor:
     """(b, 4, L)"""
-    added = torch.stack([heads.sum(1) for heads in relevance_rows(run)], 1)
-    total = added.sum(1, keepdim=True)
-    shares = torch.where(total == 0, 0.0, added / torch.where(total == 0, 1.0, total))
+    shares = shares_of(torch.stack([heads.sum(1) for heads in relevance_rows(run)], 1))
     return torch.stack([shares, entropy_BL(run), distance_BL(run), mixing_BL(run).to(shares)], 1)
 
 

@@ -15,7 +15,15 @@ from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput, UnknownName, not_allowed, shown
 from whyformer.evidence import interval
 from whyformer.heads.importance import HeadImportance
-from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates, prediction_of
+from whyformer.heads.importance_kinds import (
+    checked_labels,
+    gated,
+    label_indices,
+    loss_of,
+    open_gates,
+    prediction_of,
+    rows_of,
+)
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.parameters import (
     NOT_ALLOWED,
@@ -122,30 +130,50 @@ def pruning_curve(
     """
     if labels is None and metric != "agreement":
         raise BadInput('labels are needed, one per input, or metric="agreement".')
-    opened = passing_through(
-        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
-    )
-    with opened as session:
+    options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    with passing_through(model, inputs, progress=progress, **options) as session:
         known = None if labels is None else checked_labels(labels, session.size)
         removed, name = removal_order(order, session.heads, seed)
-        steps = _steps(len(removed), points)
-        gates = _gates(session, removed, steps)
-        samples = session.gather(lambda run, rows: _values(run, rows, gates, known, metric), label="pruning")
-        low, high = interval(samples, seed)
-        return PruningCurve(
-            kept=np.array([len(removed) - n for n in steps]),
-            values=samples.mean(0),
-            low=low,
-            high=high,
-            samples=samples,
-            metric=metric if isinstance(metric, str) else getattr(metric, "__name__", "metric"),
-            order=tuple(removed),
-            name=name,
-            heads=len(removed),
-            cost=session.cost(),
-            warnings=session.warnings,
-            model=type(session.model).__name__,
-        )
+        total = len(removed)
+        wanted = points if points is not None else (total + 1 if total < 48 else 21)
+        steps = sorted({round(x) for x in np.linspace(0, total, min(wanted, total + 1))})  # heads taken away
+        gates = [open_gates(session) for _ in steps]
+        for step, gates_LH in zip(steps, gates, strict=True):
+            for at in removed[:step]:
+                gates_LH[at] = 0
+        kept = np.array([total - n for n in steps])
+        return _curve(session, gates, kept, known, metric, seed, tuple(removed), name)
+
+
+def _curve(
+    session: Session,
+    gates: list[Tensor],
+    kept: Array,
+    labels: list[Any] | None,
+    metric: str | Metric,
+    seed: int,
+    order: tuple[tuple[int, int], ...],
+    name: str,
+) -> PruningCurve:
+    """Measure the model under each table of gates, the first of which leaves all heads open."""
+    label = "pruning" if order else "learned gates"
+    samples = session.gather(lambda run, rows: _values(run, rows, gates, labels, metric), label=label)
+    low, high = interval(samples, seed)
+    points = np.argsort(-kept, kind="stable")
+    return PruningCurve(
+        kept=kept[points],
+        values=samples.mean(0)[points],
+        low=low[points],
+        high=high[points],
+        samples=samples[:, points],
+        metric=metric if isinstance(metric, str) else getattr(metric, "__name__", "metric"),
+        order=order,
+        name=name,
+        heads=len(session.heads),
+        cost=session.cost(),
+        warnings=session.warnings,
+        model=type(session.model).__name__,
+    )
 
 
 def removal_order(order: Order, heads: list[tuple[int, int]], seed: int) -> tuple[list[tuple[int, int]], str]:
@@ -169,22 +197,6 @@ def removal_order(order: Order, heads: list[tuple[int, int]], seed: int) -> tupl
     if sorted(pairs) != sorted(heads):
         raise BadInput(f"the order must name each of the model's {len(heads)} heads once, as (layer, head).")
     return pairs, "given order"
-
-
-def _steps(total: int, points: int | None) -> list[int]:
-    """Numbers of heads taken away."""
-    wanted = points if points is not None else (total + 1 if total < 48 else 21)
-    return sorted({round(x) for x in np.linspace(0, total, min(wanted, total + 1))})
-
-
-def _gates(session: Session, removed: list[tuple[int, int]], steps: list[int]) -> list[Tensor]:
-    tables = []
-    for step in steps:
-        gates = open_gates(session)
-        for layer, head in removed[:step]:
-            gates[layer, head] = 0
-        tables.append(gates)
-    return tables
 
 
 @torch.no_grad()
@@ -261,10 +273,7 @@ class LearnedGates(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head."""
-        heads = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.gates))]
-        names = {"gate": self.gates, "score": self.scores, "open": self.open}
-        rows = [{"layer": i, "head": j} | {name: float(table[i, j]) for name, table in names.items()} for i, j in heads]
-        return dataframe(rows)
+        return dataframe(rows_of(gate=self.gates, score=self.scores, open=self.open))
 
 
 view_of.register(LearnedGates, gates_view)
@@ -295,11 +304,8 @@ def learn_gates(
     Misleads when: read as importance of a head on its own; gates are learned together, and of two heads that do the
     same job it is arbitrary (the seed) which one stays.
     """
-    _check(penalty, steps, lr)
-    opened = passing_through(
-        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
-    )
-    with opened as session:
+    opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    with passing_through(model, inputs, progress=progress, **opening) as session:
         refuse_without_gradients(session.model, "learn_gates")
         known = checked_labels(labels, session.size)
         options = {"steps": steps, "lr": lr, "start": start, "seed": seed, "batch_size": session.step}
@@ -329,55 +335,16 @@ def gate_curve(
     """Train gates on ``inputs`` at several penalties and measure each on ``test`` = (inputs, labels): the metric
     against the heads kept. The point of the whole model is included; penalties that keep the same heads coincide.
     """
-    trained = [
-        learn_gates(
-            model,
-            inputs,
-            labels,
-            processor=processor,
-            penalty=penalty,
-            steps=steps,
-            lr=lr,
-            start=start,
-            attention_at=attention_at,
-            batch_size=batch_size,
-            seed=seed,
-            progress=progress,
-        )
-        for penalty in penalties
-    ]
-    opened = passing_through(
-        model, test[0], processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
-    )
-    with opened as session:
+    opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    opening["progress"] = progress
+    training: dict[str, Any] = {"steps": steps, "lr": lr, "start": start, "seed": seed}
+    trained = [learn_gates(model, inputs, labels, penalty=penalty, **training, **opening) for penalty in penalties]
+    with passing_through(model, test[0], **opening) as session:
         known = checked_labels(test[1], session.size)
         whole = open_gates(session)
         tables = [whole] + [torch.nan_to_num(torch.from_numpy(result.gates)).to(whole) for result in trained]
-        samples = session.gather(lambda run, rows: _measured(run, rows, tables, known, metric), label="learned gates")
-        open_heads = np.array([len(session.heads), *(result.kept for result in trained)])
-        order = np.argsort(-open_heads, kind="stable")
-        low, high = interval(samples, seed)
-        return PruningCurve(
-            kept=open_heads[order],
-            values=samples.mean(0)[order],
-            low=low[order],
-            high=high[order],
-            samples=samples[:, order],
-            metric=metric,
-            order=(),
-            name="learned gates",
-            heads=len(session.heads),
-            cost=session.cost(),
-            warnings=session.warnings,
-            model=type(session.model).__name__,
-        )
-
-
-def _check(penalty: float, steps: int, lr: float) -> None:
-    if not isinstance(steps, int) or steps < 1:
-        raise BadInput(f"steps={steps!r}: a whole number of at least 1.")
-    if penalty < 0 or lr <= 0:
-        raise BadInput(f"penalty={penalty}, lr={lr}: the penalty is at least 0 and the learning rate above 0.")
+        kept = np.array([len(session.heads), *(result.kept for result in trained)])
+        return _curve(session, tables, kept, known, metric, seed, (), "learned gates")
 
 
 def _trained(
@@ -426,9 +393,3 @@ def _trained(
         options=options,
         cost=session.cost(),
     )
-
-
-@torch.no_grad()
-def _measured(run: Run, rows: list[int], tables: list[Tensor], labels: list[Any], metric: str) -> Tensor:
-    logits = [gated(run, range(run.batch.size), table).float() for table in tables]
-    return torch.stack([measured(run, at, logits[0], rows, labels, metric) for at in logits], 1)

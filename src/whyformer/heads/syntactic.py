@@ -18,6 +18,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files.paths import is_file, path_of
+from whyformer.heads.importance_kinds import table
 from whyformer.inputs.processing import processed
 from whyformer.inputs.text import TextInput
 from whyformer.parameters import BatchSize, OneOf, checked
@@ -26,7 +27,6 @@ from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
 from whyformer.run import Run
 from whyformer.run.session import LoadedModel, loaded_as, passing_through
-from whyformer.shapes import Array
 from whyformer.views.head_views import syntactic_view
 from whyformer.views.view import view_of
 
@@ -95,9 +95,6 @@ def _sentence(rows: list[list[str]], number: int) -> Sentence:
             f"before line {number} of the CoNLL-U text a word has the head {error}, which is no word."
         ) from None
     return Sentence(tuple(row[1] for row in words), heads, tuple(row[7] for row in words))
-
-
-# Syntactic heads: how often does a head's strongest word hit a given dependency arc?
 
 
 DIRECTIONS = ("to head", "to dependent")
@@ -174,19 +171,17 @@ def syntactic(
         warnings.append(f"{dropped} sentences are longer than the model takes and were left out.")
     tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], loaded.processor)
     usable_arcs = [arcs[i] for i in usable]
-    opened = passing_through(loaded, tensors, batch_size=batch_size, progress=progress)
     hits: dict[tuple[str, str], list[Tensor]] = {}
-    with opened as session:
+    with passing_through(loaded, tensors, batch_size=batch_size, progress=progress) as session:
 
         def measure(run: Run, rows: list[int]) -> None:
             for index, row in enumerate(rows):
                 _count(run, index, words[row], usable_arcs[row], pieces, hits)
 
         session.each(measure, label="syntax")
-        widest = max(heads for _, heads in session.layers)
     baseline, offset = _best_offset(usable_arcs)
     return SyntacticHeads(
-        share={key: _mean(parts, widest) for key, parts in sorted(hits.items())},
+        share={key: torch.stack(parts).mean(0).cpu().numpy() for key, parts in sorted(hits.items())},
         baseline=baseline,
         offset=offset,
         arcs={key: len(parts) for key, parts in hits.items()},
@@ -263,16 +258,8 @@ def _count(
         strongest.append(between_words.argmax(-1))
     for relation, direction, start, end in arcs:
         if start in place and end in place:
-            hit = [(s[:, place[start]] == place[end]).float() for s in strongest]
-            widest = max(len(h) for h in hit)
-            padded = [torch.nn.functional.pad(h, (0, widest - len(h)), value=torch.nan) for h in hit]
-            hits.setdefault((relation, direction), []).append(torch.stack(padded))
-
-
-def _mean(parts: list[Tensor], widest: int) -> Array:
-    result: Array = torch.stack(parts).mean(0).cpu().numpy()
-    assert result.shape[1] == widest
-    return result
+            hit = table([(s[None, :, place[start]] == place[end]).float() for s in strongest])[0]
+            hits.setdefault((relation, direction), []).append(hit)
 
 
 def _best_offset(arcs: list[Arcs]) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], int]]:
