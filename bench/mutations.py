@@ -347,8 +347,8 @@ MUTATIONS = (
     Mutation(
         "occlusion_sign",
         "methods/ablation.py",
-        "drop_U = values_B[row] - without_U.to(scores.device)",
-        "drop_U = without_U.to(scores.device) - values_B[row]",
+        "run.value_B[row].cpu() - without, 0.0",
+        "without - run.value_B[row].cpu(), 0.0",
         twins("occlusion"),
     ),
     Mutation(

@@ -75,7 +75,7 @@ class Method(_Optioned):
     cost_text: str
     signed: bool
     class_specific: bool
-    specificity: str  # "attention", "gradient" or "black box"
+    specificity: str  # "attention", "gradient" or "black box"; by default, by what it needs
     idea: str  # first sentence of the docstring
     at_most: bool = False  # the cost is a bound: how many passes there are depends on the input
     # (**options) -> each row of the map explains the token predicted there, whatever comes after it
@@ -126,7 +126,7 @@ def method(
     cost_text: str,
     signed: bool,
     class_specific: bool,
-    specificity: str,
+    specificity: str = "",
     at_most: bool = False,
     rowwise: Callable[..., bool] | None = None,
     folds: Callable[..., bool] | None = None,
@@ -138,7 +138,11 @@ def method(
     compiles: bool = False,
 ) -> Callable[[Formula], Formula]:
     """Register a method under its function's name. ``Method`` says what the parameters are."""
-    return _registering(Method, _METHODS, locals())
+    facts = dict(locals())
+    if not specificity:
+        inside, slopes = needs & {"attention", "attention_gradients", "values"}, "input_gradients" in needs
+        facts["specificity"] = "attention" if inside else "gradient" if slopes else "black box"
+    return _registering(Method, _METHODS, facts)
 
 
 def metric(

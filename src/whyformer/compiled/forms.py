@@ -94,12 +94,8 @@ class Computation:
         nothing_B = torch.zeros(batch.size, device=statics.index_B.device)
         run.adopt(maps, question.grad, nothing_B if statics.keep_BN is None else None)
         attribution = question.method.run(run, **question.options)
-        outcome = {
-            "logits": maps.logits,
-            "share": run.padding_share_B,
-            "elsewhere": self._elsewhere(run, maps, nothing_B),
-        }
-        outcome |= self._numbers(attribution)
+        outcome = {"logits": maps.logits, "share": run.padding_share_B, **self._numbers(attribution)}
+        outcome["elsewhere"] = self._elsewhere(run, maps, nothing_B)
         self.parts = {name: tuple(tensor.shape[1:]) for name, tensor in outcome.items()}
         return torch.cat([tensor.detach().float().reshape(batch.size, -1) for tensor in outcome.values()], 1)
 
@@ -137,11 +133,7 @@ class Computation:
         if attribution.detail or attribution.warnings or attribution.checks or isinstance(attribution.matrix_BQK, dict):
             raise NotOffered(f"{self.question.method.name} says more than scores and maps here.")
         self.told = {"signed": attribution.signed, "used": attribution.used}
-        named = {
-            "scores": attribution.scores_BN,
-            "matrix": attribution.matrix_BQK,
-            "layers": attribution.layers_BLQK,
-        }
+        named = {"scores": attribution.scores_BN, "matrix": attribution.matrix_BQK, "layers": attribution.layers_BLQK}
         return {name: tensor for name, tensor in named.items() if isinstance(tensor, Tensor)}
 
     def read(self, numbers_BX: Tensor) -> dict[str, Tensor]:
@@ -341,20 +333,17 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
     )
     if (modality.embeds or modality.padding_in_doubt or modality.lengths_vary) and not (modality.embeds and masked):
         return "which positions are real is not said by an attention_mask."
-    return _unreadable(session.study, modality)
-
-
-def is_unmasked(modality: Modality, batch: Batch, index: int | None) -> bool:
-    """Texts come without any mask, and none begins or ends as padding would."""
-    return not any("mask" in name for name in batch.tensors) and surely_unpadded(modality, batch, index)
-
-
-def _unreadable(study: Study, modality: Modality) -> str:
+    study = session.study
     if not study.plain or study.windows is not None or study.readout is None:
         return "the model has more than one stream of plain self-attention."
     if study.readout.kind == "rows" and modality.lengths_vary:
         return "the head reads other rows of each text."
     return ""
+
+
+def is_unmasked(modality: Modality, batch: Batch, index: int | None) -> bool:
+    """Texts come without any mask, and none begins or ends as padding would."""
+    return not any("mask" in name for name in batch.tensors) and surely_unpadded(modality, batch, index)
 
 
 def apart(plain: Explanation, replayed: Explanation) -> float:

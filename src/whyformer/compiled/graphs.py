@@ -95,17 +95,12 @@ class Graphs:
 
     def table(self) -> list[Compiled]:
         """The forms that were met: recorded, or why not."""
-        return [
-            Compiled(
-                form.method,
-                form.shapes,
-                form.recording is not None,
-                form.why_not,
-                form.replays,
-                0 if form.recording is None else form.recording.graph.bytes,
-            )
-            for form in list(self.forms.values())
-        ]
+        table = []
+        for form in list(self.forms.values()):
+            size = 0 if form.recording is None else form.recording.graph.bytes
+            told = (form.recording is not None, form.why_not, form.replays, size)
+            table.append(Compiled(form.method, form.shapes, *told))
+        return table
 
     def clear(self) -> None:
         """No graph is left, and their memory is free."""
@@ -239,10 +234,10 @@ class Graphs:
 
     def _pointers(self) -> list[int]:
         """Where weights and buffers lie: if they are there, a graph may read them."""
-        return [t.data_ptr() for holder in self._holders for t in holder.values() if t is not None]
+        return [t.data_ptr() for t in self._tensors()]
 
     def _layout(self) -> list[tuple[Any, ...]]:
-        return [(t.dtype, t.shape, t.stride()) for holder in self._holders for t in holder.values() if t is not None]
+        return [(t.dtype, t.shape, t.stride()) for t in self._tensors()]
 
     # Recording
 

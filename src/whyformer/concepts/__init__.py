@@ -4,10 +4,7 @@
 >>> wf.concepts.activation_maximization(model, "dog", processor=image_processor, steps=4).show()
 """
 
-from whyformer.concepts.activation_maximization import Maximized as Maximized
-from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
-from whyformer.concepts.concept_vectors import ConceptScore as ConceptScore
-from whyformer.concepts.concept_vectors import TCAVResult as TCAVResult
-from whyformer.concepts.concept_vectors import tcav as tcav
+from whyformer.concepts.activation_maximization import Maximized, activation_maximization
+from whyformer.concepts.concept_vectors import ConceptScore, TCAVResult, tcav
 
 __all__ = ["ConceptScore", "Maximized", "TCAVResult", "activation_maximization", "tcav"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -98,12 +97,9 @@ def checkerboard(image: Tensor, grid: tuple[int, int]) -> float:
     return grid_artefact(image, (height // grid[0], width // grid[1]), of="steps")
 
 
-# Maximized: the input that a unit likes best, and how it was reached.
-
-
 @dataclass(frozen=True, eq=False)
 class Maximized(Result):
-    """A picture, or tokens."""
+    """The input that a unit likes best, a picture or tokens, and how it was reached."""
 
     what: ClassVar[str] = "activation maximization"
 
@@ -143,53 +139,49 @@ class Unit:
     """Open it to read the unit's value from passes of the model."""
 
     def __init__(self, modality: Modality, example: Batch, unit: Any) -> None:
-        self.modality, self.unit = modality, unit
-        self.layer = ""
-        self.target = -1
-        self._stack = ExitStack()
-        self._tap: Tap | None = None
-        output = Output(modality, example)
+        self.modality, self.unit, self.target = modality, unit, -1
+        self.tap: Tap | None = None  # None: the unit is a class
         if isinstance(unit, tuple):
             study = None if isinstance(unit[1], str) else study_of(modality, example)[0]
-            self.layer = layer_name(modality.model, unit[1], study)
+            layer = layer_name(modality.model, unit[1], study)
+            self.tap = Tap(modality.model, layer)
             place = " ".join(map(str, unit[2:]))
-            self.name = f"{unit[0]} {place} of {self.layer}" if place else f"mean of {self.layer}"
+            self.name = f"{unit[0]} {place} of {layer}" if place else f"mean of {layer}"
         else:
+            output = Output(modality, example)
             logits_BC = output.logits(example)
             self.target = resolve_targets(unit, logits_BC, output.labels, output.positions, output.token_id)[0].index
             self.name = f"class {output.name(self.target) or self.target}"
 
     def __enter__(self) -> Unit:
-        if self.layer:
-            self._tap = self._stack.enter_context(Tap(self.modality.model, self.layer))
+        if self.tap is not None:
+            self.tap.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stack.close()
+        if self.tap is not None:
+            self.tap.__exit__(*exc)
 
     def value(self, batch: Batch) -> Tensor:
         """A single number, differentiable."""
         logits_BC = Output(self.modality, batch).logits(batch)
-        if self._tap is None:
+        if self.tap is None:
             return logits_BC[0, self.target]
-        activations = self._tap.take()[0]
+        activations = self.tap.take()[0]
         if self.unit[0] == "layer":
             return activations.mean()
         *place, index = self.unit[2:]
         try:
             return activations[place[0], index] if place else activations[..., index].mean()
         except IndexError:
-            raise BadInput(
-                f"unit={self.unit!r}: {self.layer} gives activations of shape {tuple(activations.shape)}."
-            ) from None
+            shape = tuple(activations.shape)
+            raise BadInput(f"unit={self.unit!r}: {self.tap.name} gives activations of shape {shape}.") from None
 
 
 # Text that a unit likes best: soft embeddings, then the nearest tokens.
 
 
-def maximized_text(
-    explainer: CoreExplainer, unit: Any, settings: dict[str, Any], draw: Any, track: Any, stepper: Any
-) -> Maximized:
+def maximized_text(explainer: CoreExplainer, unit: Any, settings: dict[str, Any], draw: Any, track: Any) -> Maximized:
     """``length`` embeddings between the tokens that every text has."""
     ids_1N, free_N = _frame(explainer, settings["length"])
     modality, batch, _ = explainer.prepare({"input_ids": ids_1N})
@@ -227,8 +219,7 @@ def maximized_text(
         hard = ids.clone()
         hard[0, spots] = chosen.to(ids)
         final = float(sought.value(batch.with_tensors(**{modality.main: hard})).detach())
-    fell = history[-1] - final
-    notes = (f"the tokens reach {final:.3g}, the soft embeddings {history[-1]:.3g}.",) if fell > 0 else ()
+    below = f"the tokens reach {final:.3g}, the soft embeddings {history[-1]:.3g}."
     return Maximized(
         unit=sought.name,
         value=final,
@@ -237,7 +228,7 @@ def maximized_text(
         start=history[0],
         penalties={"norm·strangeness": float(strange.detach())},
         options=settings,
-        warnings=notes,
+        warnings=(below,) if final < history[-1] else (),
         model=type(explainer.model).__name__,
     )
 
@@ -254,9 +245,6 @@ def _frame(explainer: CoreExplainer, length: int) -> tuple[Tensor, Tensor]:
     filler = known("mask", "unk", "pad") or [0]
     ids = torch.tensor([[*front, *filler * length, *back]])
     return ids, torch.arange(length) + len(front)
-
-
-# Activation maximisation: an input made to drive one unit of the model as high as it goes.
 
 
 OPTIMIZERS = ("adam", "gradient")
@@ -311,7 +299,7 @@ def activation_maximization(
         refuse_without_gradients(explainer.model, "activation_maximization")
         if getattr(explainer.model, "main_input_name", "") == "input_ids":
             settings = {"steps": steps, "lr": lr, "length": length, "norm": norm, "seed": seed, "optimizer": optimizer}
-            return maximized_text(explainer, unit, settings, draw, track, stepper)
+            return maximized_text(explainer, unit, settings, draw, track)
         modality, batch, grid = _blank(explainer, size)
         pixels = batch.tensors[modality.main]
         shape = tuple(pixels.shape[1:])
@@ -329,6 +317,13 @@ def activation_maximization(
                 history.append(float(value.detach()))
             image = canvas.image().detach()
             final = float(sought.value(_with(modality, batch, image)).detach())
+    warnings = []
+    if jitter < patch / 2:
+        warnings.append(f"jitter={jitter:g} is less than half a patch ({patch} pixels): expect a grid in the picture.")
+    if final <= start:
+        warnings.append(
+            "the unit is no higher than at the start: more steps, another lr, or smaller penalties may help."
+        )
     options: dict[str, Any] = {"steps": steps, "lr": lr, "l2": l2, "tv": tv, "jitter": jitter, "scale": scale}
     options |= {"fourier": fourier, "bounded": bounded, "optimizer": optimizer, "seed": seed}
     return Maximized(
@@ -340,7 +335,7 @@ def activation_maximization(
         start=start,
         penalties={name: float(cost) for name, cost in penalties_of(image, l2, tv).items()},
         options=options,
-        warnings=_warnings(jitter, patch, start, final),
+        warnings=tuple(warnings),
         model=type(explainer.model).__name__,
     )
 
@@ -394,18 +389,7 @@ def _bytes(explainer: CoreExplainer, image: Tensor, bounded: bool) -> Any:
     if bounded:
         mean, std = (torch.tensor(c).view(-1, 1, 1) for c in _colours(explainer, len(values)))
         values = (values * std + mean).clamp(0, 1)
-        return to_pixels((values * 255).round().byte().movedim(0, -1).numpy())
-    low, high = values.min(), values.max()
-    scaled = (values - low) / (high - low).clamp(min=1e-12)
-    return to_pixels((scaled * 255).round().byte().movedim(0, -1).numpy())
-
-
-def _warnings(jitter: float, patch: int, start: float, final: float) -> tuple[str, ...]:
-    warnings = []
-    if jitter < patch / 2:
-        warnings.append(f"jitter={jitter:g} is less than half a patch ({patch} pixels): expect a grid in the picture.")
-    if final <= start:
-        warnings.append(
-            "the unit is no higher than at the start: more steps, another lr, or smaller penalties may help."
-        )
-    return tuple(warnings)
+    else:
+        low, high = values.min(), values.max()
+        values = (values - low) / (high - low).clamp(min=1e-12)
+    return to_pixels((values * 255).round().byte().movedim(0, -1).numpy())

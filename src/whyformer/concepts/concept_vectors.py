@@ -90,9 +90,6 @@ def _fitted(x_ND: Array, y_N: Array, classifier: str, seed: int) -> tuple[Array,
     return model.coef_[0], float(model.intercept_[0])
 
 
-# TCAVResult: how often each concept raises the score of a class, and whether to believe it.
-
-
 @dataclass(frozen=True)
 class ConceptScore:
     """One concept against random inputs, or against another concept."""
@@ -193,9 +190,6 @@ def interval(scores: Array) -> tuple[float, float]:
     return max(0.0, float(scores.mean()) - half), min(1.0, float(scores.mean()) + half)
 
 
-# TCAV: does the output of a model depend on a concept that people have a word for? (Kim et al. 2018)
-
-
 RUNS = 20  # concept vectors per pair of concepts where no random sets say how many
 SMALLEST = 6  # examples of a side that each of these vectors has for its own, where there are enough
 FAIR = 0.6  # held-out accuracy below which a layer is said not to know the concept
@@ -249,7 +243,11 @@ def tcav(
     >>> wf.tcav(model, layer=1, target="positive", tokenizer=tokenizer, **examples).show()
     """
     require("sklearn", why="tcav")
-    _check(concepts, random_sets, relative)
+    if not len(random_sets) and relative is False:
+        raise BadInput(
+            "concepts are compared with random_sets: give some, 20 or more, or compare two concepts with each other, "
+            "which needs none: relative=True."
+        )
     pairs = _pairs(concepts, relative)
     explainer = CoreExplainer(model, processor)
     track = tracker(progress)
@@ -267,18 +265,13 @@ def tcav(
         fits[name, versus] = [-cav for cav in back] if back else _vectors(known, name, versus, others, classifier, seed)
     size = _random_magnitude(null, gradient_BD)
     rows = _rows(fits, gradient_BD, null, size, alpha, {pair for pair in fits if _share(known, pair, others)})
+    tested = "random sets" if others else "shuffled concepts"
     return TCAVResult(
         rows=rows,
         random=tuple(score(gradient_BD, cav) for cav in null),
         layer=reader.name,
         target=aim,
-        options={
-            "pooling": pooling,
-            "classifier": classifier,
-            "alpha": alpha,
-            "seed": seed,
-            "tested_against": "random sets" if others else "shuffled concepts",
-        },
+        options={"pooling": pooling, "classifier": classifier, "alpha": alpha, "seed": seed, "tested_against": tested},
         inputs=len(gradient_BD),
         warnings=_warnings(rows, known, others, gradient_BD, size),
         model=type(explainer.model).__name__,
@@ -286,17 +279,10 @@ def tcav(
     )
 
 
-def _check(concepts: Mapping[str, Any], random_sets: Sequence[Any], relative: Any) -> None:
+def _pairs(concepts: Mapping[str, Any], relative: bool | Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Each concept, and what it is told from."""
     if "random" in concepts:
         raise BadInput('"random" is what concepts are compared with: call the concept something else.')
-    if not len(random_sets) and relative is False:
-        raise BadInput(
-            "concepts are compared with random_sets: give some, 20 or more, or compare two concepts with each other, "
-            "which needs none: relative=True."
-        )
-
-
-def _pairs(concepts: Mapping[str, Any], relative: bool | Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     if relative is False:
         return [(name, "random") for name in concepts]
     pairs = [(a, b) for a in concepts for b in concepts if a != b] if relative is True else list(relative)
@@ -368,9 +354,8 @@ def _shuffled_vectors(known: dict[str, Array], classifier: str, seed: int) -> li
     rng = np.random.default_rng(seed)
     mixed_ND = rng.permutation(np.concatenate([x_ND[rng.permutation(len(x_ND))[:fewest]] for x_ND in known.values()]))
     sides = np.array_split(mixed_ND[: 2 * RUNS * (fewest // RUNS)], 2 * RUNS)
-    return [
-        fit_cav(a, b, classifier, seed + run) for run, (a, b) in enumerate(zip(sides[::2], sides[1::2], strict=True))
-    ]
+    pairs = zip(sides[::2], sides[1::2], strict=True)
+    return [fit_cav(a, b, classifier, seed + run) for run, (a, b) in enumerate(pairs)]
 
 
 def _magnitude(gradient_BD: Array, cav: CAV) -> float:
@@ -399,25 +384,10 @@ def _rows(
     for ((name, versus), cavs), s, p in zip(fits.items(), scores, corrected, strict=True):
         accuracy = float(np.mean([cav.accuracy for cav in cavs]))
         magnitude = float(np.mean([_magnitude(gradient_BD, cav) for cav in cavs]))
-        low, high = interval(s)
         doubtful, small = accuracy < FAIR, abs(magnitude) < random_magnitude
         claimed = bool(p < alpha) and not doubtful and (name, versus) not in sharing
-        rows.append(
-            ConceptScore(
-                name,
-                versus,
-                tuple(s.tolist()),
-                float(s.mean()),
-                low,
-                high,
-                p,
-                claimed,
-                accuracy,
-                magnitude,
-                doubtful,
-                small,
-            )
-        )
+        numbers = (float(s.mean()), *interval(s), p, claimed, accuracy, magnitude, doubtful, small)
+        rows.append(ConceptScore(name, versus, tuple(s.tolist()), *numbers))
     return tuple(rows)
 
 

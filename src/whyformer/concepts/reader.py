@@ -103,7 +103,8 @@ def pooled(activation: Tensor, keep_BN: Tensor | None, pooling: str) -> Tensor:
     if activation.ndim == 2:
         return activation
     if pooling == "flat":
-        _require_no_padding(keep_BN)
+        if keep_BN is not None and not keep_BN.all():
+            raise NotOffered('pooling="flat" needs inputs of one length, and these were padded: use "cls" or "mean".')
         return activation.flatten(1)
     keep_BN = _checked(activation, keep_BN, pooling)
     if pooling == "cls":
@@ -131,14 +132,6 @@ def _checked(activation: Tensor, keep_BN: Tensor | None, pooling: str) -> Tensor
     return keep_BN.to(activation.device)
 
 
-def _require_no_padding(keep_BN: Tensor | None) -> None:
-    if keep_BN is not None and not keep_BN.all():
-        raise NotOffered('pooling="flat" needs inputs of one length, and these were padded: use "cls" or "mean".')
-
-
-# What a layer makes of inputs, and how a target's logit depends on it.
-
-
 class Reader:
     """Reads activations and gradients of one layer; used inside ``borrowed``."""
 
@@ -147,10 +140,7 @@ class Reader:
     ) -> None:
         self.explainer, self.model, self.pooling = explainer, explainer.model, pooling
         self.batch_size = batch_size
-        if isinstance(layer, str):
-            self.name = layer_name(self.model, layer, None)
-        else:
-            self.name = layer_name(self.model, layer, self._session(example).study)
+        self.name = layer_name(self.model, layer, None if isinstance(layer, str) else self._session(example).study)
 
     def _session(self, inputs: Any) -> Session:
         """A set of inputs, some of them at a time."""
@@ -173,47 +163,39 @@ class Reader:
         with Tap(self.model, self.name) as tap, torch.no_grad():
             for modality, batch in self._batches(inputs):
                 Output(modality, batch).logits(batch)
-                parts.append(_double(pooled(tap.take().detach(), batch.keep_BN, self.pooling)))
+                parts.append(pooled(tap.take(), batch.keep_BN, self.pooling))
         return _joined(parts)
 
     def gradients(self, inputs: Any, target: Any) -> tuple[Array, str]:
         """(N, D) of the target's logit, and the target's name."""
+        if target is None or isinstance(target, list):
+            raise BadInput("tcav asks about one class: give target, by name or index.")
         parts, name = [], ""
         with Tap(self.model, self.name, leaf=True) as tap, torch.enable_grad():
             for modality, batch in self._batches(inputs):
                 output = Output(modality, batch)
                 logits_BC = output.logits(batch)
                 require_finite(logits_BC)
-                aims = _aims(output, batch, logits_BC, target)
-                name = _name(output, modality, aims[0])
+                aims = resolve_targets(target, logits_BC, output.labels, output.positions, output.token_id)
+                name = _name(output, aims[0])
                 leaf = tap.take()
                 score = scalar_of(logits_BC, aims, "logit").sum()
                 gradient = torch.zeros_like(leaf)
                 if score.requires_grad:  # a model whose output does not depend on this layer has no gradient at all
                     gradient = torch.autograd.grad(score, leaf, allow_unused=True)[0]
                     gradient = torch.zeros_like(leaf) if gradient is None else gradient
-                parts.append(_double(pooled_gradient(gradient, batch.keep_BN, self.pooling)))
+                parts.append(pooled_gradient(gradient, batch.keep_BN, self.pooling))
         return _joined(parts), name
 
 
-def _aims(output: Output, batch: Batch, logits_BC: Tensor, target: Any) -> list[Target]:
-    if target is None or isinstance(target, list):
-        raise BadInput("tcav asks about one class: give target, by name or index.")
-    return resolve_targets(target, logits_BC, output.labels, output.positions, output.token_id)
-
-
-def _name(output: Output, modality: Modality, target: Target) -> str:
+def _name(output: Output, target: Target) -> str:
     first = target.label or output.name(target.index) or str(target.index)
     if target.versus is None:
         return first
     return f"{first} rather than {target.versus_label or output.name(target.versus) or target.versus}"
 
 
-def _double(values: Tensor) -> Array:
-    return values.detach().cpu().double().numpy()
-
-
-def _joined(parts: list[Array]) -> Array:
+def _joined(parts: list[Tensor]) -> Array:
     if len({p.shape[1] for p in parts}) > 1:
         raise BadInput('pooling="flat" needs inputs of one length: use "cls" or "mean".')
-    return np.concatenate(parts)
+    return np.concatenate([part.detach().cpu().double().numpy() for part in parts])

@@ -27,7 +27,7 @@ from whyformer.engines.perturbation.variants import (
     players_of_parts,
 )
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
-from whyformer.registry import Passes, constant, method
+from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
 # Random scores: the floor that every method has to beat.
@@ -40,7 +40,6 @@ from whyformer.run import Attribution, Run
     cost_text="1 forward",
     signed=False,
     class_specific=False,
-    specificity="black box",
     meaning="nothing: numbers drawn by chance, to compare others with",
 )
 def random(run: Run) -> Attribution:
@@ -60,18 +59,13 @@ def random(run: Run) -> Attribution:
 # Occlusion: take one unit away at a time.
 
 
-def _cost(units: int, **options: object) -> Passes:
-    return units + 1, 0
-
-
 @method(
     paper="Zeiler & Fergus 2014, arXiv:1311.2901; leave-one-out: Li, Monroe & Jurafsky 2016, arXiv:1612.08220",
     needs={"perturbation"},
-    cost=_cost,
+    cost=lambda units, **options: (units + 1, 0),
     cost_text="(units + 1) forwards",
     signed=True,
     class_specific=True,
-    specificity="black box",
     meaning="how far the answer falls without the part",
 )
 def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
@@ -87,28 +81,27 @@ def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
     """
     replacement: Any = default_replacement(run.modality) if replace is None else replace
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
-    values_B = run.value_B
     games: list[Game | None] = []
     used, remarks = Variants.used(run, replacement, replace is None)
     warnings: list[list[str]] = []
-    for row, units in enumerate(run.track(run.units, "occlusion")):
-        if run.segments:
-            scores_U, game, variants = _of_segments(run, row, replacement)
-            games.append(game)
-            warnings.append([*remarks, *variants.remarks])
-            scores[row, run.keep_BN[row]] = scores_U.to(scores.device)
-            continue
-        variants = LeftOut(run, row, replacement)
-        game = game_of_scores(run, row, variants, len(units))
+    drops_of = _of_segments if run.segments else _of_units
+    for row in run.track(range(run.batch.size), "occlusion"):
+        drops_U, game, variants = drops_of(run, row, replacement)
         games.append(game)
         warnings.append([*remarks, *variants.remarks])
-        span = run.input_span(row)
-        without_U = torch.from_numpy(game.scores(~np.eye(len(units), dtype=bool)[span])).float()
-        drop_U = values_B[row] - without_U.to(scores.device)
-        # What stays whatever is asked for (queries of the model's own) has no score.
-        removable_U = torch.tensor(run.removable(row)[span], device=drop_U.device)
-        scores[row, run.keep_BN[row].nonzero()[span, 0]] = torch.where(removable_U, drop_U, 0.0)
+        scores[row, run.keep_BN[row]] = drops_U.to(scores.device)
     return Attribution(scores, checks=saved_by_prefix(games), warnings=warnings, used={"replace": used})
+
+
+def _of_units(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Variants]:
+    """(U,) the fall of the score without each unit; units that cannot be taken away have no score."""
+    count, span = len(run.units[row]), run.input_span(row)
+    variants = LeftOut(run, row, replacement)
+    game = game_of_scores(run, row, variants, count)
+    without = torch.from_numpy(game.scores(~np.eye(count, dtype=bool)[span])).float()
+    drops_U = torch.zeros(count)
+    drops_U[span] = torch.where(torch.tensor(run.removable(row)[span]), run.value_B[row].cpu() - without, 0.0).float()
+    return drops_U, game, variants
 
 
 def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Variants]:
@@ -124,19 +117,14 @@ def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Va
     return scores_U, game, variants
 
 
-def _cost_of_both_ends(units: int, **options: object) -> Passes:
-    return 2 * units + 2, 0
-
-
 @method(
     paper="semivalues: Dubey, Neyman & Weber 1981, doi:10.1287/moor.6.1.122; the two ends of a path: this library",
     needs={"perturbation"},
-    cost=_cost_of_both_ends,
+    cost=lambda units, **options: (2 * units + 2, 0),
     at_most=True,  # special tokens do not play, and with two players a part alone is the other's absence
     cost_text="(2 · players + 2) forwards",
     signed=True,
     class_specific=True,
-    specificity="black box",
     meaning="what a part does when all others are there, and when none is",
     slow=True,
 )

@@ -28,7 +28,6 @@ SCALE = 2**30
     cost_text="1 forward + N maximum flows per row",
     signed=False,
     class_specific=False,
-    specificity="attention",
     meaning="how much could flow from each part to the answer if attention were pipes",
     extra_cost=lambda units: units**2 / 100,
     slow=True,
@@ -140,6 +139,8 @@ class Network:
 
     @classmethod
     def of(cls, top_K: Array, layers: list[Array]) -> Network:
+        from scipy.sparse import csr_array
+
         first, *inner = [np.rint(layer * SCALE).astype(np.int32) for layer in (top_K, *layers[::-1])]
         if not inner:
             return cls(None, first[None])
@@ -159,9 +160,10 @@ class Network:
         leave.append(np.arange(offset, sink))
         enter.append(np.full(len(reached), sink))
         width.append(np.ones(len(reached), np.int32))
-        return cls(
-            _sparse(np.concatenate(leave), np.concatenate(enter), np.concatenate(width), sink + 1), inner[-1][reached]
-        )
+        # Pipes are in the order of the nodes they leave, as scipy wants them.
+        pointers = np.searchsorted(np.concatenate(leave), np.arange(sink + 2)).astype(np.int32)
+        pipes = (np.concatenate(width), np.concatenate(enter).astype(np.int32), pointers)
+        return cls(csr_array(pipes, shape=(sink + 1, sink + 1)), inner[-1][reached])
 
     def flow_into(self, inputs: Iterable[int]) -> float:
         """Maximum flow to some of the inputs together."""
@@ -174,11 +176,3 @@ class Network:
             return 0.0
         self.graph.data[-len(open_E) :] = open_E  # the pipes into the sink come last, one per position
         return float(maximum_flow(self.graph, 0, self.graph.shape[0] - 1).flow_value / SCALE)
-
-
-def _sparse(leave: Array, enter: Array, width: Array, nodes: int) -> Any:
-    """Pipes, in the order of the nodes they leave, as scipy wants them."""
-    from scipy.sparse import csr_array
-
-    pointers = np.searchsorted(leave, np.arange(nodes + 1)).astype(np.int32)
-    return csr_array((width, enter.astype(np.int32), pointers), shape=(nodes, nodes))

@@ -39,7 +39,6 @@ from whyformer.shapes import BQK
     cost_text="1 forward + 1 backward",
     signed=False,
     class_specific=True,
-    specificity="attention",
     folds=readable_folded,
     meaning="where the model looked and looking raised the answer",
     space="gradient",
@@ -78,7 +77,6 @@ SIGNED_HEADS = HeadFusion(lambda attention, gradient: (attention * gradient).sum
     cost_text="1 forward + 1 backward",
     signed=True,
     class_specific=True,
-    specificity="attention",
     folds=lambda **options: True,
     meaning="what each part hands on through attention and what the answer makes of it",
 )
@@ -140,7 +138,6 @@ def _over_streams(run: Run, layers: str | int | Sequence[int]) -> Attribution:
     cost_text="1 forward + 1 backward",
     signed=False,
     class_specific=True,
-    specificity="attention",
     folds=lambda **options: True,
     meaning="where more attention would raise the answer",
     compiles=True,
@@ -190,7 +187,6 @@ REGIONS = ("all", "row", "row_units")
     cost_text="1 forward + 1 backward",
     signed=False,
     class_specific=True,
-    specificity="attention",
     meaning="where one layer looks, counting the heads that raise the answer",
     compiles=True,
 )

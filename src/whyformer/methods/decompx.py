@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whyformer.capture.decompose.role import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
-from whyformer.errors import NotOffered, one_of
+from whyformer.errors import NotOffered
 from whyformer.loan.borrow import module_names
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
@@ -24,7 +24,6 @@ from whyformer.study import require_readable
     cost_text="2 forwards, one of them with every hidden state split over N inputs",
     signed=True,
     class_specific=True,
-    specificity="attention",
     meaning="what each part adds to the answer when every step is split up exactly",
     extra_cost=lambda units: units,
     slow=True,
@@ -41,18 +40,14 @@ def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absd
     Misleads when: read as what would happen without a token. Attention weights, deviations and slopes are those of
     the whole input and are credited to nobody, so a token that steers attention and adds nothing itself scores zero.
     """
-    if bias is not None:
-        one_of("bias", bias, BIAS_RULES)
     require_readable(run.study)
     if run.scalar != "logit" and not (run.scalar == "log_odds" and run.logits.shape[1] == 1):
         raise NotOffered(f"decompx splits logits, not scalar={run.scalar!r}: use scalar='logit'.")
     if not run.study.sites or run.study.unclaimed:
         run.record()  # raises, and says what is missing
-    targets = run.targets
-    size, length = run.keep_BN.shape
-    scores = torch.zeros(size, length, device=run.keep_BN.device)
+    scores = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
     maps: list[Tensor] = []
-    for row in run.track(range(size), "decompx"):
+    for row in run.track(range(len(scores)), "decompx"):
         scores[row], maps_LQK = _decomposed(run, row, bias)
         maps.append(maps_LQK)
     error = (scores.sum(1) - run.value_B).abs()
@@ -61,7 +56,7 @@ def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absd
         scores * run.keep_BN,
         matrix_BQK=layers[:, -1],
         layers_BLQK=layers if run.keep_layers else None,
-        base_B=torch.zeros(len(targets), device=scores.device),
+        base_B=torch.zeros(len(scores), device=scores.device),
         checks={"completeness_error": error},
     )
 
@@ -82,15 +77,13 @@ def _decomposed(run: Run, row: int, bias: str | None) -> tuple[Tensor, Tensor]:
         run.forwards_B[row] += 1
         final = role.settled(logits)
         target = run.targets[row]
-        shares = torch.cat([_of_target(final.part(*chunk), target.index, target.versus) for chunk in final.chunks()])
+        shares_SC = torch.cat([final.part(*chunk)[:, 0] for chunk in final.chunks()])
+        shares = shares_SC[:, target.index]
+        if target.versus is not None:
+            shares = shares - shares_SC[:, target.versus]
         assert role.stream is not None
         maps.append(_sizes(role.stream, role.axis))
     return shares.float(), torch.stack(maps)
-
-
-def _of_target(part_SBC: Tensor, index: int, versus: int | None) -> Tensor:
-    chosen = part_SBC[:, 0, index]
-    return chosen if versus is None else chosen - part_SBC[:, 0, versus]
 
 
 def _sizes(shares: Shares, axis: int) -> Tensor:

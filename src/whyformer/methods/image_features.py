@@ -30,7 +30,6 @@ from whyformer.targets import scalar_of
     cost_text="1 forward + 1 backward",
     signed=False,
     class_specific=True,
-    specificity="gradient",
     meaning="where one layer sees what raises the answer",
 )
 def grad_cam(run: Run, *, layer: Place | str | None = None) -> Attribution:
@@ -59,8 +58,7 @@ def over_units(run: Run, map_BP: Tensor, features: FeatureMap) -> Tensor:
         image = features.laid_out(map_BP[row][:, None], row)
         assert units.grid is not None
         if image.shape[1:] != units.grid:
-            size = units.grid
-            image = torch.nn.functional.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
+            image = F.interpolate(image[None], size=units.grid, mode="bilinear", align_corners=False)[0]
         real = run.keep_BN[row].nonzero()[:, 0]
         patches = real[~torch.tensor(units.special, device=real.device)]
         scores_BN[row, patches] = image.flatten()
@@ -83,7 +81,6 @@ def _cost(units: int, masks: int = 128, draws: int = 1, noise: float = 0.1, **op
     cost_text="1 + 2·(clusters·draws + 8 for the error of a single draw) forwards, clusters being at most masks",
     signed=True,
     class_specific=True,
-    specificity="black box",
     meaning="what is left of the answer when only some image parts are shown",
     slow=True,
 )
@@ -145,7 +142,9 @@ def _over_units(run: Run, maps: list[Tensor]) -> Tensor:
 
 def cluster_masks(features: FeatureMap, row: int, size: tuple[int, ...], threshold: float, limit: int) -> Tensor:
     """(n, height, width) masks in [0, 1] of one input, the widest first."""
-    maps = F.interpolate(features.maps(row)[None], size=size, mode="bilinear", align_corners=False)[0]
+    maps = F.interpolate(
+        features.laid_out(features.values_BPD[row], row)[None], size=size, mode="bilinear", align_corners=False
+    )[0]
     scaled = _scaled(maps.flatten(1))
     if not len(scaled):
         raise BadInput(
@@ -169,7 +168,6 @@ def _scaled(rows: Tensor) -> Tensor:
 
 def _clusters(scaled: Tensor, threshold: float, limit: int) -> Tensor:
     """(masks,) the cluster of each."""
-    require("sklearn", why="vit_cx")
     from sklearn.cluster import AgglomerativeClustering
 
     count = len(scaled)

@@ -11,7 +11,7 @@ from whyformer.engines.gradient import InputSpace, gradient_space
 from whyformer.engines.gradient.input_space import Norm
 from whyformer.engines.gradient.multi_stream import Where
 from whyformer.parameters import Count, Megabytes, Patches, Weight
-from whyformer.registry import Passes, constant, method
+from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
 # Input times gradient.
@@ -26,7 +26,6 @@ CANCELLED = 1e-4  # what is left of every unit's terms; by chance some unit woul
     cost_text="1 forward + 1 backward",
     signed=True,
     class_specific=True,
-    specificity="gradient",
     meaning="how strongly the answer leans on each part as it stands",
 )
 def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
@@ -68,7 +67,6 @@ def _cancelled(space: InputSpace, terms: Tensor) -> list[list[str]]:
     cost_text="1 forward + 1 backward",
     signed=False,
     class_specific=True,
-    specificity="gradient",
     meaning="where a nudge would change the answer most",
 )
 def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
@@ -95,18 +93,13 @@ def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: 
 GROUPS = 5  # of the samples, for the standard error
 
 
-def _cost(units: int, samples: int = 25, **options: object) -> Passes:
-    return samples + 1, samples
-
-
 @method(
     paper="Smilkov et al. 2017, arXiv:1706.03825; magnitude: Hooker et al. 2019 (SmoothGrad-Squared), arXiv:1806.10758",
     needs={"input_gradients"},
-    cost=_cost,
+    cost=lambda units, samples=25, **options: (samples + 1, samples),
     cost_text="(samples + 1) forwards + samples backwards",
     signed=False,
     class_specific=True,
-    specificity="gradient",
     meaning="where a nudge would change the answer most, averaged over noise",
     scalable=("samples", 4),
     slow=True,

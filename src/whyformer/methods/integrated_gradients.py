@@ -15,7 +15,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName, reading
 from whyformer.inputs.tensors import require_steps
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import Count, Megabytes, Patches
-from whyformer.registry import Passes, method
+from whyformer.registry import method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 from whyformer.targets import require_dense
@@ -27,18 +27,13 @@ Start = str | int | float | Tensor | np.ndarray[Any, Any]
 Baseline = Start | None
 
 
-def _cost(units: int, steps: int = 50, **options: object) -> Passes:
-    return steps + 2, steps
-
-
 @method(
     paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
     needs={"input_gradients"},
-    cost=_cost,
+    cost=lambda units, steps=50, **options: (steps + 2, steps),
     cost_text="(steps + 2) forwards + steps backwards",
     signed=True,
     class_specific=True,
-    specificity="gradient",
     meaning="what each part adds on the way from a neutral input to this one",
     scalable=("steps", 4),
 )
@@ -86,10 +81,7 @@ def integrated_gradients(
         scores,
         detail=space.detail(detail),
         base_B=base_B,
-        checks={
-            "completeness_error": error_B,
-            "completeness_error_relative": relative_B,
-        },
+        checks={"completeness_error": error_B, "completeness_error_relative": relative_B},
         warnings=[_doubt(run, wanted, share, steps) for share in relative_B.tolist()],
         used={"baseline": wanted},
     )
@@ -182,7 +174,7 @@ def _baseline(
     if isinstance(baseline, Mapping):
         raise BadInput("a baseline for each stream is for models with several; this one has a single input.")
     inputs, free = space.inputs, _free(run, space, keep_special)
-    if isinstance(baseline, (Tensor, np.ndarray, float)) and not isinstance(baseline, str):
+    if isinstance(baseline, (Tensor, np.ndarray, float)):
         return _started(space, _expanded(baseline, inputs), free)
     other = run.modality.baseline(baseline, run, keep_special)
     if other is not None:
@@ -212,9 +204,9 @@ def _expanded(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -
     with reading("baseline is no tensor of numbers", "Give a tensor or an array of them."):
         tensor = torch.as_tensor(baseline)
     require_dense("baseline", tensor, "give it{}.")
-    if not bool(torch.isfinite(tensor.to(inputs)).all()):
-        raise BadInput("baseline holds NaN or infinity, and scores are differences from it: give finite numbers.")
     tensor = tensor.to(inputs)
+    if not bool(torch.isfinite(tensor).all()):
+        raise BadInput("baseline holds NaN or infinity, and scores are differences from it: give finite numbers.")
     try:
         return tensor.expand(inputs.shape[1:]).expand_as(inputs)
     except RuntimeError:

@@ -31,7 +31,6 @@ CUT = (
     cost_text="1 forward + 1 backward",
     signed=True,
     class_specific=True,
-    specificity="gradient",
     meaning="what the answer is made of, handed back layer by layer",
 )
 def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
@@ -124,7 +123,6 @@ def _require_one_stream(run: Run) -> None:
     cost_text="1 forward + 1 backward",
     signed=True,
     class_specific=True,
-    specificity="gradient",
     meaning="what the answer is made of, handed back through what attention carried",
 )
 def cp_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:

@@ -66,7 +66,6 @@ def _cost(
     cost_text="2^players forwards where that is within ``evaluations``, else at most evaluations + 2; and a guide's",
     signed=True,
     class_specific=True,
-    specificity="black box",
     meaning="each part's fair share of the answer",
     scalable=("evaluations", 8),
 )

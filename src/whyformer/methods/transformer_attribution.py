@@ -29,7 +29,6 @@ VARIANTS = ("full", "rollout", "last_layer", "lrp")
     cost_text="2 forwards + 2 backwards (one of each carries relevance, in double precision)",
     signed=False,
     class_specific=True,
-    specificity="attention",
     meaning="attention that carried the answer, followed through all layers",
 )
 def transformer_attribution(

@@ -17,7 +17,7 @@ from whyformer.engines.attention.value_vectors import LEVELS, Contributions, con
 from whyformer.errors import BadInput, NotOffered, UnknownName, one_of, reading, shown
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.parameters import OneOf, Place, Places, Share
-from whyformer.registry import Passes, constant, method
+from whyformer.registry import constant, method
 from whyformer.results.types import Site, Units
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK, AnyBQK, Array
@@ -27,19 +27,14 @@ from whyformer.shapes import BQK, AnyBQK, Array
 LARGEST = 1e30  # above this a product of many layers is rescaled, to stay within float32
 
 
-def _cost(units: int, *, weight: str | None = None, **options: object) -> Passes:
-    return (2, 1) if weight == "gradient" else (1, 0)
-
-
 @method(
     paper="Kobayashi et al. 2020, arXiv:2004.10102; 2021, arXiv:2109.07152; GlobEnc: Modarressi et al. 2022, "
     "arXiv:2205.03286",
     needs={"attention", "values"},
-    cost=_cost,
+    cost=lambda units, weight=None, **options: (2, 1) if weight == "gradient" else (1, 0),
     cost_text='1 forward; weight="gradient": 2 forwards + 1 backward',
     signed=False,
     class_specific=False,
-    specificity="attention",
     rowwise=lambda *, weight, **options: weight is None,
     meaning="how much each part is added in, layer by layer, whatever the answer",
 )
@@ -175,12 +170,9 @@ def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
             attention = [m[row][..., keep] for m in maps]
             attention = [m[:, keep] if m.shape[1] == len(keep) else m for m in attention]
             lengths = [n[row][:, keep] for n in norms]
-            each.append(Weighed(units, tuple(map(_array, attention)), tuple(map(_array, lengths))))
+            arrays = (tuple(m.float().cpu().numpy() for m in some) for some in (attention, lengths))
+            each.append(Weighed(units, *arrays))
     return each
-
-
-def _array(tensor: Tensor) -> Array:
-    return tensor.float().cpu().numpy()
 
 
 # ALTI: how near each token's contribution alone comes to what the attention block really put out.
@@ -195,7 +187,6 @@ ORDERS = {"l1": 1, "l2": 2}
     cost_text="1 forward",
     signed=False,
     class_specific=False,
-    specificity="attention",
     rowwise=lambda **options: True,
     meaning="how much of the answer's own position each part makes up, layer by layer",
     extra_cost=lambda units: units / 4,
@@ -242,7 +233,6 @@ Distance = Callable[[Tensor, Tensor], Tensor]
     cost_text="1 forward; then per unit what follows attention in every block, a third to two thirds of a forward",
     signed=False,
     class_specific=False,
-    specificity="attention",
     rowwise=lambda **options: True,
     meaning="how much changes inside the model when a part hands on nothing",
     extra_cost=lambda units: units / 2,

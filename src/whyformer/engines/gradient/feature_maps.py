@@ -38,7 +38,13 @@ def grid_artefact(detail: Array | Tensor, patch: int | tuple[int, int], of: str 
     rows, columns = (patch, patch) if isinstance(patch, int) else patch
     if values.ndim < 2 or min(rows, columns) < 1:
         raise BadInput(f"a map of shape {tuple(values.shape)} and patches of {rows}×{columns}: need height and width.")
-    return _ratio(*(_ring(values, rows, columns) if of == "values" else _steps(values, rows, columns)))
+    border, inside = (_ring if of == "values" else _steps)(values, rows, columns)
+    if not len(border) or not len(inside):  # no borders, or nothing but borders: there is no grid to compare with
+        return 1.0
+    high, low = float(border.mean()), float(inside.mean())
+    if low == 0:
+        return 1.0 if high == 0 else float("inf")
+    return high / low
 
 
 def _ring(values: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
@@ -66,25 +72,12 @@ def _steps(values: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
     return torch.cat(across), torch.cat(inside)
 
 
-def _ratio(border: Tensor, inside: Tensor) -> float:
-    """A map without borders, or without anything in it, has no grid; one with nothing but borders is all grid."""
-    if not len(border) or not len(inside):
-        return 1.0
-    high, low = float(border.mean()), float(inside.mean())
-    if low == 0:
-        return 1.0 if high == 0 else float("inf")
-    return high / low
-
-
 def smoothed(detail_BCHW: Tensor, sigma: tuple[float, float]) -> Tensor:
     """Every pixel's share spread over its neighbourhood by a Gaussian (rows, columns); what it adds up to stays.
 
     At the edge of the image a pixel's share is spread over the neighbours that exist.
     """
-    spread = detail_BCHW
-    for axis, width in ((-2, sigma[0]), (-1, sigma[1])):
-        spread = _spread(spread, axis, width)
-    return spread
+    return _spread(_spread(detail_BCHW, -2, sigma[0]), -1, sigma[1])
 
 
 def _spread(values: Tensor, axis: int, sigma: float) -> Tensor:
@@ -113,10 +106,6 @@ class FeatureMap:
     gradient_BPD: Tensor | None  # of the explained values
     grids_B: tuple[tuple[int, int], ...] = ()
 
-    def maps(self, row: int) -> Tensor:
-        """(D, rows, columns) of one picture, without its padding."""
-        return self.laid_out(self.values_BPD[row], row)
-
     def laid_out(self, values_PD: Tensor, row: int) -> Tensor:
         """(D, rows, columns) numbers of the patches of one picture, without its padding."""
         rows, columns = self.grids_B[row] if self.grids_B else self.grid
@@ -138,7 +127,10 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(grad))
         if isinstance(layer, str):
-            stack.callback(_module(run, layer).register_forward_hook(lambda m, a, out: outputs.append(out)).remove)
+            modules = dict(run.modality.model.named_modules())
+            if layer not in modules:
+                raise UnknownName("layer", layer, modules, "Or give the number of an attention layer.")
+            stack.callback(modules[layer].register_forward_hook(lambda m, a, out: outputs.append(out)).remove)
         with intercept:
             logits = run.output.logits(batch)
     run.forwards_B += 1
@@ -152,23 +144,16 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
         run.backwards_B += 1
         run.require_input_slopes()
     arrange = _Arrangement(run, tensor, number)
-    features = FeatureMap(
-        name,
-        arrange.grid,
-        arrange.patches(tensor),
-        None if gradient is None else arrange.patches(gradient),
-        arrange.grids(),
-    )
-    if features.gradient_BPD is not None:
-        _require_gradient(features, intercept)
+    slopes_BPD = None if gradient is None else arrange.patches(gradient)
+    features = FeatureMap(name, arrange.grid, arrange.patches(tensor), slopes_BPD, arrange.grids())
+    if features.gradient_BPD is not None and not features.gradient_BPD.any():
+        paths = [path for path, _ in intercept.inputs]
+        right = f" The last place where they still matter is layer=None, the input of {paths[-1]}." if paths else ""
+        raise BadInput(
+            f"at {features.name} the patches carry no gradient: only the tokens that feed the head do, so a map of the "
+            f"patches would be empty.{right}"
+        )
     return features
-
-
-def _module(run: Run, name: str) -> torch.nn.Module:
-    modules = dict(run.modality.model.named_modules())
-    if name not in modules:
-        raise UnknownName("layer", name, modules, "Or give the number of an attention layer.")
-    return modules[name]
 
 
 def _chosen(
@@ -200,18 +185,6 @@ def _members(out: Any) -> list[Any]:
     if isinstance(out, (tuple, list)):
         return list(out)
     return list(out.values()) if isinstance(out, dict) else []
-
-
-def _require_gradient(features: FeatureMap, intercept: AttentionInputs) -> None:
-    assert features.gradient_BPD is not None
-    if features.gradient_BPD.any():
-        return
-    paths = [path for path, _ in intercept.inputs]
-    right = f" The last place where they still matter is layer=None, the input of {paths[-1]}." if paths else ""
-    raise BadInput(
-        f"at {features.name} the patches carry no gradient: only the tokens that feed the head do, so a map of the "
-        f"patches would be empty.{right}"
-    )
 
 
 class _Arrangement:
