@@ -7,7 +7,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -68,13 +68,21 @@ def assert_alike(explainer: Explainer, inputs: Any, model: nn.Module | None = No
         assert (b.cost.forwards, b.cost.backwards) == (a.cost.forwards, a.cost.backwards)
 
 
-@pytest.mark.parametrize("method", [name for name, method in wf.list_methods().items() if method.compiles])
-def test_a_graph_says_what_the_plain_way_says(method: str, recorder: type[EagerGraph]) -> None:
+OPTIONS: list[dict[str, Any]] = [
+    *({"method": name} for name, method in wf.list_methods().items() if method.compiles),
+    *({"method": "generic_attention"} | more for more in (
+        {"heads": 1}, {"heads": [0, 2]}, {"heads": "max", "start_layer": 1}, {"keep_layers": True}
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", OPTIONS, ids=str)
+def test_a_graph_says_what_the_plain_way_says(how: dict[str, Any], recorder: type[EagerGraph]) -> None:
     explainer = Explainer(bert(), compiled=True)
-    explainer.explain(ids(9, 6), method=method)
+    explainer.explain(ids(9, 6), **how)
     assert recorder.made == 1
     for lengths in ((12, 12), (3, 16)):
-        assert_alike(explainer, ids(*lengths, seed=sum(lengths)), method=method)
+        assert_alike(explainer, ids(*lengths, seed=sum(lengths)), **how)
     assert recorder.made == 1, "texts of up to 16 tokens share a graph"
 
 
@@ -124,23 +132,9 @@ def test_ids_without_a_mask_are_recorded_at_their_length(recorder: type[EagerGra
 
 @pytest.mark.parametrize("name", ["roberta", "modernbert", "vit"])
 def test_families(name: str) -> None:
-    case = CASES[name]
-    model, inputs = bert(name=name), case.inputs()
-    explainer = Explainer(model, compiled=True)
-    first = explainer.explain(inputs, method="generic_attention")
-    assert len(first) == 2
+    explainer, inputs = Explainer(bert(name=name), compiled=True), CASES[name].inputs()
+    assert len(explainer.explain(inputs, method="generic_attention")) == 2
     assert_alike(explainer, inputs, method="generic_attention")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"heads": 1}, {"heads": [0, 2]}, {"heads": "max", "start_layer": 1}, {"keep_layers": True}],
-    ids=str,
-)
-def test_options(options: dict[str, Any]) -> None:
-    explainer = Explainer(bert(), compiled=True)
-    explainer.explain(ids(7), method="generic_attention", **options)
-    assert_alike(explainer, ids(11), method="generic_attention", **options)
 
 
 def test_targets_and_scalars(recorder: type[EagerGraph]) -> None:
@@ -196,39 +190,30 @@ def test_weights_changed_in_place_are_seen(recorder: type[EagerGraph]) -> None:
     assert recorder.made == 1
 
 
-def replaced(model: nn.Module) -> None:
-    layer = model.get_submodule("classifier")
-    layer.weight = nn.Parameter(-layer.weight.detach())
+def replaced(model: Any) -> None:
+    model.classifier.weight = nn.Parameter(-model.classifier.weight.detach())
 
 
-def moved(model: nn.Module) -> None:
-    layer = model.get_submodule("classifier")
-    layer.weight.data = layer.weight.data.flip(0).clone()
+def moved(model: Any) -> None:
+    model.classifier.weight.data = model.classifier.weight.data.flip(0).clone()
 
 
-def swapped(model: nn.Module) -> None:
-    torch.manual_seed(7)
-    model.classifier = nn.Linear(32, 3)
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "replaced": replaced,
+    "moved": moved,
+    "swapped": lambda model: setattr(model, "classifier", nn.Linear(32, 3)),
+    "hooked": lambda model: model.classifier.register_forward_hook(lambda m, args, out: out.roll(1, 1)),
+    "configured": lambda model: setattr(model.config, "id2label", {0: "a", 1: "b", 2: "c"}),
+    "doubled": lambda model: model.double(),
+}
 
 
-def hooked(model: nn.Module) -> None:
-    model.get_submodule("classifier").register_forward_hook(lambda m, args, out: out.roll(1, 1))
-
-
-def configured(model: nn.Module) -> None:
-    model.config.id2label = {0: "a", 1: "b", 2: "c"}  # type: ignore[union-attr]
-
-
-def doubled(model: nn.Module) -> None:
-    model.double()
-
-
-@pytest.mark.parametrize("change", [replaced, moved, swapped, hooked, configured, doubled])
-def test_another_model_is_recorded_anew(change: Any, recorder: type[EagerGraph]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_model_is_recorded_anew(change: str, recorder: type[EagerGraph]) -> None:
     explainer, inputs = Explainer(model := bert(), compiled=True), ids(9)
     explainer.explain(inputs, method="generic_attention", target=0)
     assert_alike(explainer, inputs, method="generic_attention", target=0)
-    change(model)
+    CHANGES[change](model)
     after = explainer.explain(inputs, method="generic_attention", target=0)[0]
     plain = Explainer(model).explain(inputs, method="generic_attention", target=0)[0]
     np.testing.assert_allclose(after.scores, plain.scores, rtol=1e-5)
@@ -357,27 +342,24 @@ def test_a_wrong_replay_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors() -> None:
     explainer, inputs = Explainer(model := bert(), compiled=True), ids(9)
     explainer.explain(inputs, method="generic_attention")
-    with pytest.raises(UnknownName, match="target"):
-        explainer.explain(inputs, method="generic_attention", target="no such label")
-    with pytest.raises(UnknownName, match="target"):
-        explainer.explain(inputs, method="generic_attention", target=17)
-    with pytest.raises(BadInput, match="2 targets for 1"):
-        explainer.explain(inputs, method="generic_attention", target=[0, 1])
-    with pytest.raises(BadInput, match="rather than itself"):
-        explainer.explain(ids(9), method="generic_attention", target=(1, 1))
+    for target, error, words in (
+        ("no such label", UnknownName, "target"),
+        (17, UnknownName, "target"),
+        ([0, 1], BadInput, "2 targets for 1"),
+        ((1, 1), BadInput, "rather than itself"),
+    ):
+        with pytest.raises(error, match=words):
+            explainer.explain(inputs, method="generic_attention", target=target)
     with torch.no_grad():
         model.get_submodule("classifier").weight.fill_(torch.nan)
     with pytest.raises(NonFinite):
         explainer.explain(inputs, method="generic_attention")
 
 
-def test_the_door() -> None:
+def test_without_a_gpu_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="compiled"):
         Explainer(bert(), compiled="yes")  # type: ignore[arg-type]
     assert Explainer(bert()).forms == []
-
-
-def test_without_a_gpu_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(module.RECORDERS, "cpu")
     with pytest.raises(BadInput, match=r"CUDA graphs, and the model is on 'cpu'.*leave compiled out"):
         Explainer(bert(), compiled=True)

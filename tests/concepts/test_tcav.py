@@ -114,18 +114,17 @@ def test_vectors_share_no_examples_where_there_are_enough() -> None:
 
 def test_shared_examples_are_warned_about(relative: TCAVResult) -> None:
     assert not any("share some" in w for w in relative.warnings)
-    found = wf.tcav(
-        textures.model(), layer=2, concepts={"a": textures.swatches("striped", 20)}, target=0,
-        random_sets=textures.random_sets(10, 6), class_inputs=textures.zebras(4),
+    found, enough = (
+        wf.tcav(
+            textures.model(), layer=2, concepts={"a": textures.swatches("striped", count)}, target=0,
+            random_sets=textures.random_sets(10, 6), class_inputs=textures.zebras(4),
+        )
+        for count in (20, 60)
     )  # fmt: skip
     assert any("a: fewer than 60 examples (10 vectors of 6)" in w for w in found.warnings)
     assert found["a"].p < 0.05 and not found["a"].significant, "no star where p is known to be too small"
     page = found.to_html()
     assert "★ " not in page.split("Lines are")[0] and "none of them" in page
-    enough = wf.tcav(
-        textures.model(), layer=2, concepts={"a": textures.swatches("striped", 60)}, target=0,
-        random_sets=textures.random_sets(10, 6), class_inputs=textures.zebras(4),
-    )  # fmt: skip
     assert enough["a"].significant and not any("share some" in w for w in enough.warnings)
 
 

@@ -20,9 +20,8 @@ def array(weight: torch.Tensor) -> np.ndarray:
     return weight.detach().float().numpy()
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_packed_weights_of_gpt2(attention: str) -> None:
-    model = CASES["gpt2"].build(attention)
+def test_packed_weights_of_gpt2() -> None:
+    model = CASES["gpt2"].build("sdpa")
     found = circuits(model)
     assert not found.rotary
     for layer, block in enumerate(model.transformer.h):
@@ -37,9 +36,8 @@ def test_packed_weights_of_gpt2(attention: str) -> None:
             close(found.ov(layer, head), value @ out[head * D : (head + 1) * D])
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_shared_key_heads_of_llama(attention: str) -> None:
-    model = CASES["llama"].build(attention)
+def test_shared_key_heads_of_llama() -> None:
+    model = CASES["llama"].build("eager")
     found = circuits(model)
     assert found.rotary
     for layer, block in enumerate(model.model.layers):

@@ -14,14 +14,8 @@ from tests.models.case import randn, seeded
 
 
 def siglip(biases: bool = True) -> nn.Module:
-    tower = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "image_size": 32,
-        "patch_size": 8,
-    }
+    tower = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    tower |= {"image_size": 32, "patch_size": 8}
     text: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     config = hf.SiglipConfig(vision_config=tower, text_config=text, num_labels=3)
     model = seeded(lambda: hf.SiglipForImageClassification(config)).eval()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import torch
@@ -14,7 +15,7 @@ from whyformer.capture.blocks.remainder import Finish
 from whyformer.engines.attention.chain import read
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
-from whyformer.errors import BadInput, NotOffered, UnknownName, one_of, reading, shown
+from whyformer.errors import BadInput, NotOffered, one_of, reading, shown
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.parameters import OneOf, Place, Places, Share
 from whyformer.registry import constant, method
@@ -95,14 +96,13 @@ def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Si
         refuse_without_gradients(run.modality.model, 'value_norms(weight="gradient")')
         gradients = [site.attention_grad_BHQK for site in run.record(grad=True).sites]
     anatomy = run.anatomy()
-    weighted = (
-        None if gradient is None else lifted(site.attention_BHQK) * lifted(gradient).clamp(min=0)
-        for site, gradient in zip(anatomy.record.sites, gradients or [None] * len(anatomy.blocks), strict=True)
-    )
-    return (
-        (site, contributions(site, block, level, weights))
-        for (site, block), weights in zip(anatomy.layers, weighted, strict=True)
-    )
+
+    def each() -> Iterator[tuple[Site, Contributions]]:
+        for (site, block), gradient in zip_longest(anatomy.layers, gradients):
+            raising = None if gradient is None else lifted(site.attention_BHQK) * lifted(gradient).clamp(min=0)
+            yield site, contributions(site, block, level, raising)
+
+    return each()
 
 
 def _product(maps: list[AnyBQK]) -> tuple[AnyBQK, list[str]]:
@@ -267,7 +267,7 @@ def value_zeroing(
 @torch.no_grad()
 def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
     """D_l of every layer before its rows are divided by their sums."""
-    measure, tolerance = _measure(distance)
+    measure, tolerance = (partial(_own, distance), 0.0) if callable(distance) else DISTANCES[distance]
     anatomy = run.anatomy()
     finishes = [Finish(site, block) for site, block in anatomy.layers]  # what cannot be run again is refused first
     layers = []
@@ -283,17 +283,6 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
         _require_change(changes, tolerance * (length if distance == "euclidean" else 1), site.path)
         layers.append(changes)
     return layers
-
-
-def _measure(distance: str | Distance) -> tuple[Distance, float]:
-    """The distance, and what it may not stay below, in units of the vectors' length for "euclidean"."""
-    if callable(distance):
-        return partial(_own, distance), 0.0
-    if distance == "cosine":
-        return cosine, 1e-12
-    if distance == "euclidean":
-        return euclidean, 1e-7
-    raise UnknownName("value of distance", distance, ["cosine", "euclidean", "a function of two tensors"])
 
 
 def _own(distance: Distance, changed: Tensor, original: Tensor) -> Tensor:
@@ -314,8 +303,11 @@ def cosine(changed: Tensor, original: Tensor) -> Tensor:
     return torch.linalg.vector_norm(a.sub_(b), dim=-1).square() / 2
 
 
-def euclidean(changed: Tensor, original: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(changed - original, dim=-1)
+# What a distance may not stay below: in units of the vectors' length for "euclidean".
+DISTANCES: dict[str, tuple[Distance, float]] = {
+    "cosine": (cosine, 1e-12),
+    "euclidean": (lambda changed, original: torch.linalg.vector_norm(changed - original, dim=-1), 1e-7),
+}
 
 
 def _require_change(changes_BQK: BQK, tolerance: float, path: str) -> None:
