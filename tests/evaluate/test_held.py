@@ -11,7 +11,7 @@ import torch
 
 import whyformer as wf
 from tests.evaluate.test_detectors import model_of
-from tests.methods.test_hold import PROMPT, QUESTION, OnlyTogether
+from tests.methods.test_two_ended import PROMPT, QUESTION, OnlyTogether
 from tests.models import CASES
 from tests.support import language, processors
 from whyformer.errors import BadInput, NotAllowed

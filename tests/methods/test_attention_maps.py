@@ -1,17 +1,23 @@
-"""Maps of one layer and of all: options of raw attention, rollout and attention Grad-CAM, and their formulas."""
+"""Maps of one layer and of all: options of raw attention, rollout, Grad-CAM and value × gradient, and formulas."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import BertConfig, BertForSequenceClassification
 
+import whyformer as wf
 from tests.methods.properties import FAMILY, TARGET, close, explained
+from tests.models import CASES, model_of, run
 from tests.references.blocks import blocks_of
 from tests.references.eager_attention import reported
 from tests.references.gradient_rollout import discard_smallest
 from tests.references.value_norms import mixing_ratio
+from tests.support.live_bytes import peak_bytes
 from whyformer.engines.attention.maps import plus_identity, row_normalized, with_residual
 from whyformer.errors import NotOffered
 
@@ -130,3 +136,126 @@ def test_a_measured_residual_agrees_with_its_twin(name: str) -> None:
             whole = mixed @ whole
         close(found.matrix, whole)
         assert found.cost.forwards == 1
+
+
+LAYERS = ["last", 0, -2, [0, -1], "mean"]
+
+
+def bert(layers: int, attention: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 16, "vocab_size": 50}
+    config = BertConfig(num_hidden_layers=layers, **sizes)
+    return BertForSequenceClassification._from_config(config, attn_implementation=attention).eval()
+
+
+def padded_ids(padding: int) -> dict[str, torch.Tensor]:
+    ids = torch.randint(1, 50, (2, 64), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, 64 - padding :] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("padding", [0, 5])
+def test_the_peak_does_not_grow_with_the_layers(attention: str, padding: int) -> None:
+    peaks = []
+    for count in (3, 9):
+        explainer, x = wf.Explainer(bert(count, attention)), padded_ids(padding)
+        explainer.explain(x, method="raw_attention", target=0)  # studied
+        peaks.append(peak_bytes(lambda e=explainer, x=x: e.explain(x, method="raw_attention", target=0)))
+    one_map = 2 * 4 * 64 * 64 * 4
+    assert peaks[1] - peaks[0] < one_map / 2
+    whole = peak_bytes(lambda: explainer.explain(x, method="attention_rollout", target=0))
+    assert whole > peaks[1] + 5 * one_map
+
+
+@pytest.mark.parametrize("layers", LAYERS, ids=str)
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "looped_heads", "folded_heads", "einsum", "swin"])
+def test_numbers_are_those_of_the_whole_record(name: str, layers: Any) -> None:
+    model, x = model_of(name), CASES[name].inputs()
+    alone = wf.explain(model, x, method="raw_attention", target=0, layers=layers, keep_layers=True)
+    other = "occlusion" if name == "swin" else "attention_rollout"
+    together = wf.explain(model, x, method=["raw_attention", other], target=0, layers=layers, keep_layers=True)
+    for one, whole in zip(alone, together["raw_attention"], strict=True):
+        np.testing.assert_array_equal(one.scores, whole.scores)
+        np.testing.assert_array_equal(one.matrix, whole.matrix)
+        np.testing.assert_array_equal(one.layers, whole.layers)
+        assert one.warnings == whole.warnings
+        assert (one.cost.forwards, one.cost.backwards) == (1, 0)
+
+
+def test_a_model_that_lost_a_layer_is_read_at_the_last_it_has() -> None:
+    explainer, x = wf.Explainer(bert(4, "sdpa")), padded_ids(0)
+    explainer.explain(x, method="raw_attention", target=0)
+    del explainer.model.bert.encoder.layer[3]
+    short = bert(4, "sdpa")
+    del short.bert.encoder.layer[3]
+    for one, other in zip(
+        explainer.explain(x, method="raw_attention", target=0),
+        wf.explain(short, x, method="raw_attention", target=0),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+def test_attention_to_padding_is_told_from_all_layers() -> None:
+    """A model that does not hide padding says so, whichever layer is read."""
+    x = {"input_ids": padded_ids(0)["input_ids"]}
+    x = {**x, "attention_mask": padded_ids(20)["attention_mask"]}
+    model = bert(3, "sdpa")
+    model.bert.get_extended_attention_mask = lambda *_, **__: None  # type: ignore[union-attr, method-assign, assignment]
+    alone = wf.explain(model, x, method="raw_attention", target=0)
+    both = wf.explain(model, x, method=["raw_attention", "attention_rollout"], target=0)
+    for one, other in zip(alone, both["raw_attention"], strict=True):
+        assert one.warnings == other.warnings
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+def by_hooks(model: nn.Module, inputs: Any, ends: str | tuple[str, ...], logit: Any) -> dict[str, Tensor]:
+    """Module name → (B, positions) v · ∂s/∂v of every module whose name ends so, s being ``logit`` of the output."""
+    values: dict[str, Tensor] = {}
+    hooks = [
+        module.register_forward_hook(lambda m, args, out, name=name: values.update({name: out}))
+        for name, module in model.named_modules()
+        if name.endswith(ends)
+    ]
+    try:
+        score = logit(run(model, inputs)).sum()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    gradients = torch.autograd.grad(score, list(values.values()))
+    pairs = zip(values.items(), gradients, strict=True)
+    return {name: (value * gradient).sum(-1).detach() for (name, value), gradient in pairs}
+
+
+def test_both_streams_of_an_encoder_and_decoder() -> None:
+    """T5: the source is asked by itself and by the target (cross-attention), the target by itself alone."""
+    case = CASES["t5"]
+    model, inputs = case.build("eager"), case.inputs()
+    explained = wf.explain(model, inputs, method="value_x_gradient", target=TARGET)
+    handed = by_hooks(model, inputs, ".v", lambda out: out.logits[:, -1, TARGET])
+    streams = {"source": 0, "target": 0}
+    for name, scores in handed.items():
+        streams["target" if "decoder" in name and "SelfAttention" in name else "source"] += scores
+    for row, one in enumerate(explained):
+        for stream, expected_BN in streams.items():
+            here = np.array([s == stream for s in one.units.stream])
+            want = expected_BN[row].numpy()[: here.sum()]
+            np.testing.assert_allclose(one.scores[here], want, atol=1e-5 * np.abs(want).max())
+
+
+def test_windows_lose_nothing_and_the_first_layer_stands_where_it_is() -> None:
+    case = CASES["swin"]
+    model, inputs = case.build("eager"), case.inputs()
+    handed = by_hooks(model, inputs, ("value", "v_proj"), lambda out: out.logits[:, TARGET])
+    explained = wf.explain(model, inputs, method="value_x_gradient", target=TARGET)
+    totals = sum(scores.reshape(len(explained), -1).sum(1) for scores in handed.values())
+    assert isinstance(totals, Tensor)
+    size = max(float(scores.abs().max()) for scores in handed.values())
+    for one, total in zip(explained, totals.tolist(), strict=True):
+        assert abs(one.scores.sum() - total) <= 1e-4 * size
+    first = wf.explain(model, inputs, method="value_x_gradient", target=TARGET, layers=0)
+    windows = next(iter(handed.values())).reshape(len(first), -1)
+    for one, scores in zip(first, windows, strict=True):
+        np.testing.assert_allclose(np.sort(one.scores), np.sort(scores.numpy()), atol=1e-5 * size)

@@ -58,6 +58,16 @@ CPU = torch.device("cpu")
 Make = Callable[[Run, Attribution, list[Cost]], list[Explanation]]
 
 
+class Asked(NamedTuple):
+    """A question about some inputs that are run together."""
+
+    modality: Modality
+    part: Batch
+    question: Question
+    target: Any
+    contrast: bool | None  # is a class held against another (``contrasts``)
+
+
 class GraphAnswer(NamedTuple):
     """What a graph said about some inputs."""
 
@@ -115,7 +125,7 @@ class Graphs:
         self, source: Source, question: Question, target: Any, batch_size: int | None, units: Any
     ) -> list[GraphAnswer] | None:
         """What graphs say about the inputs; None: they are to be explained in the plain way."""
-        device = self.require_device()
+        self.require_device()
         before = self._borrowed
         if before is None or RUNNING.passes or not any(form.recording for form in list(self.forms.values())):
             return None
@@ -138,38 +148,34 @@ class Graphs:
             chunks = []
             for rows in chunks_of(batch.size, batch_size):
                 part = batch if len(rows) == batch.size else batch.select(rows)
-                fit = self._fit(modality, part, question, contrast, device)
+                asked = Asked(modality, part, question, of_rows(target, rows), contrast)
+                fit = self._fit(asked)
                 form = self.forms.get(fit.key)
                 if form is None or form.recording is None:
                     return None
                 if part.keep_BN is not None and "attention_mask" not in part.tensors:
                     if not is_unmasked(modality, part, form.recording.padding):
                         return None  # the plain way finds out what is padding
-                aims = aimed(of_rows(target, rows), part.size, form.recording)
+                aims = aimed(asked.target, part.size, form.recording)
                 if aims is None or (not form.recording.padded and is_padded(part, fit)):
                     return None
-                chunks.append((rows, part, fit, form, aims))
+                chunks.append((asked, fit, form, aims))
             results = []
-            for rows, part, fit, form, aims in chunks:
-                answer = self._replayed(modality, part, fit, form, aims, question, of_rows(target, rows))
+            for chunk in chunks:
+                answer = self._replayed(*chunk)
                 if answer is None:
                     return None
                 results.append(answer)
-        for _, _, fit, form, _ in chunks:
+        for _, fit, form, _ in chunks:
             form.replays += 1
             self._recorded.pop(fit.key, None)
         return results
 
     def _replayed(
-        self,
-        modality: Modality,
-        part: Batch,
-        fit: PaddedShape,
-        form: Form,
-        aims: tuple[list[int], list[int]],
-        question: Question,
-        target: Any,
+        self, asked: Asked, fit: PaddedShape, form: Form, aims: tuple[list[int], list[int]]
     ) -> GraphAnswer | None:
+        """What the form's graph says; None where the model is another one, or its head finds its row by the text."""
+        modality, part, question, target, _ = asked
         recording, started = form.recording, time.perf_counter()
         if recording is None or self._borrowed is None or self._pointers() != self._places:
             self.clear()  # weights are elsewhere: what the graph reads may be gone
@@ -207,9 +213,8 @@ class Graphs:
 
     # Which graph fits
 
-    def _fit(
-        self, modality: Modality, part: Batch, question: Question, contrast: bool, device: torch.device
-    ) -> PaddedShape:
+    def _fit(self, asked: Asked) -> PaddedShape:
+        modality, part, device = asked.modality, asked.part, self.require_device()
         length = modality.length(part) if modality.lengths_vary else 0
         wide = length
         if length and not self._exact and can_be_padded(modality, part):
@@ -224,7 +229,7 @@ class Graphs:
             (name, str(tensor.dtype), size, *((wide,) if modality.lengths_vary else tensor.shape[1:]))
             for name, tensor in part.tensors.items()
         )
-        about = type(modality).__name__, modality.main, question.key, contrast, is_tensors_alone(part)
+        about = type(modality).__name__, modality.main, asked.question.key, bool(asked.contrast), is_tensors_alone(part)
         return PaddedShape(size, wide, (*about, shapes, (device, *circumstances(device.type))))
 
     # Is the model the one that was recorded?
@@ -252,41 +257,32 @@ class Graphs:
         make: Make,
     ) -> list[Explanation]:
         """The explanations of the plain way, with a word where a graph failed; forms that are new are recorded."""
-        contrast, device = contrasts(target, source.size), self.require_device()
+        contrast = contrasts(target, source.size)
         told: dict[str, None] = {}
         for rows in [] if session.size != source.size else chunks_of(source.size, batch_size):
             part = session.batch if len(rows) == session.size else session.batch.select(rows)
-            fit = self._fit(session.modality, part, question, bool(contrast), device)
-            form = self.forms.get(fit.key)
+            asked = Asked(session.modality, part, question, of_rows(target, rows), contrast)
+            form = self.forms.get(self._fit(asked).key)
             if form is None or not form.why_not:
                 plain = explanations[rows[0] : rows[-1] + 1]
                 with borrowed(self.model, self.marks):  # also so that one thread records at a time
-                    form = self._form_of(part, question, session, contrast, of_rows(target, rows), plain, make)
+                    form = self._form_of(asked, session, plain, make)
             if form is not None and form.loud:
                 told[form.why_not] = None
         return [e.replace(warnings=(*e.warnings, *told)) for e in explanations] if told else explanations
 
-    def _form_of(
-        self,
-        part: Batch,
-        question: Question,
-        session: Session,
-        contrast: bool | None,
-        target: Any,
-        plain: list[Explanation],
-        make: Make,
-    ) -> Form | None:
+    def _form_of(self, asked: Asked, session: Session, plain: list[Explanation], make: Make) -> Form | None:
         """The form of some inputs, recorded if it can be, and held to what was said of them plainly."""
-        why_not, form = unsuited(question, session, contrast), None
+        why_not, form = unsuited(asked.question, session, asked.contrast), None
         for _ in range(2):  # where the model minds padding, once more without
-            fit = self._fit(session.modality, part, question, bool(contrast), self.require_device())
-            form = self._met_form(fit, question, why_not)
+            fit = self._fit(asked)
+            form = self._met_form(fit, asked.question, why_not)
             if form is None or form.why_not:
                 break
             if form.recording is None:
-                self._record(form, fit, part, question, session, bool(contrast))
+                self._record(form, fit, asked, session)
             if form.recording is not None and not (form.recording.padded and form.replays):
-                self._hold_to(plain, form, fit, part, question, session, target, make)
+                self._hold_to(plain, form, fit, asked, make)
             if form.recording is not None:
                 break
         return form
@@ -315,21 +311,20 @@ class Graphs:
             del self.forms[key]
             self._met.pop(key, None)
 
-    def _record(
-        self, form: Form, fit: PaddedShape, part: Batch, question: Question, session: Session, contrast: bool
-    ) -> None:
+    def _record(self, form: Form, fit: PaddedShape, asked: Asked, session: Session) -> None:
         self._recorded[fit.key] += 1
         if self._recorded[fit.key] > 2:
             self._refuse(form, "the model was another one at each of the last calls")
             return
-        modality, device = session.modality, self.require_device()
+        modality, part, question, _, contrast = asked
+        device = self.require_device()
         self._take_stock(as_borrowed(self.model))
         devices = {t.device for t in self._tensors()}
         if devices != {device}:
             form.why_not = f"the model is on several devices ({', '.join(sorted(map(str, devices)))})."
             return
         try:
-            statics = statics_of(padded(modality, part, fit), fit, contrast, device)
+            statics = statics_of(padded(modality, part, fit), fit, bool(contrast), device)
             computation = Computation(modality, session.study, question, statics)
             if self._pool is None:
                 self._pool = new_pool(device)
@@ -352,24 +347,14 @@ class Graphs:
             self._pool = None
         self._borrowed, self._places, self._layouts = before, places, self._layout()
 
-    def _hold_to(
-        self,
-        plain: list[Explanation],
-        form: Form,
-        fit: PaddedShape,
-        part: Batch,
-        question: Question,
-        session: Session,
-        target: Any,
-        make: Make,
-    ) -> None:
+    def _hold_to(self, plain: list[Explanation], form: Form, fit: PaddedShape, asked: Asked, make: Make) -> None:
         """Compare the graph with what was said plainly: a recording that says something else goes."""
         recording, before = form.recording, self._borrowed
         assert recording is not None and before is not None
-        aims = aimed(target, part.size, recording)
+        aims = aimed(asked.target, asked.part.size, recording)
         assert aims is not None
         with in_turn(before):
-            answer = self._replayed(session.modality, part, fit, form, aims, question, target)
+            answer = self._replayed(asked, fit, form, aims)
         if answer is None:
             form.recording = None
             if self._borrowed is not None:  # the model is the same
@@ -380,7 +365,7 @@ class Graphs:
         off = max(apart(a, b) for a, b in pairs)
         off = max(off, *(abs(a.value - b.value) / size for (a, b), size in zip(pairs, sizes, strict=True)))
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
-        padded = is_padded(part, fit)
+        padded = is_padded(asked.part, fit)
         if off <= tolerance(dtype, self.require_device()):
             recording.padded |= padded
             return

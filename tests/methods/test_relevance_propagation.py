@@ -1,4 +1,4 @@
-"""attn_lrp and cp_lrp against their twins, the golden numbers, and the laws of relevance."""
+"""attn_lrp, cp_lrp and transformer_attribution against their twins and the laws of relevance."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.methods.properties import FAMILY, TARGET, close, explained, model_of
+from tests.methods.properties import FAMILY, TARGET, close, explained, half_precision_is_finite, model_of
 from tests.models import CASES
 from tests.models.case import randint, randn, seeded
 from tests.models.others import OTHERS
@@ -278,3 +279,123 @@ def test_a_model_that_detaches_is_refused(method: str) -> None:
     model: Any = Detached(hidden=True)
     with pytest.raises(NotOffered, match="differentiable"):
         wf.explain(model, (randn(1, 5, 8),), method=method, target=1)
+
+
+METHOD = {"method": "transformer_attribution"}
+
+
+@pytest.mark.parametrize(
+    "name", [*FAMILY, "roberta", "modernbert", "qwen3", "gemma2", "dinov2", "einsum", "folded_heads", "looped_heads",
+             "nn_transformer_encoder_seq_first", "rtdl_ft_transformer"],
+)  # fmt: skip
+def test_relevance_is_conserved(name: str) -> None:
+    """Seeded with one, one arrives at the tokens, whatever biases the model has."""
+    for found in explained(name, **METHOD, variant="lrp"):
+        assert found.scores.sum() == pytest.approx(1, abs=1e-4)
+        assert not [w for w in found.warnings if "pools others besides" not in w]  # DINOv2
+
+
+def test_experts_keep_what_is_seeded_whichever_way_they_are_multiplied() -> None:
+    case, results = OTHERS["mixtral"], {}
+    for way in ("grouped_mm", "eager"):
+        model = case.build(case.implementations[0])
+        model.config._experts_implementation = way
+        results[way] = wf.explain(model, case.inputs(), target=TARGET, **METHOD, variant="lrp")
+        for found in results[way]:
+            assert found.scores.sum() == pytest.approx(1, abs=1e-4)
+            assert not any("no relevance rule" in w for w in found.warnings)
+    for one, other in zip(*results.values(), strict=True):
+        close(one.scores, other.scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """The relevance pass itself runs in double precision, so it sums to one all the same."""
+    for name in ("bert", "llama"):
+        for found in half_precision_is_finite(name, dtype, **METHOD, variant="lrp"):
+            assert found.scores.sum() == pytest.approx(1, abs=1e-4)
+
+
+def test_biases_of_experts_take_no_share_however_the_experts_are_computed():
+    case, results = OTHERS["gpt_oss"], []
+    for implementation in ("eager", "grouped_mm", "batched_mm"):
+        model = case.build("eager")
+        model.set_experts_implementation(implementation)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("proj_bias"):
+                    parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+        results.append(wf.explain(model, case.inputs(), method="transformer_attribution", target=7, progress=False)[0])
+    for other in results[1:]:
+        np.testing.assert_allclose(other.scores, results[0].scores, rtol=1e-3, atol=1e-12)
+
+
+def siglip(biases: bool = True) -> nn.Module:
+    tower = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    tower |= {"image_size": 32, "patch_size": 8}
+    text: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    config = hf.SiglipConfig(vision_config=tower, text_config=text, num_labels=3)
+    model = seeded(lambda: hf.SiglipForImageClassification(config)).eval()
+    if not biases:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "bias" in name or "position" in name:
+                    parameter.zero_()
+    return model
+
+
+IMAGE = {"pixel_values": randn(1, 3, 32, 32)}
+
+
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
+def test_patches_get_relevance(method: str) -> None:
+    result = wf.explain(siglip(), IMAGE, method=method, target=1)[0]
+    assert result.units.grid == (4, 4) and len(result.units) == 16
+    assert (result.scores != 0).all()
+
+
+def test_all_of_the_score_goes_to_the_patches() -> None:
+    """Without biases and positions there is nobody else to take a share, where attention is a constant."""
+    result = wf.explain(siglip(biases=False), IMAGE, method="cp_lrp", target=1)[0]
+    assert float(result.scores.sum()) == pytest.approx(result.value, rel=1e-3)
+    assert result.checks["conservation_error_relative"] < 1e-3
+
+
+def test_it_is_the_gradient_with_attention_and_norms_held() -> None:
+    """cp_lrp, written out: input × gradient with every softmax, norm and activation a constant factor."""
+    model = siglip(biases=False)
+    pixels = IMAGE["pixel_values"].clone().requires_grad_()
+    result = wf.explain(model, IMAGE, method="cp_lrp", target=1)[0]
+    with Held():
+        (slope,) = torch.autograd.grad(model(pixel_values=pixels).logits[0, 1], pixels)
+    shares = (pixels * slope)[0].detach().sum(0).reshape(4, 8, 4, 8).sum((1, 3))
+    torch.testing.assert_close(torch.tensor(result.heatmap()), shares, rtol=1e-3, atol=1e-5)
+
+
+class Held(torch.overrides.TorchFunctionMode):
+    """Attention weights, deviations of norms and what activations multiply by: the same numbers, without a gradient."""
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.functional.scaled_dot_product_attention:
+            q, k, v = args[:3] if len(args) >= 3 else (kwargs["query"], kwargs["key"], kwargs["value"])
+            scale = kwargs.get("scale") or q.shape[-1] ** -0.5
+            return (q @ k.transpose(-1, -2) * scale).softmax(-1).detach() @ v
+        if func is nn.functional.multi_head_attention_forward:  # (positions, 1, width), all biases zero
+            (query, keys, _, width, heads, weights), last = args[:6], args[11]
+            q, k, v = (
+                (x @ w.T).reshape(-1, heads, width // heads).transpose(0, 1)
+                for x, w in zip((query, keys, keys), weights.chunk(3), strict=True)
+            )
+            attention = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1).detach()
+            return ((attention @ v).transpose(0, 1).reshape(-1, 1, width) @ last.T, None)
+        if func is nn.functional.layer_norm:
+            x, weight, eps = args[0], kwargs["weight"], kwargs["eps"]
+            deviation = (x.var(-1, unbiased=False, keepdim=True) + eps).sqrt().detach()
+            return (x - x.mean(-1, keepdim=True)) / deviation * weight
+        out = func(*args, **kwargs)
+        if func is nn.functional.gelu:
+            return args[0] * (out / args[0]).detach()
+        return out

@@ -1,0 +1,185 @@
+"""grad_cam and vit_cx: layer and grid on every kind of vision model, empty maps, masks and noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import whyformer as wf
+from tests.methods.properties import batch_is_its_rows, close, explained, model_of
+from tests.models import CASES
+from tests.references.differentiable import TARGET, double
+from tests.references.grad_cam import SPECIAL, features_and_gradient, grad_cam, last_norm
+from tests.references.vit_cx import masks_of
+from whyformer.engines.gradient.feature_maps import FeatureMap
+from whyformer.errors import BadInput
+from whyformer.methods.image_features import cluster_masks
+from whyformer.views import side_by_side, view_of
+from whyformer.views.marks import Heat
+
+CAM = {"method": "grad_cam"}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_tokens_of_the_models_own_are_no_part_of_the_image(name: str) -> None:
+    for found in explained(name, double=True, **CAM):
+        assert (found.scores[: SPECIAL[name]] == 0).all()
+        assert (found.scores >= 0).all()
+
+
+def test_swin_is_read_on_its_last_grid_with_the_windows_put_back() -> None:
+    model = double("swin")
+    images = CASES["swin"].inputs()["pixel_values"].double()
+    for row, found in enumerate(explained("swin", double=True, **CAM)):
+        features, gradient = features_and_gradient(model, last_norm(model), images[row], TARGET)
+        small = torch.from_numpy(grad_cam(features, gradient, 0)).view(1, 1, 4, 4)
+        large = torch.nn.functional.interpolate(small, size=(8, 8), mode="bilinear", align_corners=False)
+        close(found.scores, large.flatten().numpy())
+
+
+def test_a_detector_is_read_where_its_queries_take_the_values_from() -> None:
+    """DETR adds positions to keys alone; over all positions the gradient of keys adds up to rounding errors."""
+    images = CASES["detr"].inputs()["pixel_values"].double()
+    query, label = 2, 1
+    model = double("detr")
+    found = wf.explain(model, {"pixel_values": images}, method="grad_cam", target=(query, label))
+    for row, own in enumerate(found):
+        read: list[torch.Tensor] = []
+        hook = model.model.encoder.register_forward_hook(lambda m, a, out, read=read: read.append(out[0]))
+        score = model(pixel_values=images[row : row + 1]).logits[0, query, label]
+        hook.remove()
+        (gradient,) = torch.autograd.grad(score, read[0])
+        expected = grad_cam(read[0][0].detach(), gradient[0], 0)
+        real = ~np.asarray(own.units.special)
+        close(own.scores[real], expected)
+        assert expected.max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "number"), [("vit", 0), ("swin", 1)])
+def test_a_layer_by_number_is_the_input_of_that_attention(name: str, number: int) -> None:
+    """Swin's second attention is given windows, rolled and cut; the block's own norm has the patches in order."""
+    block = [n for n, _ in model_of(name).named_modules() if n.endswith("layernorm_before")][number]
+    numbered, named = (explained(name, **CAM, layer=layer) for layer in (number, block))
+    for one, other in zip(numbered, named, strict=True):
+        close(one.scores, other.scores)
+
+
+def test_without_a_layer_it_is_the_last_attention() -> None:
+    for first, last in zip(explained("vit", **CAM, layer=-1), explained("vit", **CAM), strict=True):
+        assert np.array_equal(first.scores, last.scores)
+
+
+def test_the_patch_embedding_has_its_channels_first() -> None:
+    name = next(n for n, m in model_of("vit").named_modules() if isinstance(m, torch.nn.Conv2d))
+    for found in explained("vit", **CAM, layer=name):
+        assert found.scores.any()
+
+
+def test_a_layer_whose_patches_carry_no_gradient_is_refused_and_the_right_one_named() -> None:
+    last = [n for n, m in model_of("vit").named_modules() if type(m).__name__ == "ViTLayer"][-1]
+    for name in (last, "vit.layernorm"):
+        with pytest.raises(BadInput, match=r"carry no gradient.*layer=None, the input of .*1\.attention"):
+            explained("vit", **CAM, layer=name)
+
+
+def test_a_model_that_pools_its_patches_may_be_read_at_the_end() -> None:
+    last = [n for n, m in model_of("beit").named_modules() if type(m).__name__ == "BeitLayer"][-1]
+    for found in explained("beit", **CAM, layer=last):
+        assert found.scores.any()
+
+
+@pytest.mark.parametrize("name", ["vit", "deit_distilled", "beit", "dinov2_registers", "swin"])
+def test_a_batch_is_its_rows_and_all_kernels_agree(name: str) -> None:
+    batch_is_its_rows(name, **CAM)
+    fused, eager = (
+        wf.explain(CASES[name].build(kind), CASES[name].inputs(), target=TARGET, **CAM)
+        for kind in CASES[name].implementations
+    )
+    for a, b in zip(fused, eager, strict=True):
+        close(a.scores, b.scores)
+
+
+def test_no_hook_is_left_behind() -> None:
+    model = model_of("vit")
+    explained("vit", **CAM, layer="vit.embeddings")
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+CX = {"method": "vit_cx"}
+
+
+def test_without_noise_a_mask_scores_what_is_left_of_the_image() -> None:
+    """score_i = s(x∘M_i), since x without noise is x."""
+    (found, _) = explained("vit", double=True, **CX, noise=0.0, threshold=0.3)
+    model, image = double("vit"), CASES["vit"].inputs()["pixel_values"][0].double()
+    features, _ = features_and_gradient(model, last_norm(model), image.clone(), TARGET)
+    masks = masks_of(features[1:], (4, 4), (32, 32), 0.3)
+    assert found.checks["masks"] == len(masks)
+    with torch.no_grad():
+        left = [model(pixel_values=(image * torch.from_numpy(m))[None]).logits[0].softmax(0)[TARGET] for m in masks]
+    total = sum(float(s) * m for s, m in zip(left, masks, strict=True))
+    close(found.detail, total / sum(masks) / len(masks))
+
+
+def map_of(channels: Tensor) -> FeatureMap:
+    """(D, g, g) → features of one image."""
+    grid = (channels.shape[1], channels.shape[2])
+    return FeatureMap("made up", grid, channels.flatten(1).T[None], None)
+
+
+def test_masks_that_are_alike_are_one_and_constant_ones_are_left_out() -> None:
+    draw = torch.rand(3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    alike = torch.cat([draw[:1], draw[:1] * 3 + 1, torch.full((1, 4, 4), 2.0), draw[1:2].flip(1) ** 4])
+    masks = cluster_masks(map_of(alike), 0, (8, 8), 0.1, 128)
+    assert len(masks) == 2
+    assert masks.amin() == 0 and masks.amax() == 1
+    with pytest.raises(BadInput, match="the same everywhere"):
+        cluster_masks(map_of(torch.ones(2, 4, 4)), 0, (8, 8), 0.1, 128)
+
+
+def test_the_order_of_channels_does_not_matter() -> None:
+    draw = torch.rand(10, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(2))
+    one, other = (cluster_masks(map_of(maps), 0, (16, 16), 0.2, 128) for maps in (draw, draw[order]))
+    torch.testing.assert_close(one, other)
+
+
+def test_the_number_of_masks_is_bounded() -> None:
+    for found in explained("vit", **CX, masks=3, threshold=0.0):
+        assert found.checks["masks"] == 3
+        assert found.cost.forwards == 1 + 2 * (3 + 3), "each of the three meets a second noise, for the error"
+    for found in explained("vit", **CX, masks=3, threshold=0.0, noise=0.0):
+        assert found.cost.forwards == 1 + 2 * 3
+        assert found.checks["standard_error"] == 0
+    (all_of_them, _) = explained("vit", **CX, threshold=0.0)
+    assert all_of_them.checks["masks"] == 32, "one per channel"
+
+
+def test_the_explained_scalar_can_be_used_in_place_of_the_probability() -> None:
+    logit = explained("vit", **CX, score="explained", noise=0.0)[0]
+    probability = explained("vit", **CX, noise=0.0)[0]
+    again = explained("vit", **CX, score="explained", scalar="probability", noise=0.0)[0]
+    close(again.scores, probability.scores)
+    assert not np.allclose(logit.scores, probability.scores)
+
+
+def test_the_result_names_what_the_map_is_of() -> None:
+    """The probability, as published, unless the scalar that was asked for is wanted."""
+    (found, _), (logit, _) = explained("vit", **CX), explained("vit", **CX, score="explained")
+    logits = model_of("vit")(**CASES["vit"].inputs()).logits[0].detach()
+    assert (found.scalar, logit.scalar) == ("probability", "logit")
+    assert found.value == pytest.approx(float(logits.softmax(0)[found.target.index]), abs=1e-5)
+    assert logit.value == pytest.approx(float(logits[logit.target.index]), abs=1e-5)
+    assert "probability of" in found.to_html()
+
+
+def test_the_picture_shows_patches_apart_that_share_one_side_of_zero() -> None:
+    """Each patch has its share of the whole score: on a scale around zero all of them have one colour."""
+    (found, _) = explained("vit", **CX)
+    assert found.scores[1:].min() > 0 and np.ptp(found.scores[1:]) < 0.5 * found.scores.max()
+    for view in (view_of(found), side_by_side([found])):
+        scale = next(m.scale for panel in view.panels for m in panel.marks if isinstance(m, Heat))
+        assert (scale.low, scale.high) == pytest.approx((found.scores[1:].min(), found.scores[1:].max()))
+        assert "Blue" not in view.caption
