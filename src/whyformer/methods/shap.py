@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
@@ -312,15 +313,12 @@ class _Masker:
         return np.asarray(mask, bool)[None]
 
 
-class _seeded:  # noqa: N801  (reads as a statement)
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
     """shap draws from numpy's global state: seed it, and put the caller's back."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def __enter__(self) -> None:
-        self.before = np.random.get_state()
-        np.random.seed(self.seed)
-
-    def __exit__(self, *exc: object) -> None:
-        np.random.set_state(self.before)
+    before = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
