@@ -13,7 +13,7 @@ import whyformer as wf
 from tests.concepts import textures
 from tests.references import tcav as twin
 from whyformer.concepts import TCAVResult
-from whyformer.concepts.concept_vectors import CAV, _parts, _random_magnitude, _rows, fit_cav, holm, score, welch
+from whyformer.concepts.concept_vectors import CAV, _random_magnitude, _rows, fit_cav, holm, score, welch
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 
@@ -102,14 +102,6 @@ def test_the_model_comes_back_unchanged() -> None:
     with pytest.raises(UnknownName):
         wf.tcav(model, random_sets=textures.random_sets(3, 6), target="zebra", **how)
     assert [len(m._forward_hooks) for m in model.modules()] == hooks
-
-
-def test_vectors_share_no_examples_where_there_are_enough() -> None:
-    examples = np.arange(60.0)[:, None]
-    parts = _parts(examples, 6, 10, seed=3)
-    assert sorted(float(x) for part in parts for x in part[:, 0]) == list(range(60))
-    assert not np.array_equal(parts[0], _parts(examples, 6, 10, seed=4)[0])
-    assert all(part is examples for part in _parts(examples, 7, 10, seed=3)), "too few: each draws from all"
 
 
 def test_shared_examples_are_warned_about(relative: TCAVResult) -> None:

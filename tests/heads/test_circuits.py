@@ -11,7 +11,6 @@ from tests.models import CASES
 from tests.models.case import HEADS, WIDTH
 from whyformer.errors import NotOffered
 from whyformer.heads import circuits
-from whyformer.heads.head_circuits import positive_share
 
 D = WIDTH // HEADS
 
@@ -102,15 +101,6 @@ def test_summaries_are_those_of_the_whole_circuit() -> None:
         ):
             values = np.linalg.eigvals(circuit)
             assert summary[layer, head] == pytest.approx(values.real.sum() / np.abs(values).sum(), abs=1e-4)
-
-
-def test_positive_share() -> None:
-    eye = torch.eye(4, dtype=torch.float64)
-    assert positive_share(eye) == pytest.approx(1)
-    assert positive_share(-2 * eye) == pytest.approx(-1)
-    assert positive_share(torch.diag(torch.tensor([3.0, -1.0]))) == pytest.approx(0.5)
-    assert positive_share(torch.tensor([[0.0, -1.0], [1.0, 0.0]])) == pytest.approx(0)  # a rotation copies nothing
-    assert positive_share(torch.zeros(3, 3)) == 0
 
 
 @pytest.mark.parametrize("name", ["qwen3", "deberta_v2"])

@@ -11,7 +11,7 @@ from tests.methods.properties import FAMILY, close, model_of, padded
 from tests.models import CASES
 from whyformer.errors import NotOffered
 from whyformer.heads import induction, roles
-from whyformer.heads.head_roles import duplicate_token, induction_score, is_punctuation, previous_token
+from whyformer.heads.head_roles import is_punctuation
 
 
 def sentences() -> dict[str, torch.Tensor]:
@@ -71,25 +71,6 @@ def test_punctuation(label: str, is_it: bool) -> None:
 
 
 # Repetition
-
-
-def test_scores_of_hand_built_maps() -> None:
-    period = 4
-    size = 1 + 2 * period
-
-    def looking_back(steps: int) -> torch.Tensor:
-        rows = torch.arange(size)
-        attention = torch.zeros(1, 1, size, size)
-        attention[0, 0, rows, (rows - steps).clamp(min=0)] = 1
-        return attention
-
-    previous, duplicate, induced = (looking_back(n) for n in (1, period, period - 1))
-    assert float(previous_token(previous)) == 1
-    assert float(duplicate_token(duplicate, period)) == 1
-    assert float(induction_score(induced, period)) == 1
-    assert float(duplicate_token(induced, period)) == float(induction_score(duplicate, period)) == 0
-    # Row 1 of all three looks at position 0, the one place where they cannot differ.
-    assert float(previous_token(induced)) == pytest.approx(1 / (size - 1))
 
 
 def test_heads_of_a_causal_model() -> None:

@@ -36,21 +36,6 @@ if TYPE_CHECKING:
 # model reads random tokens twice, [A B C D][A B C D]: nothing but the repetition can be known.
 
 
-def previous_token(attention_BHQK: Tensor) -> Tensor:
-    """(B, H) mean attention to the token before."""
-    return attention_BHQK.diagonal(-1, dim1=-2, dim2=-1).mean(-1)
-
-
-def duplicate_token(attention_BHQK: Tensor, period: int) -> Tensor:
-    """(B, H) mean attention, in the second copy, to the same token in the first: ``period`` back."""
-    return attention_BHQK.diagonal(-period, dim1=-2, dim2=-1)[..., -period:].mean(-1)
-
-
-def induction_score(attention_BHQK: Tensor, period: int) -> Tensor:
-    """(B, H) mean attention, in the second copy, to the token after the first occurrence: ``period`` - 1 back."""
-    return attention_BHQK.diagonal(1 - period, dim1=-2, dim2=-1)[..., -period:].mean(-1)
-
-
 @dataclass(frozen=True, eq=False)
 class InductionScores(Result):
     """Mean attention (L, H) of each kind on repeated random tokens, between 0 and 1."""
@@ -132,9 +117,10 @@ def _scores(run: Run, period: int) -> Tensor:
                 f"{site.path} looks ahead: previous-token, duplicate-token and induction scores are about causal "
                 "models. For encoders use heads.roles."
             )
-        layers[0].append(previous_token(attention))
-        layers[1].append(duplicate_token(attention, period))
-        layers[2].append(induction_score(attention, period))
+        # The token before; in the second copy, the same token in the first, and the one after that.
+        layers[0].append(attention.diagonal(-1, dim1=-2, dim2=-1).mean(-1))
+        layers[1].append(attention.diagonal(-period, dim1=-2, dim2=-1)[..., -period:].mean(-1))
+        layers[2].append(attention.diagonal(1 - period, dim1=-2, dim2=-1)[..., -period:].mean(-1))
     return torch.stack([table(kind) for kind in layers], 1)
 
 
