@@ -48,7 +48,7 @@ raises an error for models with several streams of tokens; a method that support
 A metric is a function of a ``Trial`` that returns a number (``@metric``, entry point group ``whyformer.metrics``).
 
 A kind of input is a class derived from ``Modality`` (how raw inputs become a ``Batch``, what their ``Units`` are, which
-positions are real, how one is taken away) and one line: ``register_modality(recognises, make)``. A model that is only
+positions are real) and one line: ``register_modality(recognises, make)``. A model that is only
 asked, from outside, is a function as ``Says`` describes it.
 """
 

@@ -49,10 +49,10 @@ def test_elements_of_word_vectors_are_zeroed() -> None:
     assert by_hand[0] != by_hand[1]
 
 
-@pytest.mark.parametrize("name", ["vit", "rtdl_ft_transformer"])
-def test_pixels_and_columns_give_way_to_what_stands_for_the_absent(name: str) -> None:
+@pytest.mark.parametrize(("name", "replace"), [("vit", None), ("vit", "grey"), ("rtdl_ft_transformer", "mean")])
+def test_pixels_and_columns_give_way_to_what_stands_for_the_absent(name: str, replace: str | None) -> None:
     case = CASES[name]
-    with games_of(wf.Explainer(case.build(None)), case.inputs()) as games:
+    with games_of(wf.Explainer(case.build(None)), case.inputs(), replace=replace) as games:
         parts, game, soft = len(games.parts[0]), games.game(0), games.soft_game(0)
         some = np.arange(parts) % 2 == 0  # probabilities of 1 and 0 are the variants of the game
         ends = np.stack([some, np.ones(parts), np.zeros(parts)])

@@ -18,16 +18,8 @@ CLASSES = 3
 
 
 def yolos() -> nn.Module:
-    config = hf.YolosConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        image_size=[32, 32],
-        patch_size=8,
-        num_detection_tokens=5,
-        num_labels=CLASSES,
-    )
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    config = hf.YolosConfig(image_size=[32, 32], patch_size=8, num_detection_tokens=5, num_labels=CLASSES, **size)
     return seeded(lambda: hf.YolosForObjectDetection(config)).eval()
 
 
@@ -35,22 +27,11 @@ def rt_detr() -> nn.Module:
     backbone = hf.RTDetrResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16, 32, 32], depths=[1, 1, 1, 1], out_features=["stage2", "stage3", "stage4"]
     )
+    size: dict[str, Any] = {"encoder_hidden_dim": 32, "encoder_layers": 1, "encoder_ffn_dim": 64, "decoder_layers": 2}
+    size |= {"d_model": 32, "decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    size |= {"encoder_in_channels": [16, 32, 32], "decoder_in_channels": [32, 32, 32], "num_denoising": 0}
     config = hf.RTDetrConfig(
-        backbone_config=backbone,
-        encoder_hidden_dim=32,
-        encoder_in_channels=[16, 32, 32],
-        d_model=32,
-        encoder_layers=1,
-        encoder_ffn_dim=64,
-        encoder_attention_heads=4,
-        decoder_layers=2,
-        decoder_attention_heads=4,
-        decoder_ffn_dim=64,
-        decoder_in_channels=[32, 32, 32],
-        num_queries=8,
-        num_denoising=0,
-        num_labels=CLASSES,
-        anchor_image_size=None,
+        backbone_config=backbone, num_queries=8, num_labels=CLASSES, anchor_image_size=None, **size
     )
     return seeded(lambda: hf.RTDetrForObjectDetection(config)).eval()
 
@@ -59,13 +40,6 @@ SMALL, LARGE = {"pixel_values": randn(1, 3, 32, 32)}, {"pixel_values": 3 * randn
 
 
 # YOLOS
-
-
-def test_detection_tokens_are_called_what_they_are() -> None:
-    units = wf.explain(yolos(), SMALL, method="attention_rollout", target=(3, 1))[0].units
-    assert units.labels[0] == "[CLS]" and units.labels[-2:] == ("[detection token 3]", "[detection token 4]")
-    assert units.stream == (*["image"] * 17, *["queries"] * 5)
-    assert units.special == (True, *[False] * 16, *[True] * 5)
 
 
 def test_a_detection_says_how_likely_it_is_and_that_it_may_be_nothing() -> None:
@@ -89,6 +63,10 @@ def test_a_detection_says_how_likely_it_is_and_that_it_may_be_nothing() -> None:
 def test_the_box_of_a_detection_token_is_drawn() -> None:
     model = yolos()
     result = wf.explain(model, SMALL, method="attention_rollout", target=(3, 1))[0]
+    units = result.units
+    assert units.labels[0] == "[CLS]" and units.labels[-2:] == ("[detection token 3]", "[detection token 4]")
+    assert units.stream == (*["image"] * 17, *["queries"] * 5)
+    assert units.special == (True, *[False] * 16, *[True] * 5)
     with torch.no_grad():
         x, y, width, height = model(**SMALL).pred_boxes[0, 3].tolist()
     (frame,) = frames_of(result)

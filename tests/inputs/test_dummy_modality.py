@@ -51,20 +51,6 @@ class GraphInput(Modality):
         assert batch.keep_BN is not None
         return nn.functional.pad(batch.keep_BN, (length - self.length(batch), 0), value=True)
 
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        return ("zero",)
-
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        if replacement not in self.replacements:
-            raise UnknownName("replacement", replacement, self.replacements)
-        copies = batch.select([row] * len(units))
-        nodes = copies.tensors["nodes"].clone()
-        for copy, node in enumerate(range(-units.special.count(True), len(units) - units.special.count(True))):
-            if node >= 0:  # the model's own token stays
-                nodes[copy, node] = 0
-        return copies.with_tensors(nodes=nodes)
-
     def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor | None:
         return batch.keep_BN
 

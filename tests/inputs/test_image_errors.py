@@ -11,7 +11,7 @@ from PIL import Image
 
 import whyformer as wf
 from tests.support import folders
-from whyformer.errors import BadInput, ModelFailed
+from whyformer.errors import BadInput
 from whyformer.files.image_file import open_image
 
 
@@ -120,21 +120,6 @@ def test_an_image_without_its_batch_axis() -> None:
     for given in (torch.zeros(3, 32, 32), {"pixel_values": torch.zeros(3, 32, 32)}):
         with pytest.raises(BadInput, match=r"pixels\[None\]"):
             wf.explain(folders.vit(), given)
-
-
-def test_other_errors_of_the_model_are_its_own() -> None:
-    class Broken(torch.nn.Module):
-        def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-            raise ValueError("something else")
-
-    with pytest.raises(ModelFailed, match="Broken raised ValueError: something else") as error:
-        wf.explain(Broken(), {"pixel_values": torch.zeros(1, 3, 8, 8)})
-    assert isinstance(error.value.__cause__, ValueError)
-
-
-def test_a_picture_of_an_array_is_explained() -> None:
-    array = np.zeros((32, 32, 3), np.uint8)
-    assert explained(Image.fromarray(array)).units.grid is not None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("ending", ["png", "tif"])

@@ -153,23 +153,15 @@ def test_images_that_were_padded_are_occluded_as_they_are_alone() -> None:
 
 @pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
 def test_shapley_values_of_words_and_pieces_of_the_picture_add_up(name: str) -> None:
-    for one in wf.explain(model_of(name), inputs_of(name), method="shap", target=7, replace=WORD):
+    for one in wf.explain(model_of(name), inputs_of(name), method="shap", target=7, replace=WORD, evaluations=40):
         assert one.base is not None
         np.testing.assert_allclose(one.scores.sum(), one.value - one.base, atol=1e-4)
         assert np.abs(one.scores[np.array(one.units.stream) == "image"]).max() > 1e-3
 
 
 def test_variants_come_in_parts() -> None:
-    """All of them at once would hold a large image once per unit."""
     explainer = wf.Explainer(model_of("qwen2_vl"))
     whole = explainer.explain(inputs_of("qwen2_vl"), method="occlusion", target=7, replace=WORD)
     parts = explainer.explain(inputs_of("qwen2_vl"), method="occlusion", target=7, replace=WORD, batch_size=3)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-5)
-    modality, batch, _ = explainer.prepare(inputs_of("qwen2_vl"))
-    left_out = modality.left_out(batch, 1, whole[1].units, WORD)
-    found = [left_out(slice(start, start + 4)) for start in range(0, len(whole[1].units), 4)]
-    together = modality.without_unit(batch, 1, whole[1].units, WORD)
-    assert [part.size for part in found] == [4, 4, 4, 1]
-    for name, tensor in together.tensors.items():
-        assert torch.equal(torch.cat([part.tensors[name] for part in found]), tensor)

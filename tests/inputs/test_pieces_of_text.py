@@ -11,7 +11,6 @@ import transformers as hf
 import whyformer as wf
 from tests.models.case import seeded
 from tests.support import folders
-from whyformer.errors import BadInput
 from whyformer.inputs.text import characters_of
 from whyformer.views.text_marks import scale_for, token_run
 
@@ -38,15 +37,8 @@ def bytes_of_each_letter() -> Any:
 
 
 def explained(tokenizer: Any, text: str, **how: Any) -> wf.Explanation:
-    config = hf.BertConfig(
-        vocab_size=300,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        num_labels=2,
-    )
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = hf.BertConfig(vocab_size=300, max_position_embeddings=64, num_labels=2, **size)
     model = seeded(lambda: hf.BertForSequenceClassification(config)).eval()
     return wf.explain(model, text, processor=tokenizer, **how)
 
@@ -101,13 +93,3 @@ def test_words_that_the_tokenizer_does_not_know_are_said(tmp_path: Any) -> None:
     strange, known = wf.explain(model, ["съешь ещё этих булок", "the movies was boring ."], processor=tokenizer)
     assert any("4 of 4 tokens are [UNK]" in warning for warning in strange.warnings)
     assert not any("[UNK]" in warning for warning in known.warnings)
-
-
-def test_a_dict_of_raw_inputs_is_no_list_of_its_keys(tmp_path: Any) -> None:
-    model, tokenizer = folders.bert(), folders.tokenizer(tmp_path)
-    inputs = {"text": "the movies was boring ."}
-    with pytest.raises(BadInput, match=r"a dict with the keys 'text'.*inputs\['text'\]"):
-        wf.explain(model, inputs, processor=tokenizer)
-    with pytest.raises(BadInput, match="a set, which has no order"):
-        wf.explain(model, {"i like it", "the movies"}, processor=tokenizer)
-    assert isinstance(wf.explain(model, inputs["text"], processor=tokenizer), wf.Explanation)  # as it advises

@@ -77,22 +77,6 @@ def test_an_unknown_word_is_a_word_and_no_special_token(tmp_path: Path) -> None:
     assert "zeppelin" in [word for word, _ in found.words()]
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_side(tmp_path: Path, side: str) -> None:
-    """Absolute positions move with left padding, so a BERT is given right-padded text; a Llama does not mind."""
-    tokenizer = folders.tokenizer(tmp_path)
-    tokenizer.padding_side = side
-    model = CASES["llama"].build("sdpa")
-    texts = ["the movie was boring .", "i like it"]
-    together = wf.explain(model, texts, processor=tokenizer, target=5)
-    for text, found in zip(texts, together, strict=True):
-        alone = wf.explain(model, text, processor=tokenizer, target=5)
-        assert alone.units.labels == found.units.labels
-        np.testing.assert_allclose(alone.scores, found.scores, atol=1e-5)
-        assert found.readout == "last position"
-        assert found.target.label == "the"
-
-
 def test_slow_tokenizers_without_offsets(tmp_path: Path) -> None:
     slow = folders.tokenizer(tmp_path, slow=True)
     found = wf.explain(folders.bert(), "the movies was boring", processor=slow)
@@ -114,21 +98,6 @@ def test_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
     found = wf.explain(folders.bert(), "the movie was so boring and bad " * 5, processor=folders.tokenizer(tmp_path))
     assert len(found.units) == 16
     assert "37 tokens" in found.warnings[0] and "16" in found.warnings[0]
-
-
-def test_saved_models_and_pipelines_load_and_explain(tmp_path: Path) -> None:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
-
-    folders.bert().save_pretrained(tmp_path / "model")
-    folders.tokenizer(tmp_path / "tokenizer").save_pretrained(tmp_path / "model")
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    direct = wf.explain(model, "i like it", processor=tokenizer, target="positive")
-    piped = wf.explain(
-        pipeline("text-classification", model=model, tokenizer=tokenizer), "i like it", target="positive"
-    )
-    assert np.array_equal(direct.scores, piped.scores)
-    assert direct.target == wf.Target(1, "positive")
 
 
 def test_targets(tmp_path: Path) -> None:
@@ -217,15 +186,6 @@ def test_numerical_columns_that_bypass_attention_are_not_scored_as_zero() -> Non
     case = CASES["lucidrains_tab_transformer"]
     found = wf.explain(case.build(None), case.inputs(), method="attention_rollout")[0]
     assert all(label.startswith("x_categ") for label in found.units.labels)
-
-
-def test_batches_larger_than_the_batch_size(tmp_path: Path) -> None:
-    texts = ["i like it", "the movie was so boring .", "good", "she hate the book and the film", "bad bad"]
-    explainer = wf.Explainer(folders.bert(), folders.tokenizer(tmp_path))
-    whole = explainer.explain(texts, target=1)
-    pieces = explainer.explain(texts, target=1, batch_size=2)
-    for a, b in zip(whole, pieces, strict=True):
-        np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
 
 
 def test_batch_as_large_as_the_heads_is_told_apart_by_the_probe(tmp_path: Path) -> None:

@@ -3,43 +3,49 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.models import CASES
+from tests.models import model_of
 from tests.support import folders, processors
 from tests.tables import models as tables
-from whyformer.errors import BadInput, ModelFailed
+from whyformer.errors import BadInput, MissingProcessor, ModelFailed
 
 NOISE = np.random.default_rng(0).standard_normal(400).astype(np.float32)
 IDS = torch.tensor([[2, 6, 7, 8, 3]])
 PIXELS = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> wf.Explainer:
-    return wf.Explainer(folders.bert(), folders.tokenizer(tmp_path))
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> wf.Explainer:
+    return wf.Explainer(folders.bert(), folders.tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def image() -> wf.Explainer:
     return wf.Explainer(folders.vit(), folders.image_processor())
 
 
-METHODS = ("generic_attention", "occlusion", "saliency")
-
-
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        (["i like it", "so good", ""], r"^inputs\[2\]: "),
+        (["", "i like it"], r"^inputs\[0\]: "),
+        (["i like it", None, 3], r"^inputs\[1\]: "),
+        ([("i like it", "so good"), ("a", "b", "c")], r"^inputs\[1\]: "),
+        (pd.Series(["i like it", " "]), r"^inputs\[1\]: "),
+        (["", ""], "^the text is empty"),  # all fail alike: no place is named
+        (pd.Series(["i like it", None]), r"1 of 2 texts are missing.*inputs\[1\].*dropna"),
+        (pd.Series(["i like it", pd.NA], dtype="string"), "1 of 2 texts are missing"),
+        (np.array(["i like it", float("nan")], dtype=object), "1 of 2 texts are missing"),
+        ({"i like it", "the movies"}, "a set, which has no order"),
         ({"text": "i like it"}, "a dict with the keys .text."),
         ({"input_ids": [[2, 6, 3]]}, "no tensor in it"),
         (IDS[:, :0], "holds nothing"),
@@ -52,15 +58,25 @@ METHODS = ("generic_attention", "occlusion", "saliency")
         ({"input_ids": IDS, "attention_mask": torch.full((1, 5), torch.nan)}, "NaN"),
     ],
 )
-def test_texts(text: wf.Explainer, method: str, wrong: Any, words: str) -> None:
+def test_texts(text: wf.Explainer, wrong: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        text.explain(wrong, method=method)
+        text.explain(wrong, method="occlusion")
 
 
-@pytest.mark.parametrize("method", METHODS)
+def test_texts_without_their_tokenizer(text: wf.Explainer) -> None:
+    with pytest.raises(MissingProcessor, match=r"^text needs"):
+        wf.explain(text.model, ["i like it", "so good"])
+
+
+def test_a_column_of_categories_is_a_list_of_texts(text: wf.Explainer) -> None:
+    column = pd.Series(["i like it", "so good"], dtype="category")
+    assert [e.units.text for e in text.explain(column)] == ["i like it", "so good"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        ([Image.new("RGB", (40, 40)), "nofile.png"], r"^inputs\[1\]: .*nofile.png"),
         (Image.new("RGB", (0, 5)), "0×5 pixels"),
         ([Image.new("RGB", (5, 0))], "5×0 pixels"),
         (PIXELS[:, :, :0], "holds nothing"),
@@ -71,9 +87,9 @@ def test_texts(text: wf.Explainer, method: str, wrong: Any, words: str) -> None:
         ({"pixel_values": PIXELS.long()}, "whole numbers"),
     ],
 )
-def test_pictures(image: wf.Explainer, method: str, wrong: Any, words: str) -> None:
+def test_pictures(image: wf.Explainer, wrong: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        image.explain(wrong, method=method)
+        image.explain(wrong, method="occlusion")
 
 
 @pytest.mark.parametrize(
@@ -88,9 +104,7 @@ def test_pictures(image: wf.Explainer, method: str, wrong: Any, words: str) -> N
 )
 def test_sounds(wrong: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        wf.explain(
-            CASES["wav2vec2"].build(CASES["wav2vec2"].implementations[0]), wrong, processor=processors.wav2vec2()
-        )
+        wf.explain(model_of("wav2vec2"), wrong, processor=processors.wav2vec2())
 
 
 @pytest.mark.parametrize("value", [np.datetime64("2024-01-01"), datetime.date(2024, 1, 1), np.timedelta64(3, "D"), 1j])
@@ -135,7 +149,7 @@ class Broken(nn.Module):
         return self.head(self.embed(input_ids).mean(1))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion", "saliency"])
 def test_errors_of_the_model_are_the_models(method: str) -> None:
     """Whose code raised, on which input, what to try; the cause stays attached."""
     with pytest.raises(

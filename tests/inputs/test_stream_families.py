@@ -15,10 +15,12 @@ import torch
 
 import whyformer as wf
 from tests.methods.properties import near as close
-from tests.models import CASES, UNUSUAL, model_of
+from tests.models import CASES, UNUSUAL, model_of, run
+from tests.models.case import softmax_outputs
+from tests.references import windows as twin
 from tests.support import processors
 from tests.support.processors import picture, tokenizer
-from whyformer.errors import BadInput, MissingProcessor
+from whyformer.errors import BadInput, MissingProcessor, NotOffered
 from whyformer.inputs.image_tokens import SIZES, packed
 
 pytest.importorskip("PIL.Image")
@@ -240,9 +242,101 @@ def test_a_sentence_transformer(pooling: str) -> None:
             assert ("a", "b") not in explanation.matrix
 
 
-def test_two_texts_as_tensors() -> None:
+def test_two_texts_without_a_pooling_of_the_models_own() -> None:
+    """The mean over tokens is compared; what pairs of tokens add, adds up to the cosine."""
     encoder = CASES["bert"].build("sdpa").bert
-    raw = wf.explain(encoder, [TEXT], processor=tokenizer())
     sides = {s: tokenizer()(t, return_tensors="pt") for s, t in zip("ab", TEXT, strict=True)}
+    with torch.no_grad():
+        vectors = [encoder(**side).last_hidden_state[0].mean(0) for side in sides.values()]
+    (raw,) = wf.explain(encoder, [TEXT], processor=tokenizer())
+    close(raw.value, float(torch.nn.functional.cosine_similarity(*vectors, dim=0)))
+    close(raw.matrix["a", "b"].sum(), raw.value)
+    assert (raw.scalar, raw.target.label) == ("cosine", "similarity")
+    assert [raw.units.stream.count(s) for s in "ab"] == [len(text.split()) + 1 for text in TEXT]
     tensors = {f"{s}_{k}": v for s, side in sides.items() for k, v in side.items()}
-    close(wf.explain(encoder, tensors)[0].scores, raw[0].scores)
+    close(wf.explain(encoder, tensors)[0].scores, raw.scores)
+    with pytest.raises(BadInput, match="cosine"):
+        wf.explain(encoder, TEXT, processor=tokenizer(), scalar="probability")
+
+
+# Encoder-decoders
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_each_generated_token_is_explained(name: str) -> None:
+    model, source = model_of(name), "what is this"
+    steps = wf.explain(model, source, processor=tokenizer())
+    encoded = tokenizer()(source, return_tensors="pt")
+    with torch.no_grad():
+        written = model.generate(
+            input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], max_new_tokens=32, num_beams=1,
+            do_sample=False,
+        )[0].tolist()  # fmt: skip
+    assert [s.target.index for s in steps] == written[1 : len(steps) + 1]
+    for number in (0, 3):
+        assert steps[number].units.stream == ("source",) * 4 + ("target",) * (number + 1)
+        given = {
+            "input_ids": encoded["input_ids"],
+            "attention_mask": encoded["attention_mask"],
+            "decoder_input_ids": torch.tensor([written[: number + 1]]),
+        }
+        close(steps[number].scores, wf.explain(model, given, target=written[number + 1])[0].scores)
+    several = wf.explain(model, [source, "a cat on the mat"], processor=tokenizer())
+    close(several[0][2].scores, steps[2].scores)
+    fresh = CASES[name].build("sdpa")  # studied on the shortest prefix: the last token is read all the same
+    short = {"input_ids": encoded["input_ids"], "decoder_input_ids": torch.tensor([written[:1]])}
+    assert wf.explain(fresh, short, target=1)[0].readout == "target: last position"
+    close(wf.explain(fresh, source, processor=tokenizer())[2].scores, steps[2].scores)
+    assert steps[2].scores[4:].argmax() == 2  # of the prefix, the token before the next one counts most: it is read
+
+
+def test_a_given_answer_and_the_token_asked_for() -> None:
+    steps = wf.explain(model_of("t5"), ("what is this", "a cat"), processor=tokenizer())
+    assert [s.target.label for s in steps] == ["a", "cat", "[EOS]"]
+    asked = wf.explain(model_of("t5"), ("what is this", "a cat"), processor=tokenizer(), target="cat")
+    close(asked.scores, steps[1].scores)
+    with pytest.raises(BadInput, match="not among the tokens"):
+        wf.explain(model_of("t5"), ("what is this", "a cat"), processor=tokenizer(), target="dog")
+
+
+def test_a_classifier_with_a_decoder() -> None:
+    found = wf.explain(model_of("bart_cls"), "a cat on the mat", processor=tokenizer(), target=1)
+    assert found.units.labels == ("a", "cat", "on", "the", "mat", "[EOS]", "[EOS]", "a", "cat", "on", "the", "mat")
+    assert set(found.units.stream) == {"source", "target"}
+    with pytest.raises(NotOffered, match="decoder is fed the source"):
+        wf.explain(model_of("bart_cls"), "a cat", processor=tokenizer(), method="occlusion")
+
+
+# Windows
+
+
+def test_swin_maps_are_laid_out_over_the_image() -> None:
+    """An 8 × 8 grid in windows of 4 × 4, the second block shifted by two; merged to 4 × 4, one window."""
+    case = CASES["swin"]
+    model = case.build("eager").double()
+    inputs: Any = {k: v.double() for k, v in case.inputs().items()}
+    found = {m: wf.explain(model_of("swin"), case.inputs(), method=m, target=1) for m in ("generic_attention",
+             "attention_rollout", "raw_attention", "attention_gradcam")}  # fmt: skip
+    for row in range(2):
+        with softmax_outputs() as maps:
+            logits = case.logits(run(model, {k: v[row : row + 1] for k, v in inputs.items()}))
+        gradients = torch.autograd.grad(logits[0, 1], maps)
+        layouts = [(8, 4, 0), (8, 4, 2), (4, 4, 0)]
+        plain, weighted = [], []
+        for attention, gradient, layout in zip(maps, gradients, layouts, strict=True):
+            plain.append(twin.whole(attention.detach().mean(1).numpy(), *layout))
+            weighted.append(twin.whole((attention * gradient).clamp(min=0).mean(1).detach().numpy(), *layout))
+        merge = twin.merging(8)
+
+        def chained(layers: list[Any], merge: Any = merge) -> Any:
+            return layers[2] @ merge @ layers[1] @ layers[0]
+
+        relevance = chained([np.eye(len(a)) + a for a in weighted])
+        close(found["generic_attention"][row].matrix, relevance)
+        close(found["generic_attention"][row].scores, relevance.mean(0))
+        close(found["attention_rollout"][row].matrix, chained([(np.eye(len(a)) + a) / 2 for a in plain]))
+        close(found["raw_attention"][row].scores, (plain[2] @ merge).mean(0))
+        weight = gradients[2].mean((0, 2, 3))
+        cam = (weight[:, None, None] * maps[2][0]).mean(0).clamp(min=0).detach().numpy()
+        close(found["attention_gradcam"][row].scores, (cam @ merge).mean(0))
+        assert found["generic_attention"][row].heatmap().shape == (8, 8)

@@ -255,19 +255,10 @@ def test_an_answer_may_be_named(tmp_path: Path) -> None:
     last = answer("end")
     assert last.value == pytest.approx(float(ends[answer().target.end]), abs=1e-5)
     assert str(last.target).startswith("end of ")
-
-
-def test_of_several_places_the_best_is_the_answer() -> None:
-    tensors = encoded(*QUESTION)
-    with torch.no_grad():
-        output = qa()(**tensors)
+    # Of several places the best is the answer.
     places = [i for i, token in enumerate(tensors["input_ids"][0].tolist()) if PLACES[token] == "in"]
-    sums = (output.start_logits + output.end_logits)[0]
-    assert answer("in").value == pytest.approx(float(sums[places].max()), abs=1e-5)
-
-
-def test_an_answer_by_its_tokens() -> None:
-    tensors = encoded(*QUESTION)
+    assert answer("in").value == pytest.approx(float((starts + ends)[places].max()), abs=1e-5)
+    # Of tensors, an answer is found by its tokens.
     named = wf.explain(qa(), tensors, processor=pair_tokenizer(), target="bob works")[0]
     assert (named.target.position, named.target.end) == (10, 11)
     bare = wf.explain(qa(), tensors, target=wf.Target(0, position=-4, end=-2))[0]
@@ -364,9 +355,7 @@ def test_a_label_is_explained_where_it_is_strongest() -> None:
     assert entity(wf.Target(3, position=4)).target == wf.Target(3, "B-LOC", position=4)
     with pytest.raises(UnknownName, match="B-LOC"):
         entity("ORG")
-
-
-def test_the_choice_of_a_token_is_said() -> None:
+    # The choice of a token is said.
     unasked = entity()
     assert any(f"token {unasked.target.position}, " in w and "other than O" in w for w in unasked.warnings)
     assert not any("names another" in w for w in entity(wf.Target(3, position=4)).warnings)
@@ -484,10 +473,7 @@ def test_a_number_has_no_probability(scalar: str, numbers: int) -> None:
 # Other verbs
 
 
-AT_PLACES = [head for head in HEADS if head.name in {"answer", "entity", "mask", "choice"}]
-
-
-@pytest.mark.parametrize("head", AT_PLACES, ids=lambda h: h.name)
+@pytest.mark.parametrize("head", [h for h in HEADS if h.name in {"answer", "mask", "choice"}], ids=lambda h: h.name)
 def test_comparisons_and_heads_are_of_the_same_number(head: Head) -> None:
     """The head scores of two inputs are the mean of each: both verbs explain what ``explain`` does."""
     how: dict[str, Any] = {"processor": pair_tokenizer(), "progress": False}

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import whyformer as wf
-from tests.inputs.test_raw_streams import tokenizer
 from tests.models import CASES
 from tests.support.browser import Browser
+from tests.support.processors import tokenizer
 from tests.tables.models import LAYOUTS, NUMBERS, shared, table
 from tests.tables.models import rows as table_rows
 from tests.views import samples

@@ -18,7 +18,7 @@ from torch import Tensor
 from whyformer.capture.roles import Impose
 from whyformer.engines.attention.maps import chosen_layers
 from whyformer.engines.perturbation.game import game_of_scores
-from whyformer.engines.perturbation.variants import Filled, Replaced, default_replacement
+from whyformer.engines.perturbation.variants import Filled, Replaced, default_replacement, left_out
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.evaluate.games import asks_each
 from whyformer.inputs.image import ImageInput, patch_index
@@ -387,16 +387,15 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
         if not replacements:
             return np.full(count, np.nan)
         if patches_PN is None:
-            every = run.modality.without_unit(run.batch, 0, run.units[0], default_replacement(run.modality))
+            variants = left_out(run, 0, default_replacement(run.modality))
         else:
-            tokens = _without_tokens(run, patches_PN, replacements[0])
+            variants = _without_tokens(run, patches_PN, replacements[0])
     except NotOffered:
         return np.full(count, np.nan)
     said, after = said_of(run), []
-    for start in range(0, span.stop - span.start, run.batch_size):
-        rows = range(start, min(start + run.batch_size, span.stop - span.start))
-        variants = every.select(rows) if patches_PN is None else tokens.batch(~np.eye(count, dtype=bool)[rows], 0)
-        after.append(said(run.forward(variants, [0] * len(rows))))
+    for start in range(span.start, span.stop, run.batch_size):
+        rows = range(start, min(start + run.batch_size, span.stop))
+        after.append(said(run.forward(variants.batch(~np.eye(count, dtype=bool)[rows]), [0] * len(rows))))
     changes: Array = np.zeros(count, dtype=np.float32)  # what the model puts around a text stays
     changes[span] = tvd(torch.cat(after), said(run.logits)).cpu().numpy()
     return changes

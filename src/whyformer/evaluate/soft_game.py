@@ -113,7 +113,7 @@ class _Entries:
             for keep_P, draw in zip(torch.from_numpy(keep_MP), draws, strict=True):
                 drawn = uniform(part.shape, (*self.seed, draw)).to(part.device)
                 stays = (drawn < keep_P.to(part.device)[part.clamp(min=0)]) | (part < 0)
-                rows.append(torch.where(stays, one.tensors[name][0], filling[name]))
+                rows.append(torch.where(stays, one.tensors[name], filling[name])[0])
             changed[name] = torch.stack(rows)
         return self.say(one.select([0] * len(draws)).with_tensors(**changed))
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.roles import first_values
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, shown
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, shown
 from whyformer.files.paths import readable_file
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
 from whyformer.inputs.processing import processed
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.loan.borrow import borrowed, known_about, module_names
@@ -261,24 +261,21 @@ class AudioInput(Modality):
     def replacements(self) -> tuple[str, ...]:
         return ("zero", "mean")
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        """Silence, one frame at a time: the samples (or columns) that a frame covers."""
-        if replacement not in self.replacements:
-            raise UnknownName("replacement", replacement, self.replacements)
-        sound, regions = batch.tensors[self.main][row], self.regions(batch, row, units)
-        changed = sound.repeat(len(units), *[1] * sound.ndim)
-        filler = self.silence(batch, row, sound, replacement)
-        for i, region in enumerate(regions):
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        """Return the frame of each sample or column."""
+        sound = one.tensors[self.main][0]
+        owner = torch.full(sound.shape, -1, device=sound.device)
+        for unit, region in enumerate(self.regions(one, 0, units)):
             if region is not None:
-                changed[i][region] = filler.expand_as(sound)[region]
-        return batch.select([row] * len(units)).with_tensors(**{self.main: changed})
+                owner[region] = unit
+        return {self.main: owner}
 
-    def silence(self, batch: Batch, row: int, sound: Tensor, replacement: str) -> Tensor:
-        """Return zeros, or the clip's mean over time, in a shape that expands to one clip's."""
-        time = self.layout(batch).time
-        heard = sound.narrow(time, 0, self.edges(batch, row, 1)[-1])
-        mean = heard.mean(time, keepdim=True)
-        return mean if replacement == "mean" else torch.zeros_like(mean)
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        """Return zeros, or the clip's mean over time."""
+        self.require_replacement(name)
+        sound, time = one.tensors[self.main], self.layout(one).time
+        mean = sound[0].narrow(time, 0, self.edges(one, 0, 1)[-1]).mean(time, keepdim=True)
+        return [{self.main: (mean if name == "mean" else torch.zeros_like(mean)).expand_as(sound)}]
 
     def regions(self, batch: Batch, row: int, units: Units) -> list[tuple[slice, ...] | None]:
         """Return the part of one clip's tensor that each unit covers; None for the model's own tokens."""
@@ -289,19 +286,15 @@ class AudioInput(Modality):
                 "found, so none can be taken away."
             )
         shape = batch.tensors[self.main].shape[1:]
-        whole = [slice(None)] * len(shape)
-        count = list(units.special).count(False)
+        axis = 0 if layout.bands is None else layout.bands
+        rows, columns = layout.grid or (1, list(units.special).count(False))
         parts: list[tuple[slice, ...]] = []
-        if layout.grid is None:
-            for start, end in pairwise(self.edges(batch, row, count)):
-                parts.append((*whole[: layout.time], slice(start, end), *whole[layout.time + 1 :]))
-        else:
-            assert layout.bands is not None
-            for low, high in pairwise(_edges(shape[layout.bands], layout.grid[0])):
-                for start, end in pairwise(self.edges(batch, row, layout.grid[1])):
-                    part = list(whole)
-                    part[layout.time], part[layout.bands] = slice(start, end), slice(low, high)
-                    parts.append(tuple(part))
+        for low, high in pairwise(_edges(shape[axis], rows)):
+            for start, end in pairwise(self.edges(batch, row, columns)):
+                part = [slice(None)] * len(shape)
+                part[axis] = slice(low, high)  # all of it, without a grid
+                part[layout.time] = slice(start, end)
+                parts.append(tuple(part))
         each = iter(parts)
         return [None if special else next(each) for special in units.special]
 
@@ -349,9 +342,6 @@ class Frames(StreamInput):
     @property
     def fillers(self) -> tuple[str, ...]:
         return ("zero", "mean")
-
-    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
-        return self.part.silence(self.placed.batch, row, numbers, str(filler)).expand_as(numbers)
 
 
 def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:

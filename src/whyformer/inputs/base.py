@@ -10,24 +10,24 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.leaves import LookupLeaves
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.inputs.batch import (
     NOT_THE_MODELS,
     PLAIN,
     Batch,
     Decoding,
+    Filling,
     Placed,
     Raw,
+    SamplePool,
     all_real,
     are_tensors,
-    encoded,
     is_single,
     model_failed,
     named_tensors,
@@ -57,7 +57,7 @@ class Source:
         """Return some of the inputs (None: all), padded among themselves."""
         if self.whole is not None:
             return self.whole if rows is None else self.whole.select(rows)
-        return encoded(self.modality, list(self.raw) if rows is None else [self.raw[i] for i in rows])
+        return _encoded(self.modality, list(self.raw) if rows is None else [self.raw[i] for i in rows])
 
 
 class Modality(ABC):
@@ -280,38 +280,42 @@ class Modality(ABC):
 
     @property
     def replacements(self) -> tuple[str, ...]:
-        """The baselines of a unit; the first is the default."""
+        """Baselines that are made of the input itself; the first is the default."""
+        return ("zero",)
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        """Baselines that metrics offer besides, taken from a pool of inputs."""
         return ()
 
     def removable(self, units: Units) -> list[bool]:
         """Return which units can be masked: not the tokens that the model adds itself."""
         return [not special for special in units.special]
 
-    @abstractmethod
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        """One input once per unit, each time with that unit taken away; padded to one batch of len(units)."""
-
-    def left_out(self, batch: Batch, row: int, units: Units, replacement: Any) -> Callable[[slice], Batch]:
-        """:meth:`without_unit`, for a stretch of the units at a time; large images are made as they are asked for."""
-        return self.without_unit(batch, row, units, replacement).select
-
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        """Per tensor of one input (without the batch axis): the unit that each entry belongs to, -1: to none."""
-        raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
+        """Return the unit of each entry (-1: none) of the tensors of one input, in a shape that expands to theirs.
 
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        """What can be put in place of absent entries of a tensor, at the places that :meth:`owners` knows."""
-        return ()
-
-    def filling(
-        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
-    ) -> list[dict[str, Tensor]]:
-        """What one of the :attr:`fillers` puts there, tensor by tensor: once, or once per draw if it is random.
-
-        pool: the inputs that means and random draws are taken from.
+        Units are counted from the first one of the input's own. Here: one unit per real position of the main tensor.
         """
-        raise UnknownName("value of replace", name, self.fillers)
+        tensor = one.tensors[self.main][0]
+        places = self.keep(one, len(tensor), None)[0].nonzero()[:, 0]
+        owner = torch.full((len(tensor), *[1] * (tensor.ndim - 1)), -1, device=tensor.device)
+        plain = [i for i, special in enumerate(units.special) if not special]
+        owner[places] = torch.tensor(plain, device=tensor.device).view(-1, *owner.shape[1:])
+        return {self.main: owner}
+
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        """Return the baseline of tensors that change: once, or once per draw if it is random.
+
+        pool: for one of the :attr:`fillers`; None: ``name`` is one of the :attr:`replacements`.
+        """
+        self.require_replacement(name)
+        return [{self.main: torch.zeros_like(one.tensors[self.main])}]
+
+    def require_replacement(self, name: Any) -> None:
+        """Raise if the baseline is not one of the replacements."""
+        if name not in self.replacements:
+            raise UnknownName("replacement", name, self.replacements)
 
     def trimmed(self, one: Batch) -> Batch:
         """Cut off the padding of one input, where the model's output stays the same without it."""
@@ -476,8 +480,42 @@ class LearnedPositions(Modality):
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return all_real(batch.size, length, device=batch.tensors[self.main].device)
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        return batch.select([row] * len(units))
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ()
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        return {}
+
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        return [{}]
+
+
+def _encoded(modality: Modality, raw: list[Raw]) -> Batch:
+    """Encode raw inputs; an error caused by one of several names that input."""
+    try:
+        return modality.encode(raw)
+    except MissingProcessor:
+        raise
+    except BadInput as error:
+        place = _to_blame(modality, raw, str(error)) if len(raw) > 1 else None
+        if place is not None:
+            error.args = (f"inputs[{place}]: {error}",)
+        raise
+
+
+def _to_blame(modality: Modality, raw: list[Raw], message: str) -> int | None:
+    """Return the first input that raises this error by itself, unless all inputs do."""
+    first, fine = None, False
+    for place, one in enumerate(raw):
+        try:
+            modality.encode([one])
+            fine = True
+        except BadInput as error:
+            first = place if first is None and str(error) == message else first
+        if fine and first is not None:
+            return first
+    return None
 
 
 def _no_list(inputs: Mapping[Any, Any] | Set[Any]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whyformer.capture.site import OffPlan
-from whyformer.errors import BadInput, MissingProcessor, ModelFailed, WhyformerError, listed
+from whyformer.errors import BadInput, ModelFailed, WhyformerError, listed
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.results.types import Target, Units
 from whyformer.targets import require_dense
@@ -275,10 +275,15 @@ class Placed(Protocol):
     def units(self) -> list[Units]: ...
 
 
-class Encoder(Protocol):
-    """Makes tensors of raw inputs."""
+Filling = dict[str, Tensor]  # the baseline of one input, tensor by tensor: (1, …) or what expands to it
 
-    def encode(self, raw: Sequence[Raw]) -> Batch: ...
+
+@dataclass(frozen=True)
+class SamplePool:
+    """Inputs that means and random draws are taken from."""
+
+    batch: Batch
+    generator: np.random.Generator
 
 
 def are_tensors(inputs: Any) -> bool:
@@ -322,33 +327,6 @@ def as_list(inputs: Any) -> Any:
 
 def _is_missing(member: Any) -> bool:
     return member is None or type(member).__name__ == "NAType" or (isinstance(member, float) and math.isnan(member))
-
-
-def encoded(modality: Encoder, raw: list[Raw]) -> Batch:
-    """Encode raw inputs; an error caused by one of several names that input."""
-    try:
-        return modality.encode(raw)
-    except MissingProcessor:
-        raise
-    except BadInput as error:
-        place = _to_blame(modality, raw, str(error)) if len(raw) > 1 else None
-        if place is not None:
-            error.args = (f"inputs[{place}]: {error}",)
-        raise
-
-
-def _to_blame(modality: Encoder, raw: list[Raw], message: str) -> int | None:
-    """Return the first input that raises this error by itself, unless all inputs do."""
-    first, fine = None, False
-    for place, one in enumerate(raw):
-        try:
-            modality.encode([one])
-            fine = True
-        except BadInput as error:
-            first = place if first is None and str(error) == message else first
-        if fine and first is not None:
-            return first
-    return None
 
 
 # The arguments of a model

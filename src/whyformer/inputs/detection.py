@@ -14,7 +14,7 @@ from whyformer.inputs.base import LearnedPositions, Modality, shifted
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import class_names
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.similarity import without_each
+from whyformer.inputs.similarity import StreamsInput
 from whyformer.loan.borrow import borrowed, known_about
 from whyformer.results.types import Target, Units
 
@@ -26,13 +26,12 @@ PICKED = (
 )
 
 
-class DetectionInput(ImageInput):
+class DetectionInput(StreamsInput, ImageInput):
     """An image and a detector's object queries. The target is (query, class), a class, or a threshold.
 
     ``target=None`` explains every detection with a probability above 0.5, ``target=0.8`` every one above that.
     """
 
-    multi_input = True
     objects = True
     positioned = "queries"
 
@@ -197,9 +196,6 @@ class DetectionInput(ImageInput):
     def fillers(self) -> tuple[str, ...]:
         """Without "resample": other images have other sizes, and padding."""
         return (*self.replacements, "grey", "black")
-
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        return without_each(self, batch, row, units, replacement)
 
 
 def _corners(boxes_BQ4: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits, UnknownName
 from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import Modality, shifted
-from whyformer.inputs.batch import Batch, Placed, Raw, all_real
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, all_real
 from whyformer.inputs.processing import processed
 from whyformer.inputs.stream_inputs import Layout, StreamInput, at_units
 from whyformer.inputs.units import assemble, resampled
@@ -194,22 +194,8 @@ class ImageInput(Modality):
             return blurred(pixels)
         raise UnknownName("replacement", replacement, self.replacements)
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        one = batch.select([row])
-        pixels = one.tensors[self.main]
-        patches = patch_masks(units, pixels)
-        changed = torch.where(patches[:, None], self.painted(units, pixels, replacement), pixels)
-        return one.select([0] * len(patches)).with_tensors(**{self.main: changed})
-
-    def painted(self, units: Units, pixels: Tensor, replacement: str) -> Tensor:
-        """What stands for absent pixels, made of the picture without its padding."""
-        high, wide = units.image_size or pixels.shape[-2:]
-        filled = pixels.clone()
-        filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], replacement)
-        return filled
-
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        """A pixel's channels all belong to the patch that it lies in, padding to none."""
+        """Return the patch of each pixel, for all channels; padding belongs to none."""
         patch = patch_of_pixels(units, one.tensors[self.main])
         patches = [i for i, special in enumerate(units.special) if not special]
         unit = torch.tensor(patches, device=patch.device)[patch.clamp(min=0)]
@@ -219,18 +205,19 @@ class ImageInput(Modality):
     def fillers(self) -> tuple[str, ...]:
         return () if self.multi_input else ("grey", "black", "resample")
 
-    def filling(
-        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
-    ) -> list[dict[str, Tensor]]:
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Grey is zero in the model's input space; black is what the processor makes of black."""
         pixels = one.tensors[self.main]
-        if name == "resample":
-            return resampled([self.main], one, pool, generator)
-        if name == "grey":
+        if pool is not None and name == "resample":
+            return resampled([self.main], one, pool)
+        if pool is not None and name == "grey":
             return [{self.main: torch.zeros_like(pixels)}]
-        if name == "black":
+        if pool is not None and name == "black":
             return [{self.main: self._black(pixels)}]
-        return [{self.main: self.painted(units, pixels, name)}]
+        high, wide = units.image_size or pixels.shape[-2:]  # of the picture without its padding
+        filled = pixels.clone()
+        filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], name)
+        return [{self.main: filled}]
 
     def _black(self, pixels: Tensor) -> Tensor:
         processor = getattr(self.processor, "image_processor", self.processor)
@@ -282,12 +269,6 @@ class Pixels(StreamInput):
     @property
     def fillers(self) -> tuple[str, ...]:
         return ("zero", "mean", "blur")
-
-    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
-        high, wide = self.units(row).image_size or numbers.shape[-2:]
-        filled = numbers.clone()
-        filled[:, :high, :wide] = self.part.background(numbers[None, :, :high, :wide], str(filler))[0]
-        return filled
 
 
 def patch_masks(units: Units, pixels: Tensor) -> Tensor:

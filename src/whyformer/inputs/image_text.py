@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +15,26 @@ from torch.overrides import TorchFunctionMode
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import LearnedPositions, Modality
-from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.image_tokens import (
-    EVERY,
     SIZES,
     TokenPixels,
     are_packed,
     numbers_of,
-    other_words,
+    owners_of_pixels,
+    owners_of_words,
     packed,
     pixels_of,
     require_pixels,
     token_grid,
-    token_masks,
     unpacked,
 )
 from whyformer.inputs.language import last_real
 from whyformer.inputs.processing import processed
 from whyformer.inputs.seq2seq import Answer
-from whyformer.inputs.similarity import VectorInput, fitting, require_known, without_each
+from whyformer.inputs.similarity import StreamsInput, VectorInput, fitting, require_known
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare
@@ -47,15 +45,13 @@ from whyformer.targets import logits_of
 Pairs = list[tuple[Any, str]]
 
 
-class ImageTextInput(TextInput):
+class ImageTextInput(StreamsInput, TextInput):
     """An image (pixels, or vectors of its regions) and a text per input; units are tokens, and patches or boxes.
 
     Models combine them in three ways: as streams of their own (LXMERT, CLIP, BLIP), concatenated (VisualBERT, ViLT), or
     with image tokens at marked places of the text (LLaVA, Qwen2-VL). A model that generates an answer with a decoder
     (BLIP) is explained at each token of it.
     """
-
-    multi_input = True
 
     def __init__(self, model: nn.Module, processor: Any = None, image: str = "pixel_values") -> None:
         super().__init__(model, processor, main="input_ids")
@@ -255,42 +251,36 @@ class ImageTextInput(TextInput):
         known = [r for r in self._text.replacements if r in {"mask", "unk", "pad"}]
         return (*known, *self._image.replacements)
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
-        if self.image_token() is not None:
-            return self._without_tokens(batch, row, units, replacement)
-        return without_each(self, batch, row, units, replacement)
-
-    def left_out(self, batch: Batch, row: int, units: Units, replacement: Any) -> Callable[[slice], Batch]:
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         if self.image_token() is None:
-            return super().left_out(batch, row, units, replacement)
-        return partial(self._without_tokens, batch, row, units, replacement)
-
-    def _without_tokens(
-        self, batch: Batch, row: int, units: Units, replacement: str | int, which: slice = EVERY
-    ) -> Batch:
-        """Another word in place of a token of the text, other pixels for one of the image."""
-        require_known(self, replacement)
+            return super().owners(units, one)
         require_pixels(units, isinstance(self._image, ImageInput), "none of them can be taken away by itself")
-        one = batch.select([row])
-        assert one.keep_BN is not None and isinstance(self._image, ImageInput)
-        word = self._text.replacement_id(fitting(self._text, replacement))
-        if word == self.image_token():
-            raise BadInput(f"replace={replacement!r} is the token that holds the place of an image: choose another.")
-        pixels = pixels_of(self.config, one)
-        height, width = pixels.shape[-2:]
-        masks = token_masks(units, height, width, which).to(pixels.device)
-        background = self._image.background(pixels, fitting(self._image, replacement))
-        changed = torch.where(masks[:, None, None], background, pixels)
-        copies = one.select([0] * len(masks))
-        after_patches = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.keep_BN.sum()) :]
-        changes = {self.main: other_words(one, self.main, units, after_patches, word, one.keep_BN[0])}
+        # Patches that are a stream of their own (BLIP-2) come first.
+        tokens = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.real_BN.sum()) :]
+        owners = {self.main: owners_of_words(units, tokens, one.real_BN[0])}
+        owners[self.image] = owners_of_pixels(self.config, units, one)
         answer = [i for i, s in enumerate(units.stream) if s == "target"]
         if answer:
             part, view = self.part("target", one)
-            assert isinstance(part, TextInput) and view.keep_BN is not None
-            changes[part.main] = other_words(view, part.main, units, answer, word, view.keep_BN[0])
-        words = {name: ids[which] for name, ids in changes.items()}
-        return copies.with_tensors(**words, **{self.image: numbers_of(self.config, copies, changed)})
+            owners[part.main] = owners_of_words(units, answer, view.real_BN[0])
+        return owners
+
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        """Return another word for tokens of the text, other pixels for those of the image."""
+        if self.image_token() is None:
+            return super().filling(name, units, one, pool)
+        require_known(self, name)
+        word = self._text.replacement_id(fitting(self._text, name))
+        if word == self.image_token():
+            raise BadInput(f"replace={name!r} is the token that holds the place of an image: choose another.")
+        assert isinstance(self._image, ImageInput)
+        background = self._image.background(pixels_of(self.config, one), fitting(self._image, name))
+        filling = {self.main: torch.full_like(one.tensors[self.main], word)}
+        filling[self.image] = numbers_of(self.config, one, background[None])
+        if "target" in units.stream:
+            part, view = self.part("target", one)
+            filling[part.main] = torch.full_like(view.tensors[part.main], word)
+        return [filling]
 
 
 def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:

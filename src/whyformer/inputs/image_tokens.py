@@ -14,7 +14,6 @@ from whyformer.inputs.image import ImageInput, patch_index, pooled
 from whyformer.inputs.stream_inputs import StreamInput, at_units
 from whyformer.results.types import Units
 
-EVERY = slice(None)
 # Images packed end to end (Qwen2-VL and its kin):
 PATCHES, SIZES = "pixel_values", "image_grid_thw"  # (patches of all images, D); (images, 3) time, rows, columns
 
@@ -96,21 +95,25 @@ def require_pixels(units: Units, of_pixels: bool, what: str) -> None:
         )
 
 
-def token_masks(units: Units, height: int, width: int, which: slice = EVERY) -> Tensor:
-    """(U, height, width) the pixels of each unit; none for tokens of the text."""
-    index = patch_index(units.grid or (1, 1), height, width)
-    numbers = iter(range(len(units)))
-    patches = torch.tensor([next(numbers) if image else -1 for image in is_image(units)])
-    return index == patches[which, None, None]
+def owners_of_pixels(config: Any, units: Units, one: Batch) -> Tensor:
+    """Return the unit of each number of a single image, in the shape that the batch holds it in; -1: none."""
+    frames_TCHW = pixels_of(config, one)
+    images = [i for i, image in enumerate(is_image(units)) if image]
+    owner_HW = torch.full(frames_TCHW.shape[-2:], -1)
+    if images:
+        assert units.grid is not None
+        owner_HW = torch.tensor(images)[patch_index(units.grid, *frames_TCHW.shape[-2:])]
+    owner = owner_HW.to(frames_TCHW.device).expand_as(frames_TCHW)
+    nobody = torch.full_like(one.tensors["pixel_values"], -1, dtype=torch.long)
+    return numbers_of(config, one.with_tensors(pixel_values=nobody), owner[None])[0]
 
 
-def other_words(one: Batch, name: str, units: Units, tokens: list[int], word: int, keep_N: Tensor) -> Tensor:
-    """(U, N) the ids once per unit, in each copy with another word in place of that unit, if it is one of these."""
-    ids = one.tensors[name].repeat(len(units), 1)
-    for unit, position in zip(tokens, keep_N.nonzero()[:, 0].tolist(), strict=True):
-        if units.stream[unit] in {"text", "target"}:
-            ids[unit, position] = word
-    return ids
+def owners_of_words(units: Units, tokens: list[int], keep_N: Tensor) -> Tensor:
+    """(N,) the unit of each token, for those of the text; -1 for image tokens and padding. tokens: units of the row."""
+    words = [unit if units.stream[unit] in {"text", "target"} else -1 for unit in tokens]
+    owner_N = torch.full_like(keep_N, -1, dtype=torch.long)
+    owner_N[keep_N] = torch.tensor(words, device=keep_N.device)
+    return owner_N
 
 
 def pixels_of(config: Any, one: Batch) -> Tensor:

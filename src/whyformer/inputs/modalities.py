@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import are_tensors, as_list, encoded, is_single, named_tensors, signature_of
+from whyformer.inputs.batch import are_tensors, as_list, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, compares_texts, task_of
@@ -30,7 +30,7 @@ from whyformer.inputs.tensors import TensorInput, sequences_of
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
 
-__all__ = ["are_tensors", "as_list", "choose_modality", "encoded", "is_single", "register_modality", "unpacked"]
+__all__ = ["are_tensors", "as_list", "choose_modality", "register_modality", "unpacked"]
 
 
 Recognises = Callable[[nn.Module, Any, Any], bool]  # (model, processor, inputs)

@@ -99,8 +99,10 @@ class Output:
         with torch._C.DisableTorchFunction():
             if not all(torch.equal(s, g.get_state()) for s, g in zip(states, generators, strict=True)):
                 facts.pop("draws", None)  # another thread drew, or the model after all: the next pass is watched
-            if draws is not None:
-                facts["sigmoid"] = _equal(draws.sigmoid, logits)
+            if draws is not None:  # are the logits the last sigmoid's output, in another shape or type at most?
+                last = draws.sigmoid
+                alike = last is not None and last.numel() == logits.numel() and last.device == logits.device
+                facts["sigmoid"] = alike and torch.equal(last.flatten().to(logits.dtype), logits.flatten())
         self.ends_in_sigmoid = bool(facts.get("sigmoid"))
         if logits.shape[0] != batch.size:
             raise self._other_rows(output, logits, batch.size)
@@ -244,13 +246,6 @@ class Output:
                 "the space in front that many of them have (' mat'), or a token id."
             )
         return int(ids[0])
-
-
-def _equal(squashed: Tensor | None, logits: Tensor) -> bool:
-    """Return whether the logits are these numbers, in another shape or type at most."""
-    if squashed is None or squashed.numel() != logits.numel() or squashed.device != logits.device:
-        return False
-    return torch.equal(squashed.detach().flatten().to(logits.dtype), logits.detach().flatten())
 
 
 def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], which: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Decoding, Raw
+from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool
 from whyformer.inputs.chat import Span, spans_of
 from whyformer.inputs.language import require_one_wish
 from whyformer.results.types import Target, Units
@@ -281,17 +281,15 @@ class PromptInput(Modality):
     def replacements(self) -> tuple[str, ...]:
         return ("delete",)
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         assert isinstance(self.model, AskedModel)
-        if not isinstance(replacement, str) or replacement in OF_TOKENS:
+        if not isinstance(name, str) or name in OF_TOKENS:
             raise BadInput(
-                f"replace={replacement!r} is for tokens of a model at hand: here a unit is left out, "
-                "replace='delete', or any text stands in its place, such as replace='…' or replace='[MASK]'."
+                f"replace={name!r} is for tokens of a model at hand: here a unit is left out, replace='delete', or any "
+                "text stands in its place, such as replace='…' or replace='[MASK]'."
             )
-        number = GONE if replacement == "delete" else self.model.number(replacement)
-        present = batch.tensors[self.main][[row] * len(units)].clone()
-        present.fill_diagonal_(number)
-        return batch.select([row] * len(units)).with_tensors(present=present)
+        number = GONE if name == "delete" else self.model.number(name)
+        return [{self.main: torch.full_like(one.tensors[self.main], number)}]
 
 
 # Texts with stretches replaced or deleted

@@ -17,7 +17,7 @@ from whyformer.inputs.families import task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.language import last_real, wanted_steps
 from whyformer.inputs.processing import processed
-from whyformer.inputs.similarity import without_each
+from whyformer.inputs.similarity import StreamsInput
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare
 from whyformer.results.types import Units
@@ -26,14 +26,13 @@ from whyformer.targets import logits_of
 STEPS = 32  # generated tokens that are explained, unless the target is given
 
 
-class Seq2SeqInput(TextInput):
+class Seq2SeqInput(StreamsInput, TextInput):
     """A source (text, sound or an image) and a target; units are the source's and the target's tokens so far.
 
     A generator is explained at the next token after the target prefix. Given only a source, the model's own greedy
     answer is explained, one explanation per token of it.
     """
 
-    multi_input = True
     stream = "source"
 
     def __init__(
@@ -125,12 +124,12 @@ class Seq2SeqInput(TextInput):
         offered = [r for r in self._source.replacements if r not in {"delete", "attention_mask"}]
         return tuple(offered) or ("unk",)
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
-        if self.target not in batch.tensors:
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        if self.target not in one.tensors:
             raise NotOffered(
                 "the decoder is fed the source itself, so a unit cannot be taken away from one stream alone."
             )
-        return without_each(self, batch, row, units, replacement)
+        return super().owners(units, one)
 
 
 class Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
 from whyformer.inputs.families import SIDES
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.text import TextInput
@@ -55,15 +55,11 @@ class VectorInput(Modality):
     def replacements(self) -> tuple[str, ...]:
         return ("zero", "mean")
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        vectors = batch.tensors[self.main][row]
-        real = self.keep(batch, len(vectors), None)[row].nonzero()[:, 0].tolist()
-        if replacement not in self.replacements:
-            raise UnknownName("replacement", replacement, self.replacements)
-        filler = torch.zeros_like(vectors[0]) if replacement == "zero" else vectors[real].mean(0)
-        changed = vectors.repeat(len(real), 1, 1)
-        changed[range(len(real)), real] = filler
-        return batch.select([row] * len(real)).with_tensors(**{self.main: changed})
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        if name != "mean":
+            return super().filling(name, units, one, pool)
+        vectors = one.tensors[self.main][0]
+        return [{self.main: vectors[self.keep(one, len(vectors), None)[0]].mean(0).expand(1, *vectors.shape)}]
 
     def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         return [Vectors(placed, stream, self, layout[stream])]
@@ -89,33 +85,44 @@ class Vectors(StreamInput):
     def fillers(self) -> tuple[str, ...]:
         return ("zero", "mean")
 
-    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
-        mean = numbers[self._real(row, numbers)].mean(0)
-        return (mean if filler == "mean" else torch.zeros_like(mean)).expand_as(numbers)
+
+class StreamsInput(Modality):
+    """Several streams, each of them masked by its own modality. Abstract, a mixin."""
+
+    multi_input = True
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        return owners_by_stream(self, units, one)
+
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        if pool is not None:
+            return super().filling(name, units, one, pool)
+        return filling_by_stream(self, name, units, one)
 
 
-def without_each(modality: Modality, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
-    """One input once per unit of any stream; ``replacement`` goes to the streams that have it (ids go to text)."""
-    require_known(modality, replacement)
-    variants: list[Batch] = []
-    numbers: list[int] = []
+def _streams(modality: Modality, units: Units, one: Batch) -> Iterator[tuple[Modality, Batch, list[int], Units]]:
+    """Yield the modality of each stream, the input as it reads it, and the numbers and names of its units."""
     for stream in dict.fromkeys(units.stream):
-        part, view = modality.part(stream, batch)
         members = [i for i, s in enumerate(units.stream) if s == stream]
-        stream_units, numbers = pick(units, members), [*numbers, *members]
-        changed = part.without_unit(view, row, stream_units, fitting(part, replacement))
-        variants.append(batch.select([row] * changed.size).with_tensors(**changed.tensors))
-    tensors = {k: torch.cat([v.tensors[k] for v in variants]) for k in batch.tensors}
-    keep = [v.keep_BN for v in variants if v.keep_BN is not None]
-    positions = tuple(p for v in variants for p in v.positions)
-    by_stream = Batch(
-        tensors,
-        keep_BN=torch.cat(keep) if keep else None,
-        constants=batch.constants,
-        positions=positions,
-        encodings=tuple(e for v in variants for e in v.encodings) if modality.objects else (),
-    )
-    return by_stream.select(sorted(range(len(units)), key=numbers.__getitem__))
+        yield *modality.part(stream, one), members, pick(units, members)
+
+
+def owners_by_stream(modality: Modality, units: Units, one: Batch) -> dict[str, Tensor]:
+    """Return the unit of each entry, of all streams."""
+    owners = {}
+    for part, view, members, own in _streams(modality, units, one):
+        for name, owner in part.owners(own, view).items():
+            owners[name] = torch.tensor([*members, -1], device=owner.device)[owner]  # -1 stays
+    return owners
+
+
+def filling_by_stream(modality: Modality, name: str | int, units: Units, one: Batch) -> list[Filling]:
+    """Return the baseline of all streams; ``name`` goes to those that have it (ids go to text)."""
+    require_known(modality, name)
+    filling: Filling = {}
+    for part, view, _, own in _streams(modality, units, one):
+        filling |= part.filling(fitting(part, name), own, view)[0]
+    return [filling]
 
 
 def require_known(modality: Modality, replacement: str | int) -> None:
@@ -134,14 +141,13 @@ def fitting(part: Modality, replacement: str | int) -> Any:
     return replacement if replacement in offered or not offered else offered[0]
 
 
-class SimilarityInput(TextInput):
+class SimilarityInput(StreamsInput, TextInput):
     """A pair of texts per input; units are the tokens of both, and the cosine of their two vectors is explained.
 
     The vector of a text is the model's own (``sentence_embedding``, ``text_embeds``), else the mean of its last hidden
     states over real tokens. Tensors are named ``a_input_ids``, ``b_input_ids``, and so on.
     """
 
-    multi_input = True
     compares = True
     stream = "a"
 
@@ -239,9 +245,6 @@ class SimilarityInput(TextInput):
     @property
     def replacements(self) -> tuple[str, ...]:
         return tuple(r for r in self._plain.replacements if r in {"mask", "unk", "pad"}) or ("unk",)
-
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
-        return without_each(self, batch, row, units, replacement)
 
 
 def _aligned(shares_BND: Tensor | None, vector_BD: Tensor) -> bool:

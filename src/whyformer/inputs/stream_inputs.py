@@ -32,7 +32,7 @@ class StreamInput(ABC):
         self.name: str = part.main
 
     def given(self, batch: Batch) -> Tensor | None:
-        """(B, …) the numbers, where the batch holds them; None where the model looks them up."""
+        """(B, …) the numbers of the batch; None where the model looks them up."""
         return batch.tensors[self.name]
 
     def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding | None:
@@ -40,7 +40,7 @@ class StreamInput(ABC):
         return None
 
     def open(self, row: int, keep_special: bool | Sequence[int]) -> Tensor | bool:
-        """True at the numbers of one input that need not be kept."""
+        """Return True at the numbers of one input that need not be kept."""
         return True
 
     @abstractmethod
@@ -49,16 +49,18 @@ class StreamInput(ABC):
 
     @abstractmethod
     def kept(self, row: int, numbers: Tensor) -> Tensor:
-        """True at the numbers of one input that are no padding, in a shape that expands to theirs."""
+        """Return True at the numbers of one input that are not padding, in a shape that expands to theirs."""
 
     @property
     @abstractmethod
     def fillers(self) -> tuple[str, ...]:
-        """Names of what can stand where nothing should be; the first is the default."""
+        """The names of baselines; the first is the default."""
 
-    @abstractmethod
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
-        """One input's numbers, all replaced."""
+        """Return one input's numbers, all replaced by the baseline."""
+        one = self.placed.batch.select([row]).with_tensors(**{self.name: numbers[None]})
+        filling: Tensor = self.part.filling(filler, self.units(row), one)[0][self.name][0]
+        return filling
 
     def takes(self, filler: object) -> bool:
         return filler in self.fillers
@@ -75,7 +77,7 @@ class StreamInput(ABC):
         return torch.stack(rows)
 
     def units(self, row: int) -> Units:
-        """Those of the stream."""
+        """Return the units of the stream."""
         real = self.placed.keep_BN[row].nonzero()[:, 0].tolist()
         inside = range(*self.positions.indices(self.placed.length))
         return pick(self.placed.units[row], [i for i, position in enumerate(real) if position in inside])
@@ -147,7 +149,7 @@ class WordEmbeddings(StreamInput):
 
 
 def require_taken(stream_inputs: Sequence[StreamInput], baseline: object) -> None:
-    """At least one stream has to have the baseline; the others take their own default."""
+    """Raise if no stream has the baseline; those that do not have it take their own default."""
     if not any(stream_input.takes(baseline) for stream_input in stream_inputs):
         known = dict.fromkeys(name for stream_input in stream_inputs for name in stream_input.fillers)
         streams = ", ".join(f"'{stream_input.stream}': …" for stream_input in stream_inputs)

@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality, Source, over_features
-from whyformer.inputs.batch import Batch, Placed, Raw, require_numbers
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, require_numbers
 from whyformer.inputs.table_model import (
     Tokens,
     arrangement,
@@ -294,7 +293,7 @@ class TableInput(Modality):
                 changed[kind][: batch.size - batch.reference_rows, at] = _typical(source[kind][:, at])
         return batch.with_tensors(**changed)
 
-    # Taking a column away
+    # Masking columns
 
     def _source(self) -> dict[str, Tensor]:
         """Return the reference rows: with means over the explained rows, scores would depend on each other."""
@@ -309,20 +308,6 @@ class TableInput(Modality):
     def replacements(self) -> tuple[str, ...]:
         return ("zero", "mean") if self.table.reference is None else ("mean", "zero")
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        """Zero and the first category, or ("mean") the mean and the most frequent category of the reference rows."""
-        if replacement not in self.replacements:
-            raise UnknownName("replacement", replacement, self.replacements)
-        copies = batch.select([row] * len(units))
-        changed = {k: v.clone() for k, v in copies.tensors.items()}
-        source = self._source() if replacement == "mean" else None
-        for i, names in enumerate(self.tokens(batch, len(units))):
-            for name in names:
-                kind, at = self.where(name)
-                nothing = 0 if kind == "numerical" else self.table.first_code
-                changed[kind][i, at] = nothing if source is None else _typical(source[kind][:, at])
-        return copies.with_tensors(**changed)
-
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         tokens = enumerate(self.tokens(one, len(units)))
         return owners_of_columns(one, ((unit, self.where(name)) for unit, names in tokens for name in names))
@@ -331,12 +316,17 @@ class TableInput(Modality):
     def fillers(self) -> tuple[str, ...]:
         return ("mean", "resample")
 
-    def filling(
-        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
-    ) -> list[dict[str, Tensor]]:
-        """Here the mean is that of the pool, column by column."""
-        names = self.owners(units, one)
-        return resampled(names, one, pool, generator) if name == "resample" else averaged(names, one, pool)
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        """Zero and the first category, or mean and most frequent category of the pool (None: of the reference)."""
+        if pool is not None:
+            owned = self.owners(units, one)
+            return resampled(owned, one, pool) if name == "resample" else averaged(owned, one, pool.batch)
+        self.require_replacement(name)
+        if name == "zero":
+            nothing = {"numerical": 0, "categorical": self.table.first_code}
+            return [{kind: torch.full_like(tensor, nothing[kind]) for kind, tensor in one.tensors.items()}]
+        source = self._source()
+        return [{kind: torch.stack([_typical(column) for column in source[kind].T])[None] for kind in one.tensors}]
 
 
 def _typical(column: Tensor) -> Tensor:

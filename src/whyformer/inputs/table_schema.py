@@ -265,7 +265,10 @@ class Table:
         known = self.codes[name]
         codes = np.empty(len(values), dtype=np.int64)
         for row, value in enumerate(values.tolist()):
-            code = known.get(value) if is_hashable(value) else None
+            try:
+                code = known.get(value)
+            except Exception:  # an object of the user's own that cannot be hashed or compared
+                code = None
             if code is None:
                 if is_missing(value):
                     raise BadInput(missing_message(name, values))
@@ -402,11 +405,3 @@ def missing_message(name: str, values: Array) -> str:
     rows = [i for i, value in enumerate(values.tolist()) if is_missing(value)]
     where = f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:5]))}{', …' if len(rows) > 5 else ''}"
     return f"column {name!r} has no value in {where}: fill it, or leave those rows out."
-
-
-def is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except Exception:  # of an object of the user's own, any
-        return False
-    return True

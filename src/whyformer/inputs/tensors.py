@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -15,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture.functions import ATTENTION, PRODUCTS, tensors_in
 from whyformer.capture.roles import first_values
 from whyformer.capture.trail import Notes
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, WhyformerError
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality, Source, shifted
-from whyformer.inputs.batch import Batch, Raw, are_tensors, require_shown
+from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool, are_tensors, require_shown
 from whyformer.inputs.units import assemble, averaged, owners_of_columns, pick, resampled
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.results.types import Units
@@ -209,13 +208,6 @@ class TensorInput(Modality):
                 return choice
         return []
 
-    def _columns_of(self, batch: Batch, row: int, units: Units) -> list[tuple[str, int]]:
-        """Return the columns of the units of one input: without its padding, and without the model's own token."""
-        columns = self.columns(batch)
-        real = self.keep(batch, len(columns), None)[row].nonzero()[:, 0].tolist()
-        whole = len(real) == units.special.count(False)
-        return [columns[i] for i in real] if whole else self.seen_columns(batch, len(units))
-
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         columns = self.seen_columns(batch, length)
         many = len(batch.tensors) > 1
@@ -248,28 +240,16 @@ class TensorInput(Modality):
     def replacements(self) -> tuple[str, ...]:
         return ("zero", "mean")
 
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        if replacement not in self.replacements:
-            raise UnknownName("replacement", replacement, self.replacements)
-        columns = self._removable_columns(batch, row, units)
-        copies = batch.select([row] * len(units))
-        changed = {k: v.clone() for k, v in copies.tensors.items()}
-        places = [i for i, special in enumerate(units.special) if not special]  # the model's own token stays
-        for i, (name, column) in zip(places, columns, strict=True):
-            changed[name][i, column] = self._mean_vector(batch, row) if replacement == "mean" else 0
-        return copies.with_tensors(**changed)
-
-    def _removable_columns(self, batch: Batch, row: int, units: Units) -> list[tuple[str, int]]:
-        columns = self._columns_of(batch, row, units)
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        columns = self.columns(one)
+        real = self.keep(one, len(columns), None)[0].nonzero()[:, 0].tolist()
+        whole = len(real) == units.special.count(False)  # without padding, and without the model's own token
+        columns = [columns[i] for i in real] if whole else self.seen_columns(one, len(units))
         if not columns:
             raise NotOffered(
                 f"the model attends over {len(units)} positions of its own making; which input belongs to which is not "
                 "known, so none can be taken away."
             )
-        return columns
-
-    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        columns = self._removable_columns(one, 0, units)
         places = [i for i, special in enumerate(units.special) if not special]
         return owners_of_columns(one, zip(places, columns, strict=True))
 
@@ -277,18 +257,17 @@ class TensorInput(Modality):
     def fillers(self) -> tuple[str, ...]:
         return ("mean", "resample")
 
-    def filling(
-        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
-    ) -> list[dict[str, Tensor]]:
-        """Here the mean is that of the pool, column by column."""
-        names = self.owners(units, one)
-        return resampled(names, one, pool, generator) if name == "resample" else averaged(names, one, pool)
-
-    def _mean_vector(self, batch: Batch, row: int) -> Tensor:
-        """(D,) of the input's real vectors."""
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        """With a pool, the mean is that of its inputs, else that of the input's own vectors."""
+        if pool is not None:
+            owned = self.owners(units, one)
+            return resampled(owned, one, pool) if name == "resample" else averaged(owned, one, pool.batch)
+        self.require_replacement(name)
+        if name == "zero":
+            return [{name: torch.zeros_like(tensor) for name, tensor in one.tensors.items()}]
         require_steps(self.stream)
-        vectors = batch.tensors[self.main][row]
-        return vectors[self.keep(batch, len(vectors), None)[row]].mean(0)
+        vectors = one.tensors[self.main][0]
+        return [{self.main: vectors[self.keep(one, len(vectors), None)[0]].mean(0).expand(1, *vectors.shape)}]
 
 
 def require_steps(stream: str) -> None:

@@ -15,13 +15,14 @@ from whyformer.inputs.batch import (
     PLAIN,
     Batch,
     Decoding,
+    Filling,
     Placed,
     Raw,
+    SamplePool,
     all_real,
     on_host,
     pointers,
     require_shown,
-    with_deleted,
 )
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
 from whyformer.inputs.families import number_of
@@ -33,8 +34,6 @@ from whyformer.inputs.language import (
     is_causal,
     require_next_token,
     require_one_wish,
-    spans_without,
-    without_tokens,
 )
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
@@ -267,38 +266,13 @@ class TextInput(TokenInput):
     def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         return [WordEmbeddings(placed, stream, self, layout[stream], whole)]
 
-    # Taking units away
+    # Masking tokens
 
     def removable(self, units: Units) -> list[bool]:
         # [CLS] and [SEP] are ids like any other. An answer that is explained as a whole stays.
         if self.decoding.span and units.role is not None:
             return [role != ANSWER for role in units.role]
         return [True] * len(units)
-
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
-        one = batch.select([row])
-        ids_N, keep_N = one.tensors[self.main][0], one.keep_BN[0] if one.keep_BN is not None else None
-        assert keep_N is not None
-        positions = keep_N.nonzero()[:, 0].tolist()
-        copies = one.select([0] * len(positions))
-        if replacement == "delete" and len(positions) == 1 and not one.answers:
-            replacement = self.only_token()
-        if replacement == "delete":
-            return self._deleted(one, positions)
-        if replacement == "attention_mask":
-            name = next((n for n in one.tensors if n != self.main and "mask" in n), "")
-            if not name:
-                raise NotOffered(
-                    "replace='attention_mask' hides a token by the mask among the inputs, and there is none: give the "
-                    "attention_mask, too, or replace=<token id>."
-                )
-            mask = copies.tensors[name].clone()
-            hides = not torch.equal(mask[0].bool(), keep_N)  # what True means, whatever the name says
-            mask[range(len(positions)), positions] = hides
-            return copies.with_tensors(**{name: mask})
-        ids = ids_N.repeat(len(positions), 1)
-        ids[range(len(positions)), positions] = self.replacement_id(replacement)
-        return copies.with_tensors(**{self.main: ids})
 
     takes_token_ids = True
 
@@ -310,51 +284,49 @@ class TextInput(TokenInput):
         return bare(one) if effect is not None and effect <= ROUNDING else one
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        unit = torch.full_like(one.tensors[self.main][0], -1)
-        unit[one.real_BN[0]] = torch.arange(len(units), device=unit.device)
-        return {self.main: unit}
+        unit = torch.full_like(one.tensors[self.main][0], -1, dtype=torch.long)
+        unit[one.real_BN[0]] = torch.arange(int(one.real_BN.sum()), device=unit.device)
+        owners = {self.main: unit}
+        if name := self._mask(one):
+            owners[name] = unit.view(-1, *[1] * (one.tensors[name].ndim - 2))
+        return owners
+
+    def _mask(self, one: Batch) -> str:
+        """Return the name of the mask among the tensors."""
+        return next((name for name in one.tensors if name != self.main and "mask" in name), "")
 
     @property
     def fillers(self) -> tuple[str, ...]:
         return () if self.multi_input else ("resample",)
 
-    def filling(
-        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
-    ) -> list[dict[str, Tensor]]:
-        """Draw tokens from all of the pool's."""
-        ids = pool.tensors[self.main]
-        keep = torch.ones_like(ids, dtype=torch.bool) if pool.keep_BN is None else pool.keep_BN
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        """Return another token, a mask that hides, or (with a pool) tokens drawn from all of the pool's."""
+        if pool is None and name == "attention_mask":
+            if not (mask := self._mask(one)):
+                raise NotOffered(
+                    "replace='attention_mask' hides a token by the mask among the inputs, and there is none: give the "
+                    "attention_mask, too, or replace=<token id>."
+                )
+            # What True means, whatever the name says.
+            hides = not torch.equal(one.tensors[mask][0].bool(), one.real_BN[0])
+            return [{mask: torch.full_like(one.tensors[mask], hides)}]
+        if pool is None:
+            return [{self.main: torch.full_like(one.tensors[self.main], self.replacement_id(name))}]
+        ids, keep = pool.batch.tensors[self.main], pool.batch.keep_BN
+        keep = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
         tokens = ids[keep].cpu().numpy()
         tokens = tokens[~np.isin(tokens, list(self.special_ids()))]
         if not len(tokens):
             raise BadInput("replace='resample' draws tokens from the reference inputs, and they have none.")
         shape = one.tensors[self.main].shape
         return [
-            {self.main: torch.from_numpy(generator.choice(tokens, size=shape)).to(ids.device)}
-            for _ in drawn_inputs(pool, generator)  # texts are drawn word by word, but as often as other inputs
+            {self.main: torch.from_numpy(pool.generator.choice(tokens, size=shape)).to(ids.device)}
+            for _ in drawn_inputs(pool)  # texts are drawn word by word, but as often as other inputs
         ]
 
     def token_ids(self, units: Units, one: Batch) -> Tensor | None:
         ids = one.tensors[self.main][0][one.real_BN[0]]
         return ids if len(ids) == len(units) else None
-
-    def _deleted(self, one: Batch, positions: list[int]) -> Batch:
-        """Each copy lacks one token; the rest moves up."""
-        if one.answers and one.answers[0].start == 0:
-            raise NotOffered(
-                "replace='delete': the prompt has one token, and without it the answer follows nothing. Use "
-                "replace=<token id>."
-            )
-        width = one.tensors[self.main].shape[1]
-        rest = torch.tensor([[p for p in range(width) if p != gone] for gone in positions])
-        tensors = with_deleted(one.tensors, width, rest)
-        assert one.keep_BN is not None
-        keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
-        gone = [[rank] for rank in range(len(positions))]
-        chosen = without_tokens(one.positions * len(gone), gone) if one.positions else ()
-        spans = spans_without(one.spans * len(gone), gone) if one.spans else ()
-        answers = tuple(answer.moved(-1) for answer in one.answers * len(positions))
-        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans, answers=answers)
 
 
 def characters_of(encoding: Any, count: int) -> list[Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.batch import Batch, Filling, SamplePool
 from whyformer.inputs.chat import TEMPLATE, members, spans_of
 from whyformer.results.types import Units
 
@@ -32,24 +32,24 @@ def owners_of_columns(one: Batch, columns: Iterable[tuple[int, Column]]) -> dict
     return {name: owner.to(one.tensors[name].device) for name, owner in owners.items() if (owner >= 0).any()}
 
 
-def drawn_inputs(pool: Batch, generator: np.random.Generator) -> list[int]:
+def drawn_inputs(pool: SamplePool) -> list[int]:
     """(DRAWS,) rows of the pool, repeated only if it has fewer."""
-    return [int(row) for row in np.resize(generator.permutation(pool.size), DRAWS)]
+    return [int(row) for row in np.resize(pool.generator.permutation(pool.batch.size), DRAWS)]
 
 
-def resampled(names: Iterable[str], one: Batch, pool: Batch, generator: np.random.Generator) -> list[dict[str, Tensor]]:
+def resampled(names: Iterable[str], one: Batch, pool: SamplePool) -> list[Filling]:
     """Return, for each draw, the values of another input at the same places."""
-    names = list(names)
+    names, others = list(names), pool.batch.tensors
     for name in names:
-        if pool.tensors[name].shape[1:] != one.tensors[name].shape[1:]:
+        if others[name].shape[1:] != one.tensors[name].shape[1:]:
             raise BadInput(
                 f"replace='resample' needs reference inputs of the shape of the input: {name} is "
-                f"{tuple(one.tensors[name].shape[1:])}, the reference {tuple(pool.tensors[name].shape[1:])}."
+                f"{tuple(one.tensors[name].shape[1:])}, the reference {tuple(others[name].shape[1:])}."
             )
-    return [{name: pool.tensors[name][row][None] for name in names} for row in drawn_inputs(pool, generator)]
+    return [{name: others[name][row][None] for name in names} for row in drawn_inputs(pool)]
 
 
-def averaged(names: Iterable[str], one: Batch, pool: Batch) -> list[dict[str, Tensor]]:
+def averaged(names: Iterable[str], one: Batch, pool: Batch) -> list[Filling]:
     """Return the mean of the pool's numbers, and the most frequent of its categories, at each place."""
     names = list(names)
     if pool.size == 1 and all(torch.equal(pool.tensors[name], one.tensors[name]) for name in names):

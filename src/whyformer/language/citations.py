@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -53,7 +53,7 @@ class Citation:
 
 @dataclass(frozen=True)
 class CitedSentence:
-    """A sentence of the answer with its sources, the best first. ``supported``: some document bears it."""
+    """A sentence of the answer with its sources, the best first. ``supported``: by at least one document."""
 
     text: str
     log_probability: float
@@ -63,7 +63,7 @@ class CitedSentence:
 
 @dataclass(frozen=True)
 class DocumentScore:
-    """A document, what it scored over the whole answer, and by how much the answer is less likely without it."""
+    """A document, its score over the whole answer, and how much the answer's log-probability falls without it."""
 
     name: str
     text: str
@@ -73,7 +73,7 @@ class DocumentScore:
 
 @dataclass(frozen=True, eq=False)
 class Citations(Result):
-    """What the answer to a question rests on. Drops are NaN where none was measured.
+    """The sources of an answer. Drops are NaN where they were not measured.
 
     Axes: A sentences of the answer, S sentences of the documents, D documents.
 
@@ -109,25 +109,17 @@ class Citations(Result):
 
     @property
     def sentences(self) -> tuple[CitedSentence, ...]:
-        """The answer, sentence by sentence, each with its sources in the order of what they bear."""
-        return tuple(self._cited(number) for number in range(len(self.spans)))
-
-    def _cited(self, number: int) -> CitedSentence:
-        start, end = self.spans[number]
-        tested = np.flatnonzero(~np.isnan(self.drops[number]))
-        order = tested[np.argsort(-self.drops[number][tested], kind="stable")]
-        citations = tuple(
-            Citation(
-                self.names[self.sources[i].document],
-                self.sources[i].text,
-                float(self.scores[number, i]),
-                float(self.drops[number, i]),
-            )
-            for i in order
-        )
-        return CitedSentence(
-            self.answer[start:end], float(self.log_probabilities[number]), citations, self.supported[number]
-        )
+        """The answer, sentence by sentence, each with its sources by descending drop."""
+        cited = []
+        for number, (start, end) in enumerate(self.spans):
+            drops, citations = self.drops[number], []
+            tested = np.flatnonzero(~np.isnan(drops))
+            for i in tested[np.argsort(-drops[tested], kind="stable")]:
+                source, score = self.sources[i], float(self.scores[number, i])
+                citations.append(Citation(self.names[source.document], source.text, score, float(drops[i])))
+            likely = float(self.log_probabilities[number])
+            cited.append(CitedSentence(self.answer[start:end], likely, tuple(citations), self.supported[number]))
+        return tuple(cited)
 
     @property
     def supported(self) -> tuple[bool, ...]:
@@ -146,18 +138,17 @@ class Citations(Result):
     @property
     def table(self) -> list[dict[str, Any]]:
         """One row per sentence of the answer and sentence of the documents."""
-        return list(self._rows())
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        for number, (start, end) in enumerate(self.spans):
-            for index, source in enumerate(self.sources):
-                yield {
-                    "answer": self.answer[start:end],
-                    "document": self.names[source.document],
-                    "sentence": source.text,
-                    "score": float(self.scores[number, index]),
-                    "drop": float(self.drops[number, index]),
-                }
+        return [
+            {
+                "answer": self.answer[start:end],
+                "document": self.names[source.document],
+                "sentence": source.text,
+                "score": float(self.scores[number, index]),
+                "drop": float(self.drops[number, index]),
+            }
+            for number, (start, end) in enumerate(self.spans)
+            for index, source in enumerate(self.sources)
+        ]
 
     def to_frame(self) -> pd.DataFrame:
         """The table with pandas."""
@@ -201,7 +192,7 @@ def cite(
     if not spans:
         raise BadInput("the answer holds no sentence: there is nothing to support.")
     sources = [SourceSentence(d, text[a:b], (a, b)) for d, text in enumerate(texts) for a, b in sentences(text)]
-    ranges = [_moved(source.span, places[source.document][1]) for source in sources]
+    ranges = [tuple(place + places[source.document][1] for place in source.span) for source in sources]
     of_document = np.array([source.document for source in sources])
     settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": False}
     shape = (len(spans), len(sources))
@@ -235,16 +226,12 @@ def cite(
         model=type(explainer.model).__name__,
         top=top,
         cost=Cost.of_all(costs),
-        warnings=_doubts(answer, spans, document_drops),
-    )
-
-
-def _doubts(answer: str, spans: Sequence[Span], document_drops: np.ndarray[Any, Any]) -> tuple[str, ...]:
-    bare = [answer[a:b] for (a, b), row in zip(spans, document_drops, strict=True) if row.max() <= SUPPORT]
-    return tuple(
-        f"no document supports {text!r}: without any one of them it is hardly less likely. The model may know it "
-        "by itself, have it from several documents alike, or have made it up."
-        for text in bare
+        warnings=tuple(
+            f"no document supports {answer[a:b]!r}: without any one of them it is hardly less likely. The model may "
+            "know it by itself, have it from several documents alike, or have made it up."
+            for (a, b), row in zip(spans, document_drops, strict=True)
+            if row.max() <= SUPPORT
+        ),
     )
 
 
@@ -290,10 +277,6 @@ def _prompt(
     places = [((offset + start, offset + end), offset + text) for start, text, end in marks]
     parts = [(*place, f"document {n}") for n, (place, _) in enumerate(places, 1)]
     return PromptText(prompt, [*parts, (offset + asked, offset + len(content), "question")]), places
-
-
-def _moved(span: Span, by: int) -> Span:
-    return span[0] + by, span[1] + by
 
 
 def _written(explainer: CoreExplainer, prompt: PromptText, tokens: int) -> str:

@@ -20,10 +20,10 @@ from whyformer.engines.perturbation.players import (
     special_doubts,
 )
 from whyformer.engines.perturbation.variants import (
-    LeftOut,
     Variants,
     default_replacement,
     grouped_variants,
+    left_out,
     players_of_parts,
 )
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
@@ -96,7 +96,7 @@ def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
 def _of_units(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Variants]:
     """(U,) the fall of the score without each unit; units that cannot be taken away have no score."""
     count, span = len(run.units[row]), run.input_span(row)
-    variants = LeftOut(run, row, replacement)
+    variants = left_out(run, row, replacement)
     game = game_of_scores(run, row, variants, count)
     without = torch.from_numpy(game.scores(~np.eye(count, dtype=bool)[span])).float()
     drops_U = torch.zeros(count)

@@ -268,7 +268,7 @@ def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:
 def _owners(modality: Modality, units: Units, one: Batch, length: int, front: int | None) -> dict[str, Tensor]:
     """Return the unit that each entry of the input belongs to, also where the model puts tokens around a text."""
     if not modality.embeds or one.keep_BN is None:
-        return modality.owners(units, one)
+        return modality.owners(units, one) if modality.fillers else {}
     extra = length - one.keep_BN.shape[1]
     unit = torch.full_like(one.tensors[modality.main][0], -1)
     ranks = torch.arange(int(one.keep_BN[0].sum()), device=unit.device)

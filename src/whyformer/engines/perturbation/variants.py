@@ -1,9 +1,9 @@
-"""An input with some of its parts away, as tensors for the model: replaced, filled, deleted, or left out one by one."""
+"""Variants of an input with some of its parts masked, as tensors for the model: replaced by a baseline, or deleted."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,16 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName, listed
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, with_deleted
+from whyformer.inputs.batch import Batch, Filling, SamplePool, with_deleted
 from whyformer.inputs.language import spans_without, without_tokens
-from whyformer.inputs.similarity import fitting, without_each
+from whyformer.inputs.similarity import filling_by_stream, fitting, owners_by_stream
 from whyformer.results.types import Units
 from whyformer.run import Run
 from whyformer.shapes import Array
 
 
 class Variants(ABC):
-    """Makes the batch of (M, P) variants; ``draws`` batches where what is put in is drawn at random."""
+    """Makes the batch of (M, P) variants; ``draws`` batches where the baseline is drawn at random."""
 
     draws = 1
     remarks: tuple[str, ...] = ()  # what a result has to say about them
@@ -42,32 +42,27 @@ class Variants(ABC):
 
     @staticmethod
     def used(run: Run, replacement: str | int, by_default: bool = False) -> tuple[str | int, list[str]]:
-        """What stood for an absent unit, in a form that can be asked for again, and what that leaves unsaid.
+        """Return the baseline by a name that can be asked for again, and remarks where one name is not enough.
 
-        It is the name that was asked for, unless every stream took one and the same other. Where streams took
-        different things, one name cannot say it, and a remark does.
+        It is the name that was asked for, unless every stream took one and the same other.
         """
         if run.modality.pointers:
             return replacement, pointer_remarks(run.modality, replacement, by_default)
-        taken = _by_stream(run, replacement)
+        taken: dict[str, str | int] = {run.modality.stream: replacement}
+        if run.modality.multi_input:
+            streams = dict.fromkeys(stream for units in run.units for stream in units.stream)
+            parts = {stream: run.modality.part(stream, run.batch)[0] for stream in streams}
+            taken = {stream: fitting(part, replacement) for stream, part in parts.items() if part.replacements}
         if len(set(taken.values())) < 2:
             return next(iter(taken.values()), replacement), []
         each = ", ".join(f"{stream}: {f'token {v}' if isinstance(v, int) else v}" for stream, v in taken.items())
         return replacement, [f"not every stream has replace={replacement!r}; what stood for an absent unit is {each}."]
 
 
-def _by_stream(run: Run, replacement: str | int) -> dict[str, str | int]:
-    """Per stream of which something can be taken away."""
-    if not run.modality.multi_input:
-        return {run.modality.stream: replacement}
-    parts = {s: run.modality.part(s, run.batch)[0] for s in dict.fromkeys(s for u in run.units for s in u.stream)}
-    return {stream: fitting(part, replacement) for stream, part in parts.items() if part.replacements}
-
-
 class Filled(Variants):
-    """Every entry of a tensor belongs to a part (-1: to none); without it, what the filling has stands there."""
+    """Every entry of a tensor belongs to a part (-1: to none), and is replaced by the baseline if that is masked."""
 
-    def __init__(self, one: Batch, part_of: dict[str, Tensor], fillings: Sequence[dict[str, Tensor]]) -> None:
+    def __init__(self, one: Batch, part_of: dict[str, Tensor], fillings: Sequence[Filling]) -> None:
         self.one, self.part_of, self.fillings = one, part_of, fillings
         self.draws = len(fillings)
 
@@ -81,25 +76,21 @@ class Filled(Variants):
 
 
 class Replaced(Filled):
-    """As the modality replaces a unit (mask token, mean colour, zero, …), groups of units at a time.
+    """Units replaced by one of the modality's replacements (mask token, mean colour, zero, …).
 
     players: the units of each part. Units of no part are always there.
     """
 
     def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
-        if replacement == "delete" and not run.modality.edits_text:
+        modality, units = run.modality, run.units[row]
+        if replacement == "delete" and not modality.edits_text:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
-        units = run.units[row]
         # Every variant would pay for padding: it is cut off where that changes nothing.
-        one = run.modality.trimmed(run.batch.select([row]))
-        each = run.modality.without_unit(one, 0, units, replacement)
-        part_U = _part_of_units(units, players)[run.input_span(row)]
-        part_of, filling = {}, {}
-        for name, variants in each.tensors.items():
-            changed = variants != one.tensors[name]
-            if changed.any():
-                part_of[name], filling[name] = _owners_seen(variants, one.tensors[name], changed, part_U)
-        super().__init__(one, part_of, [filling])
+        one = modality.trimmed(run.batch.select([row]))
+        owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
+        parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
+        # In full shape: a soft game draws a number for each entry.
+        super().__init__(one, {name: part.expand(one.tensors[name].shape[1:]) for name, part in parts.items()}, filling)
 
 
 def _part_of_units(units: Units, players: Sequence[Sequence[int]]) -> Tensor:
@@ -110,34 +101,33 @@ def _part_of_units(units: Units, players: Sequence[Sequence[int]]) -> Tensor:
     return part_U
 
 
-def _owners_seen(variants: Tensor, original: Tensor, changed: Tensor, part_U: Tensor) -> tuple[Tensor, Tensor]:
-    """For every entry of a tensor: whose it is, seen from who changes it by leaving, and what stands there then."""
-    if int(changed.sum(0).max()) > 1:
-        raise NotOffered("taking one unit away changes another one here, so they cannot be taken away in groups.")
-    unit = changed.int().argmax(0)
-    filler = torch.where(changed.any(0), variants.gather(0, unit[None])[0], original[0])
-    return torch.where(changed.any(0), part_U.to(unit.device)[unit], -1), filler
+def _parts(owners: dict[str, Tensor], part_U: Tensor, filling: Filling) -> dict[str, Tensor]:
+    """Return the part of each entry of the tensors that change; -1: none."""
+    part_U = torch.cat([part_U, torch.tensor([-1])])  # the last one is that of unit -1
+    return {name: part_U.to(owner.device)[owner] for name, owner in owners.items() if name in filling}
 
 
 class Deleted(Variants):
-    """Tokens are left out and the rest moves up. Variants of one length share a batch, so nothing is padded more.
+    """Tokens are deleted and the rest moves up. Variants of one length share a batch, so nothing is padded more.
 
-    Padding that the model reads stays. Where every token goes, one that begins or ends a text is left.
-    players: the tokens of each part. one_away: no more than one part is left out at a time.
+    Padding that the model reads stays. Where every token is deleted, one that begins or ends a text is left.
+    players: the tokens of each part. one_away: no more than one part is deleted at a time. trim: cut padding off.
     """
 
-    def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], one_away: bool = False) -> None:
-        self.one = one = run.modality.trimmed(run.batch.select([row]))
+    def __init__(
+        self, run: Run, row: int, players: Sequence[Sequence[int]], one_away: bool = False, trim: bool = True
+    ) -> None:
+        one = run.batch.select([row])
+        self.one = one = run.modality.trimmed(one) if trim else one
         self.main = run.modality.main
-        assert one.keep_BN is not None
         tokens = [token for members in players for token in members]
-        self.positions = one.keep_BN[0].nonzero()[:, 0].cpu().numpy()[tokens]
+        self.positions = one.real_BN[0].nonzero()[:, 0].cpu().numpy()[tokens]
         self.sizes = np.array([len(members) for members in players], dtype=int)
         self.owners = np.repeat(np.arange(len(players)), self.sizes)
-        self.real = one.keep_BN[0].cpu().numpy()
+        self.real = one.real_BN[0].cpu().numpy()
         most = int(self.sizes.max(initial=0)) if one_away else len(tokens)
         # An answer follows something: of a prompt that goes as a whole, the last token stays.
-        self.last = int(one.keep_BN[0].nonzero()[one.answers[0].start, 0]) if one.answers else None
+        self.last = int(one.real_BN[0].nonzero()[one.answers[0].start, 0]) if one.answers else None
         self.only, self.remarks = None, ()
         if most == int(self.real.sum()):
             self.only = run.modality.only_token()
@@ -163,8 +153,7 @@ class Deleted(Variants):
         tensors = with_deleted(self.one.tensors, width, index)
         # Counted among the real tokens.
         one = self.one
-        assert one.keep_BN is not None
-        keep = one.keep_BN[0][index.to(one.keep_BN.device)]
+        keep = one.real_BN[0][index.to(one.real_BN.device)]
         if empty.any():
             assert self.only is not None
             only_left = torch.from_numpy(empty).to(keep.device)[:, None] & keep
@@ -177,28 +166,27 @@ class Deleted(Variants):
         return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans, answers=answers)
 
 
-class LeftOut(Variants):
-    """One unit at a time, in any way that the modality knows; padding stays, so that texts fit one batch.
+def left_out(run: Run, row: int, replacement: Any) -> Variants:
+    """Return the variants in which single units are masked; padding stays, so that texts fit one batch.
 
     Tokens that the model puts around a text are always there.
     """
-
-    def __init__(self, run: Run, row: int, replacement: Any) -> None:
-        modality, units = run.modality, run.units[row]
-        self.first = run.input_span(row).start
-        if replacement == "delete" and modality.takes_token_ids and len(units) == 1 and not run.batch.answers:
-            self.remarks = (only_remark(modality, modality.only_token()),)
-        # Queries of the model's own beside a single input (a learned query that pools) stay.
-        if run.multi_stream and not modality.multi_input:
-            self._stretch: Callable[[slice], Batch] = without_each(modality, run.batch, row, units, replacement).select
-        else:
-            self._stretch = modality.left_out(run.batch, row, units, replacement)
-
-    def batch(self, present_MP: Array, draw: int = 0) -> Batch:
-        variants, units = np.nonzero(~np.asarray(present_MP, dtype=bool))
-        assert len(variants) == len(present_MP) and (np.diff(variants) == 1).all(), "one unit is away in each"
-        assert (np.diff(units) == 1).all(), "and they are neighbours"
-        return self._stretch(slice(int(units[0]) - self.first, int(units[-1]) + 1 - self.first))
+    modality, units, one, span = run.modality, run.units[row], run.batch.select([row]), run.input_span(row)
+    # Queries of the model's own beside a single input (a learned query that pools) stay.
+    by_stream = run.multi_stream and not modality.multi_input
+    if replacement == "delete" and modality.embeds and not by_stream and not modality.multi_input:
+        if one.answers and one.answers[0].start == 0:
+            raise NotOffered(
+                "replace='delete': the prompt has one token, and without it the answer follows nothing. Use "
+                "replace=<token id>."
+            )
+        tokens = [[i - span.start] if span.start <= i < span.stop else [] for i in range(len(units))]
+        return Deleted(run, row, tokens, one_away=True, trim=False)
+    if by_stream:
+        owners, filling = owners_by_stream(modality, units, one), filling_by_stream(modality, replacement, units, one)
+    else:
+        owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
+    return Filled(one, _parts(owners, torch.arange(len(units))[span], filling[0]), filling)
 
 
 def with_pictures(run: Run, row: int, pictures: Tensor) -> Batch:
@@ -209,11 +197,11 @@ def with_pictures(run: Run, row: int, pictures: Tensor) -> Batch:
     return run.batch.select([row] * len(pictures)).with_tensors(**{main: pixels})
 
 
-# Which of them a metric gets: by the name of what stands for the absent.
+# The variants of a metric, by the name of the baseline
 
 
 def replacements_of(modality: Modality) -> tuple[str, ...]:
-    """Everything that can stand for an absent part; the first is the default."""
+    """Return the names of all baselines; the first is the default."""
     return tuple(dict.fromkeys((*modality.replacements, *modality.fillers)))
 
 
@@ -272,7 +260,7 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
 
 
 def players_of_parts(run: Run, row: int, parts: Sequence[int], held_U: Array | None = None) -> list[tuple[int, ...]]:
-    """The units of each part: one, or those of a segment that can be taken away and are not held."""
+    """Return the units of each part: one, or those of a segment that can be masked and are not held."""
     if not run.segments:
         return [(part,) for part in parts]
     free = np.array(run.removable(row), dtype=bool)
@@ -285,7 +273,7 @@ def players_of_parts(run: Run, row: int, parts: Sequence[int], held_U: Array | N
 def grouped_variants(
     run: Run, row: int, players: Sequence[Sequence[int]], replacement: str | int, one_away: bool = False
 ) -> Variants:
-    """The variants of one input without groups of its units; one_away: one group at a time."""
+    """Return the variants of one input without groups of its units; one_away: one group at a time."""
     modality = run.modality
     if replacement != "delete" or modality.edits_text:
         return Replaced(run, row, players, replacement)
@@ -302,7 +290,7 @@ def variants_of(
     pool: Batch,
     seed: Sequence[int],
 ) -> Variants:
-    """The variants of one input of a run; players: the units of each of its parts.
+    """Return the variants of one input of a run; players: the units of each of its parts.
 
     pool: what means and resampling are taken from.
     """
@@ -320,9 +308,5 @@ def _filled(
     if run.study.extra:  # the units of a text are its tokens and some of the model's own
         raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
     modality, units, one = run.modality, run.units[row], run.batch.select([row])
-    part_U, part_of = _part_of_units(units, players), {}
-    for tensor, unit in modality.owners(units, one).items():
-        part = torch.where(unit >= 0, part_U.to(unit.device)[unit.clamp(min=0)], -1)
-        if (part >= 0).any():
-            part_of[tensor] = part
-    return Filled(one, part_of, modality.filling(name, units, one, pool, np.random.default_rng(list(seed))))
+    fillings = modality.filling(name, units, one, SamplePool(pool, np.random.default_rng(list(seed))))
+    return Filled(one, _parts(modality.owners(units, one), _part_of_units(units, players), fillings[0]), fillings)
