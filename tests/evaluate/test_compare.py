@@ -207,12 +207,6 @@ def test_noise_moves_gradients_and_leaves_constants() -> None:
     assert more.rows[0].scores["max_sensitivity"].mean > result["raw_attention"].scores["max_sensitivity"].mean
 
 
-def test_completeness_of_shares() -> None:
-    result = explainer().compare(TEXTS[:2], methods=["integrated_gradients", "raw_attention"], metrics=["completeness"])
-    assert result["integrated_gradients"].scores["completeness"].mean < 0.05
-    assert np.isnan(result["raw_attention"].scores["completeness"].mean)
-
-
 @pytest.mark.parametrize(
     ("how", "says"),
     [

@@ -68,22 +68,28 @@ def images(bright: bool = True) -> dict[str, torch.Tensor]:
     return {"pixel_values": pixels}
 
 
+def logits_without(row: int, patches: Any, query: int) -> torch.Tensor:
+    """(2, C) of a query, for one of two padded pictures: as it is, and with some patches black."""
+    encoded = processors.detr()(pictures(2), return_tensors="pt")
+    columns = 6 if row == 0 else 4
+    pixels = encoded["pixel_values"][row : row + 1].repeat(2, 1, 1, 1)
+    for patch in patches:
+        r, c = divmod(int(patch), columns)
+        pixels[1, :, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = 0
+    with torch.no_grad():
+        return model_of("detr")(pixels, encoded["pixel_mask"][[row, row]]).logits[:, query]
+
+
 def test_the_value_is_that_of_the_query_on_the_changed_pixels() -> None:
-    model, processor = model_of("detr"), processors.detr()
-    with games_of(Explainer(model, processor), pictures(2), target=[(3, 1), (2, 0)], replace="zero") as games:
+    asked = [(3, 1), (2, 0)]
+    with games_of(Explainer(model_of("detr"), processors.detr()), pictures(2), target=asked, replace="zero") as games:
         assert [len(p) for p in games.parts] == [24, 24]  # patches, and none of the queries
-        encoded = processor(pictures(2), return_tensors="pt")
-        for row, (query, index) in enumerate([(3, 1), (2, 0)]):
-            rows, columns = games.units[row].grid
-            absent = np.array([0, columns - 1, columns, rows * columns - 1])
+        assert [games.units[row].grid for row in range(2)] == [(4, 6), (6, 4)]
+        for row, (query, index) in enumerate(asked):
+            absent = np.array([0, 3, 4, 5, 6, 23])
             present = np.ones((2, 24), bool)
             present[1, absent] = False
-            pixels = encoded["pixel_values"][row : row + 1].repeat(2, 1, 1, 1)
-            for patch in absent:
-                r, c = divmod(int(patch), columns)
-                pixels[1, :, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = 0
-            with torch.no_grad():
-                logits = model(pixels, encoded["pixel_mask"][[row, row]]).logits[:, query]
+            logits = logits_without(row, absent, query)
             said = games.game(row).ask(present)
             assert said[:, 1] == pytest.approx(logits[:, index].tolist(), abs=1e-5)
             assert said[:, 0] == pytest.approx(logits.softmax(-1)[:, index].tolist(), abs=1e-5)
@@ -109,18 +115,11 @@ def test_padding_is_never_touched_and_what_is_put_in_is_of_the_picture(replace: 
 
 
 def test_occlusion_takes_away_the_patch_that_it_scores_in_a_padded_batch() -> None:
-    processor, model = processors.detr(), model_of("detr")
-    found = wf.explain(model, pictures(2), processor=processor, target=(1, 0), method="occlusion", replace="zero")
-    encoded = processor(pictures(2), return_tensors="pt")
-    for row, explanation in enumerate(found):
-        rows, columns = explanation.units.grid
-        for patch in (0, columns - 1, rows * columns - 1):
-            pixels = encoded["pixel_values"][row : row + 1].clone()
-            r, c = divmod(patch, columns)
-            pixels[:, :, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = 0
-            with torch.no_grad():
-                value = float(model(pixels, encoded["pixel_mask"][[row]]).logits[0, 1, 0])
-            assert explanation.scores[patch] == pytest.approx(explanation.value - value, abs=1e-5)
+    how: dict[str, Any] = {"target": (1, 0), "method": "occlusion", "replace": "zero"}
+    for row, found in enumerate(wf.explain(model_of("detr"), pictures(2), processor=processors.detr(), **how)):
+        for patch in (0, 3, 5, 23):
+            value = float(logits_without(row, [patch], 1)[1, 0])
+            assert found.scores[patch] == pytest.approx(found.value - value, abs=1e-5)
 
 
 def test_all_detections_are_compared_and_limits_are_over_images(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Twins of a model, trained on the user's examples: with attention as it is, frozen to uniform, or pushed elsewhere.
 
-The model itself is read and never changed. A twin is a copy of it, trained without dropout (its passes draw the same
-random numbers each time), by Adam, for a number of epochs; the last state counts, so that nothing is chosen on the
-validation examples.
+A twin is a copy of the model, trained without dropout (its passes draw the same random numbers each time), by Adam, for
+a number of epochs; the last state counts, so that nothing is chosen on the validation examples.
 """
 
 from __future__ import annotations
@@ -162,7 +161,11 @@ def batches(rows: Sequence[int], examples: Examples, step: int) -> Iterator[list
         yield from (here[i : i + step] for i in range(0, len(here), step))
 
 
-# Training
+def _plan(examples: Examples, epochs: int, step: int, seed: int) -> list[list[int]]:
+    """The batches of all epochs, each in an order of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    orders = [torch.randperm(len(examples.train), generator=generator).tolist() for _ in range(epochs)]
+    return [rows for order in orders for rows in batches([examples.train[i] for i in order], examples, step)]
 
 
 def copy_of(loaded: LoadedModel) -> LoadedModel:
@@ -219,12 +222,7 @@ def train(
 ) -> None:
     """So many epochs of Adam over the training examples."""
     optimizer = torch.optim.Adam(parameters, lr=lr)
-    generator = torch.Generator().manual_seed(seed)
-    examples, plan = reader.examples, list[list[int]]()
-    for _ in range(epochs):
-        order = [examples.train[i] for i in torch.randperm(len(examples.train), generator=generator).tolist()]
-        plan += batches(order, examples, reader.step)
-    for rows in track(plan, label):
+    for rows in track(_plan(reader.examples, epochs, reader.step, seed), label):
         run = reader.run(rows)
         with torch.enable_grad():
             logits, shown_BN = reader.answers(run)
@@ -295,11 +293,10 @@ def guided(
 ) -> dict[int, Tensor]:
     """(C,) probabilities of each validation example, by a diagnostic trained with the guide's weights.
 
-    It sees what the model's own first attention reads at each position (its values), which no other position had part
-    in. NOTE[DIFF]: the authors learn word vectors for it; these are the model's, and not only of words.
+    It reads the values of the model's first attention at each position, which depend on no other position.
+    NOTE[DIFF]: the authors learn word vectors for it; these are the model's, and not only of words.
     """
     step = 32
-    generator = torch.Generator().manual_seed(seed)
     width, classes = base.values[examples.train[0]].shape[1], max(2, len(base.probability[examples.train[0]]))
 
     def batch(rows: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -311,17 +308,13 @@ def guided(
         torch.manual_seed(seed)
         mlp = GuidedMLP(width, classes).to(device)
         optimizer = torch.optim.Adam(mlp.parameters(), lr=1e-3)
-        plan: list[list[int]] = []
-        for _ in range(epochs):
-            order = [examples.train[i] for i in torch.randperm(len(examples.train), generator=generator).tolist()]
-            plan += [order[i : i + step] for i in range(0, len(order), step)]
-        for rows in track(plan, label):
+        for rows in track(_plan(examples, epochs, step, seed), label):
             loss = F.cross_entropy(mlp(*batch(rows)), torch.tensor([classes_of[row] for row in rows], device=device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     with torch.no_grad():
-        parts = [examples.validation[i : i + step] for i in range(0, len(examples.validation), step)]
+        parts = batches(examples.validation, examples, step)
         return {row: p.cpu() for rows in parts for row, p in zip(rows, mlp(*batch(rows)).softmax(-1), strict=True)}
 
 

@@ -17,7 +17,7 @@ from whyformer.evaluate.candidate import Candidate, Trial, other_games, wanted
 from whyformer.evaluate.candidate_pool import SPACES, CandidatePool, halves, pool_of, truthfulness_of
 from whyformer.evaluate.comparison import chance_of_lead
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.judge import greedy, random_scores
+from whyformer.evaluate.judge import CEILING, FLOOR, greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
 from whyformer.evaluate.recommendation import (
     ANY,
@@ -37,7 +37,6 @@ from whyformer.targets import Aims, Scalar
 
 # How choices do on inputs that did not choose them: AOPC, against random scores, last-layer attention and a search.
 
-FLOOR, CEILING = "random", "greedy"
 LAST, MEAN = "last-layer attention", "mean attention"
 
 

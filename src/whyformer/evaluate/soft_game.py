@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,13 @@ from whyformer.run import Run
 from whyformer.shapes import Array
 
 Say = Callable[[Batch], Array]  # (M, columns) what the model says of a batch
+SoftSay = Callable[[Array, Sequence[int]], Array]  # (M, P) probabilities, (M,) draws → (M, columns)
 
 
 class SoftGame:
-    """Asked with (M, P) probabilities to stay, it draws for every number of every part; a draw is run once.
+    """Asked with (M, P) probabilities to stay, it draws for every number of every part; a draw is run once."""
 
-    say: (M, P) probabilities and (M,) numbers of draws → (M, columns), as a game says of variants.
-    """
-
-    def __init__(self, say: Callable[[Array, Sequence[int]], Array], step: int = 32) -> None:
+    def __init__(self, say: SoftSay, step: int = 32) -> None:
         self.forwards = 0
         self._say, self._step = say, step
         self._known: dict[tuple[bytes, int], Array] = {}
@@ -54,68 +53,60 @@ def soft_game_of(
 ) -> SoftGame:
     """players: the units of each part.
 
-    Where the input is looked up (words), numbers are those of its vectors, and 0 stands for one that is erased; of
-    pixels and columns they are the input's own, and what stands for the absent comes in their place.
+    Words are looked up, and elements of their vectors become 0; of pixels and columns the input's own numbers give way
+    to the baseline.
     """
     if run.modality.embeds and not run.modality.multi_input and not run.study.extra:
-        return SoftGame(_Vectors(run, row, players, say, seed), step)
+        return SoftGame(_of_vectors(run, row, players, say, seed), step)
     if isinstance(variants, Filled) and not run.modality.multi_input:
-        return SoftGame(_Entries(variants, say, seed), step)
+        return SoftGame(partial(_of_entries, variants, say, seed), step)
     raise NotOffered(
         "soft_nc and soft_ns erase numbers of single words, pixels or columns, and here it is not known which numbers "
         "belong to which part: use pi_soft_nc and pi_soft_ns, which take whole parts away."
     )
 
 
-class _Vectors:
-    """Elements of word vectors."""
+def _of_vectors(run: Run, row: int, players: Sequence[Sequence[int]], say: Say, seed: Sequence[int]) -> SoftSay:
+    """Erase elements of word vectors."""
+    one = run.modality.trimmed(run.batch.select([row]))
+    assert one.keep_BN is not None
+    position_U = one.keep_BN[0].nonzero()[:, 0]
+    part_N = torch.full((one.keep_BN.shape[1],), -1)
+    for number, members in enumerate(players):
+        part_N[position_U[list(members)].cpu()] = number
 
-    def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], say: Say, seed: Sequence[int]) -> None:
-        self.modality, self.say, self.seed = run.modality, say, seed
-        self.one = run.modality.trimmed(run.batch.select([row]))
-        assert self.one.keep_BN is not None
-        position_U = self.one.keep_BN[0].nonzero()[:, 0]
-        self.part_N = torch.full((self.one.keep_BN.shape[1],), -1)
-        for number, members in enumerate(players):
-            self.part_N[position_U[list(members)].cpu()] = number
-
-    def __call__(self, keep_MP: Array, draws: Sequence[int]) -> Array:
-        batch = self.one.select([0] * len(keep_MP))
-        # Padding, special tokens and what is held stay.
-        keep_MN = torch.cat([torch.from_numpy(keep_MP), torch.ones(len(keep_MP), 1, dtype=torch.float64)], 1)[
-            :, self.part_N
-        ]
+    def said(keep_MP: Array, draws: Sequence[int]) -> Array:
+        # -1, the last column: padding, special tokens and what is held stay.
+        always = torch.ones(len(keep_MP), 1, dtype=torch.float64)
+        keep_MN = torch.cat([torch.from_numpy(keep_MP), always], 1)[:, part_N]
 
         def erased(vectors_MND: Tensor) -> Tensor:
-            shape = vectors_MND.shape[1:]
-            drawn = torch.stack([uniform(shape, (*self.seed, draw)) for draw in draws])
+            drawn = torch.stack([uniform(vectors_MND.shape[1:], (*seed, draw)) for draw in draws])
             return vectors_MND * (drawn < keep_MN[..., None]).to(vectors_MND)
 
-        mode: Any = self.modality.looked_up(batch, erased)
+        batch = one.select([0] * len(keep_MP))
+        mode: Any = run.modality.looked_up(batch, erased)
         with mode:
-            said = self.say(batch)
+            answer = say(batch)
         if not mode.lookups:
             raise NotOffered("the model looked no words up in its table, so their vectors cannot be erased in part.")
-        return said
+        return answer
+
+    return said
 
 
-class _Entries:
-    """Entries of the input's own tensors: pixels of patches, columns of a row."""
-
-    def __init__(self, variants: Filled, say: Say, seed: Sequence[int]) -> None:
-        self.variants, self.say, self.seed = variants, say, seed
-
-    def __call__(self, keep_MP: Array, draws: Sequence[int]) -> Array:
-        one, filling = self.variants.one, self.variants.fillings[0]
-        changed = {}
-        for name, part in self.variants.part_of.items():
-            rows = []
-            for keep_P, draw in zip(torch.from_numpy(keep_MP), draws, strict=True):
-                drawn = uniform(part.shape, (*self.seed, draw)).to(part.device)
-                stays = (drawn < keep_P.to(part.device)[part.clamp(min=0)]) | (part < 0)
-                rows.append(torch.where(stays, one.tensors[name], filling[name])[0])
-            changed[name] = torch.stack(rows)
-        return self.say(one.select([0] * len(draws)).with_tensors(**changed))
+def _of_entries(variants: Filled, say: Say, seed: Sequence[int], keep_MP: Array, draws: Sequence[int]) -> Array:
+    """Erase entries of the input's own tensors: pixels of patches, columns of a row."""
+    one, filling = variants.one, variants.fillings[0]
+    changed = {}
+    for name, part in variants.part_of.items():
+        rows = []
+        for keep_P, draw in zip(torch.from_numpy(keep_MP), draws, strict=True):
+            drawn = uniform(part.shape, (*seed, draw)).to(part.device)
+            stays = (drawn < keep_P.to(part.device)[part.clamp(min=0)]) | (part < 0)
+            rows.append(torch.where(stays, one.tensors[name], filling[name])[0])
+        changed[name] = torch.stack(rows)
+    return say(one.select([0] * len(draws)).with_tensors(**changed))
 
 
 def uniform(shape: Sequence[int], seed: Sequence[int]) -> Tensor:
