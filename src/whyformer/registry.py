@@ -138,7 +138,7 @@ def method(
     compiles: bool = False,
 ) -> Callable[[Formula], Formula]:
     """Register a method under its function's name. ``Method`` says what the parameters are."""
-    facts = dict(locals())
+    facts = dict(locals())  # the parameters, which are fields of Method
     if not specificity:
         inside, slopes = needs & {"attention", "attention_gradients", "values"}, "input_gradients" in needs
         facts["specificity"] = "attention" if inside else "gradient" if slopes else "black box"
@@ -157,7 +157,7 @@ def metric(
     on_surrogate: bool = False,
 ) -> Callable[[Formula], Formula]:
     """Register a metric under its function's name. ``Metric`` says what the parameters are."""
-    return _registering(Metric, _METRICS, locals())
+    return _registering(Metric, _METRICS, locals())  # the parameters, which are fields of Metric
 
 
 Entry = TypeVar("Entry", Method, Metric)
@@ -166,7 +166,7 @@ Entry = TypeVar("Entry", Method, Metric)
 def _registering(
     kind: type[Entry], registry: dict[str, Entry], facts: Mapping[str, Any]
 ) -> Callable[[Formula], Formula]:
-    """Return the decorator; ``facts`` are the arguments of ``@method`` or ``@metric``, which are fields of ``kind``."""
+    """Return the decorator that registers a function with these facts."""
 
     def register(function: Formula) -> Formula:
         idea = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
@@ -208,7 +208,7 @@ def get_method(name: str) -> Method:
     if not isinstance(name, str):
         raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
     _load("methods", "whyformer.methods")
-    if name not in _METHODS:
+    if name not in _METHODS:  # asked in every explain: the sorted catalogue is made for the error alone
         raise UnknownName("method", name, list_methods())
     return _METHODS[name]
 

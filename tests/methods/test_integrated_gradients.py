@@ -25,7 +25,7 @@ MASK = 7  # any id will do on a random model
 
 def test_more_steps_approach_the_integral() -> None:
     own = numbers("vit", 0)
-    fine = integrated_gradients(own, torch.zeros_like(own.x), 400, midpoints=True)
+    fine = integrated_gradients(own, torch.zeros_like(own.x), 100, midpoints=True)
     close(explained("vit", double=True, method="integrated_gradients", steps=30)[0].scores, fine, 1e-3)
 
 

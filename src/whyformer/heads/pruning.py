@@ -159,7 +159,7 @@ def _curve(
     label = "pruning" if order else "learned gates"
     samples = session.gather(lambda run, rows: _values(run, rows, gates, labels, metric), label=label)
     low, high = interval(samples, seed)
-    points = np.argsort(-kept, kind="stable")
+    points = np.argsort(-kept, kind="stable")  # penalties need not close more heads from one to the next
     return PruningCurve(
         kept=kept[points],
         values=samples.mean(0)[points],

@@ -76,7 +76,9 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     lost_B = missing * 0
     if INPUT_SLOPES not in run.study.undisturbed or run.study.doubts:  # else what was detached changes no slope
         for leaf, grad in zip(rules.cut, cut, strict=True):
-            lost_B = lost_B + _sum_B(leaf, grad, run.batch.size)
+            arrived = torch.where(grad == 0, 0.0, leaf.detach().float() * grad.float())  # a mask holds infinities
+            per_input = arrived.ndim > 1 and len(arrived) == run.batch.size  # else it counts for each input in full
+            lost_B = lost_B + (arrived.flatten(1).sum(1) if per_input else arrived.sum())
     share_B = lost_B.abs() / (scores.abs().sum(1) + lost_B.abs())
     return Attribution(
         scores,
@@ -87,13 +89,6 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         },
         warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in share_B.tolist()],
     )
-
-
-def _sum_B(leaf: Tensor, gradient: Tensor, size: int) -> Tensor:
-    """(B,) relevance that arrived at a tensor; that of the whole batch where it has no row per input."""
-    relevance = torch.where(gradient == 0, 0.0, leaf.detach().float() * gradient.float())  # a mask holds infinities
-    rows = relevance.flatten(1).sum(1) if relevance.ndim > 1 and len(relevance) == size else relevance.sum()
-    return rows.expand(size)
 
 
 def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:

@@ -137,7 +137,7 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
     run.require_undisturbed(logits, graph=grad)
     with torch.set_grad_enabled(grad):
         values_B = run.scalars(logits)
-    name, tensor, number = _chosen(run, intercept, outputs, layer)
+    name, tensor, number = _chosen(intercept, outputs, layer)
     gradient = None
     if grad:
         (gradient,) = slopes(values_B.sum(), [tensor])
@@ -156,9 +156,7 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
     return features
 
 
-def _chosen(
-    run: Run, intercept: AttentionInputs, outputs: list[Any], layer: int | str | None
-) -> tuple[str, Tensor, int | None]:
+def _chosen(intercept: AttentionInputs, outputs: list[Any], layer: int | str | None) -> tuple[str, Tensor, int | None]:
     """Name, tensor, and the number of the attention it enters (None for the output of a module)."""
     if isinstance(layer, str):
         out = outputs[-1] if outputs else None
@@ -206,7 +204,10 @@ class _Arrangement:
             self.is_patch, self.grid = torch.tensor(~special), units.grid
         else:
             self.is_patch = torch.ones(rows, dtype=torch.bool)
-            self.grid = self.seen or _grid_of(rows, height, width)
+            down = max(1, round(math.sqrt(rows * height / width)))
+            if self.seen is None and rows % down:
+                raise BadInput(f"{rows} features are no grid over a {height}×{width} image. Choose another layer.")
+            self.grid = self.seen or (down, rows // down)
 
     def _seen_grid(self, count: int) -> tuple[int, int] | None:
         """Rows and columns that a detector attends to, padding included, where these are its features."""
@@ -252,10 +253,3 @@ class _Arrangement:
         rows = self._rows(tensor.detach())
         rows = rows[:, self.is_patch.to(rows.device)]
         return rows.to(torch.promote_types(rows.dtype, torch.float32))
-
-
-def _grid_of(count: int, height: int, width: int) -> tuple[int, int]:
-    rows = max(1, round(math.sqrt(count * height / width)))
-    if count % rows:
-        raise BadInput(f"{count} features are no grid over a {height}×{width} image. Choose another layer.")
-    return rows, count // rows
