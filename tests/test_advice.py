@@ -211,9 +211,13 @@ def test_no_method_is_recommended_by_heart() -> None:
 RAISED = "def f():\n    {}\n"
 
 
+NO_GUESS = 'def f():\n    """Use occlusion."""\n    return ["occlusion", "shap"], "the head reads attention"'
+
+
 @pytest.mark.parametrize(
     "code",
     [
+        NO_GUESS,  # docstrings and names are none
         "TOLD = 'Use a gradient or perturbation method.'",
         "TOLD = (\n    'occlusion explains '\n    'the model as it is.'\n)",
         "TOLD = {'a': ['take shap, too']}",
@@ -224,9 +228,4 @@ RAISED = "def f():\n    {}\n"
     ],
 )
 def test_a_guess_is_found_wherever_it_stands(code: str) -> None:
-    assert any(guess_in(text) for _, text in sentences(ast.parse(code)))
-
-
-def test_docstrings_and_names_are_no_guesses() -> None:
-    code = 'def f():\n    """Use occlusion."""\n    return ["occlusion", "shap"], "the head reads attention"'
-    assert not any(guess_in(text) for _, text in sentences(ast.parse(code)))
+    assert any(guess_in(text) for _, text in sentences(ast.parse(code))) == (code != NO_GUESS)

@@ -52,21 +52,15 @@ def test_adapters_are_part_of_the_model(method: str) -> None:
         np.testing.assert_allclose(beside.scores, merged.scores, atol=1e-4 * np.abs(merged.scores).max())
 
 
-def test_a_cache_that_is_on_stays_on() -> None:
+@pytest.mark.parametrize("way", ["cached", "compiled"])
+def test_a_cache_that_is_on_stays_on_and_a_compiled_model_is_looked_into_uncompiled(way: str) -> None:
     lm: Any = model("llama")
     lm.config.use_cache = lm.generation_config.use_cache = True
-    plain = wf.explain(model("llama"), TEXT, processor=tokenizer())
-    cached = wf.explain(lm, TEXT, processor=tokenizer())
-    np.testing.assert_allclose(cached.scores, plain.scores, rtol=1e-5)
-    assert lm.config.use_cache and lm.generation_config.use_cache
-
-
-def test_a_compiled_model_is_looked_into_uncompiled() -> None:
-    compiled: Any = torch.compile(model("llama"), backend="eager")
+    found = wf.explain(torch.compile(lm, backend="eager") if way == "compiled" else lm, TEXT, tokenizer(), generate=2)
     plain = wf.explain(model("llama"), TEXT, processor=tokenizer(), generate=2)
-    said = wf.explain(compiled, TEXT, processor=tokenizer(), generate=2)
-    assert said.text == plain.text
-    np.testing.assert_allclose(said[0].scores, plain[0].scores, rtol=1e-4, atol=1e-6)
+    assert found.text == plain.text
+    np.testing.assert_allclose(found[0].scores, plain[0].scores, rtol=1e-4, atol=1e-6)
+    assert lm.config.use_cache and lm.generation_config.use_cache
 
 
 @pytest.mark.parametrize("family", ["mixtral", "mistral"])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
+from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of
 from tests.models.case import run, softmax_outputs
 from tests.references import generic_attention_streams as twin
@@ -19,11 +20,6 @@ from whyformer.errors import BadInput, NotOffered, PartlyCaptured
 from whyformer.study.schedule import Link, Schedule, Step
 
 ALL = CASES | UNUSUAL
-
-
-def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    scale = max(1.0, float(np.abs(expected).max()))
-    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
 
 
 def alone(name: str, row: int) -> dict[str, Tensor]:

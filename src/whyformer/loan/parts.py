@@ -121,7 +121,7 @@ class Guard:
             small = held.__class__ is tuple and len(held) <= SMALL and all(v.__class__ in PLAIN for v in held)
             if name in owners[number] and (held.__class__ in PLAIN or small):
                 self.places[number, name] = held
-            elif name != "config" and name in owners[number] and _is_plain_collection(held):
+            elif name != "config" and name in owners[number] and (is_plain(held) or _is_of_module(held)):
                 self.alike.append(((number, name), copy(held)))
             elif name != "config":
                 self.told.append(((number, name), value))
@@ -173,11 +173,9 @@ class Guard:
         return True
 
 
-def _is_plain_collection(value: Any) -> bool:
-    """Whether == compares a value in full, also after a copy."""
-    if value.__class__ is BuiltinFunctionType:
-        return value.__self__ is None or value.__self__.__class__ is ModuleType
-    return is_plain(value)
+def _is_of_module(value: Any) -> bool:
+    """Whether a value is a built-in function, not one that is bound to an object: a copy of it is itself."""
+    return value.__class__ is BuiltinFunctionType and value.__self__.__class__ in {ModuleType, type(None)}
 
 
 def _seen(

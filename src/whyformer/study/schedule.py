@@ -334,24 +334,17 @@ def _block(path: str) -> str:
     return ".".join(words[: numbers[0]] if numbers else words)
 
 
-def require_steady(sites: Sequence[SiteFacts], schedule: Schedule) -> None:
-    """Streams must keep their positions from layer to layer."""
+def unsteady(sites: Sequence[SiteFacts], schedule: Schedule, stream: str | None = None) -> NotOverUnits | None:
+    """Return the error that a stream (by default any) changes its positions from layer to layer, or None.
+
+    A vision tower that attends inside windows does.
+    """
     for step in schedule.steps:
-        site = sites[step.site]
-        if not _fits(site, step, schedule):
-            want = schedule.lengths[step.query], schedule.lengths[step.key]
-            raise NotOverUnits(
+        site, queries, keys = sites[step.site], schedule.lengths[step.query], schedule.lengths[step.key]
+        fits = site.queries == queries or (site.queries < queries and not step.cross)  # a few rows may be asked for
+        if stream in {None, step.query} and not (site.windows == 1 and fits and site.keys == keys):
+            return NotOverUnits(
                 f"{site.path}: attention of {site.queries} × {site.keys} positions, where the streams {step.query} and "
-                f"{step.key} have {want[0]} and {want[1]}, so maps of different layers do not line up."
+                f"{step.key} have {queries} and {keys}, so maps of different layers do not line up."
             )
-
-
-def is_steady(sites: Sequence[SiteFacts], schedule: Schedule, stream: str) -> bool:
-    """Whether a stream keeps its positions. A vision tower that attends inside windows does not."""
-    return all(_fits(sites[s.site], s, schedule) for s in schedule.steps if s.query == stream)
-
-
-def _fits(site: SiteFacts, step: Step, schedule: Schedule) -> bool:
-    queries, keys = schedule.lengths[step.query], schedule.lengths[step.key]
-    few = site.queries <= queries if not step.cross else site.queries == queries
-    return site.windows == 1 and few and site.keys == keys
+    return None

@@ -18,7 +18,7 @@ from whyformer.shapes import Array
 from whyformer.study.facts import Study
 from whyformer.study.leak import Leak, Probe, audit_streams
 from whyformer.study.readout import Passes, Readout, Severed, direct_rows, positions_of, reached_rows, readout_of
-from whyformer.study.schedule import START, Link, Schedule, Windows, is_steady, require_steady, windows_of
+from whyformer.study.schedule import START, Link, Schedule, Windows, unsteady, windows_of
 
 UNFOLLOWED = (
     "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
@@ -249,9 +249,10 @@ def study_several(run: Passes, study: Study, schedule: Schedule) -> Study:
     try:
         readouts = readouts_of(run, schedule)
         links = links_of(run, schedule, readouts)
-        links = tuple(link for link in links if is_steady(study.sites, schedule, link.source))
+        links = tuple(link for link in links if unsteady(study.sites, schedule, link.source) is None)
         followed = schedule.reduced(readouts, links)
-        require_steady(study.sites, followed)
+        if (error := unsteady(study.sites, followed)) is not None:
+            return study.refused(error)
         used = {step.query for step in schedule.steps if step.used}
         notes = [UNFOLLOWED.format(stream=s) for s in schedule.streams if s in used and s not in followed.streams]
         notes += [LOST.format(count=k.lost, stream=k.source) for k in links if k.lost]
