@@ -443,28 +443,7 @@ def results(stage: Stage) -> Iterator[Call]:
 
     text, image = made.explanation(), samples.image()
     record = stage.text.record(stage.texts[0])
-    kinds = [
-        getattr(made, name)()
-        for name in (
-            "explanation",
-            "head_importance",
-            "pruning_curve",
-            "learned_gates",
-            "head_roles",
-            "layer_profile",
-            "circuits",
-            "direct_shares",
-            "syntactic_heads",
-            "tcav",
-            "maximized",
-            "row_attention",
-            "global_explanation",
-            "feature_permutation",
-            "comparison",
-            "recommendation",
-            "check_up",
-        )
-    ]
+    kinds = [make() for make in made.ALL.values()]
     for result in kinds:
         name = type(result).__name__
         for path in (

@@ -463,8 +463,12 @@ def saved(stage: Any) -> Iterator[Call]:
 
     folder = stage.folder / "no numbers"
     folder.mkdir(exist_ok=True)
-    for kind in ("explanation", "head_importance", "global_explanation", "feature_permutation", "comparison", "tcav"):
-        result = getattr(made, kind)()
+    kinds = {kind.__name__: make for kind, make in made.ALL.items()}
+    for kind in (
+        *("Explanation", "HeadImportance", "GlobalExplanation"),
+        *("FeaturePermutation", "Comparison", "TCAVResult"),
+    ):
+        result = kinds[kind]()
         plain = json.loads(result.save(folder / f"{kind}.json").read_text())
         for place in _numbers(plain):
             for value in (None, "inf", "-inf", "nan", True, "3", [], HUGE):
@@ -475,7 +479,7 @@ def saved(stage: Any) -> Iterator[Call]:
                 yield Call("saved", words, partial(_loaded, path), either)
 
 
-MUST_BE_FINITE = (("explanation", "scores"), ("explanation", "value"), ("global_explanation", "mean"))
+MUST_BE_FINITE = (("Explanation", "scores"), ("Explanation", "value"), ("GlobalExplanation", "mean"))
 
 
 def _loaded(path: Path) -> Any:

@@ -1,9 +1,11 @@
-"""One result of every kind, made by hand: the same on every machine."""
+"""One result of every kind, made by hand or stored: the same on every machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,9 @@ from whyformer.checks.checkup import CheckUp, Finding
 from whyformer.checks.jain_wallace import AttentionTest, JainWallace
 from whyformer.checks.randomisation import Randomisation, Stage
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel
-from whyformer.concepts import ConceptScore, Maximized, TCAVResult
+from whyformer.concepts import Maximized, TCAVResult
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, MetricScore
-from whyformer.evaluate.recommendation import ChosenMethod, Outcome, Recommendation
+from whyformer.evaluate.recommendation import Recommendation
 from whyformer.evidence import Deletion
 from whyformer.heads import (
     Circuits,
@@ -28,8 +30,8 @@ from whyformer.heads import (
     PruningCurve,
     SyntacticHeads,
 )
-from whyformer.jobs.dataset import Case, DatasetSummary, Importance
-from whyformer.language.citations import Citations, SourceSentence
+from whyformer.jobs.dataset import DatasetSummary
+from whyformer.language.citations import Citations
 from whyformer.reports.report import Report
 from whyformer.results.result import Result
 from whyformer.results.types import AttentionMaps, Cost, Explanation, Generation, SiteMap, Target
@@ -103,20 +105,6 @@ def pruning_curve(seed: int = 0) -> PruningCurve:
     )
 
 
-def learned_gates() -> LearnedGates:
-    steps = np.arange(60)
-    return LearnedGates(
-        gates=np.where(np.isnan(table(4)), np.nan, table(4).round()).astype(np.float32),
-        scores=table(4, signed=True),
-        open=table(4),
-        history={"loss": (0.7 * np.exp(-steps / 20) + 0.1).tolist(), "open heads": (11 - steps / 10).tolist()},
-        penalty=0.02,
-        heads=11,
-        options={"steps": 60, "lr": 0.1, "seed": 0},
-        cost=COST,
-    )
-
-
 def head_roles() -> HeadRoles:
     positional = table(5)
     positional[0, 0] = 0.97
@@ -165,35 +153,6 @@ def syntactic_heads() -> SyntacticHeads:
     )
 
 
-def tcav() -> TCAVResult:
-    draw = np.random.default_rng(14)
-
-    def row(name: str, middle: float, p: float, **how: Any) -> ConceptScore:
-        scores = tuple(float(x) for x in np.clip(draw.normal(middle, 0.08, 20), 0, 1))
-        mean = float(np.mean(scores))
-        low, high = (NAN, NAN) if np.isnan(p) else (mean - 0.05, mean + 0.05)
-        return ConceptScore(name, "random", scores, mean, low, high, p, magnitude=middle - 0.5, **how)
-
-    rows = (
-        row("striped", 0.9, 1e-7, significant=True, accuracy=0.97),
-        row("dotted", 0.75, 0.0031, significant=True, accuracy=0.81, small=True),
-        row("bubbly", 0.5, 0.62, significant=False, accuracy=0.88),
-        row("cloudy", 0.3, 0.01, significant=False, accuracy=0.51, doubtful=True),
-        row("untested", 0.6, NAN, significant=False, accuracy=0.7),
-    )
-    return TCAVResult(
-        rows=rows,
-        random=tuple(float(x) for x in np.clip(draw.normal(0.5, 0.15, 20), 0, 1)),
-        layer="vit.layers.2",
-        target="zebra",
-        options={"pooling": "cls", "alpha": 0.05},
-        inputs=40,
-        warnings=("cloudy: the layer does not know it.",),
-        model="ViTForImageClassification",
-        random_magnitude=0.08,
-    )
-
-
 def maximized() -> Maximized:
     rows, columns = np.mgrid[0:32, 0:32]
     image = np.stack([rows * 8, columns * 8, 255 - rows * 4 - columns * 4], -1).astype(np.uint8)
@@ -207,79 +166,6 @@ def row_attention() -> RowAttention:
     weights = np.random.default_rng(15).dirichlet(np.ones(6), (2, 4)).astype(np.float32)
     labels = ("this row", *(f"training rows {i}" for i in range(5)))
     return RowAttention(weights, labels, PATHS[:2], "training rows")
-
-
-def context_explanation() -> ContextExplanation:
-    rng = np.random.default_rng(16)
-    cells = rng.normal(size=(5, 3)).astype(np.float32)
-    return ContextExplanation(
-        columns=("age", "dose", "pulse"),
-        values=("39", "0.5", "71"),
-        scores=rng.normal(size=3).astype(np.float32),
-        answers=("ill", "well", "well", "ill", "well"),
-        row_scores=rng.normal(size=5).astype(np.float32),
-        cells=cells,
-        method="input_x_gradient",
-        target="well",
-        value=1.25,
-        options={"rows": "weight", "baseline": "mean"},
-        model="InContext",
-    )
-
-
-def corpus_explanation() -> CorpusExplanation:
-    mean = np.array([0.8, -0.6, 0.1])
-    return CorpusExplanation(
-        words=("great", "dull", "film"),
-        counts=np.array([7, 1, 12]),
-        mean=mean,
-        low=np.array([0.7, NAN, 0.0]),
-        high=np.array([0.9, NAN, 0.2]),
-        mean_size=np.abs(mean),
-        examples=("A great film.", "So dull!", "The film is <b>long</b>."),
-        texts=14,
-        left_out=3,
-        method="input_x_gradient",
-        options={"at": "embeddings"},
-        target="positive",
-        signed=True,
-        warnings=("mind the gap",),
-        seconds=1.5,
-        model=BERT,
-    )
-
-
-def global_explanation() -> GlobalExplanation:
-    mean = np.array([0.4, 0.1, 0.3])
-    return GlobalExplanation(
-        labels=("[CLS]", "age", "work"),
-        special=(True, False, False),
-        mean=mean,
-        low=mean - 0.05,
-        high=mean + 0.05,
-        mean_size=mean,
-        size_low=mean - 0.05,
-        size_high=np.array([0.45, NAN, 0.35]),
-        rows=40,
-        method="raw_attention",
-        options={"layers": "mean"},
-        target="<=50K",
-        unseen=("hours",),
-        matrix=np.eye(3),
-        samples=np.random.default_rng(16).random((5, 3)),
-        sample_values=(("", "39", "Private"),) * 5,
-        warnings=("few rows",),
-        seconds=0.5,
-        model="FTTransformer",
-    )
-
-
-def feature_permutation() -> FeaturePermutation:
-    drops = np.array([[0.2, 0.25], [0.0, -0.01]])
-    unknown = np.full(2, NAN)
-    mean = drops.mean(1)
-    groups = {"twins": ("a", "b")}
-    return FeaturePermutation(("twins", "c"), drops, 0.8, "accuracy", 90, mean, unknown, unknown, 3, groups)
 
 
 def comparison() -> Comparison:
@@ -308,27 +194,6 @@ def comparison() -> Comparison:
         warnings=("2 inputs say little.",),
         model=BERT,
         options={"aopc": {"value": "logit"}},
-    )
-
-
-def recommendation() -> Recommendation:
-    choice = ChosenMethod("all", "any cost", "grad_sam", "grad_sam", {}, 0.41, 12)
-    outcome = Outcome("any cost", "grad_sam", 0.3, 0.2, 0.4, (0.2, 0.1, 0.3), (0.05, -0.1, 0.2))
-    floor = Outcome("random", "random", 0.1, NAN, NAN)
-    return Recommendation(
-        scope="dataset",
-        choices=(choice,),
-        outcomes=(outcome, floor),
-        leaders=(("grad_sam", 0.41), ("raw_attention", 0.2)),
-        grid=((0.1, 0.2), (0.0, NAN), (-0.3, 0.4)),
-        grid_reading="row",
-        candidates=252,
-        excluded={"occlusion": "it would win by construction"},
-        replacement="mask",
-        chosen_on=12,
-        reported_on=8,
-        warnings=("few inputs",),
-        model=BERT,
     )
 
 
@@ -367,49 +232,11 @@ def check_up() -> CheckUp:
     )
 
 
-def citations() -> Citations:
-    documents = ("The lighthouse was built in 1847. Its keeper was Mary Holt.", "The bakery opens at six.")
-    sources = (
-        SourceSentence(0, "The lighthouse was built in 1847.", (0, 33)),
-        SourceSentence(0, "Its keeper was Mary Holt.", (34, 59)),
-        SourceSentence(1, "The bakery opens at six.", (0, 24)),
-    )
-    nan = float("nan")
-    return Citations(
-        question="Who kept the lighthouse?",
-        answer="Mary Holt did. She liked tea.",
-        spans=((0, 14), (15, 29)),
-        names=("lighthouse", "bakery"),
-        texts=documents,
-        sources=sources,
-        log_probabilities=np.array([-3.5, -9.25]),
-        scores=np.array([[0.5, 2.0, 0.125], [0.25, 0.5, 0.375]]),
-        drops=np.array([[0.75, 6.5, nan], [nan, 0.125, -0.25]]),
-        document_scores=np.array([[2.5, 0.125], [0.75, 0.375]]),
-        document_drops=np.array([[8.0, -0.5], [0.25, 0.0]]),
-        method="attn_lrp",
-        model="LlamaForCausalLM",
-        top=2,
-        cost=Cost(12, 2, 1.5),
-        warnings=("no document supports 'She liked tea.'.",),
-    )
-
-
 def retrained_attention() -> RetrainedAttention:
     names = [(name, NAN) for name in (MODEL, CONTROL, UNIFORM)] + [("adversary", w) for w in (0.0, 0.1)]
     twins = [TrainedModel(name, w, 0.9, 0.85, 0.95, 0.89, i / 20, i / 10) for i, (name, w) in enumerate(names)]
     guides = [TrainedModel(name, NAN, 0.8, 0.7, 0.9, 0.79, 0.1, NAN) for name in GUIDES]
     return RetrainedAttention((*twins, *guides), 80, 20, BERT, 0.1, {"epochs": 3, "seed": 0}, COST, ("mind the gap",))
-
-
-def dataset_summary() -> DatasetSummary:
-    case = Case("ab12", 7, "r7", "methods rank its parts differently", -0.5, (explanation(), samples.text()))
-    listed = [
-        Importance("grad_sam", "positive", word, 3, mean, abs(mean)) for word, mean in (("good", 0.4), ("not", -0.2))
-    ]
-    return DatasetSummary(
-        "rows.csv", BERT, ("grad_sam",), 12, 11, 1, {"TooLong": 1}, tuple(listed), (), (case,), 0.25, "word", 3
-    )
 
 
 def deletion(explanations: tuple[Explanation, ...], names: tuple[str, ...]) -> Deletion:
@@ -463,25 +290,22 @@ ALL: dict[type[Result], Callable[[], Any]] = {
     AttentionMaps: attention_maps,
     HeadImportance: head_importance,
     PruningCurve: pruning_curve,
-    LearnedGates: learned_gates,
     HeadRoles: head_roles,
     InductionScores: lambda: InductionScores(table(17), table(18), table(19), PATHS, 20, 8),
     LayerProfile: layer_profile,
     Circuits: circuits,
     DirectShares: direct_shares,
     SyntacticHeads: syntactic_heads,
-    TCAVResult: tcav,
     Maximized: maximized,
     RowAttention: row_attention,
-    ContextExplanation: context_explanation,
-    CorpusExplanation: corpus_explanation,
-    GlobalExplanation: global_explanation,
-    FeaturePermutation: feature_permutation,
     Comparison: comparison,
-    Recommendation: recommendation,
     CheckUp: check_up,
     RetrainedAttention: retrained_attention,
-    Citations: citations,
-    DatasetSummary: dataset_summary,
     Report: report,
 }
+STORED = Path(__file__).parent / "old_results"
+for kind in (
+    *(CorpusExplanation, ContextExplanation, GlobalExplanation, FeaturePermutation, TCAVResult),
+    *(Recommendation, Citations, DatasetSummary, LearnedGates),
+):
+    ALL[kind] = partial(kind.load, STORED / f"{kind.__name__}.json")
