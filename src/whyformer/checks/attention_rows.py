@@ -32,7 +32,7 @@ from whyformer.study.streams import slices
 # Distances between distributions, and agreement between maps.
 
 TINY = 1e-12
-FEWEST = 3  # units below which a rank correlation says nothing
+FEWEST = 3  # units below which a rank correlation is not defined
 
 
 def jsd(a: Tensor, b: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def value_of_nothing(run: Run) -> float:
 
 
 def column_of(run: Run) -> int:
-    """Where the explained class stands in what is said."""
+    """The column of the explained class in what ``said_of`` returns."""
     alone = run.logits.shape[1] == 1 or run.modality.compares or asks_each(run.modality, run.logits.shape[1])
     return 1 if alone else run.targets[0].index
 
@@ -165,7 +165,7 @@ class LayerRows:
     read_R: Tensor  # how much each row feeds the head; sums to 1
     keys_RK: Tensor  # the position that each key is
     positions: int  # how many there are
-    said: Callable[[Tensor], Tensor]  # what the output says (output.py)
+    said: Callable[[Tensor], Tensor]  # see said_of
     asks: tuple[str, str] = ("", "")  # the streams of queries and keys
     patches_PN: Tensor | None = field(default=None, repr=False)  # the share of each patch in a position, for windows
 
@@ -340,7 +340,7 @@ def logits_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) -
 
 @torch.no_grad()
 def outputs_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) -> Tensor:
-    """(V, C) what the output says, in batches."""
+    """(V, C) probabilities of V copies, each with its own rows, in batches."""
     size = len(maps[0])
     parts = [range(i, min(i + run.batch_size, size)) for i in range(0, size, run.batch_size)]
     said = places[0].said

@@ -211,7 +211,7 @@ def invariance(exam: Exam) -> Invariance:
     output = max(abs(a.value - b.value) for a, b in zip(alone, together, strict=True))
     shifted = _shifted(exam)
     pairs = list(zip(exam.explanations, shifted or exam.explanations, strict=True))
-    # Where the shift was not taken back, the model says something else, and its map may differ.
+    # Where the shift was not taken back, the model predicts something else, and its map may differ.
     if shifted is None or any(abs(a.value - b.value) > 1e-2 * max(1.0, abs(a.value)) for a, b in pairs):
         return Invariance(exam.method.name, company, output, math.nan, math.nan)
     shift = max(_difference(a, b) for a, b in pairs)
@@ -262,7 +262,7 @@ def _shifted(exam: Exam) -> list[Explanation] | None:
     amount = _amount(main, exam.seed)
     with _subtracted(model, amount):
         moved = exam.batch.with_tensors(**{modality.main: main + amount})
-        return exam.explain(Source(modality, moved, moved.size), target=targets)  # of its own kind, whoever knows that
+        return exam.explain(Source(modality, moved, moved.size), target=targets)
 
 
 def _amount(numbers: Tensor, seed: int) -> Tensor:

@@ -24,7 +24,7 @@ from whyformer.loan.borrow import known_about, share_known
 from whyformer.loan.turns import uninterrupted
 from whyformer.parameters import Count, OneOf
 
-# A second model around the same weights: what is drawn anew in it, nobody sees who uses the first.
+# A second model around the same weights: what is drawn anew in it does not change the first.
 
 
 def twin_of(model: nn.Module) -> nn.Module:
@@ -380,7 +380,7 @@ def _evidence(exam: Exam) -> float:
             run = exam.run(row, own_answer=True)
             try:
                 empty = value_of_nothing(run)
-            except (NotOffered, BadInput, IndexError):  # units cannot be taken away: what is said is all there is
+            except (NotOffered, BadInput, IndexError):  # units cannot be masked: the value itself counts
                 empty = 0.0
             effects.append(abs(float(run.value_B[0]) - empty))
     return mean_known(effects)

@@ -100,7 +100,7 @@ class RetrainedAttention(Result):
         return f"{self.model}: retrained attention, {self.training} + {self.validation} examples"
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the three experiments say, in words."""
+        """The results of the three experiments, in words."""
         return self._uniform(), self._guide(), self._adversary()
 
     def _uniform(self) -> Finding:
@@ -257,7 +257,7 @@ class _Trial:
         self.passes = self.backwards = 0
 
     def twin(self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False) -> Said:
-        """What a twin says of all examples, after it was trained."""
+        """Train a twin, and return its outputs on all examples."""
         twin = copy_of(self.loaded)
         seed = self.settings["seed"] + int(moved)  # an adversary starts elsewhere
         with ready(twin, seed, self.start, moved) as parameters:
@@ -293,7 +293,7 @@ class _Trial:
 def _examples(
     loaded: LoadedModel, inputs: Any, labels: Any, validation: Any, batch_size: int | None, seed: int
 ) -> Examples:
-    """Everything that can be wrong with inputs and labels is said here, before long work."""
+    """Check inputs and labels before long work, and split them into training and validation."""
     if labels is None:
         raise BadInput("labels=None: twins are trained on labels, so give one per input.")
     source = loaded.source(inputs)

@@ -78,7 +78,7 @@ def _attention(exam: Exam, row: int) -> list[float]:
     return shares
 
 
-# Does the map depend on the class that it is said to explain?
+# Does the map depend on the explained class?
 
 SAME = 1e-5  # relative difference below which two maps are the same
 ALIKE = 0.9

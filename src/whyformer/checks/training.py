@@ -58,7 +58,7 @@ class Examples:
 
 @dataclass
 class Said:
-    """What a model says of each example: probabilities (C,), and what it attends to, over the real positions (n,)."""
+    """Outputs of a model per example: probabilities (C,), and attention over the real positions (n,)."""
 
     probability: dict[int, Tensor] = field(default_factory=dict)
     attention: dict[int, Tensor] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class ExampleRunner:
 
     @torch.no_grad()
     def said(self, rows: Sequence[int], values: bool = False) -> Said:
-        """What the model says of these examples."""
+        """The model's outputs on these examples."""
         result = Said()
         for batch in batches(rows, self.examples, self.step):
             run = self.run(batch)
@@ -318,7 +318,7 @@ def guided(
         return {row: p.cpu() for rows in parts for row, p in zip(rows, mlp(*batch(rows)).softmax(-1), strict=True)}
 
 
-# A copy of a model that does not mind a few absent parts: fine-tuned on inputs with some of them masked at random.
+# A copy of a model that is robust to a few masked parts: fine-tuned on inputs with some of them masked at random.
 
 FEWEST = 8  # examples
 HELD = 0.2  # of them, on which the copy is measured before and after

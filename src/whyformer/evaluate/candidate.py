@@ -162,7 +162,7 @@ def explains_one(candidate: Candidate, games: Games) -> bool:
     options = games.options_of(candidate.method, candidate.options)
     try:
         games.explainer.explain(one_input(games.inputs, number), method=candidate.method, **settings, **options)
-    except Exception:  # whoever fails in a way of its own does not run either
+    except Exception:  # an unexpected failure means that it does not run, either
         return False
     return True
 

@@ -68,14 +68,14 @@ def compare(
     reason. metrics: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given
     (one per input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per
     image: height × width, or boxes). surrogate: a copy of the model that was fine-tuned on masked inputs
-    (``wf.masked_surrogate``), which f_fidelity_plus and f_fidelity_minus then ask. replace: what stands for an absent
+    (``wf.masked_surrogate``), which f_fidelity_plus and f_fidelity_minus then run. replace: the baseline of a masked
     part: text "mask", "unk", "pad", "delete", "resample" or a token id; images "mean", "zero", "blur", "grey", "black",
     "resample"; tables "zero", "mean", "resample". ``reference``: inputs that means and resampling are taken from (None:
-    the inputs themselves). units: what counts as a part, as for ``explain``. hold: parts that are always there, such as
-    the question of a prompt: the text as it stands in every input, a label, or the number of a unit (-1 is the last),
-    or several; nobody is judged by them, and methods with this option hold the same unless they are given their own.
-    Answers of language models, (prompt, answer), are judged as a whole, by their log-probability. cache: a folder in
-    which everything that was computed is kept; a stopped job goes on from there.
+    the inputs themselves). units: what counts as a part, as for ``explain``. hold: parts that are never masked, such as
+    the question of a prompt: its text as in every input, a label, or the number of a unit (-1 is the last), or several;
+    they are not evaluated, and methods with this option hold the same unless they are given their own. Answers of
+    language models, (prompt, answer), are evaluated as a whole, by their log-probability. cache: a folder for
+    everything that was computed; a stopped job goes on from there.
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.

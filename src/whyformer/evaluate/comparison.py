@@ -184,7 +184,7 @@ class Comparison(Result):
     value: str | None = None  # what curves are of, where it is not the probability of the target
     leaders: tuple[Leader, ...] | None = None  # one per metric that decides the rank
     metric_agreement: list[list[float]] | None = None  # these metrics' rankings of the methods, ρ
-    held: tuple[str, ...] | None = None  # per input, what was always there, as it stands in it
+    held: tuple[str, ...] | None = None  # per input, the text of what was held
 
     @property
     def explanations(self) -> dict[str, tuple[Explanation, ...]]:
@@ -243,7 +243,7 @@ class Comparison(Result):
 
     @property
     def title(self) -> str:
-        """Model, number of inputs and what stands for absent parts, on one line."""
+        """Model, number of inputs and baseline, on one line."""
         inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
         absent = f", absent parts: {self.replacement}" if self.replacement is not None else ""
         return f"{self.model}: methods compared on {inputs}{absent}"

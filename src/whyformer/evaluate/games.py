@@ -185,12 +185,12 @@ class Games:
         return hard + sum(game.forwards for game in self._soft.values())
 
     def held_by(self, hold: Hold) -> list[Array]:
-        """(tokens,) of each input, which of them a hold stands for."""
+        """(tokens,) of each input, which of them are held."""
         return [held_U for run in self.runs for held_U in held_units(run, hold)]
 
     @property
     def held(self) -> tuple[str, ...] | None:
-        """Of each input what was held, as it stands there."""
+        """The text of what was held, per input."""
         if self.hold is None:
             return None
         units = [units for run in self.runs for units in run.units]
@@ -244,7 +244,7 @@ class Games:
 
     @property
     def wanted_targets(self) -> list[Target] | None:
-        """What explanations are to be of; None where the answers say it."""
+        """The targets of explanations; None where each input brings its answer."""
         return None if self.batch.answers else list(self.targets)
 
     def _parts(self, number: int, units: Units) -> Array:
@@ -260,7 +260,7 @@ class Games:
         return players_of_parts(*self.run_of(number), self.parts[number].tolist(), self.held_U[number])
 
     def game(self, number: int) -> Game:
-        """The game of one input, which everyone shares; made when first asked for."""
+        """The game of one input, shared by all methods and metrics; made on first use."""
         if number not in self._games:
             self._games[number] = self.new_game(number)
         return self._games[number]
@@ -370,7 +370,7 @@ def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:
     known_as = run.scalar if run.modality.opaque else "logit" if single else "probability"
     probability = scalar_of(logits, targets, known_as)
     stays = (logits.argmax(1) == target.index) if not single else (logits[:, 0] > 0) == (run.logits[row, 0] > 0)
-    if run.batch.answers:  # a log-probability says nothing about what else would have been said
+    if run.batch.answers:  # whether an answer is the predicted one is not known from its log-probability
         stays = torch.full_like(probability, torch.nan)
     return [probability, scalar_of(logits, targets, "logit"), stays]
 

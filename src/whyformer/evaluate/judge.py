@@ -177,7 +177,7 @@ class OneInput:
 
 
 def judge(one: OneInput, candidates: list[Candidate], judged: Judged, values: Values, curves: Curves) -> None:
-    """Add what every metric says of every candidate on one input to ``values``, and their curves to ``curves``."""
+    """Add the value of every metric for every candidate on one input to ``values``, and the curves to ``curves``."""
     number = one.number
     trials = one.trials_of(candidates)
     floor = [one.trial(scores, False) for scores in random_scores(len(one.parts), number, one.games.seed)]

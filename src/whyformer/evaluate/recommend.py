@@ -193,7 +193,7 @@ def chosen_within(
 def _recommendation(
     games: Games, pool: CandidatePool, mean_M: Array, scope: str = "dataset", grid: Any = ((), ""), **facts: Any
 ) -> Recommendation:
-    """The result, with what it always says of games and candidates."""
+    """The result, with the fields that come from games and candidates."""
     first = np.argsort(-mean_M, kind="stable")[:LEADERS]
     return Recommendation(
         scope=scope,
@@ -253,13 +253,13 @@ def recommend(
 
     spaces: "attention" is raw attention with every choice of layers (mean, product, each), heads (mean, each) and
     reading (row, column, column mean, column max): (L + 2)(H + 1)·4 candidates, 728 for 12 layers of 12 heads;
-    "gradient" the same of attention × gradient; "rollout" every start layer of the rollouts. methods: the others that
-    stand too; None is all of them, [] none. effort: about so many forwards per input are spent on methods that nobody
-    named; on long inputs the dearest are left out, and ``excluded`` says which. None: no end.
+    "gradient" the same of attention × gradient; "rollout" every start layer of the rollouts. methods: the other
+    candidates; None is all methods, [] none. effort: about so many forwards per input are spent on methods that were
+    not named; on long inputs the most expensive are left out and listed in ``excluded``. None: no limit.
     budget: the best method that costs no more than so many forwards (20; a backward counts as two) or seconds ("2s",
     "500ms") per explanation. Costs are those that methods declare for the longest input, and methods that can do with
-    fewer passes (integrated_gradients, smooth_grad, shap, also with a guide) stand with as many as fit; a time is
-    estimated from passes that are timed here, then measured. Chosen is by AOPC, leave-one-out stands too, and
+    fewer passes (integrated_gradients, smooth_grad, shap, also with a guide) take as many as fit; a time is estimated
+    from passes that are timed here, then measured. The choice is made by AOPC, leave-one-out is a candidate, too, and
     ``budgeted`` has what each cost and how far the choice is behind the best in hindsight.
     Without a budget, all are scored by ranked truthfulness (RFT), from N + 1 forwards per input of N parts, on one half
     of the inputs; what wins is reported by AOPC on the other half.

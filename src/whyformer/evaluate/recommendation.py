@@ -38,14 +38,14 @@ class CandidateOutcome:
 
 @dataclass(frozen=True)
 class Budgeted:
-    """A choice within a budget, and everyone that it was chosen from, the choice first."""
+    """A choice within a budget, and all candidates that it was chosen from, the choice first."""
 
     limit: str  # "20 forwards", "2 s"
     backward: float  # what a backward counted as, in forwards
     units: int  # of the longest input, which prices are for
     candidates: tuple[CandidateOutcome, ...]
     over: dict[str, str] = field(default_factory=dict)  # method → what it would cost, or did
-    chance: float = math.nan  # of a lead like that of the best in hindsight, if nobody had any
+    chance: float = math.nan  # of a lead like that of the best in hindsight, if no candidate were better (p-value)
 
     @property
     def choice(self) -> CandidateOutcome:
@@ -53,12 +53,12 @@ class Budgeted:
 
     @property
     def hindsight(self) -> CandidateOutcome:
-        """The best single method on the inputs that test, which nobody could know beforehand."""
+        """The best single method on the inputs that test, not known beforehand."""
         return max(self.candidates, key=lambda c: (c.mean, c is self.choice))
 
     @property
     def behind(self) -> bool:
-        """Whether somebody is ahead of the choice by more than chance, the best of all being picked in hindsight."""
+        """Whether a candidate is ahead of the choice by more than chance, the best being picked in hindsight."""
         return self.chance < RARE
 
     @property
@@ -147,7 +147,7 @@ class Recommendation(Result):
     model: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     budgeted: Budgeted | None = None  # who fitted into a budget, what that cost, and how each did
-    held: tuple[str, ...] | None = None  # per input, what was always there, as it stands in it
+    held: tuple[str, ...] | None = None  # per input, the text of what was held
 
     @property
     def best(self) -> Any:

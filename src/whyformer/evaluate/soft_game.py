@@ -1,4 +1,4 @@
-"""An input whose parts lose some of their numbers: what the model says when each stays with some probability."""
+"""Soft erasure: run an input whose numbers (of vectors, pixels, columns) each stay with some probability."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.run import Run
 from whyformer.shapes import Array
 
-Say = Callable[[Batch], Array]  # (M, columns) what the model says of a batch
+Say = Callable[[Batch], Array]  # (M, columns) probability, logit and whether the target is predicted, of a batch
 SoftSay = Callable[[Array, Sequence[int]], Array]  # (M, P) probabilities, (M,) draws → (M, columns)
 
 
@@ -29,7 +29,7 @@ class SoftGame:
         self._known: dict[tuple[bytes, int], Array] = {}
 
     def ask(self, keep_MP: Array, draws: int) -> Array:
-        """(M, D, columns) for each row, what the model says in each of its draws."""
+        """(M, D, columns) for each row, the model's output in each of its draws."""
         keep_MP = np.ascontiguousarray(keep_MP, dtype=float)
         wanted = [(row.tobytes(), draw) for row in keep_MP for draw in range(draws)]
         new = list(dict.fromkeys(key for key in wanted if key not in self._known))
