@@ -69,11 +69,6 @@ class Arrangement:
     rescaled: bool = False  # one training row changes what the first attention reads of the others
 
     @property
-    def several(self) -> int | None:
-        """The first column that no single token stands for."""
-        return next((column for column, token in enumerate(self.tokens) if token is None), None)
-
-    @property
     def over_rows(self) -> list[int]:
         return [i for i, place in enumerate(self.places) if place.kind == "rows"]
 
@@ -198,31 +193,28 @@ def _pair(site: OpenSite, gradient: Tensor) -> tuple[Tensor, Tensor]:
     return last_two(site, site.attention.detach()).float(), last_two(site, gradient).float()
 
 
-@dataclass(frozen=True)
-class CellRelevance:
-    """(T, W) relevance of each token of each row; the row that is asked about is the last one."""
-
-    cells_TW: Tensor
-    first_row: int
-
-    def of_columns(self, tokens: Sequence[int | None], row: int) -> Tensor:
-        """(U,) of one row; columns that share a token share its relevance evenly."""
-        values = self.cells_TW[row]
-        shares = [0.0 if t is None else float(values[t]) / tokens.count(t) for t in tokens]
-        return torch.tensor(shares)
+def _of_one_table(tensor: Tensor) -> Tensor:
+    """Without axes of size 1 in front of tokens or rows, heads, queries and keys."""
+    while tensor.ndim > 4 and tensor.shape[0] == 1:
+        tensor = tensor[0]
+    return tensor
 
 
-def cell_relevance(sites: Sequence[OpenSite], gradients: Sequence[Tensor], arrangement: Arrangement) -> CellRelevance:
-    """Generic attention (Chefer et al. 2021, eqs. 5 and 6) over all cells at once: R ← R + Ā R, read at the output.
+def cell_relevance(
+    sites: Sequence[OpenSite], gradients: Sequence[Tensor], arrangement: Arrangement
+) -> tuple[Tensor, int]:
+    """(T, W) relevance of each token of each row, the asked one last; and which row is the first training row.
+
+    Generic attention (Chefer et al. 2021, eqs. 5 and 6) over all cells at once: R ← R + Ā R, read at the output.
 
     A token is a cell: an attention over rows joins the cells of one column, one over columns those of one row, so that
     Ā over cells is made of such blocks. Only the row of R that feeds the output is followed, from the last attention to
     the first: r ← r + Āᵀ r. The output reads the tokens of the asked row at which the last attention has a gradient.
     """
-    if arrangement.several is not None:
+    if None in arrangement.tokens:
         raise NotOffered(
-            f"column {arrangement.several} reaches several tokens before any attention, or none, so that no token "
-            "stands for it. method='input_x_gradient' does not ask."
+            f"column {arrangement.tokens.index(None)} reaches several tokens before any attention, or none, so that no "
+            "token stands for it. method='input_x_gradient' does not ask."
         )
     grids = [_grid(s, g, arrangement, i) for i, (s, g) in enumerate(zip(sites, gradients, strict=True))]
     count = _rows(grids)
@@ -248,7 +240,7 @@ def cell_relevance(sites: Sequence[OpenSite], gradients: Sequence[Tensor], arran
             relevance = relevance + (_by_rows if kind == "rows" else _by_columns)(map_, asked)
     assert relevance is not None
     first = next(p.first_row for p in arrangement.places if p.kind == "rows")
-    return CellRelevance(relevance.cpu(), first)
+    return relevance.cpu(), first
 
 
 def _rows(grids: Sequence[tuple[Tensor, str]]) -> int:
@@ -279,9 +271,7 @@ def _grid(site: OpenSite, gradient: Tensor, arrangement: Arrangement, number: in
             f"{place.path or 'an attention of the model'} runs neither over rows nor over the columns of a row "
             "(inducing points?), so relevance cannot be followed through it. method='input_x_gradient' does not ask."
         )
-    attention, slope = _pair(site, gradient)
-    while attention.ndim > 4 and attention.shape[0] == 1:
-        attention, slope = attention[0], slope[0]
+    attention, slope = map(_of_one_table, _pair(site, gradient))
     if attention.ndim != 4:
         raise NotOffered(
             f"{place.path or 'an attention of the model'} has maps of shape {tuple(attention.shape)}, in which heads "
@@ -292,8 +282,7 @@ def _grid(site: OpenSite, gradient: Tensor, arrangement: Arrangement, number: in
 
 def _read_tokens(gradient: Tensor, kind: str, width: int) -> list[int]:
     """Tokens of the asked row at which an attention has a gradient; all where it has none at all."""
-    while gradient.ndim > 4 and gradient.shape[0] == 1:
-        gradient = gradient[0]
+    gradient = _of_one_table(gradient)
     sizes = gradient[:, :, -1].abs().amax((1, 2)) if kind == "rows" else gradient[-1].abs().amax((0, 2))
     read = (sizes > 0).nonzero()[:, 0].tolist()
     return read or list(range(width))

@@ -403,17 +403,17 @@ def _scores(explained: _Explained, arrangement: Arrangement, method: str, rows: 
         made: dict[str, Any] = {"scores": scores, "cells": cells, "row_scores": row_scores}
         doubts = (RESCALED,) if rows == "weight" and arrangement.rescaled else ()
         return {name: _array(values) for name, values in made.items()} | {"warnings": doubts}
-    relevance = cell_relevance(explained.sites, explained.gradients, arrangement)
-    first, cells_TW = relevance.first_row, relevance.cells_TW
+    cells_TW, first = cell_relevance(explained.sites, explained.gradients, arrangement)
     row_scores = cells_TW[first : first + count].sum(1)
     if cells_TW.shape[1] == 1:
         nothing = np.full((count, columns), np.nan, dtype=np.float32)
         return {
             "scores": nothing[0], "cells": nothing, "row_scores": _array(row_scores), "warnings": (ONE_TOKEN,),
         }  # fmt: skip
-    tokens = arrangement.tokens
-    cells = torch.stack([relevance.of_columns(tokens, first + i) for i in range(count)])
-    scores = relevance.of_columns(tokens, len(cells_TW) - 1)
+    tokens = [token or 0 for token in arrangement.tokens]  # cell_relevance refuses columns without a token
+    # Columns that share a token share its relevance evenly.
+    of_columns = cells_TW[:, tokens] / torch.tensor([tokens.count(token) for token in tokens])
+    cells, scores = of_columns[first : first + count], of_columns[-1]
     shared = ("some columns are one token together: they share its score evenly.",)
     warnings = shared if len(set(tokens)) < len(tokens) else ()
     return {
