@@ -89,8 +89,10 @@ def serve(asked: CommandArguments) -> None:
     token = token_for(asked.host, asked.token)
     results = Store(asked.store)
     typer.echo("loading models …", err=True)
-    with quiet():
-        served = [served_model(name) for name in asked.model or []] or shipped_models()
+    served = [served_model(name) for name in asked.model or []]
+    if not served:
+        with quiet():
+            served = shipped_models()
     models = Models(served, hub_model if asked.allow_models else None)
     typer.echo(f"{', '.join(models.by_name)}; results in {asked.store}; Ctrl-C ends it.", err=True)
     run(Served(models, results, Jobs(), asked.host, token), asked.port, typer.echo)
