@@ -10,6 +10,7 @@ summary.json, summary.html       when all parts are done
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from whyformer.errors import BadInput, JobStopped
 from whyformer.files.paths import is_file, made_folder
 from whyformer.jobs.source import Part
 
+log = logging.getLogger("whyformer.jobs")
 MANIFEST, COMMITS, LOCK = "manifest.json", "commits.jsonl", "lock"
 EXPLANATIONS, ERRORS = "explanations", "errors"
 FORMAT = 1
@@ -129,6 +131,7 @@ class JobFolder:
                 self.write(part_file(self.folder, commit.part, ERRORS), written.error_data)
             self._append(json.dumps(asdict(commit)))
         self.commits[commit.part] = commit
+        log.info("%s: %d rows more, %d of them with errors", self.folder, commit.rows, commit.errors)
 
     def write(self, path: Path, data: bytes) -> None:
         """The file, whole or not at all."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import time
 import warnings
@@ -43,7 +42,6 @@ from whyformer.targets import Aims, Scalar
 
 # How far a job is: rows per second, what is left, errors so far. One line on a terminal, or JSON for logs.
 
-log = logging.getLogger("whyformer.jobs")
 EVERY = {"line": 0.1, "json": 1.0}  # seconds between two words
 
 
@@ -58,7 +56,6 @@ class Progress:
 
     def add(self, commit: Commit) -> None:
         """A part is done."""
-        log.info("%d rows more, %d of them with errors", commit.rows, commit.errors)
         self.rows, self.errors = self.rows + commit.rows, self.errors + commit.errors
         if self.kind and time.monotonic() - self.last >= EVERY[self.kind]:
             self.say("part")
