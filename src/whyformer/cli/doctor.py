@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +69,7 @@ def diagnosis(test: bool = True) -> dict[str, Any]:
         "extras": _extras(),
         "devices": devices,
         "models": _models(),
-        "self_test": [asdict(self_test(device["name"])) for device in devices] if test else [],
+        "self_test": [self_test(device["name"]) for device in devices] if test else [],
     }
 
 
