@@ -33,7 +33,7 @@ class Explaining(TyperGroup):
         return list(super().parse_args(ctx, args))
 
     def named(self, args: list[str]) -> list[str]:
-        """The arguments with their sub-command in front; a text file becomes its ``--file``."""
+        """Put the sub-command in front of the arguments; a text file becomes its ``--file``."""
         inputs = self._inputs(args)
         kind = kind_of(inputs)
         files = [each for each in inputs if each != "-" and each.lower().endswith(".txt") and Path(each).is_file()]
@@ -67,7 +67,7 @@ class Explaining(TyperGroup):
 
 
 def kind_of(inputs: Sequence[str]) -> str:
-    """text, image, table or sound, by what the first input is; others have to be of the same kind."""
+    """Return text, image, table or sound, by the first input; raise where the others are of another kind."""
     kinds = [_kind(each) for each in inputs]
     if not kinds:
         return "text"
@@ -104,7 +104,7 @@ def _kind(argument: str) -> str:
 
 
 def refuse_address(argument: str) -> None:
-    """Nothing is downloaded: an address is no input."""
+    """Raise for a URL: nothing is downloaded."""
     if ADDRESS.match(argument.strip()) and not any(character.isspace() for character in argument.strip()):
         raise BadInput(
             f"{argument!r} is an address, and no network is used here: download it first (curl -O ADDRESS), then give "
@@ -142,7 +142,7 @@ def texts_from(arguments: list[str], file: Path | None) -> list[str]:
 
 
 def text_of_stdin() -> str:
-    """All of it; other encodings are refused, where guessing would explain words that nobody wrote."""
+    """Return all of stdin. Encodings other than UTF-8 are refused: a wrong guess would change the words."""
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -20,12 +20,12 @@ WHY = "Why did the model say that?"
 
 
 def print_json(plain: Any) -> None:
-    """JSON on stdout, which may be a terminal: what would steer it is written as JSON's own escapes."""
+    """Print JSON; control characters are written as JSON escapes, since stdout may be a terminal."""
     typer.echo(escaped_json(json.dumps(plain, ensure_ascii=False, indent=1)))
 
 
 def say_written(*paths: Path) -> None:
-    """On stderr, so that a pipe gets the result only."""
+    """Name written files on stderr, so that a pipe gets the result only."""
     for path in paths:
         typer.echo(as_symbols(f"wrote {path}"), err=True)
 
@@ -103,7 +103,7 @@ def views_of(
 
 
 def per_input(explained: Any) -> list[list[Explanation]]:
-    """What Explainer gave for a list of inputs → per input, one explanation per method."""
+    """Return, per input, one explanation per method."""
     per_method = list(explained.values()) if isinstance(explained, dict) else [explained]
     rows: list[list[Explanation]] = []
     for row in zip(*per_method, strict=True):
@@ -113,7 +113,7 @@ def per_input(explained: Any) -> list[list[Explanation]]:
 
 
 def repeated(explained: Any, values: list[Any]) -> list[Any]:
-    """One value per input → one per explanation."""
+    """Repeat a value per input for each of the input's explanations."""
     explanations = next(iter(explained.values())) if isinstance(explained, dict) else explained
     counts = [len(one) if isinstance(one, list) else 1 for one in explanations]
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
@@ -123,7 +123,7 @@ CHEAP = 4  # passes of a method whose explanations of other classes are put on a
 
 
 def next_classes(explainer: Any, raw: Any, explained: Any, asked: CommandArguments) -> list[Any] | None:
-    """Per input, why the prediction rather than the next classes: a page that cannot ask has them with it."""
+    """Explain, per input, the prediction against the next classes: a saved page cannot compute them later."""
     arguments = asked.settings
     by_method = explained if isinstance(explained, dict) else {None: explained}
     if asked.out is None or asked.out.suffix != ".html" or arguments["target"] is not None:
@@ -142,7 +142,7 @@ def next_classes(explainer: Any, raw: Any, explained: Any, asked: CommandArgumen
 
 
 def _towards(explainer: Any, raw: Any, method: str, arguments: dict[str, Any], targets: list[Any]) -> Any:
-    """As it was asked for, with those of the options that this method has."""
+    """Explain other targets with the same settings, less the options that this method does not have."""
     from whyformer.registry import get_method
 
     names = {"scalar", "batch_size", "memory", "seed", *get_method(method).options}

@@ -36,7 +36,7 @@ def _waves(rows: int, columns: int, step: float) -> Tensor:
 
 
 def self_test(device: str) -> dict[str, Any]:
-    """Two methods by a second route, and a model that is handed back as it came; no trouble where all is well."""
+    """Compare two methods with numpy, and the model before and after; ``trouble`` is empty if both hold."""
     start = time.perf_counter()
     try:
         trouble = _trouble(device)
@@ -66,7 +66,7 @@ def _trouble(device: str) -> str:
 
 
 def by_hand() -> tuple[Any, Any]:
-    """Both methods again, in numpy and double precision: the first row of the attention, and I + (A ∘ ∇A)⁺ of it."""
+    """Return both methods' scores from numpy in double precision: the first row of A, and that of I + (A ∘ ∇A)⁺."""
     model = Tiny()
     parts = (model.embedding.weight, model.query, model.key, model.value, model.head)
     table, query, key, value, head = (part.detach().double().numpy() for part in parts)

@@ -88,7 +88,7 @@ def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tup
 
 
 def in_context_pictures(path: Path | None, context: Path, numbers: list[int], asked: CommandArguments) -> None:
-    """Rows beside training rows, of a model that learns in context; what it is told is in the table's target column."""
+    """Explain rows beside training rows (in-context models); their answers are in the table's target column."""
     from dataclasses import replace
 
     from whyformer.tables.global_explanation import CsvRows
@@ -125,7 +125,7 @@ def _number(column: str, value: Any) -> float | int:
 
 
 def overall_picture(path: Path | None, asked: CommandArguments) -> None:
-    """All rows, on average."""
+    """Explain all rows and deliver the mean scores of the columns."""
     from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
 
     method = _one_method(asked, "--overall")

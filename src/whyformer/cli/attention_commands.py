@@ -122,7 +122,7 @@ class _Maps:
         return replace(view, title=f"{view.title}: {self.title}")
 
     def _labels(self, site: int) -> Any:
-        """Of rows and columns, where they are the units of the input."""
+        """Return the units as labels of rows and columns, where the map is over them."""
         sites = self.record.sites
         keys = sites[site].attention_BHQK.shape[3] if -len(sites) <= site < len(sites) else 0
         return self.units if keys == len(self.units) else None
@@ -270,7 +270,7 @@ def _sites(study: Study) -> Table:
 
 
 def _followed(unclaimed: int) -> str:
-    """Of all softmaxes of a forward pass: is each an attention whose weights were followed to what they weigh?"""
+    """Say whether every softmax of the forward pass was followed to the values that it weighs."""
     if not unclaimed:
         return "everything that looks like attention, to what it weighs"
     they = "looks like attention and was" if unclaimed == 1 else "look like attention and were"

@@ -57,7 +57,7 @@ def doctor(asked: CommandArguments) -> None:
 
 
 def diagnosis(test: bool = True) -> dict[str, Any]:
-    """All of it as plain data."""
+    """Return everything that is printed, as plain data."""
     from whyformer.cli._selftest import self_test
 
     devices = _devices()

@@ -70,7 +70,7 @@ def heads(asked: CommandArguments) -> None:
 
 
 def _classes(file: Path | None, inputs: list[Any], demo: bool, needed: bool) -> list[int | str] | None:
-    """One per input. Pruning does without them: it then asks how often the model still says the same."""
+    """Return a class per input. Pruning without classes measures agreement with the whole model."""
     from whyformer.demo import SENTENCE_LABELS
 
     if file is None:
@@ -92,7 +92,7 @@ def _pruning(
     training: dict[str, Any],
     settings: dict[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """The curve, and a random one to draw beside it. What is tested is not what the order was found on."""
+    """Return the curve, and a random one to draw beside it. The order is found on inputs that are not tested."""
     from whyformer import heads
 
     if len(inputs) < 2:

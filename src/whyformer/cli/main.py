@@ -42,8 +42,8 @@ WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports c
 
 
 @contextmanager
-def harmless_words() -> Iterator[None]:
-    """What click says of wrong usage repeats what was typed: symbols stand for what would steer the terminal."""
+def escaped_usage_errors() -> Iterator[None]:
+    """Escape control characters in click's usage errors, which repeat what was typed."""
     try:
         yield
     except WrongUsage as error:
@@ -53,8 +53,8 @@ def harmless_words() -> Iterator[None]:
 
 
 @contextmanager
-def said_of_ctrl_c() -> Iterator[None]:
-    """One word instead of a traceback; typer itself would say nothing."""
+def short_interrupts() -> Iterator[None]:
+    """Print one word on Ctrl-C instead of a traceback."""
     try:
         yield
     except KeyboardInterrupt:
@@ -63,19 +63,19 @@ def said_of_ctrl_c() -> Iterator[None]:
 
 
 class Commands(TyperGroup):
-    """Prints what whyformer raises on purpose as one line; anything else is a bug and keeps its traceback."""
+    """Print errors of whyformer as one line; any other exception is a bug and keeps its traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         names = sorted(super().list_commands(ctx))
         return [n for n in FIRST if n in names] + [n for n in names if n not in FIRST]
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
-        with said_of_ctrl_c(), harmless_words():
+        with short_interrupts(), escaped_usage_errors():
             return super().make_context(*arguments, **named)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with said_of_ctrl_c(), harmless_words():
+            with short_interrupts(), escaped_usage_errors():
                 return super().invoke(ctx)
         except WhyformerError as error:
             typer.secho(as_symbols(f"Error: {error}"), fg=typer.colors.RED, err=True)

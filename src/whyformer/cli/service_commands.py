@@ -113,7 +113,7 @@ def served_model(name: str) -> ServedModel:
 
 
 def hub_model(name: str) -> ServedModel:
-    """A model that a client named: from the hub only, its weights as safetensors only, none of its code."""
+    """Load a model that a client named: from the hub only, weights from safetensors only, none of its code."""
     from whyformer.errors import BadInput
     from whyformer.serve.models import ServedModel, kind_of
     from whyformer.verbs import Explainer
@@ -126,5 +126,5 @@ def hub_model(name: str) -> ServedModel:
 
 
 def _short(name: str) -> str:
-    """A folder by its last part: where it lies is nobody's business."""
+    """Return the last part of a path: clients are not shown where a folder is."""
     return Path(name).name or name

@@ -36,7 +36,7 @@ LONGEST_FIELD = 2**31 - 1  # of CSV; its own limit is 128 kB
 
 
 class Damaged(ValueError):
-    """What is wrong with the contents of a file; whoever opened it says which one, and what to do."""
+    """The contents of a file are invalid; the caller adds the file's name and what to do."""
 
 
 def parsed(text: str) -> Any:
@@ -126,7 +126,7 @@ def members_bytes(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> t
 
 
 def require_room(unfolded: tuple[int, int], size: int) -> None:
-    """Refuse a file that would unfold to far more than it is."""
+    """Raise if a file would decompress to far more than its size."""
     for wanted, free in zip(unfolded, (ARRAY_BYTES, WORD_BYTES), strict=True):
         if wanted > max(free, TIMES * size):
             raise Damaged(f"its {size / 1e6:.1f} MB would take {wanted / 1e6:.0f} MB of memory")
@@ -146,7 +146,7 @@ def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence, and the settings of transformers put back after it."""
+    """Silence transformers (warnings, progress bars), and restore its settings."""
     require("transformers", why="loading models")
     from transformers.utils import logging as hf_logging
 
@@ -164,7 +164,7 @@ def quiet() -> Iterator[None]:
 
 
 def path_of(value: Any, name: str = "path") -> Path:
-    """What can be a path at all: a string or a Path, neither empty nor with characters that no system takes."""
+    """Return a Path; raise for other types, empty names and characters that no system accepts."""
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
     if isinstance(text, bytes):
         raise BadInput(f"{name}={value!r} is bytes: give a string, os.fsdecode({value!r}), or a pathlib.Path.")
@@ -184,7 +184,7 @@ def path_of(value: Any, name: str = "path") -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """``Path.is_file`` that says no where the system refuses to answer (a name too long, a folder that is closed)."""
+    """``Path.is_file``, False where the system raises (a name too long, a folder without permission)."""
     try:
         return path.is_file()
     except OSError:
@@ -258,7 +258,7 @@ def made_folder(value: Any, name: str = "folder") -> Path:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system says while a file is written (a full disk, a name too long), as an error of ours."""
+    """Turn errors of the system while a file is written (a full disk, a name too long) into BadInput."""
     try:
         yield
     except OSError as error:

@@ -69,7 +69,7 @@ class JobFolder:
             yield
 
     def begin(self, source: str, asked: Mapping[str, Any]) -> None:
-        """Take a new folder, or go on in one where the same was asked; refuse where something else was."""
+        """Start in a new folder, or resume a job with the same parameters; raise if they differ."""
         path = self.folder / MANIFEST
         if not is_file(path):
             strangers = sorted(p.name for p in self.folder.iterdir() if p.name != LOCK and UNFINISHED not in p.name)
@@ -102,7 +102,7 @@ class JobFolder:
         return is_file(file) and file.stat().st_size == commit.bytes
 
     def done(self, part: Part) -> bool:
-        """The part is committed. Where its rows are others now, the input is not what it was."""
+        """Return whether the part is committed; raise if its rows have changed since."""
         commit = self.commits.get(part.number)
         if commit is None:
             return False
@@ -115,7 +115,7 @@ class JobFolder:
         return True
 
     def refuse_fewer(self, parts: int) -> None:
-        """The input ended, and parts beyond its end are committed."""
+        """Raise if parts beyond the end of the input are committed."""
         if self.commits and max(self.commits) >= parts:
             raise BadInput(
                 "the input is not what it was when this job began: it has fewer rows now. Give the input as it was, or "
@@ -123,7 +123,7 @@ class JobFolder:
             )
 
     def commit(self, written: Written) -> None:
-        """Write the files of a part beside their places, put them there, then say that they are."""
+        """Write the files of a part, move them into place, then append the commit."""
         commit = written.commit
         with self._stopping():
             self.write(part_file(self.folder, commit.part), written.data)
@@ -134,7 +134,7 @@ class JobFolder:
         log.info("%s: %d rows more, %d of them with errors", self.folder, commit.rows, commit.errors)
 
     def write(self, path: Path, data: bytes) -> None:
-        """The file, whole or not at all."""
+        """Write a file atomically."""
         beside = path.with_name(f"{path.name}{UNFINISHED}")
         try:
             with self._stopping():
@@ -163,7 +163,7 @@ class JobFolder:
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """What the system refuses (a full disk) stops the job with a word; all that is committed stays."""
+        """Raise JobStopped for errors of the system (a full disk); all that is committed stays."""
         try:
             yield
         except OSError as error:
@@ -181,7 +181,7 @@ def part_file(folder: Path, part: int, kind: str = EXPLANATIONS) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What was asked."""
+    """Return the manifest: the parameters of the job."""
     path = folder / MANIFEST
     if not is_file(path):
         raise BadInput(f"{str(folder)!r} holds no explained dataset: there is no {MANIFEST} in it.")
@@ -195,7 +195,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_commits(folder: Path) -> Iterator[Commit]:
-    """Parts that are done; a line that was cut short by a crash is none. The last word on a part counts."""
+    """Yield committed parts; lines cut short by a crash are skipped. The last record of a part wins."""
     path = folder / COMMITS
     if not is_file(path):
         return
@@ -207,7 +207,7 @@ def read_commits(folder: Path) -> Iterator[Commit]:
 
 
 def _lock(stream: IO[str], folder: Path) -> None:
-    """Hold a file until this process ends, however it ends; systems without such locks go without."""
+    """Lock a file until this process ends; systems without such locks go without."""
     try:
         import fcntl
     except ImportError:

@@ -46,7 +46,7 @@ EVERY = {"line": 0.1, "json": 1.0}  # seconds between two words
 
 
 class Progress:
-    """Told of every part that is done; says so at most every so often, and at the end."""
+    """Report progress at most every so often, and at the end."""
 
     def __init__(self, shown: bool | str | None, size: int | None, done: int = 0, errors: int = 0) -> None:
         wanted = sys.stderr.isatty() if shown is None else bool(shown)
@@ -61,7 +61,7 @@ class Progress:
             self.say("part")
 
     def facts(self) -> dict[str, Any]:
-        """rows, of how many, rows per second since this run began, seconds that are left, errors."""
+        """Return rows, total, rows per second since this run began, seconds left, errors."""
         seconds = time.monotonic() - self.started
         rate = (self.rows - self.before) / seconds if seconds > 0 else 0.0
         left = None if self.size is None or not rate else max(0.0, (self.size - self.rows) / rate)
@@ -221,7 +221,7 @@ def _summarize(dataset: ExplainedDataset, top: int) -> None:
 
 
 def _left(parts: Iterator[Part], store: JobFolder) -> Iterator[Part]:
-    """Parts that are not yet done; at the end of the input, what is committed is held to it."""
+    """Yield parts that are not committed; raise at the end if parts beyond the input are."""
     number = -1
     for part in parts:
         number = part.number
@@ -289,7 +289,7 @@ def _asked(
 
 
 def _named(value: Any) -> Any:
-    """A value as it is, where JSON can hold it; else a name for it. One that has no name is equal to no other."""
+    """Return a value that JSON can hold as it is, else a digest; one without a digest equals no other."""
     try:
         if to_plain(value) == json.loads(json.dumps(value)):
             return value

@@ -131,7 +131,7 @@ class Pool:
         commit(said)
 
     def _lost(self, answer: Any, error: Exception) -> None:
-        """A worker is gone: another one takes its place, and its parts wait for whoever has room."""
+        """Replace a worker that died, and queue its parts again."""
         if answer in self.starting:
             del self.starting[answer]
             self._count(-1, error)
@@ -224,7 +224,7 @@ class _Process:
         self.owed.popleft().said = said
 
     def bury(self) -> None:
-        """It is dead, and answers nothing any more."""
+        """Close the pipe of a dead process, and mark the answers it owes as lost."""
         self.process.join(5)
         self.pipe.close()
         code = self.process.exitcode
@@ -302,7 +302,7 @@ def _saved(what: Any) -> bytes:
 
 
 def _serve(pipe: connection.Connection, device: str, threads: int) -> None:
-    """Read the model, say so, and answer parts until None comes, or whoever asks is gone."""
+    """Load the model, report ready, and answer parts until None comes or the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
     torch.set_num_threads(threads)
     try:
@@ -320,7 +320,7 @@ def _serve(pipe: connection.Connection, device: str, threads: int) -> None:
 
 
 def _received(pipe: connection.Connection, worker: Worker) -> Iterator[Part]:
-    """Parts as they come. Somebody always waits for the next: else a large one would block who sends it."""
+    """Yield parts as they come. The next is always being received: else sending a large one would block."""
     while (asked := pipe.recv()) is not None:
         part, proven = asked
         worker.proven = worker.proven or proven
@@ -328,7 +328,7 @@ def _received(pipe: connection.Connection, worker: Worker) -> Iterator[Part]:
 
 
 def _sent(error: Exception) -> Exception:
-    """The error, or its words where it does not come out of a pickle as it went in."""
+    """Return the error, or its message in a JobStopped if it does not survive pickling."""
     try:
         same = pickle.loads(pickle.dumps(error))
     except Exception:

@@ -34,7 +34,7 @@ _drawing = threading.Lock()  # matplotlib draws for one thread at a time
 
 
 def results_of(entry: Entry) -> list[Any]:
-    """As they were when they were made."""
+    """Return the results of an entry as objects."""
     try:
         return [from_plain(Result, plain) for plain in entry.results]
     except Exception as error:  # the file may have been written by another version

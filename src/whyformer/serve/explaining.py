@@ -31,7 +31,7 @@ from whyformer.views.image_marks import frames_of, shrunk
 
 
 def difference(before: Sequence[Explanation], after: Sequence[Explanation]) -> dict[str, Any]:
-    """Of explanations of two inputs, those that answer one question; the first ones where none do."""
+    """Compare two explanations of the same question, before and after an edit; else the first of each."""
     one, two = next(((b, a) for b in before for a in after if _asked(b) == _asked(a)), (before[0], after[0]))
     said: list[dict[str, float | None]] = [
         {str(choice): choice.probability for choice in _choices(e.prediction)} for e in (one, two)
@@ -85,7 +85,7 @@ log = logging.getLogger("whyformer.serve")
 
 
 def predicted(served: ServedModel, asked: Predict, store: Store) -> dict[str, Any]:
-    """What the model says, and of which units its input is made: one forward pass."""
+    """Return the prediction and the units of the input: one forward pass."""
     if asked.target is not None and served.kind != "detector":
         raise BadInput("a probability as target is for detectors.")
     result = served.explainer.explain(served.opened(asked.input, store), method="random", target=asked.target)
@@ -180,7 +180,7 @@ def entry_of(
 
 
 def plain_of(result: Any) -> dict[str, Any]:
-    """As a file would hold it: JSON has no tuples, and half a character is an escape."""
+    """Return a result as a JSON file would hold it: lists instead of tuples."""
     plain: dict[str, Any] = json.loads(json.dumps(result.to_dict()))
     return plain
 
@@ -212,7 +212,7 @@ def title_of(asked: Input, served: ServedModel) -> str:
 
 
 def explanations_of(store: Store, identity: str, served: ServedModel) -> list[Explanation]:
-    """What a stored answer of this model holds; of a language model's answer, nothing."""
+    """Return the explanations in a stored answer of this model; none for an answer of a language model."""
     entry = store.get(identity)
     if entry is None:
         raise BadInput(f"there is no result {identity!r}.")
@@ -353,7 +353,7 @@ def heads(served: ServedModel, identity: str, store: Store, item: int = 0) -> Wo
 
 
 def labels_of(units: Units, stream: str, count: int) -> list[str] | None:
-    """What stands at the positions of a stream, where the units say so: all of them, or those of that stream."""
+    """Return the labels of a stream's positions: all units, or those of the stream, whichever are as many."""
     members = [label for label, at in zip(units.labels, units.stream, strict=True) if at == stream]
     return next((list(each) for each in (units.labels, members) if len(each) == count), None)
 

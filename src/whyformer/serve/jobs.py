@@ -31,16 +31,16 @@ log = logging.getLogger("whyformer.serve")
 
 
 class Busy(WhyformerError):
-    """More was asked than is waiting room for."""
+    """Too many jobs are waiting."""
 
 
 class Cancelled(BaseException):
-    """Nobody wants the answer. No Exception: what goes on after any failure has to stop, too."""
+    """The job was cancelled. Not an Exception, so that code that catches any failure stops as well."""
 
 
 @dataclass(eq=False)
 class Job:
-    """One question to one model. Its worker writes, everybody reads."""
+    """One question to one model. Only its worker thread writes to it."""
 
     model: str
     what: str
@@ -62,7 +62,7 @@ class Job:
         self._told = 0.0
 
     def told(self) -> dict[str, Any]:
-        """What is said of it, as plain data."""
+        """Return its state as plain data."""
         plain: dict[str, Any] = {"job": self.id, "model": self.model, "what": self.what, "state": self.state}
         plain |= {"done": self.done, "of": self.units, "label": self.label, "step": self.step, "steps": self.steps}
         return plain | {"error": self.error or None, "answer": self.answer if self.state == "done" else None}
@@ -70,7 +70,7 @@ class Job:
     # The worker's side
 
     def track(self, steps: Sequence[Any], label: str) -> Iterator[Any]:
-        """In the place of a progress bar (session.WATCH): every loop of the library is heard, and can be left."""
+        """Take the place of progress bars (session.WATCH): report each step, and stop a cancelled job there."""
         for number, step in enumerate(steps):
             if self.unwanted:
                 raise Cancelled
@@ -80,7 +80,7 @@ class Job:
             yield step
 
     def advance(self) -> bool:
-        """One unit of work; whether there is more to do."""
+        """Run one unit of work; return whether there is more to do."""
         watched = WATCH.set(self.track)
         try:
             if self.unwanted:
@@ -127,7 +127,7 @@ class Job:
     # The listeners' side
 
     def listen(self) -> asyncio.Event:
-        """An event that is set whenever there is news; of several at once, only the last can be read."""
+        """Return an event that is set at every change of state; only the latest state can be read."""
         event = asyncio.Event()
         self._listeners.append((asyncio.get_running_loop(), event))
         return event
@@ -136,7 +136,7 @@ class Job:
         self._listeners = [each for each in self._listeners if each[1] is not event]
 
     async def ended(self, seconds: float) -> bool:
-        """Wait, at most so long; whether it is over."""
+        """Wait at most so many seconds; return whether the job has ended."""
         event = self.listen()
         try:
             until = time.monotonic() + seconds
@@ -230,7 +230,7 @@ class Jobs:
         self._lock = threading.Lock()
 
     def add(self, model: str, what: str, work: Work, units: int = 1, lane: Lane = "ordinary") -> Job:
-        """Queue some work; refused where too much waits."""
+        """Queue some work; raise Busy if too many jobs are waiting."""
         job = Job(model, what, work, units)
         with self._lock:
             line = self.lines.get(model) or self.lines.setdefault(model, ModelQueue(model, self.most))
@@ -256,7 +256,7 @@ class Jobs:
         return [self.told(job) for job in running]
 
     def cancel(self, job: Job) -> None:
-        """At once where it waits; where it runs, at the next step of whatever loop it is in."""
+        """Cancel a waiting job at once, a running one at the next step of its loop."""
         job.unwanted = True
         line = self.lines[job.model]
         line.remove(job)
@@ -264,7 +264,7 @@ class Jobs:
             job.end("cancelled", error="cancelled.")
 
     def close(self, seconds: float = PATIENCE) -> None:
-        """Stop everything; the store is written by then, or never will be."""
+        """Cancel all jobs and wait for their threads."""
         until = time.monotonic() + seconds
         self.closed = True
         with self._lock:

@@ -39,7 +39,7 @@ Wait = Annotated[float, Field(ge=0, le=60)]
 
 
 class Asked(BaseModel):
-    """Everything that comes from outside: no field more than is known, no value of another kind."""
+    """A request body: unknown fields and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -187,7 +187,7 @@ def is_loopback(host: str) -> bool:
 
 
 def token_for(host: str, token: str | None) -> str | None:
-    """The token that is asked for: made up where others can reach the server; None where none is needed."""
+    """Return the required token: generated if other machines can reach the server, None if none is needed."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise BadInput(f"--token has {len(token)} characters: give {SHORTEST_TOKEN} or more, or leave it out.")
     if token is not None and not (token.isascii() and token.isprintable() and not set(token) & set(' ";,\\')):
@@ -196,7 +196,7 @@ def token_for(host: str, token: str | None) -> str | None:
 
 
 class RequestGuard:
-    """Stands before the application: what it refuses, nothing else sees."""
+    """ASGI middleware that refuses requests before the application sees them."""
 
     def __init__(self, app: Application, host: str, token: str | None) -> None:
         self.app, self.loopback, self.token = app, is_loopback(host), token
@@ -288,7 +288,7 @@ async def _refuse(
 
 
 async def _body(receive: Receive, most: int) -> bytes | None:
-    """All of it, counted as it comes, whatever was announced; None beyond the limit."""
+    """Read the body, whatever length was announced; return None beyond the limit."""
     body = bytearray()
     while True:
         message = await receive()
@@ -302,7 +302,7 @@ async def _body(receive: Receive, most: int) -> bytes | None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """The body once more, then whatever comes."""
+    """Return a receiver that replays the body that was read."""
     told = False
 
     async def received() -> Message:

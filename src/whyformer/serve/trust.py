@@ -132,7 +132,7 @@ def _findings(
 
 
 def _recommended(served: ServedModel, curves: dict[str, Any], ran: list[dict[str, Any]]) -> dict[str, Any]:
-    """What names first what the prediction hangs on, on this input; and what explains unasked."""
+    """Return the method with the best curve on this input, and the default method."""
     removed, first = curves["remove"], ran[0]
     known = [each for each in ran if each["area"] is not None]
     best = min(known, key=lambda each: each["area"], default=None)

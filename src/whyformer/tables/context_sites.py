@@ -18,7 +18,7 @@ Forward = Callable[[Tensor, Tensor, Tensor], Tensor]  # training rows, answers, 
 
 
 class _AnyLayout:
-    """Axes besides query and key are left as they are: which of them are heads is no matter of what is summed over."""
+    """Leave axes besides query and key as they are: sums over them do not depend on which are heads."""
 
     def _open(
         self,

@@ -84,7 +84,7 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Table]:
 
 
 def _require_modest(arguments: Any, weights: int) -> None:
-    """No number may be larger than the weights are many: a model of a billion blocks would be built first."""
+    """Raise if a number is larger than the number of weights: a model of a billion blocks would be built first."""
     parts = arguments.values() if isinstance(arguments, dict) else arguments if isinstance(arguments, list) else ()
     for part in parts:
         _require_modest(part, weights)
