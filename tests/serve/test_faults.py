@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from tests.models.case import seeded
 from tests.serve.served import SMALL, TEXT, asked, client, explainer, png, served
-from tests.serve.test_jobs import ROOT, Gate, over
+from tests.serve.test_jobs import ROOT, held, over
 from tests.support.processors import pair_tokenizer
 from whyformer.serve.app import Served
 from whyformer.serve.jobs import Jobs
@@ -122,9 +122,8 @@ def test_trust_is_of_what_was_explained_and_not_of_what_is_predicted(whole: Serv
 
 
 def test_a_cancelled_job_writes_nothing(whole: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, gate = client(whole), Gate(1)
-    whole.jobs.add("text", "gate", gate)
-    gate.begun.wait(300)
+    ask = client(whole)
+    gate, _ = held(whole.jobs, "text")
     waiting = ask.post("/api/explain", json=asked(wait=0)).json()["job"]
     ask.delete(f"/api/jobs/{waiting}")
     gate.on.set()
@@ -147,10 +146,9 @@ def test_a_cancelled_job_writes_nothing(whole: Served, monkeypatch: pytest.Monke
 
 
 def test_what_is_about_a_result_that_was_deleted_meanwhile_is_not_kept(whole: Served) -> None:
-    ask, gate = client(whole), Gate(1)
+    ask = client(whole)
     result = explained(ask)["id"]
-    whole.jobs.add("text", "gate", gate)
-    gate.begun.wait(300)
+    gate, _ = held(whole.jobs, "text")
     job = whole.jobs.get(ask.post("/api/heads", json={"result": result}).json()["job"])
     assert job is not None
     ask.delete(f"/api/results/{result}")
@@ -173,9 +171,8 @@ def test_a_model_that_ends_the_program_ends_its_job_only() -> None:
 
 
 def test_a_visitor_is_answered_while_a_model_works(whole: Served) -> None:
-    ask, gate = client(whole), Gate(1)
-    whole.jobs.add("text", "gate", gate)
-    gate.begun.wait(300)
+    ask = client(whole)
+    gate, _ = held(whole.jobs, "text")
     for path in ("/", "/api/models", "/api/methods?model=text", "/api/results", "/api/jobs"):
         assert ask.get(path).status_code == 200
     assert ask.post("/api/predict", json={"model": "image", "input": {"sample": 0}}).status_code == 200  # another model

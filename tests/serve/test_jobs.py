@@ -40,7 +40,7 @@ def over(*some: Job) -> None:
 class Gate:
     """Work that stands still until it is let on, unit by unit."""
 
-    def __init__(self, units: int = 3) -> None:
+    def __init__(self, units: int) -> None:
         self.units, self.begun, self.on = units, threading.Event(), threading.Event()
 
     def __call__(self) -> Iterator[None]:
@@ -51,6 +51,14 @@ class Gate:
         return "answer"  # type: ignore[return-value]
 
 
+def held(jobs: Jobs, model: str, units: int = 1) -> tuple[Gate, Job]:
+    """A job that runs, and stands still."""
+    gate = Gate(units)
+    job = jobs.add(model, "gate", gate, units)
+    gate.begun.wait(300)
+    return gate, job
+
+
 def test_a_second_question_waits_for_a_unit_of_the_first_and_not_for_all(jobs: Jobs) -> None:
     told: list[str] = []
 
@@ -59,9 +67,7 @@ def test_a_second_question_waits_for_a_unit_of_the_first_and_not_for_all(jobs: J
             told.append(f"long {unit}")
             yield
 
-    gate = Gate(1)
-    first = jobs.add("m", "gate", gate)
-    gate.begun.wait(300)
+    gate, first = held(jobs, "m")
     jobs.add("m", "long", long, 3)
     jobs.add("m", "short", lambda: told.append("short"))
     last = jobs.add("m", "predict", lambda: told.append("quick"), lane="quick")
@@ -73,9 +79,7 @@ def test_a_second_question_waits_for_a_unit_of_the_first_and_not_for_all(jobs: J
 
 
 def test_too_many_are_refused_in_words(jobs: Jobs) -> None:
-    gate = Gate(1)
-    first = jobs.add("m", "gate", gate)
-    gate.begun.wait(300)
+    gate, first = held(jobs, "m")
     waiting = [jobs.add("m", str(i), lambda: None) for i in range(4)]
     with pytest.raises(Busy, match="4 questions are waiting"):
         jobs.add("m", "one too many", lambda: None)
@@ -119,9 +123,7 @@ def test_a_failure_is_told_and_the_next_is_served(jobs: Jobs) -> None:
 
 
 def test_closing_ends_all(jobs: Jobs) -> None:
-    gate = Gate(100)
-    running = jobs.add("m", "running", gate, 100)
-    gate.begun.wait(300)
+    gate, running = held(jobs, "m", 100)
     waiting = jobs.add("m", "waiting", lambda: None)
     opening = threading.Thread(target=lambda: (over(waiting), gate.on.set()))  # once closing has begun
     opening.start()
@@ -136,9 +138,7 @@ def test_closing_ends_all(jobs: Jobs) -> None:
 def test_a_job_is_heard_over_the_network_and_cancelled() -> None:
     whole = served("text")
     asking = client(whole)
-    gate = Gate(2)
-    job = whole.jobs.add("text", "gate", gate, 2)
-    gate.begun.wait(300)
+    gate, job = held(whole.jobs, "text", 2)
     queued = asking.post("/api/explain", json=asked(wait=0))
     assert queued.status_code == 202 and queued.json()["ahead"] == 1
     assert [j["job"] for j in asking.get("/api/jobs").json()["jobs"]] == [job.id, queued.json()["job"]]
@@ -158,9 +158,7 @@ def test_a_job_is_heard_over_the_network_and_cancelled() -> None:
 def test_a_full_queue_is_a_429_with_words() -> None:
     whole = served("text", most=1)
     asking = client(whole)
-    gate = Gate(1)
-    whole.jobs.add("text", "gate", gate)
-    gate.begun.wait(300)
+    gate, _ = held(whole.jobs, "text")
     assert asking.post("/api/explain", json=asked(wait=0)).status_code == 202
     full = asking.post("/api/explain", json=asked(wait=0))
     assert full.status_code == 429 and "1 questions are waiting" in full.json()["error"] and full.headers["retry-after"]
