@@ -34,7 +34,7 @@ class Failure:
 
 
 def arrow_type(hint: Any) -> Any:
-    """The type of Arrow that holds what an annotation says; None where there is none, and JSON has to do."""
+    """Return the Arrow type of an annotation; None if there is none (JSON is used)."""
     pa = arrow(WHY)
     plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     origin, inner = get_origin(hint), get_args(hint)
@@ -129,7 +129,7 @@ def failures_table(failures: Sequence[Failure]) -> Any:
 
 
 def parquet_bytes(table: Any) -> bytes:
-    """The table as a file: the same bytes for the same table."""
+    """Return the table as Parquet; equal tables give equal bytes."""
     stream = io.BytesIO()
     arrow(WHY).parquet.write_table(table, stream, compression="zstd")
     return stream.getvalue()

@@ -27,7 +27,7 @@ AT_ONCE = 1024  # rows of a Parquet file that are in memory
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In the place of a row that cannot be read: why."""
+    """Stands for a row that cannot be read, with the reason."""
 
     reason: str
     content: str = ""
@@ -35,7 +35,7 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of an input: their name, how many there are (None: nobody knows), and how to go through them."""
+    """The rows of an input: its name, their number (None if unknown), and an iterator over them."""
 
     name: str
     size: int | None
@@ -45,7 +45,7 @@ class Rows:
 
 
 def rows_of(source: Any) -> Rows:
-    """The rows of whatever was given."""
+    """Return the rows of a file, folder, Dataset, DataFrame or iterable."""
     if isinstance(source, (str, Path)):
         return _of_path(path_of(source, "source"))
     if hasattr(source, "column_names") and hasattr(source, "__getitem__"):  # a Dataset of the datasets library
@@ -290,7 +290,7 @@ def _row(place: int, name: str, content: Any, target: Any) -> Row:
 
 
 def _bytes(content: Any) -> Iterator[bytes]:
-    """Bytes that tell a content from others, the same in every process. A file is what it holds, not where it is."""
+    """Yield bytes that identify a content in every process; of a file, its content, not its path."""
     if isinstance(content, str):
         yield b"text" + content.encode("utf-8", "surrogatepass")
     elif content is None or isinstance(content, (bool, int, float, np.generic)):

@@ -86,7 +86,7 @@ class Tallies:
 
 
 def _words(units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float]]:
-    """Word pieces summed, without their case; special tokens left out."""
+    """Yield words in lower case and the sum of their tokens' scores, without special tokens."""
     groups: dict[int, list[int]] = {}
     for i, word in enumerate(units["word"]):
         if word >= 0:
@@ -102,7 +102,7 @@ def _words(units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float
 
 
 def _regions(units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, float]]:
-    """The picture in nine: the sum of the patches in each."""
+    """Yield nine regions of the picture, and the sum of the patches in each."""
     rows, columns = units["grid"]
     stream, special = units["stream"], units["special"]
     image = "image" if len(set(stream)) > 1 else stream[0]
@@ -186,7 +186,7 @@ class Worker:
         return [lengths.get(row.place, 1) for row in rows], modality.max_length()
 
     def _encoded(self, rows: list[Row], failures: list[Failure]) -> list[tuple[list[Row], Source]]:
-        """The rows as one batch; where one of them cannot be encoded, the others without it."""
+        """Encode rows as one batch; rows that fail are reported, and the others encoded without them."""
         try:
             return [(rows, self._source(rows))]
         except Exception as error:
@@ -276,7 +276,7 @@ def _failure(row: Row, error: Exception) -> Failure:
 
 
 def _shown(content: Any) -> str:
-    """A row in few words: nobody looks for the pixels of a picture here."""
+    """Return the start of a row's content, or its type."""
     if isinstance(content, (str, Mapping, Sequence, int, float)) or content is None or hasattr(content, "__fspath__"):
         return str(content)[:SHOWN]
     return type(content).__name__

@@ -55,7 +55,7 @@ HERE = pathlib.Path(__file__).parent
 
 @cache
 def index() -> str:
-    """Empty but for words for those without scripts: everything is drawn by the script."""
+    """Return the HTML page; its script draws everything."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -75,7 +75,7 @@ def script() -> str:
 
 @cache
 def style() -> str:
-    """That of saved pages, and what stands around results here."""
+    """Return the style of saved pages, and that of the server's page."""
     return STYLE + (HERE / "serve.css").read_text(encoding="utf-8")
 
 
@@ -150,7 +150,7 @@ class Served:
 
 
 def answer(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """JSON in ASCII: half a character, which some input may hold, has an escape there."""
+    """Return JSON in ASCII, where lone surrogates, which inputs may hold, are escaped."""
     return Response(json.dumps(data, allow_nan=False), status, headers, "application/json")
 
 
@@ -184,7 +184,7 @@ def application(served: Served) -> Any:
 
 
 def _add_words(app: FastAPI) -> None:
-    """Errors as words, without what was sent: that may be anything."""
+    """Return errors as messages without the request's content."""
 
     @app.exception_handler(RequestValidationError)
     async def misfit(_: Request, error: RequestValidationError) -> Response:
@@ -224,7 +224,7 @@ def _add_pages(app: FastAPI) -> None:
 
 
 def rehearse(served: Served, model: ServedModel) -> Job:
-    """Find out, when nothing else is to be done, which methods explain a model; it is warm afterwards."""
+    """Queue, at the lowest priority, a trial of all methods on a model."""
     return served.jobs.add(model.name, "rehearsal", model.rehearsal, len(model.methods()), "idle")
 
 
@@ -256,7 +256,7 @@ def _add_models(app: FastAPI, served: Served) -> None:
 async def _queued(
     served: Served, model: ServedModel, what: str, work: Work, units: int, wait: float, lane: Lane = "ordinary"
 ) -> Response:
-    """The answer where it comes in time, else the job."""
+    """Return the answer if it is ready in time, else the job."""
     job = served.jobs.add(model.name, what, work, units, lane)
     if wait and await job.ended(wait):
         return await run_in_threadpool(_ended, served, job)
@@ -327,7 +327,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
 
 
 def _known_about(store: Store, asked: About, kind: str) -> Entry | None:
-    """What was computed before of the same object, with as many checks."""
+    """Return an earlier answer about the same object with at least these checks."""
     for identity in store.about(asked.result, kind):
         entry = store.get(identity)
         if entry is None or entry.question.get("item", 0) != asked.item:
@@ -364,7 +364,7 @@ def _add_jobs(app: FastAPI, served: Served) -> None:
 
 
 async def _events(served: Served, job: Job) -> AsyncIterator[str]:
-    """News of a job until it is over. Whoever leaves is forgotten; the job goes on."""
+    """Stream the state of a job until it ends. The job goes on if the client leaves."""
     event = job.listen()
     try:
         while True:
@@ -443,13 +443,13 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def run(served: Served, port: int, say: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; ``say`` hears the address."""
+    """Serve until Ctrl-C; ``say`` is called with the address."""
     require("uvicorn", why="the server")
     import uvicorn
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            """Jobs end now, and who listens to one is told: listening would keep the server open."""
+            """Cancel jobs first: open event streams would keep the server from closing."""
             threading.Thread(target=served.jobs.close, daemon=True).start()
             super().handle_exit(sig, frame)
 

@@ -42,7 +42,7 @@ def results_of(entry: Entry) -> list[Any]:
 
 
 def items_of(entry: Entry, results: Sequence[Any]) -> list[list[Explanation]]:
-    """Of a detector or a model that writes: per object or token, one explanation per method. Else nothing."""
+    """Return, per detected object or written token, one explanation per method; [] for other results."""
     if not entry.beside.get("count") or not all(isinstance(result, Explanation) for result in results):
         return []
     by_method: dict[str, list[Explanation]] = {}
@@ -53,7 +53,7 @@ def items_of(entry: Entry, results: Sequence[Any]) -> list[list[Explanation]]:
 
 
 def overview_of(items: Sequence[Sequence[Explanation]]) -> list[View]:
-    """All objects on the picture, or all written tokens by what they were read from; nothing where neither fits."""
+    """Return a view of all objects, or of all written tokens and their sources; [] where neither fits."""
     of_one_method = [item[0] for item in items]
     if all(frames_of(each) for each in of_one_method):
         return [view for view in list_page(Explanations(of_one_method)).views if view.explained is None]
@@ -62,7 +62,7 @@ def overview_of(items: Sequence[Sequence[Explanation]]) -> list[View]:
 
 
 def picture_of(entry: Entry, results: Sequence[Any]) -> View | Page:
-    """One result, several of one input side by side, or one view per object or token below what they have in common."""
+    """Return one result, several of one input side by side, or an overview and a view per object or token."""
     items = items_of(entry, results)
     if items:
         left_out = _left_out(entry, items)
@@ -85,7 +85,7 @@ def _left_out(entry: Entry, items: Sequence[Any]) -> str:
 
 
 def drawn(entry: Entry) -> dict[str, Any]:
-    """All that is known of an answer, with its link. Trust and heads are drawn from their own numbers."""
+    """Return an answer as the page draws it, with its link. Trust and heads are drawn from their own numbers."""
     told: dict[str, Any] = entry.listed() | {"items": [], "html": None, "tabs": []}
     told |= {name: getattr(entry, name) for name in ("question", "failures", "beside", "parent", "picture")}
     if entry.kind in ("trust", "heads"):
@@ -117,7 +117,7 @@ def _name(explanation: Explanation) -> str:
 
 
 def _live(view: View) -> dict[str, Any]:
-    """The data that a saved page holds beside its still picture, and the words around it."""
+    """Return the data of a saved page's interactive view, and the texts around it."""
     told: dict[str, Any] = {
         "title": view.title,
         "facts": [[fact.name, fact.value] for fact in view.facts],
@@ -139,7 +139,7 @@ def _live(view: View) -> dict[str, Any]:
 
 
 def exported(entry: Entry, form: str) -> bytes:
-    """A page, data, a picture or a table."""
+    """Return an answer as a file: HTML, JSON, PNG or CSV."""
     if form not in FORMATS:
         raise BadInput(f"{form!r} is no form to take away: choose {', '.join(FORMATS)}.")
     if form == "json":
@@ -160,7 +160,7 @@ def exported(entry: Entry, form: str) -> bytes:
 
 
 def _table(entry: Entry, results: Sequence[Any]) -> str:
-    """One table; of several methods or objects, the name of each in front."""
+    """Return one CSV table, with columns for the method and object where there are several."""
     items, parts = items_of(entry, results), []
     names = {id(result): f"{number}: {_name(result)}" for number, item in enumerate(items) for result in item}
     for number, result in enumerate(results):
@@ -176,7 +176,7 @@ def _table(entry: Entry, results: Sequence[Any]) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    """A word that a spreadsheet would compute begins with a quote, which it shows as text."""
+    """Put a quote before text that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(STEERING) else value
 
 
@@ -200,7 +200,7 @@ class Subject:
 
 
 def subject_of(store: Store, identity: str, item: int = 0) -> Subject:
-    """A stored explanation, and the question that it answers. ``item``: of several objects, which."""
+    """Return a stored explanation and its question. ``item``: the number of the object, of several."""
     entry = store.get(identity)
     if entry is None:
         raise BadInput(f"there is no result {identity!r}.")
@@ -219,13 +219,13 @@ def subject_of(store: Store, identity: str, item: int = 0) -> Subject:
 
 
 def aim_of(served: ServedModel, explanation: Explanation) -> Any:
-    """What was explained, as ``explain`` takes it: never what is predicted now."""
+    """Return the target that was explained, as ``explain`` takes it."""
     target = explanation.target
     return (target.position, target.index) if served.kind == "detector" else target
 
 
 def require_same_answer(served: ServedModel, raw: Any, explanation: Explanation, units: str = "token") -> None:
-    """Another model may have this name since the server was started anew, or other samples these numbers."""
+    """Raise if the model's output changed: after a restart, another model may have this name."""
     options = {"target": aim_of(served, explanation), "scalar": explanation.scalar}
     options |= {} if units == "token" else {"units": units}
     now = first_of(served.explainer.explain(raw, method="random", **options))

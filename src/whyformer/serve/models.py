@@ -52,7 +52,7 @@ MAY_HAVE_SECOND = "SequenceClassification"
 
 
 def kind_of(explainer: CoreExplainer, kind: str) -> str:
-    """What a page asks with, from what the command line tells apart (cli/_options.py) and what the model is for."""
+    """Return the kind of question for a model, from its kind on the command line and its task."""
     task = task_of(explainer.model)
     if kind == "text" and task.endswith(("ForCausalLM", "LMHeadModel")):
         return "language"
@@ -62,7 +62,7 @@ def kind_of(explainer: CoreExplainer, kind: str) -> str:
 
 
 def second_of(explainer: CoreExplainer, kind: str) -> tuple[Words, bool] | None:
-    """The names of two texts, and whether the second has to be there; None for models of one text."""
+    """Return the names of two texts, and whether the second is required; None for models of one text."""
     if kind == "similarity":
         return ("first text", "second text"), True
     if kind != "text":
@@ -80,7 +80,7 @@ def rate_of(explainer: CoreExplainer) -> int:
 
 
 def sample_of(explainer: CoreExplainer, kind: str) -> Any:
-    """Something to try a model on, of which nothing else is known."""
+    """Return a default input for a model."""
     if kind in ("text", "similarity"):
         second, task = second_of(explainer, kind), task_of(explainer.model)
         if second is None or not second[1]:
@@ -130,7 +130,7 @@ log = logging.getLogger("whyformer.serve")
 
 @dataclass(eq=False)
 class ServedModel:
-    """One copy of a model. Only its line of jobs (jobs.py) runs it."""
+    """One copy of a model. Only the thread of its queue (jobs.py) runs it."""
 
     name: str
     kind: str
@@ -151,12 +151,12 @@ class ServedModel:
 
     @cached_property
     def default(self) -> str:
-        """The method that explains where none is named: what ``explain`` would take."""
+        """The default method of ``explain`` for this model."""
         return default_method(self.explainer.source(self.samples[0]).modality.kind)
 
     @property
     def classes(self) -> dict[int, str]:
-        """Names by number. Models that choose among other things have two in their configuration all the same."""
+        """Class names by number; none for other tasks, whose configuration names two classes all the same."""
         processor, task = self.explainer.processor, task_of(self.explainer.model)
         if isinstance(processor, Table):
             return dict(enumerate(processor.classes))
@@ -191,7 +191,7 @@ class ServedModel:
     # From what a client sends to what the explainer takes
 
     def opened(self, asked: Input, store: Store) -> Any:
-        """What the explainer takes. A string reaches text models only: to others it would be the name of a file."""
+        """Return the input for the explainer. Only text models get strings: others would open a file of that name."""
         sample = self._sample(asked)
         ways = asked.ways - {"sample"}
         allowed = [set(names) for names in TAKES[self.kind]]
@@ -284,7 +284,7 @@ class ServedModel:
     # Which methods explain it
 
     def rehearsal(self) -> Generator[None, None, None]:
-        """Tries methods on a sample in a few passes each; those that take long are left untried."""
+        """Try methods on a sample in a few passes each; slow ones are left untried."""
         troubles: dict[str, str] = {}
         try:
             units = len(first_of(self.explainer.explain([self.samples[0]], method="random")).units)
@@ -378,7 +378,7 @@ class Models:
         return self.by_name[name]
 
     def load(self, name: str) -> ServedModel:
-        """By its name on the hub. Never by a path: which folders are here is nobody's business."""
+        """Load a model by its name on the hub, never by a path."""
         if self.loader is None:
             raise NotOffered(
                 "models are loaded at the start only: begin the server with --allow-models, or --model NAME."

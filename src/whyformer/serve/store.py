@@ -131,7 +131,7 @@ class Store:
             return [str(row[0]) for row in connection.execute(asked, [parent, kind]).fetchall()]
 
     def listed(self, search: str = "", limit: int = 50, before: float | None = None) -> list[dict[str, Any]]:
-        """The newest first; every word of the search has to stand somewhere."""
+        """Return results, the newest first, that contain every word of the search."""
         where = ["parent IS NULL", "made < ?"]
         asked: list[Any] = [1e12 if before is None else before]
         for word in search.split():
@@ -144,7 +144,7 @@ class Store:
         return [dict(zip(LISTED, row, strict=True)) | {"link": f"/r/{row[0]}"} for row in rows]
 
     def delete(self, identity: str) -> bool:
-        """A result and what is about it; its picture or sound where no other has it."""
+        """Delete a result, what is about it, and its upload if no other result uses it."""
         with self._using() as connection:
             row = connection.execute("SELECT picture FROM results WHERE id = ?", [identity]).fetchone()
             connection.execute("DELETE FROM results WHERE id = ? OR parent = ?", [identity, identity])
@@ -153,7 +153,7 @@ class Store:
         return row is not None
 
     def add_upload(self, data: bytes) -> str:
-        """A picture or a sound, by its contents: the same is there once. Those that no result is of make room."""
+        """Store an upload under a hash of its content; the oldest unused ones are deleted to make room."""
         identity = hashlib.blake2b(data, digest_size=12).hexdigest()
         with self._using() as connection:
             connection.execute("INSERT OR REPLACE INTO pictures VALUES (?, ?, ?)", [identity, time.time(), data])
