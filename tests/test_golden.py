@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import whyformer as wf
-
-FOLDER = Path(__file__).parent / "golden" / "bert_cls"
-
-
-@cache
-def golden() -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
-    meta = json.loads((FOLDER / "meta.json").read_text())
-    return meta, dict(np.load(FOLDER / "inputs.npz")), dict(np.load(FOLDER / "expected.npz"))
+from tests.methods.properties import golden, meets_golden
 
 
 @cache
 def explainer(attention: str) -> wf.Explainer:
-    from transformers import BertForSequenceClassification
-
-    return wf.Explainer(BertForSequenceClassification.from_pretrained(FOLDER, attn_implementation=attention))
-
-
-def batch() -> dict[str, torch.Tensor]:
-    _, inputs, _ = golden()
-    return {k: torch.from_numpy(inputs[k]) for k in ("input_ids", "attention_mask")}
-
-
-def check(key: str, found: np.ndarray, tolerance: float | None = None) -> None:
-    meta, _, expected = golden()
-    want = expected[key].astype(np.float64)
-    name = key if key in meta["arrays"] else key.rpartition(".")[0]
-    limit = tolerance or meta["arrays"][name]["tol"]
-    assert found.shape == want.shape
-    assert np.abs(found - want).max() <= limit * np.abs(want).max(), key
+    return wf.Explainer(golden(attention).model)
 
 
 def scores(e: wf.Explanation) -> np.ndarray:
@@ -153,21 +127,19 @@ ENTRIES: list[Entry] = [
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e[0])
 def test_golden(entry: Entry, attention: str) -> None:
     key, method, read, options = entry
-    _, inputs, expected = golden()
-    found = explainer(attention).explain(batch(), method=method, target=inputs["target"].tolist(), **options)
-    compared = 0
-    for row in range(2):
-        if f"{key}.b{row}" in expected:
-            check(f"{key}.b{row}", read(found[row]))
-            compared += 1
-    assert compared, f"no golden array {key}"
+    case = golden(attention)
+    found = explainer(attention).explain(case.inputs, method=method, target=case.target, **options)
+    known = [row for row in range(2) if f"{key}.b{row}" in case.expected]
+    for row in known:
+        meets_golden(read(found[row]), key, row)
+    assert known, f"no golden array {key}"
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_golden_capture(attention: str) -> None:
-    _, inputs, expected = golden()
-    record = explainer(attention).record(batch(), grad=True, target=inputs["target"].tolist())
+    case = golden(attention)
+    record = explainer(attention).record(case.inputs, grad=True, target=case.target)
     for row in range(2):
-        n = expected[f"capture.A.b{row}"].shape[-1]
-        check(f"capture.A.b{row}", np.stack([s.attention_BHQK[row, :, :n, :n].numpy() for s in record.sites]))
-        check(f"capture.G.b{row}", np.stack([s.attention_grad_BHQK[row, :, :n, :n].numpy() for s in record.sites]))
+        n = case.expected[f"capture.A.b{row}"].shape[-1]
+        meets_golden(np.stack([s.attention_BHQK[row, :, :n, :n].numpy() for s in record.sites]), "capture.A", row)
+        meets_golden(np.stack([s.attention_grad_BHQK[row, :, :n, :n].numpy() for s in record.sites]), "capture.G", row)

@@ -1,18 +1,43 @@
-"""head_importance against its twins and the golden numbers."""
+"""head_importance against its twins and golden numbers, what must hold on any model, its result, and wrong use."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 import whyformer as wf
-from tests.heads.importances import TARGET, found
-from tests.methods.properties import FAMILY, close, golden, model_of
+from tests.methods.properties import FAMILY, close, golden, model_of, on_the_left, padded
 from tests.models import CASES
-from tests.models.case import LAYERS
+from tests.models.case import HEADS, LAYERS, seeded
 from tests.references import head_importance as twin
 from tests.references.head_lrp import lrp_relevance
-from whyformer.heads import head_importance
+from whyformer.capture.roles import Gate
+from whyformer.errors import BadInput, NothingCaptured, NotOffered, UnknownName
+from whyformer.heads import HeadImportance, head_importance
+from whyformer.heads.importance import normalized
+from whyformer.loan.borrow import module_names
+
+TARGET = 1
+KINDS: list[dict[str, Any]] = [
+    {"kind": "gradient"},
+    {"kind": "gradient", "per": "token"},
+    {"kind": "confidence"},
+    {"kind": "relevance"},
+    {"kind": "relevance", "rule": "generic"},
+    {"kind": "ablation"},
+    {"kind": "ablation", "ablate": "all_but_one"},
+]
+NAMES = [" ".join(map(str, kind.values())) for kind in KINDS]
+
+
+def found(name: str, inputs: Any = None, **how: Any) -> HeadImportance:
+    if how["kind"] != "confidence":
+        how.setdefault("target", TARGET)
+    return head_importance(model_of(name), CASES[name].inputs() if inputs is None else inputs, **how)
+
 
 # The authors' numbers
 
@@ -119,3 +144,200 @@ def test_lrp_relevance_is_what_the_linearised_model_loses() -> None:
     for row in range(2):
         want, _ = lrp_relevance(row, TARGET)
         close(got.samples[row], np.abs(want) / np.abs(want).sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("how", [how for how in KINDS if how.get("per") != "token"], ids=str)  # a ratio of sums
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_batch_is_its_rows(name: str, how: dict[str, Any]) -> None:
+    inputs = CASES[name].inputs()
+    together = found(name, **how).samples
+    for row in range(2):
+        one = {k: v[row : row + 1] for k, v in inputs.items()}
+        close(found(name, one, **how).samples[0], together[row])
+
+
+@pytest.mark.parametrize("how", KINDS, ids=NAMES)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_padding_is_nothing(name: str, how: dict[str, Any]) -> None:
+    inputs = CASES[name].inputs()
+    plain = found(name, **how).samples
+    close(found(name, padded(inputs, 3), **how).samples, plain)
+    if name != "bert":
+        close(found(name, on_the_left(inputs), **how).samples, plain)
+
+
+def test_a_head_that_writes_nothing_is_worth_nothing() -> None:
+    model = CASES["bert"].build("sdpa")
+    weight = model.bert.encoder.layer[1].attention.output.dense.weight
+    with torch.no_grad():
+        weight[:, 8:16] = 0  # head 1
+    for how in KINDS[:2] + KINDS[3:4] + KINDS[5:6]:
+        got = head_importance(model, CASES["bert"].inputs(), target=TARGET, **how)
+        assert (np.abs(got.samples[:, 1, 1]) < 1e-6).all()
+        assert (np.abs(got.samples[:, 1, [0, 2, 3]]) > 1e-4).all()
+
+
+@pytest.mark.parametrize("how", KINDS, ids=NAMES)
+def test_importance_is_not_negative(how: dict[str, Any]) -> None:
+    got = found("bert", **how)
+    assert got.signed == (how["kind"] == "ablation")
+    assert got.signed or (got.scores >= 0).all()
+    assert (got.low <= got.scores + 1e-6).all()
+    assert (got.high >= got.scores - 1e-6).all()
+
+
+@pytest.mark.parametrize("how", KINDS, ids=NAMES)
+def test_half_precision_is_finite(how: dict[str, Any]) -> None:
+    got = head_importance(CASES["gpt2"].build("sdpa").to(torch.bfloat16), CASES["gpt2"].inputs(), **how)
+    assert np.isfinite(got.scores).all() and got.scores.any()
+
+
+@pytest.mark.parametrize("how", KINDS, ids=NAMES)
+def test_one_token_is_finite(how: dict[str, Any]) -> None:
+    ids = CASES["bert"].inputs()["input_ids"][:1, :1]
+    got = found("bert", {"input_ids": ids}, **how)
+    assert np.isfinite(got.scores).all()
+    assert np.isnan(got.low).all()  # one input shows no spread
+
+
+@pytest.mark.parametrize(
+    "name", ["looped_heads", "folded_heads", "einsum", "timm_fused", "rtdl_ft_transformer", "swin"]
+)
+def test_gradient_and_ablation_agree_on_other_layouts(name: str) -> None:
+    """At gates near 1 the loss of score is the gradient times the step, whatever the layout of the maps."""
+    case = CASES[name]
+    model, inputs = case.build(case.implementations[0]), case.inputs()
+    got = head_importance(model, inputs, target=TARGET)
+    x = wf.Explainer(model)
+    modality, batch, _ = x.prepare(inputs)
+    step = 1e-2
+    for layer, head in [(0, 0), (1, 3)]:
+        values = []
+        for sign in (1, -1):
+            gates = torch.ones(got.scores.shape)
+            gates[layer, head] += sign * step
+            axes = x.study(inputs).batch_axes
+            with torch.no_grad(), Gate(batch.size, module_names(model), axes, gates=gates):
+                values.append(modality.call(batch))
+        logits = [v.logits if hasattr(v, "logits") else v for v in values]
+        slope = (logits[0] - logits[1])[:, TARGET] / (2 * step)
+        np.testing.assert_allclose(got.samples[:, layer, head], slope.abs(), atol=2e-3 * got.samples.max())
+
+
+class Narrowing(torch.nn.Module):
+    """Two layers of attention over (B, N, 8) vectors, with four heads and with two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 24) for _ in range(2))
+        self.classify = torch.nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, heads in zip(self.layers, (4, 2), strict=True):
+            q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in layer(x).chunk(3, -1))
+            x = x + torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.classify(x[:, 0])
+
+
+@pytest.mark.parametrize("how", KINDS, ids=NAMES)
+def test_layers_with_fewer_heads_are_nan(how: dict[str, Any], tmp_path: Any) -> None:
+    model = seeded(Narrowing)
+    got = head_importance(model, torch.randn(3, 5, 8), **how)
+    assert np.isnan(got.scores).tolist() == [[False] * 4, [False, False, True, True]]
+    assert len(got.ranked()) == 6
+    again = HeadImportance.load(got.save(tmp_path / "heads.json"))
+    np.testing.assert_array_equal(again.scores, got.scores)
+
+
+def test_per_batch_takes_the_absolute_value_last() -> None:
+    got = found("bert", kind="gradient", per="batch", batch_size=2)
+    signed = np.array([twin.mask_gradient("bert", row, twin.logit(TARGET)) for row in range(2)])
+    close(got.scores, np.abs(signed.mean(0)))
+    alone = found("bert", kind="gradient", per="batch", batch_size=1)
+    close(alone.scores, np.abs(signed).mean(0))
+
+
+def test_normalizations() -> None:
+    scores = np.array([[3.0, 4.0, np.nan], [0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(normalized(scores, "l2"), [[0.6, 0.8, np.nan], [0, 0, 0]])
+    np.testing.assert_allclose(normalized(scores, "minmax"), [[0.75, 1, np.nan], [0, 0, 0]])
+    np.testing.assert_allclose(normalized(scores, "l2_minmax"), [[0.75, 1, np.nan], [0, 0, 0]])
+    np.testing.assert_allclose(normalized(scores, "share"), [[3 / 7, 4 / 7, np.nan], [0, 0, 0]])
+    assert normalized(scores, None) is scores
+
+
+def test_costs_are_counted() -> None:
+    gradient = found("bert", kind="gradient").cost
+    assert (gradient.forwards, gradient.backwards) == (1, 1)
+    ablated = found("bert", kind="ablation").cost
+    assert (ablated.forwards, ablated.backwards) == (1 + LAYERS * HEADS, 0)
+
+
+def test_the_model_comes_back_unchanged() -> None:
+    model = CASES["bert"].build("sdpa").train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    for how in KINDS:
+        head_importance(model, CASES["bert"].inputs(), **how)
+    assert model.training
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+# The result
+
+
+def test_ranked_frame_and_file(tmp_path: Any) -> None:
+    got = found("bert", kind="gradient")
+    layer, head, score = got.ranked()[0]
+    assert score == got.scores.max() == got.scores[layer, head]
+    frame = got.to_frame()
+    assert list(frame["score"]) == sorted(frame["score"], reverse=True)
+    assert frame["path"][0] == got.paths[layer]
+    again = HeadImportance.load(got.save(tmp_path / "heads.json"))
+    for name in ("scores", "low", "high", "samples", "direction"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(got, name))
+    assert (again.paths, again.options, again.cost, again.title) == (got.paths, got.options, got.cost, got.title)
+    with pytest.raises(UnknownName, match=r"\.xls"):
+        got.save(tmp_path / "heads.xls")
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(BadInput, match="no saved head importance"):
+        HeadImportance.load(tmp_path / "other.json")
+
+
+# Wrong use
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"kind": "gradeint"}, "Did you mean 'gradient'"),
+        ({"per": "sentence"}, "per=.*not allowed"),
+        ({"normalize": "l3"}, "normalize=.*not allowed"),
+        ({"scalar": "loss"}, "pass labels"),
+        ({"scalar": "loss", "labels": [0, 1], "target": 1}, "no target"),
+        ({"labels": [0]}, "1 labels for 2 inputs"),
+        ({"target": [0]}, "1 targets for 2 inputs"),
+        ({"labels": [0, 1], "target": 1}, "not both"),
+        ({"kind": "confidence", "target": 1}, "leave target out"),
+        ({"kind": "confidence", "scalar": "loss"}, "not about a loss"),
+        ({"kind": "ablation", "per": "token"}, "belongs to kind"),
+        ({"ablate": "all_but_one"}, "belongs to kind"),
+        ({"rule": "generic"}, "belongs to kind"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"scalar": "loss", "labels": [0, 7]}, "unknown target"),
+    ],
+)
+def test_wrong_options_are_refused(how: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        head_importance(model_of("bert"), CASES["bert"].inputs(), **how)
+
+
+def test_models_without_heads_are_refused() -> None:
+    with pytest.raises(NothingCaptured, match="no attention"):
+        head_importance(torch.nn.Sequential(torch.nn.Linear(4, 2)), torch.randn(2, 4))
+
+
+def test_token_importance_needs_one_stream() -> None:
+    with pytest.raises(NotOffered, match="which stream asks which"):
+        head_importance(model_of("swin"), CASES["swin"].inputs(), per="token")

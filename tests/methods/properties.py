@@ -104,28 +104,21 @@ def near(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
 
 
 @cache
-def golden(name: str = "bert_cls") -> SimpleNamespace:
-    """A golden text case: model, its padded batch, targets, and the authors' numbers."""
-    import transformers
+def golden(attention: str = "sdpa") -> SimpleNamespace:
+    """The tiny BERT of tests/golden: model, its padded batch, targets, and the authors' numbers."""
+    from transformers import BertForSequenceClassification
 
-    import tests.golden
-
-    (folder,) = (Path(root) / name for root in tests.golden.__path__ if (Path(root) / name).exists())
-    meta = json.loads((folder / "meta.json").read_text())
-    with np.load(folder / "expected.npz") as stored:
-        expected = {k: stored[k] for k in stored.files}
-    with np.load(folder / "inputs.npz") as stored:
-        arrays = {k: stored[k] for k in stored.files}
-    build = getattr(transformers, meta["build"]["class"]).from_pretrained
+    folder = Path(__file__).parents[1] / "golden" / "bert_cls"
+    meta, arrays = json.loads((folder / "meta.json").read_text()), dict(np.load(folder / "inputs.npz"))
     return SimpleNamespace(
-        model=build(folder, attn_implementation="sdpa", local_files_only=True).eval(),
+        model=BertForSequenceClassification.from_pretrained(folder, attn_implementation=attention).eval(),
         inputs={k: torch.from_numpy(arrays[k]) for k in meta["build"]["inputs"]},
         target=[int(t) for t in arrays["target"]],
-        expected=expected,
+        expected=dict(np.load(folder / "expected.npz")),
         meta=meta,
     )
 
 
-def meets_golden(got: Any, key: str, row: int, name: str = "bert_cls") -> None:
-    case = golden(name)
+def meets_golden(got: Any, key: str, row: int) -> None:
+    case = golden()
     close(got, case.expected[f"{key}.b{row}"], case.meta["arrays"][key]["tol"])
