@@ -212,7 +212,7 @@ OTHER, PUNCTUATION = "other", "punctuation"
 
 
 class HasNorms(Protocol):
-    """What ``methods.value_norms.weighed`` returns."""
+    """What ``methods.value_contributions.weighed`` returns."""
 
     @property
     def units(self) -> Units: ...
