@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,11 @@ def open_image(raw: Any) -> Any:
 def _rgb(image: Any, name: str) -> Any:
     """In colours of 8 bits, upright. Pillow cuts numbers off at 255 where a pixel has more than 8 bits."""
     require("PIL", why="reading images")
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     of_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and getattr(image, "format", None) == "PNG")
-    image = _upright(image)
+    with suppress(SyntaxError):  # raised by Pillow where EXIF data is broken: the picture is taken as it is
+        image = ImageOps.exif_transpose(image)  # phones store photos as the sensor saw them
     if of_16_bits:
         numbers = np.asarray(image).astype(np.float64) / 257  # 65535 is white
         return Image.fromarray(np.rint(numbers).clip(0, 255).astype(np.uint8)).convert("RGB")
@@ -106,17 +108,6 @@ def _shades(array: Array) -> Array:
         )
     shades: Array = np.rint(array * 255).astype(np.uint8)
     return shades
-
-
-def _upright(image: Any) -> Any:
-    """Turned as its EXIF data says: phones store photos as the sensor saw them."""
-    require("PIL", why="reading images")
-    from PIL import ImageOps
-
-    try:
-        return ImageOps.exif_transpose(image)
-    except SyntaxError:  # what Pillow raises where the data is broken: it says nothing then
-        return image
 
 
 def resized(values_RC: Array, size: tuple[int, int] | None, interpolation: str = "bilinear") -> Array:

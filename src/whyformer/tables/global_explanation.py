@@ -327,40 +327,20 @@ class _ColumnSums:
 
 
 def _pieces(processor: Any, inputs: Any, step: int) -> tuple[Any, int]:
-    """Batches of rows, and how many rows there are; rows in memory are all checked before long work."""
+    """Return batches of rows, and how many rows there are; rows in memory are all checked before long work."""
     if isinstance(inputs, CsvRows):
         inputs.check(processor)
         return inputs, inputs.rows
-    if isinstance(processor, Table) and not are_tensors(inputs):
-        columns, _ = processor.read(inputs)
-        processor.encode(columns)
-        return _Pieces(columns, step), len(columns[processor.columns[0]])
     if not are_tensors(inputs):
-        raise BadInput(
-            "explain_global takes a list of texts, rows with processor=Table(…), or the model's own tensors."
-        )
-    pieces = _Pieces(inputs, step)
-    return pieces, pieces.rows
-
-
-class _Pieces:
-    """Columns or tensors, a few rows at a time."""
-
-    def __init__(self, inputs: Any, step: int) -> None:
-        self.inputs, self.step = inputs, step
-        if isinstance(inputs, Mapping):
-            inputs = list(inputs.values())
-        self.rows = len(inputs) if isinstance(inputs, Tensor) else len(inputs[0])
-
-    def __len__(self) -> int:
-        return math.ceil(self.rows / self.step)
-
-    def __iter__(self) -> Iterator[Any]:
-        for start in range(0, self.rows, self.step):
-            part = slice(start, start + self.step)
-            if isinstance(self.inputs, Tensor):
-                yield self.inputs[part]
-            elif isinstance(self.inputs, Mapping):
-                yield {k: v[part] for k, v in self.inputs.items()}
-            else:
-                yield tuple(v[part] for v in self.inputs)
+        if not isinstance(processor, Table):
+            raise BadInput(
+                "explain_global takes a list of texts, rows with processor=Table(…), or the model's own tensors."
+            )
+        inputs, _ = processor.read(inputs)
+        processor.encode(inputs)
+    if isinstance(inputs, Tensor):
+        return inputs.split(step), len(inputs)
+    names = list(inputs) if isinstance(inputs, Mapping) else range(len(inputs))
+    rows = len(inputs[names[0]])
+    parts = [[inputs[name][start : start + step] for name in names] for start in range(0, rows, step)]
+    return [dict(zip(names, part, strict=True)) if isinstance(inputs, Mapping) else tuple(part) for part in parts], rows
