@@ -62,8 +62,6 @@ SHOWN = [
     ),
     ("capture --model VIT --image PHOTO", "grid 4 × 4 patches"),
     (f"{CAPTURE} clip/", f"image ← image|text ← text|{USABLE}"),
-    (f"{CAPTURE} blip_vqa/", f"text ← image|target ← text|{USABLE}"),
-    (f"{CAPTURE} llava/", f"image ← image|text ← text|become no token|{USABLE}"),
     (f"{CAPTURE} lxmert/", f"text ← image|image ← text|{USABLE}"),
     (f"{CAPTURE} detr/", f"queries ← image|{USABLE}"),
     (f"{CAPTURE} t5/", f"target ← source|{USABLE}"),

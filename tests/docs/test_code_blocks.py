@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     str(p.relative_to(ROOT)): p
     for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    if p.parent.name != "coming_from"  # test_coming_from.py runs those, with the calls of their tables
+    if p.parent.name != "coming_from"  # run below, with the calls of their tables
 }
 # How many blocks of a page are marked so; a new one is worth a second thought.
 NOT_RUN = {"docs/guide/compiled.md": 1, "docs/guide/in_context_tables.md": 1}
@@ -104,3 +105,40 @@ def test_every_method_page_has_an_example() -> None:
 
 def test_what_is_expected_belongs_to_pages_that_are_run() -> None:
     assert set(SHOWS) <= set(RUN)
+
+
+# Pages for those who know other libraries: every call in the right column of their tables runs.
+
+
+COMING_FROM = Path(__file__).parents[2] / "docs" / "coming_from"
+LIBRARIES = sorted(p.stem for p in COMING_FROM.glob("*.md") if p.stem != "index")
+
+
+def calls(page: Path) -> list[str]:
+    """The code in the last cell of every row, links and words aside."""
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    cells = [row.rstrip(" |").rpartition(" | ")[2] for row in rows[1:]]
+    return [cell.strip("`") for cell in cells if re.fullmatch(r"`[^`]+`", cell)]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_every_call_of_ours_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = COMING_FROM / f"{name}.md"
+    names: dict[str, Any] = {}
+    for block in blocks_of(page):
+        exec(block.code, names)
+    ours = calls(page)
+    assert len(ours) >= 4
+    for call in ours:
+        eval(call, names)
+
+
+def test_every_library_has_a_page() -> None:
+    assert LIBRARIES == ["bertviz", "captum", "inseq", "lxt", "pytorch_grad_cam", "shap"]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_page_says_for_which_version_the_other_calls_were_checked(name: str) -> None:
+    text = (COMING_FROM / f"{name}.md").read_text(encoding="utf-8")
+    assert re.search(r"\nThe calls on the left (ran with|are those of) [\w-]+ \d+\.\d+", text)

@@ -22,6 +22,7 @@ IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 KINDS = {**dict.fromkeys(IMAGES, "image"), ".csv": "table", ".wav": "sound", ".txt": "text"}
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # a path has lost one of two strokes; C:/ is none
 HELP = ("-h", "--help")
+CALLED = {"text": "a text", "image": "an image", "table": "a table", "sound": "a clip of sound"}
 
 
 class Explaining(TyperGroup):
@@ -74,7 +75,7 @@ def kind_of(inputs: Sequence[str]) -> str:
     for other, kind in zip(inputs, kinds, strict=True):
         if kind != kinds[0]:
             raise BadInput(
-                f"{inputs[0]!r} is taken for {_called(kinds[0])} and {other!r} for {_called(kind)}: give one kind at a "
+                f"{inputs[0]!r} is taken for {CALLED[kinds[0]]} and {other!r} for {CALLED[kind]}: give one kind at a "
                 f"time, or say which it is: whyformer explain {kinds[0]} …"
             )
     return kinds[0]
@@ -110,10 +111,6 @@ def refuse_address(argument: str) -> None:
             f"{argument!r} is an address, and no network is used here: download it first (curl -O ADDRESS), then give "
             "the file."
         )
-
-
-def _called(kind: str) -> str:
-    return {"text": "a text", "image": "an image", "table": "a table", "sound": "a clip of sound"}[kind]
 
 
 PICTURES = (".html", ".png", ".svg", ".pdf")
