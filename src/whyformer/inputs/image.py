@@ -21,9 +21,15 @@ from whyformer.inputs.units import assemble, resampled
 from whyformer.results.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
-OTHER_SHAPES = """
-    do_center_crop do_crop do_crop_margin crop_pct do_pad do_thumbnail keep_aspect_ratio
-""".split()
+OTHER_SHAPES = (
+    "do_center_crop",
+    "do_crop",
+    "do_crop_margin",
+    "crop_pct",
+    "do_pad",
+    "do_thumbnail",
+    "keep_aspect_ratio",
+)
 CHANNELS = 4  # of a picture, at most; a longer axis holds rows or columns
 
 

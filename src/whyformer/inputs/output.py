@@ -115,7 +115,7 @@ class Output:
         if isinstance(output, Mapping) and {"start_logits", "end_logits"} <= set(output):
             raise NotOffered(
                 "a model that finds an answer in a text gives a start and an end to every token. "
-                + one_answer(self.model, batch, output, output["start_logits"])
+                + one_answer(batch, output, output["start_logits"])
             )
         logits = logits_of(output, self.sizes)
         if isinstance(output, Mapping) and logits is output.get("encoder_last_hidden_state"):
@@ -138,29 +138,25 @@ class Output:
             raise NotOffered(
                 f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. "
                 + ("target=whyformer.Target(class, position=…) names one of them. " * per_token)
-                + one_answer(self.model, batch, output, logits)
+                + one_answer(batch, output, logits)
             )
         return logits
 
     def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
         """Return whether there is one number per token (ELECTRA's discriminator): a shorter text then has fewer."""
-        if logits.shape[1] < 2:
-            return False
-        known = known_about(self.model)
-        if "row per token" not in known:
-            known["row per token"] = self._follows_length(batch, logits.shape[1])
-        return bool(known["row per token"])
-
-    def _follows_length(self, batch: Batch, width: int) -> bool:
-        """Run a text that is one token shorter, and compare the numbers of logits."""
+        width, known = logits.shape[1], known_about(self.model)
+        if width < 2 or "row per token" in known:
+            return width > 1 and bool(known["row per token"])
         cut = {k: v[:1, : width - 1] if v.ndim > 1 and v.shape[1] == width else v[:1] for k, v in batch.tensors.items()}
         shorter = replace(batch.select([0]), tensors=cut)
         try:
             # Modes that record the model at the moment must not see this pass.
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                return bool(logits_of(self.modality.call(shorter, **self.extra), self.sizes).shape[-1] == width - 1)
+                follows = logits_of(self.modality.call(shorter, **self.extra), self.sizes).shape[-1] == width - 1
         except Exception:  # a model of texts of one length, or one that needs their end: judge by the config
-            return width not in self.sizes and width != batch.size
+            follows = width not in self.sizes and width != batch.size
+        known["row per token"] = follows
+        return follows
 
     def _at_positions(self, logits: Tensor, batch: Batch) -> Tensor:
         """(B, C) the row of each text that its target names."""
@@ -317,7 +313,7 @@ def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
     )
 
 
-def one_answer(model: Any, batch: Batch, output: Any, logits: Tensor) -> str:
+def one_answer(batch: Batch, output: Any, logits: Tensor) -> str:
     """Return how to explain one of many answers, with code that runs.
 
     An output called logits holds classes at its last axis, or before the pixels of a picture; of others (depths, masks,

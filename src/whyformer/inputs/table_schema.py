@@ -180,9 +180,9 @@ class Table:
             if odd:
                 raise BadInput(f"column {odd[0]!r} has a single value, or a table of them, where others have a list.")
             return self._named({str(k): column_of([v] if single else v) for k, v in inputs.items()}), single
-        if isinstance(inputs, (list, tuple)) and inputs and not np.isscalar(inputs[0]):
-            if not isinstance(inputs[0], (np.ndarray, list, tuple)):
-                return self._listed(list(inputs)), False
+        listed = isinstance(inputs, (list, tuple)) and len(inputs) > 0 and not np.isscalar(inputs[0])
+        if listed and not isinstance(inputs[0], (np.ndarray, list, tuple)):
+            return self._listed(list(inputs)), False
         return self._unnamed(inputs)
 
     def _listed(self, rows: list[Any]) -> Columns:
