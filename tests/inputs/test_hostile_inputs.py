@@ -98,8 +98,6 @@ KINDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "meta": (lambda t: t.to("meta"), "without data"),
     "fake": (_fake, "without data"),
     "sparse": (lambda t: t.to_sparse(), r"layout sparse_coo.*to_dense"),
-    "csr": (lambda t: t.to_sparse_csr(), r"layout sparse_csr.*to_dense"),
-    "mkldnn": (lambda t: t.float().to_mkldnn(), r"layout mkldnn.*to_dense"),
     "quantized": (lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.quint8), "quantized.*dequantize"),
     "nested": (lambda t: torch.nested.nested_tensor([t[0].float()]), "nested.*to_padded_tensor"),
     "jagged": (lambda t: torch.nested.nested_tensor([t[0].float()], layout=torch.jagged), "nested"),

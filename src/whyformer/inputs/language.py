@@ -254,11 +254,12 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
     ids = torch.tensor([text[:n] + [pad] * (width - n) for text, n in zip(written, lengths, strict=True)])
     keep = torch.arange(width) < torch.tensor(lengths)[:, None]
     tensors = {name: modality.move(_lengthened(modality, batch, name, ids, keep)) for name in batch.tensors}
+    prompts = [text[0] if isinstance(text, tuple) else text for text in batch.raw]
     steps_batch = replace(
         batch.select(rows),
         tensors=tensors,
         keep_BN=modality.move(keep),
-        raw=tuple(raw[0] if isinstance(raw := batch.raw[row], tuple) else raw for row in rows) if batch.raw else (),
+        raw=tuple(prompts[row] for row in rows) if prompts else (),
         warnings=((),) * len(rows),
         encodings=tuple(exchanges[row].facts(n) for row, n in zip(rows, lengths, strict=True)),
         groups=tuple(rows) if target is None and not decoding.span else (),

@@ -13,7 +13,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
 from whyformer.inputs.families import SIDES
-from whyformer.inputs.stream_inputs import Layout, StreamInput
+from whyformer.inputs.stream_inputs import Layout, StreamInput, Vectors
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.units import pick
 from whyformer.results.types import Units
@@ -63,27 +63,6 @@ class VectorInput(Modality):
 
     def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         return [Vectors(placed, stream, self, layout[stream])]
-
-
-class Vectors(StreamInput):
-    """One vector per unit: regions of an image. Their coordinates are unchanged."""
-
-    vectors = True
-
-    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
-        real = numbers[self._real(row, numbers)]
-        return real.amax(1) if largest else real.sum(1)
-
-    def _real(self, row: int, numbers: Tensor) -> Tensor:
-        real: Tensor = self.part.keep(self.placed.batch, len(numbers), None)[row]
-        return real
-
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
-        return self._real(row, numbers)[:, None]
-
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        return ("zero", "mean")
 
 
 class StreamsInput(Modality):

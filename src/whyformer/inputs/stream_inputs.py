@@ -83,13 +83,33 @@ class StreamInput(ABC):
         return pick(self.placed.units[row], [i for i, position in enumerate(real) if position in inside])
 
 
-class WordEmbeddings(StreamInput):
+class Vectors(StreamInput):
+    """One vector per unit: regions of an image. Their coordinates are unchanged."""
+
+    vectors = True
+
+    def real(self, row: int, numbers: Tensor) -> Tensor:
+        """(N,) the vectors of one input that are not padding."""
+        real: Tensor = self.part.keep(self.placed.batch, len(numbers), None)[row]
+        return real
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        real = numbers[self.real(row, numbers)]
+        return real.amax(1) if largest else real.sum(1)
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        return self.real(row, numbers)[:, None]
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return ("zero", "mean")
+
+
+class WordEmbeddings(Vectors):
     """Word embeddings, looked up by the model itself. Embeddings of positions and types are unchanged.
 
     whole: the modality of all streams, which knows where the model puts image tokens over what it looked up.
     """
-
-    vectors = True
 
     def __init__(self, placed: Placed, stream: str, part: Any, positions: slice, whole: Any) -> None:
         super().__init__(placed, stream, part, positions)
@@ -108,15 +128,11 @@ class WordEmbeddings(StreamInput):
         table = None if self.stream == "target" else self.part.embedding()
         return SwapEmbedding(self.view(batch).tensors[self.name], table, replace)
 
-    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
-        real = numbers[self._real(row)]
-        return real.amax(1) if largest else real.sum(1)
+    def real(self, row: int, numbers: Tensor) -> Tensor:
+        return self.view(self.placed.batch).real_BN[row]
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
-        return (self._real(row) & ~self.image_places(row))[:, None]
-
-    def _real(self, row: int) -> Tensor:
-        return self.view(self.placed.batch).real_BN[row]
+        return (self.real(row, numbers) & ~self.image_places(row))[:, None]
 
     def image_places(self, row: int) -> Tensor:
         """(N,) where the model puts image tokens over what it looked up."""

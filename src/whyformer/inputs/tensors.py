@@ -218,23 +218,18 @@ class TensorInput(Modality):
         return [pick(units, row.nonzero()[:, 0].tolist()) for row in self.keep(batch, length, front)]
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        if batch.keep_BN is not None and batch.keep_BN.shape[1] == length:  # found out by running the model
-            return batch.keep_BN
-        if batch.keep_BN is not None and self.stream == "sequence" and batch.keep_BN.shape[1] < length:
-            added = length - batch.keep_BN.shape[1]
-            before = added if front is None else front
-            return nn.functional.pad(batch.keep_BN.bool(), (before, added - before), value=True)
-        tensor = next(iter(batch.tensors.values()))
-        keep = torch.ones(batch.size, length, dtype=torch.bool, device=tensor.device)
-        steps = (batch.size, self.length(batch)) if self.stream == "sequence" else keep.shape
-        added = length - steps[1]  # the model's own tokens, which no mask of the input speaks of
+        sequence, real = self.stream == "sequence", batch.keep_BN  # found by running the model
+        if real is None or not (real.shape[1] == length or (sequence and real.shape[1] < length)):
+            steps = self.length(batch) if sequence else length
+            device = next(iter(batch.tensors.values())).device
+            real = torch.ones(batch.size, length, dtype=torch.bool, device=device)
+            for name, mask in batch.tensors.items():
+                if mask.shape == (batch.size, steps) and steps <= length and "mask" in name:
+                    real = ~mask.bool() if "padding" in name else mask.bool()
+                    require_shown(name, real)
+        added = length - real.shape[1]  # the model's own tokens, which no mask of the input covers
         before = added if front is None else front
-        for name, mask in batch.tensors.items():
-            if mask.shape == steps and added >= 0 and "mask" in name:
-                real = ~mask.bool() if "padding" in name else mask.bool()
-                require_shown(name, real)
-                keep = nn.functional.pad(real, (before, added - before), value=True)
-        return keep
+        return nn.functional.pad(real.bool(), (before, added - before), value=True) if added else real
 
     @property
     def replacements(self) -> tuple[str, ...]:
