@@ -146,7 +146,7 @@ class SpanInput(LocatedInput):
         if places and set(facts["sequence"][first : last + 1]) == {1}:
             label = facts["context"][places[0].start : places[-1].end].strip()
         elif self.processor is not None:
-            label = str(self._tokenizer().decode(self.real_ids(batch, row)[first : last + 1])).strip()
+            label = str(self.tokenizer.decode(self.real_ids(batch, row)[first : last + 1])).strip()
         else:
             label = f"token {first}" if first == last else f"tokens {first} to {last}"
         of = "end of " if start is None else "start of " if end is None else ""
@@ -190,7 +190,7 @@ class SpanInput(LocatedInput):
         """Return the same for tensors: where the answer's tokens are in a row."""
         ids, places = self.real_ids(batch, row), []
         for text in (answer, f" {answer}"):
-            spelling = list(processed(self._tokenizer(), text, add_special_tokens=False)["input_ids"])
+            spelling = list(processed(self.tokenizer, text, add_special_tokens=False)["input_ids"])
             places += [
                 (i, i + len(spelling) - 1) for i in within if spelling and ids[i : i + len(spelling)] == spelling
             ]

@@ -77,7 +77,7 @@ class ImageTextInput(StreamsInput, TextInput):
     def encode(self, raw: Sequence[Raw]) -> Batch:
         tensors, pairs, answers = encoded_pairs(self, raw)
         batch = self.adopt({k: v for k, v in tensors.items() if self._takes(k)})
-        tokenizer = self._tokenizer()
+        tokenizer = self.tokenizer
         facts = tuple(self._facts((text,), processed(tokenizer, text)) for _, text in pairs)
         batch = replace(
             batch, raw=tuple(pairs), encodings=facts, warnings=tuple(self.unknown_words(f["ids"]) for f in facts)
@@ -306,7 +306,7 @@ def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[st
     # The image goes in front where the user's text does not mark its place.
     pairs = [(open_image(image), text if token in text else f"{token}\n{text}") for image, text in pairs]
     # SigLIP was trained on texts filled up to one length, and takes no mask: padding is part of what it reads.
-    masked = "attention_mask" in getattr(modality._tokenizer(), "model_input_names", ("attention_mask",))
+    masked = "attention_mask" in getattr(modality.tokenizer, "model_input_names", ("attention_mask",))
     images, texts = [image for image, _ in pairs], [text for _, text in pairs]
     padding: Any = True if masked else "max_length"
     encoded = processed(processor, images=images, text=texts, return_tensors="pt", padding=padding)

@@ -360,7 +360,7 @@ def without_end(modality: Any, text: str, ids: Sequence[int]) -> list[int]:
 
     An end token that the text itself has (DialoGPT closes every turn with one) stays.
     """
-    tokenizer = modality._tokenizer()
+    tokenizer = modality.tokenizer
     ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
     prompt = [int(i) for i in ids]
     if not prompt or prompt[-1] not in ends:
@@ -390,7 +390,7 @@ def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
         if facts.get("spans") is not None and facts.get("text") is not None:
             text, chars = _decoded(modality, facts["text"], answer)
             spans, begin = [_chars(span) for span in facts["spans"][: len(prompt)]] + chars, len(facts["text"])
-        said = "" if modality.processor is None else str(modality._tokenizer().decode(answer))
+        said = "" if modality.processor is None else str(modality.tokenizer.decode(answer))
         exchanges.append(Exchange(prompt, answer, text, spans, _roles(facts, prompt, answer), begin, said))
     return exchanges
 
@@ -429,7 +429,7 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
 def written_answer(modality: Any, batch: Batch) -> str:
     """Return what the model generates after the first prompt of a batch, without special tokens."""
     exchange = _generated_exchanges(modality, batch.select([0]))[0]
-    return str(modality._tokenizer().decode(exchange.answer, skip_special_tokens=True))
+    return str(modality.tokenizer.decode(exchange.answer, skip_special_tokens=True))
 
 
 def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[Chars]]:
@@ -437,7 +437,7 @@ def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[C
 
     A character that is spread over several tokens belongs to each of them, as in tokenizers.
     """
-    tokenizer = modality._tokenizer()
+    tokenizer = modality.tokenizer
     so_far = [tokenizer.decode(answer[: count + 1], skip_special_tokens=False) for count in range(len(answer))]
     whole = list(accumulate((len(prompt) + len(text.rstrip("\ufffd")) for text in so_far), max))
     ends = [end + text.endswith("\ufffd") for end, text in zip(whole, so_far, strict=True)]
@@ -453,7 +453,7 @@ def wanted_steps(modality: Any, answer: list[int], wanted: Any) -> list[int]:
         ids = {wanted}
     else:
         texts = (str(wanted), f" {wanted}")
-        spelled = [processed(modality._tokenizer(), text, add_special_tokens=False)["input_ids"] for text in texts]
+        spelled = [processed(modality.tokenizer, text, add_special_tokens=False)["input_ids"] for text in texts]
         ids = {spelling[0] for spelling in spelled if len(spelling) == 1}
     steps = [i for i, token in enumerate(answer) if token in ids]
     if not steps:

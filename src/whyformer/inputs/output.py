@@ -258,7 +258,7 @@ def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], whic
 
 def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
     """Return the first token of each choice, and a remark where choices have more tokens."""
-    tokenizer = modality._tokenizer()
+    tokenizer = modality.tokenizer
     spelled = [processed(tokenizer, choice, add_special_tokens=False)["input_ids"] for choice in choices]
     if not all(spelled):
         raise BadInput(f"choices={tuple(choices)!r}: each needs at least one token.")

@@ -153,7 +153,7 @@ class Answer:
             return batch
         if any(t is None for t in texts):
             raise BadInput("give a target text for every input, or for none.")
-        tokenizer = self.text._tokenizer()
+        tokenizer = self.text.tokenizer
         ids = [[int(i) for i in processed(tokenizer, text_target=str(t))["input_ids"]] for t in texts]
         return replace(batch, encodings=tuple({**e, "answer": i} for e, i in zip(_facts(batch), ids, strict=True)))
 

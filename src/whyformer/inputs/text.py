@@ -55,7 +55,7 @@ class TextInput(TokenInput):
     # Encoding
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
-        tokenizer = self._tokenizer()
+        tokenizer = self.tokenizer
         texts = [_text(r) for r in raw]
         limit = self.max_length()
         encodings = [self.encoding_of(*text) for text in texts]
@@ -83,9 +83,9 @@ class TextInput(TokenInput):
 
     def from_messages(self, inputs: list[Any]) -> Any:
         if is_chat(inputs):
-            return prompt_of(inputs, self._tokenizer())
+            return prompt_of(inputs, self.tokenizer)
         chats = all(is_chat(chat) for chat in inputs)
-        return [prompt_of(chat, self._tokenizer()) for chat in inputs] if chats else inputs
+        return [prompt_of(chat, self.tokenizer) for chat in inputs] if chats else inputs
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
         if self.multi_input or self.compares:

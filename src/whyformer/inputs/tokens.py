@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -102,13 +103,10 @@ class TokenInput(Modality):
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
         self.main = main
-        # Cached: tokenizers look for attributes that they do not have in many places.
-        self._known_tokenizer: Any = None
-        self._known_specials: set[int] | None = None
 
-    def _tokenizer(self) -> Any:
-        if self._known_tokenizer is not None:
-            return self._known_tokenizer
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The processor's tokenizer. Cached: tokenizers look for attributes that they do not have in many places."""
         if self.processor is None:
             raise MissingProcessor(
                 "text needs the model's tokenizer: pass processor=AutoTokenizer.from_pretrained(…), or give tensors "
@@ -120,14 +118,13 @@ class TokenInput(Modality):
                 f"processor is a {type(tokenizer).__name__}, which is no tokenizer, and the inputs are text. Pass the "
                 "tokenizer that was made for this model."
             )
-        self._known_tokenizer = tokenizer
         return tokenizer
 
     def encoding_of(self, *text: str, **options: Any) -> Any:
         """Tokenize a text; a prompt written by a chat template has its special tokens already."""
         added = not isinstance(text[0], PromptText)
         options = {"truncation": False, "add_special_tokens": added, "verbose": False} | options
-        return processed(self._tokenizer(), *text, **options)
+        return processed(self.tokenizer, *text, **options)
 
     def filler_id(self) -> int:
         """Return the id of padding, which is masked out, so any id will do."""
@@ -137,7 +134,7 @@ class TokenInput(Modality):
 
     def unknown_words(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return a remark where most tokens of a text are unknown to the tokenizer."""
-        tokenizer, specials = self._tokenizer(), self.special_ids()
+        tokenizer, specials = self.tokenizer, self.special_ids()
         unknown = getattr(tokenizer, "unk_token_id", None)
         words = [i for i in ids if i not in specials]
         count = 0 if unknown is None else words.count(int(unknown))
@@ -152,7 +149,7 @@ class TokenInput(Modality):
         """Return how many tokens the model takes: the smaller limit of tokenizer and model."""
         if self.limit is not None:
             return self.limit
-        tokenizer = None if self.processor is None else self._tokenizer()
+        tokenizer = None if self.processor is None else self.tokenizer
         limits = [getattr(tokenizer, "model_max_length", None), self._positions()]
         finite = [int(n) for n in limits if isinstance(n, (int, float)) and n < 10**7]
         return min(finite) if finite else None
@@ -195,24 +192,23 @@ class TokenInput(Modality):
     def labels(self, ids: Sequence[int]) -> list[str]:
         if self.processor is None:
             return [str(i) for i in ids]
-        tokens = self._tokenizer().convert_ids_to_tokens(list(ids))
+        tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
         return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
 
     def special_ids(self) -> set[int]:
-        if self._known_specials is not None:
-            return self._known_specials
-        if self.processor is not None:
-            tokenizer = self._tokenizer()
-            # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
-            kinds = ("bos", "eos", "sep", "cls", "pad", "mask")
-            others = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
-            unknown = getattr(tokenizer, "unk_token_id", None)
-            self._known_specials = set(tokenizer.all_special_ids) - ({unknown} - others)
-            return self._known_specials
-        values = [getattr(self.config, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos", "cls", "sep")]
-        ids = [i for value in values for i in (value if isinstance(value, (list, tuple)) else (value,))]
-        self._known_specials = {i for i in ids if isinstance(i, int)}
-        return self._known_specials
+        return self._specials
+
+    @cached_property
+    def _specials(self) -> set[int]:
+        if self.processor is None:
+            values = [getattr(self.config, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos", "cls", "sep")]
+            ids = [i for value in values for i in (value if isinstance(value, (list, tuple)) else (value,))]
+            return {i for i in ids if isinstance(i, int)}
+        # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
+        tokenizer, kinds = self.tokenizer, ("bos", "eos", "sep", "cls", "pad", "mask")
+        others = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        return set(tokenizer.all_special_ids) - ({unknown} - others)
 
     @property
     def special_unknown(self) -> bool:
@@ -220,7 +216,7 @@ class TokenInput(Modality):
         return self.processor is None and not self.special_ids() - padding
 
     def _id_of(self, name: str) -> int | None:
-        holder = self.config if self.processor is None else self._tokenizer()
+        holder = self.config if self.processor is None else self.tokenizer
         value = number_of(holder, f"{name}_token_id")
         if name == "pad" and self.processor is None and self.pointers and value in (None, NO_TOKEN):
             tables = (module for module in modules_of(self.model) if isinstance(module, nn.Embedding))
