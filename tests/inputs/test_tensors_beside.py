@@ -13,7 +13,7 @@ import whyformer as wf
 from tests.models.case import randint, randn, seeded
 
 WIDTH, STEPS, TARGET = 16, 6, 1
-METHODS = ["generic_attention", "attn_lrp", "input_x_gradient", "occlusion"]
+METHODS = ["generic_attention", "input_x_gradient", "occlusion"]
 
 
 class Blocks(nn.Module):
@@ -102,19 +102,15 @@ PICTURE = {"condition": randn(2, 7, seed=1), "image": randn(2, 3, 32, 32, seed=2
 WORDS = {"input_ids": randint(1, 30, 2, STEPS), "features": randn(2, STEPS, WIDTH, seed=2)}
 
 
-def test_gradients_are_taken_where_the_named_tensor_enters_not_another_one():
-    expected = at(Late, SERIES, "values", "value").sum(-1)
-    torch.testing.assert_close(torch.tensor(scores(Late, SERIES, "input_x_gradient").scores), expected)
-
-
-def test_a_picture_that_comes_second_is_the_one_that_gradients_are_of():
-    expected = at(Conditioned, PICTURE, "image").sum(0).reshape(4, 8, 4, 8).sum((1, 3)).flatten()
-    torch.testing.assert_close(torch.tensor(scores(Conditioned, PICTURE, "input_x_gradient").scores), expected)
-
-
-def test_words_beside_vectors_as_wide_as_they_are():
-    expected = at(Worded, WORDS, "input_ids", "words").sum(-1)
-    torch.testing.assert_close(torch.tensor(scores(Worded, WORDS, "input_x_gradient").scores), expected)
+@pytest.mark.parametrize(
+    ("make", "inputs", "name", "entrance"),
+    [(Late, SERIES, "values", "value"), (Conditioned, PICTURE, "image", ""), (Worded, WORDS, "input_ids", "words")],
+)
+def test_gradients_are_taken_where_the_named_tensor_enters(make: Any, inputs: Any, name: str, entrance: str):
+    expected = at(make, inputs, name, entrance)
+    pixels = name == "image"
+    expected = expected.sum(0).reshape(4, 8, 4, 8).sum((1, 3)).flatten() if pixels else expected.sum(-1)
+    torch.testing.assert_close(torch.tensor(scores(make, inputs, "input_x_gradient").scores), expected)
 
 
 def test_vectors_are_put_back_where_they_entered_also_beside_a_mask_of_numbers():
