@@ -21,7 +21,7 @@ from whyformer.engines.attention.chain import (
     stream_maps,
 )
 from whyformer.engines.attention.maps import Heads, Layers, chosen_layers, over_one_layer, read_row, real
-from whyformer.engines.attention.stream_maps import layer_means, placed_maps, whole_keep
+from whyformer.engines.attention.stream_maps import layer_means, placed, whole_keep
 from whyformer.errors import NotOffered
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
@@ -215,14 +215,14 @@ def attention_gradcam(
         return over_one_layer(run, True, partial(_window_cam, run), layer)
     record = run.record(grad=True, multi_stream=run.multi_stream)
     if run.multi_stream:  # one map per pair of streams, from the layers in which one attends to the other
-        keep = run.by_stream(run.keep_BN)
-        every, cells = whole_keep(run.schedule, keep), {}
-        for step in run.schedule.steps:
+        keep, cams = run.by_stream(run.keep_BN), {}
+        every = whole_keep(run.schedule, keep)
+        for step in (step for step in run.schedule.steps if step.used):
             site = record.sites[step.site]
             rows_BQ = every[step.query][:, site.first_query : site.first_query + site.attention_BHQK.shape[2]].float()
-            cells[id(site)] = rows_BQ[:, :, None] * every[step.key].float()[:, None, :]
-        maps_by_site = placed_maps(record, run.schedule, keep, lambda site: _cam(site, cells[id(site)]))
-        return read(run, layer_means(run.schedule, maps_by_site, layer))
+            cells_BQK = rows_BQ[:, :, None] * every[step.key].float()[:, None, :]
+            cams[step.site] = placed(_cam(site, cells_BQK), site, step, keep)
+        return read(run, layer_means(run.schedule, cams, layer))
     picked = [record.sites[i] for i in chosen_layers(layer, len(record.sites))]
     maps = [real(_cam(site, _cells(run, site, region)), run.attended_BN, site) for site in picked]
     rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, picked, strict=True)]
