@@ -88,15 +88,11 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
     with exam.borrowing():
         places = rows_of(exam.run(0))
     assert sorted((p.layer, p.asks) for p in places) == sorted(LAST[name])
+    last = CASES["t5"].inputs()["decoder_input_ids"].shape[1] - 1
+    read = {"lxmert": {"text": (0,)}, "detr": {"queries": (2,)}, "t5": {"target": (last,)}}
+    read["swin"] = {"image": tuple(range(16))}
     rows = {p.asks[0]: p.rows for p in places}
-    if name == "lxmert":
-        assert rows == {"text": (0,)}
-    if name == "detr":
-        assert rows == {"queries": (2,)}
-    if name == "t5":
-        assert rows == {"target": (CASES["t5"].inputs()["decoder_input_ids"].shape[1] - 1,)}
-    if name == "swin":
-        assert rows == {"image": tuple(range(16))}
+    assert rows == read.get(name, rows)
     for place in places:
         assert float(place.read_R.sum()) == pytest.approx(1)
         assert place.shown(place.weights_HRK[None]).sum().item() == pytest.approx(1)
@@ -257,9 +253,8 @@ def test_erased_weights_are_those_of_the_position(name: str) -> None:
     assert attention.shape == gradient.shape == product.shape
     by_hand = torch.zeros_like(attention)
     for place in places:
-        for r in range(len(place.rows)):
-            for k in range(place.weights_HRK.shape[-1]):
-                by_hand[place.keys_RK[r, k]] += place.weights_HRK[:, r, k].sum()
+        for key, weight in zip(place.keys_RK.flatten(), place.weights_HRK.sum(0).flatten(), strict=True):
+            by_hand[key] += weight
     assert torch.allclose(attention, by_hand, atol=1e-4)
     assert attention.sum().item() == pytest.approx(sum(float(p.weights_HRK.sum()) for p in places), rel=1e-5)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +91,13 @@ def test_the_choice_is_the_best_by_the_twin() -> None:
         return [whole - predict(tokens) for tokens in masked]
 
     best: dict[str, float] = {}
-    how = {"layers": ["mean", 0, 3], "heads": ["mean", 2], "read": ["row", "column_max"]}
-    for layers in how["layers"]:
-        for heads in how["heads"]:
-            for read in how["read"]:
-                found = explainer().explain(
-                    [TEXTS[i] for i in half], method="raw_attention", layers=layers, heads=heads, read=read
-                )
-                values = []
-                for explanation, i in zip(found, half, strict=True):
-                    drops = drops_of(TEXTS[i], explanation.target.index)
-                    values.append(optimus.ranked_truthfulness(explanation.scores[1:-1].tolist(), drops))
-                best[f"raw_attention(layers={layers}, heads={heads}, read={read})"] = float(np.mean(values))
+    for layers, heads, read in product(("mean", 0, 3), ("mean", 2), ("row", "column_max")):
+        how = {"method": "raw_attention", "layers": layers, "heads": heads, "read": read}
+        values = []
+        for explanation, i in zip(explainer().explain([TEXTS[i] for i in half], **how), half, strict=True):
+            drops = drops_of(TEXTS[i], explanation.target.index)
+            values.append(optimus.ranked_truthfulness(explanation.scores[1:-1].tolist(), drops))
+        best[f"raw_attention(layers={layers}, heads={heads}, read={read})"] = float(np.mean(values))
     result = explainer().recommend(TEXTS, methods=[], spaces=["attention"], value="probability")
     assert result.candidates == 6 * 5 * 4
     assert result.chosen_on == result.reported_on == 4
