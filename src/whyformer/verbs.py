@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from whyformer.estimate import Memory
-from whyformer.explainer import PARAMETERS, CharacterRange, CoreExplainer, Names, Segments, Span, Tokens, refuse_unknown
+from whyformer.explainer import (
+    PARAMETERS,
+    CharacterRange,
+    CoreExplainer,
+    Each,
+    Name,
+    Names,
+    Segments,
+    Span,
+    Tokens,
+    refuse_unknown,
+)
 from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
 from whyformer.parameters import BatchSize, Seed, checked
 from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
@@ -93,13 +104,7 @@ def explain(
 ) -> Explanation: ...
 @overload
 def explain(
-    model: Any,
-    inputs: Single | Prompted,
-    processor: Any = None,
-    *,
-    method: str | None = None,
-    span: Span,
-    **settings: Any,
+    model: Any, inputs: Single | Prompted, processor: Any = None, *, method: Name = None, span: Span, **settings: Any
 ) -> Explanation: ...
 @overload
 def explain(
@@ -107,46 +112,42 @@ def explain(
     inputs: Single | Prompted,
     processor: Any = None,
     *,
-    method: str | None = None,
+    method: Name = None,
     generate: Tokens,
-    **settings: Any,
+    **others: Any,
 ) -> Generation: ...
 @overload
 def explain(
-    model: Any, inputs: Prompted, processor: Any = None, *, method: str | None = None, **settings: Any
+    model: Any, inputs: Prompted, processor: Any = None, *, method: Name = None, **settings: Any
 ) -> Explanation | Generation: ...
 @overload
-def explain(
-    model: Any, inputs: Tensors, processor: Any = None, *, method: str | None = None, **settings: Any
-) -> Explanations[Explanation]: ...
+def explain(model: Any, inputs: Tensors, processor: Any = None, *, method: Name = None, **settings: Any) -> Each: ...
 @overload
 def explain(
-    model: Any, inputs: Messages, processor: Any = None, *, method: str | None = None, **settings: Any
-) -> Explanation | Explanations[Explanation]: ...
+    model: Any, inputs: Messages, processor: Any = None, *, method: Name = None, **settings: Any
+) -> Explanation | Each: ...
 @overload
 def explain(
-    model: Any, inputs: Several, processor: Any = None, *, method: str | None = None, generate: Tokens, **settings: Any
+    model: Any, inputs: Several, processor: Any = None, *, method: Name = None, generate: Tokens, **settings: Any
 ) -> Explanations[Generation]: ...
 @overload
-def explain(
-    model: Any, inputs: Several, processor: Any = None, *, method: str | None = None, **settings: Any
-) -> Explanations[Explanation]: ...
+def explain(model: Any, inputs: Several, processor: Any = None, *, method: Name = None, **settings: Any) -> Each: ...
 @overload
 def explain(
-    model: Any, inputs: Paired, processor: Any = None, *, method: str | None = None, **settings: Any
+    model: Any, inputs: Paired, processor: Any = None, *, method: Name = None, **settings: Any
 ) -> Explanation: ...
 @overload
 def explain(
     model: Any, inputs: Tensors | Several, processor: Any = None, *, method: Names, **settings: Any
-) -> ByMethod[Explanations[Explanation]]: ...
+) -> ByMethod[Each]: ...
 @overload
 def explain(
     model: Any, inputs: Single | Paired, processor: Any = None, *, method: Names, **settings: Any
 ) -> ByMethod[Explanation]: ...
 @overload
 def explain(
-    model: Any, inputs: Column, processor: Any = None, *, method: str | None = None, **settings: Any
-) -> Explanation | Explanations[Explanation]: ...
+    model: Any, inputs: Column, processor: Any = None, *, method: Name = None, **settings: Any
+) -> Explanation | Each: ...
 @checked
 def explain(
     model: Any,

@@ -39,12 +39,12 @@ class Case:
     build: Build
     inputs: Callable[[], Inputs]
     attention: Attention
-    sites: int
-    implementations: tuple[str | None, ...]
-    self_only: bool
-    units: str
-    readout: int | str | None
-    logits: Callable[[Any], Tensor] | None
+    sites: int = LAYERS
+    implementations: tuple[str | None, ...] = (None,)
+    self_only: bool = True
+    units: str = "tokens"
+    readout: int | str | None = 0
+    logits: Callable[[Any], Tensor] | None = lambda output: output
 
     def reference(self) -> dict[int, Tensor]:
         """The attention maps of a fresh model on this case's inputs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -177,25 +178,12 @@ def vectors() -> Inputs:
 def classifier(
     name: str,
     mixer: Callable[[], nn.Module],
-    *,
     model: Callable[..., nn.Module] = VectorClassifier,
     inputs: Callable[[], Inputs] = vectors,
     attention: Attention = spied,
-    sites: int = LAYERS,
-    units: str = "tokens",
+    **facts: Any,
 ) -> Case:
-    return Case(
-        name,
-        lambda attn: seeded(lambda: model([mixer] * LAYERS)),
-        inputs,
-        attention,
-        sites=sites,
-        implementations=(None,),
-        self_only=True,
-        units=units,
-        readout=0,
-        logits=lambda output: output,
-    )
+    return Case(name, lambda attn: seeded(lambda: model([mixer] * LAYERS)), inputs, attention, **facts)
 
 
 patches = partial(classifier, model=VisionClassifier, inputs=images, attention=packed_weights, units="patches")

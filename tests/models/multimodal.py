@@ -104,75 +104,26 @@ def per_image(output: Any) -> Tensor:
     return output.logits_per_image
 
 
+SEVERAL: dict[str, Any] = {"self_only": False, "units": "several"}
+
 CASES = [
-    hf_case(
-        "clip",
-        hf("CLIPModel", projection_dim=WIDTH, **TWO_TOWERS),
-        caption_and_image,
-        attention=reported(towers, output_attentions=True),
-        sites=2 * LAYERS,
-        self_only=False,
-        units="several",
-        readout=None,
-        logits=per_image,
-    ),
-    hf_case(
-        "siglip",
-        hf("SiglipModel", gain=2.0, **TWO_TOWERS),
-        padded_caption_and_image,
-        attention=pooled_towers,
-        sites=2 * LAYERS + 1,
-        self_only=False,
-        units="several",
-        readout=None,
-        logits=per_image,
-    ),
-    hf_case(
-        "vilt",  # shuffles its patches at random on every call: `run` fixes the seed
-        hf("ViltForQuestionAnswering", image_size=32, patch_size=8, **ENCODER),
-        question_and_image,
-        implementations=EAGER,
-        units="several",
-    ),
-    hf_case(
-        "visual_bert",
-        hf("VisualBertForQuestionAnswering", visual_embedding_dim=16, **ENCODER),
-        question_and_visual_tokens,
-        implementations=EAGER,
-        units="several",
-        readout="before_last",
-    ),
-    hf_case(
-        "lxmert",  # its own output leaves out half the cross-attention, and the cross layers' self-attention
-        hf("LxmertForQuestionAnswering", gain=2.2, **LXMERT),
-        question_and_regions,
-        attention=spied,
-        sites=2 + 1 + 2 * 4,
-        implementations=EAGER,
-        self_only=False,
-        units="several",
-        logits=lambda output: output.question_answering_score,
-    ),
-    hf_case(
-        "detr",  # the head here is that of the first object query
-        hf("DetrForObjectDetection", gain=1.6, parts=False, **DETR),
-        picture,
-        attention=encoder_decoder,
-        sites=3 * LAYERS,
-        self_only=False,
-        units="several",
-        logits=lambda output: output.logits[:, 0],
-    ),
-    hf_case(
-        "whisper",
-        hf("WhisperForConditionalGeneration", **WHISPER),
-        spectrogram,
-        attention=encoder_decoder,
-        sites=3 * LAYERS,
-        self_only=False,
-        units="several",
-        readout=-1,
-        logits=final_logits,
-    ),
+    hf_case("clip", hf("CLIPModel", projection_dim=WIDTH, **TWO_TOWERS), caption_and_image, sites=2 * LAYERS,
+            attention=reported(towers, output_attentions=True), readout=None, logits=per_image, **SEVERAL),
+    hf_case("siglip", hf("SiglipModel", gain=2.0, **TWO_TOWERS), padded_caption_and_image, sites=2 * LAYERS + 1,
+            attention=pooled_towers, readout=None, logits=per_image, **SEVERAL),
+    # Shuffles its patches at random on every call: `run` fixes the seed.
+    hf_case("vilt", hf("ViltForQuestionAnswering", image_size=32, patch_size=8, **ENCODER), question_and_image,
+            implementations=EAGER, units="several"),
+    hf_case("visual_bert", hf("VisualBertForQuestionAnswering", visual_embedding_dim=16, **ENCODER),
+            question_and_visual_tokens, implementations=EAGER, units="several", readout="before_last"),
+    # Its own output leaves out half the cross-attention, and the cross layers' self-attention.
+    hf_case("lxmert", hf("LxmertForQuestionAnswering", gain=2.2, **LXMERT), question_and_regions, attention=spied,
+            sites=2 + 1 + 2 * 4, implementations=EAGER, logits=lambda output: output.question_answering_score,
+            **SEVERAL),
+    # The head here is that of the first object query.
+    hf_case("detr", hf("DetrForObjectDetection", gain=1.6, parts=False, **DETR), picture, attention=encoder_decoder,
+            sites=3 * LAYERS, logits=lambda output: output.logits[:, 0], **SEVERAL),
+    hf_case("whisper", hf("WhisperForConditionalGeneration", **WHISPER), spectrogram, attention=encoder_decoder,
+            sites=3 * LAYERS, readout=-1, logits=final_logits, **SEVERAL),
     hf_case("wav2vec2", hf("Wav2Vec2ForSequenceClassification", **WAV2VEC2), waveform, readout="mean"),
-]
+]  # fmt: skip

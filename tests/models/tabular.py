@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.models.case import (
     HEADS,
     LAYERS,
     WIDTH,
-    Attention,
     Build,
     Case,
     Inputs,
@@ -31,21 +29,10 @@ NUMBERS, CATEGORIES = 4, (5, 3, 4)
 def rtdl(attn: str | None) -> nn.Module:
     from rtdl_revisiting_models import FTTransformer
 
-    return seeded(
-        lambda: FTTransformer(
-            n_cont_features=NUMBERS,
-            cat_cardinalities=list(CATEGORIES),
-            d_out=CLASSES,
-            n_blocks=LAYERS,
-            d_block=WIDTH,
-            attention_n_heads=HEADS,
-            attention_dropout=0.1,
-            ffn_d_hidden=None,
-            ffn_d_hidden_multiplier=2.0,
-            ffn_dropout=0.1,
-            residual_dropout=0.0,
-        )
-    )
+    columns = {"n_cont_features": NUMBERS, "cat_cardinalities": list(CATEGORIES), "d_out": CLASSES}
+    sizes = {"n_blocks": LAYERS, "d_block": WIDTH, "attention_n_heads": HEADS, "ffn_d_hidden": None}
+    rates = {"attention_dropout": 0.1, "ffn_d_hidden_multiplier": 2.0, "ffn_dropout": 0.1, "residual_dropout": 0.0}
+    return seeded(lambda: FTTransformer(**columns, **sizes, **rates))
 
 
 def lucidrains(model_class: str, **options: Any) -> Build:
@@ -76,31 +63,14 @@ def categories_and_numbers() -> Inputs:
     return numbers_and_categories()[::-1]  # type: ignore[index]
 
 
-def table(name: str, build: Build, inputs: Callable[[], Inputs], attention: Attention, readout: int | None) -> Case:
-    return Case(
-        name,
-        build,
-        inputs,
-        attention,
-        sites=LAYERS,
-        implementations=(None,),
-        self_only=True,
-        units="columns",
-        readout=readout,
-        logits=lambda output: output,
-    )
-
-
 returned = reported(lambda output: output[1], return_attn=True)
 
+table = partial(Case, units="columns")
+tab_transformer = lucidrains("TabTransformer", mlp_act=nn.ReLU())
+
 CASES = [
-    table("rtdl_ft_transformer", rtdl, numbers_and_categories, spied, 0),
-    table("lucidrains_ft_transformer", lucidrains("FTTransformer"), categories_and_numbers, returned, 0),
-    table(
-        "lucidrains_tab_transformer",  # every column feeds the head; the numbers go there without attention
-        lucidrains("TabTransformer", mlp_act=nn.ReLU()),
-        categories_and_numbers,
-        returned,
-        None,
-    ),
+    table("rtdl_ft_transformer", rtdl, numbers_and_categories, spied),
+    table("lucidrains_ft_transformer", lucidrains("FTTransformer"), categories_and_numbers, returned),
+    # Every column feeds the head; the numbers go there without attention.
+    table("lucidrains_tab_transformer", tab_transformer, categories_and_numbers, returned, readout=None),
 ]

@@ -102,18 +102,7 @@ def two_sentences() -> Inputs:
 
 
 def encoder(name: str, **options: bool) -> Case:
-    return Case(
-        name,
-        lambda attn: seeded(partial(EncoderClassifier, **options)),
-        ids,
-        asked_again,
-        sites=LAYERS,
-        implementations=(None,),
-        self_only=True,
-        units="tokens",
-        readout=0,
-        logits=lambda output: output,
-    )
+    return Case(name, lambda attn: seeded(partial(EncoderClassifier, **options)), ids, asked_again)
 
 
 CASES = [
@@ -127,10 +116,8 @@ CASES = [
         two_sentences,
         asked_again,
         sites=3 * LAYERS,
-        implementations=(None,),
         self_only=False,
         units="several",
         readout=-1,
-        logits=lambda output: output,
     ),
 ]

@@ -15,6 +15,10 @@ VIT |= {"image_size": 32, "patch_size": 8}
 DINOV2 = {key: value for key, value in VIT.items() if key != "intermediate_size"} | {"mlp_ratio": 2}
 
 
+SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": WIDTH, "depths": [2, 1], "num_heads": [HEADS, HEADS]}
+SWIN |= {"window_size": 4, "num_labels": CLASSES}
+
+
 def pixels(height: int = 32, width: int = 32) -> dict[str, Tensor]:
     return {"pixel_values": image(height, width)}
 
@@ -32,22 +36,8 @@ CASES = [
     vision("beit", "BeitForImageClassification", readout="mean", use_relative_position_bias=True, **VIT),
     vision("dinov2", "Dinov2ForImageClassification", readout=None, **DINOV2),
     vision("dinov2_registers", "Dinov2WithRegistersForImageClassification", readout=None, **DINOV2),
-    hf_case(
-        "swin",  # an 8x8 grid in windows of 4x4, the second block shifted; then a 4x4 grid, one window
-        hf(
-            "SwinForImageClassification",
-            image_size=32,
-            patch_size=4,
-            embed_dim=WIDTH,
-            depths=[2, 1],
-            num_heads=[HEADS, HEADS],
-            window_size=4,
-            num_labels=CLASSES,
-        ),
-        pixels,
-        attention=spied,  # its own output keeps only the last block of each stage
-        sites=3,
-        units="windows",
-        readout="mean",
-    ),
-]
+    # An 8x8 grid in windows of 4x4, the second block shifted; then a 4x4 grid, one window. Its own output keeps only
+    # the last block of each stage.
+    hf_case("swin", hf("SwinForImageClassification", **SWIN), pixels, attention=spied, sites=3, units="windows",
+            readout="mean"),
+]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,90 +103,32 @@ def packed_inputs() -> Inputs:
     }
 
 
-def after_the_image(output: Any) -> Tensor:
-    """Logits at the last real token: the image's 16 tokens stand before it."""
-    return behind(output, 16)
-
-
-def after_the_queries(output: Any) -> Tensor:
-    return behind(output, QUERIES)
-
-
 def behind(output: Any, tokens: int) -> Tensor:
+    """Logits at the last real token, which stands behind those of the image."""
     rows = output.logits
     return rows[torch.arange(len(rows)), torch.tensor(LENGTHS[: len(rows)]) + tokens - 1]
 
 
 CASES = [
-    hf_case(
-        "blip_retrieval",
-        hf("BlipForImageTextRetrieval", **BLIP),
-        question_and_picture,
-        implementations=EAGER,
-        sites=3 * LAYERS,
-        logits=lambda output: output.itm_score,
-        **TWO_STREAMS,
-    ),
-    hf_case(
-        "blip_caption",
-        hf("BlipForConditionalGeneration", **BLIP),
-        question_and_picture,
-        implementations=EAGER,
-        sites=3 * LAYERS,
-        logits=last_logits,
-        **TWO_STREAMS,
-    ),
-    hf_case(
-        "llava",
-        hf("LlavaForConditionalGeneration", **LLAVA),
-        llava_inputs,
-        sites=2 * LAYERS,
-        logits=after_the_image,
-        **TWO_STREAMS,
-    ),
-    hf_case(
-        "blip2",  # queries of its own read the image; what they found stands among the tokens of the text
-        hf("Blip2ForConditionalGeneration", **BLIP2),
-        blip2_inputs,
-        sites=4 * LAYERS,
-        logits=after_the_queries,
-        **TWO_STREAMS,
-    ),
-]
+    hf_case("blip_retrieval", hf("BlipForImageTextRetrieval", **BLIP), question_and_picture, implementations=EAGER,
+            sites=3 * LAYERS, logits=lambda output: output.itm_score, **TWO_STREAMS),
+    hf_case("blip_caption", hf("BlipForConditionalGeneration", **BLIP), question_and_picture, implementations=EAGER,
+            sites=3 * LAYERS, logits=last_logits, **TWO_STREAMS),
+    hf_case("llava", hf("LlavaForConditionalGeneration", **LLAVA), llava_inputs, sites=2 * LAYERS,
+            logits=partial(behind, tokens=16), **TWO_STREAMS),
+    # Queries of its own read the image; what they found stands among the tokens of the text.
+    hf_case("blip2", hf("Blip2ForConditionalGeneration", **BLIP2), blip2_inputs, sites=4 * LAYERS,
+            logits=partial(behind, tokens=QUERIES), **TWO_STREAMS),
+]  # fmt: skip
 
 # Inputs or outputs that are not one row per input: these have tests of their own.
+unusual = partial(hf_case, sites=2 * LAYERS, logits=None, **TWO_STREAMS)
 UNUSUAL = [
-    hf_case(
-        "blip_vqa",  # its output has no logits: they stay inside the answer's decoder
-        hf("BlipForQuestionAnswering", **BLIP),
-        question_picture_and_answer,
-        implementations=EAGER,
-        sites=5 * LAYERS,
-        logits=None,
-        **TWO_STREAMS,
-    ),
-    hf_case(
-        "llava_next",  # the tiles of an image go through the vision tower as a batch of their own
-        hf("LlavaNextForConditionalGeneration", **LLAVA_NEXT),
-        tiled_inputs,
-        sites=2 * LAYERS,
-        logits=None,
-        **TWO_STREAMS,
-    ),
-    hf_case(
-        "qwen2_vl",
-        hf("Qwen2VLForConditionalGeneration", **QWEN2_VL),
-        packed_inputs,
-        sites=2 * LAYERS,
-        logits=None,
-        **TWO_STREAMS,
-    ),
-    hf_case(
-        "qwen2_5_vl",
-        hf("Qwen2_5_VLForConditionalGeneration", **QWEN2_5_VL),
-        packed_inputs,
-        sites=2 * LAYERS,
-        logits=None,
-        **TWO_STREAMS,
-    ),
-]
+    # Its output has no logits: they stay inside the answer's decoder.
+    unusual("blip_vqa", hf("BlipForQuestionAnswering", **BLIP), question_picture_and_answer, implementations=EAGER,
+            sites=5 * LAYERS),
+    # The tiles of an image go through the vision tower as a batch of their own.
+    unusual("llava_next", hf("LlavaNextForConditionalGeneration", **LLAVA_NEXT), tiled_inputs),
+    unusual("qwen2_vl", hf("Qwen2VLForConditionalGeneration", **QWEN2_VL), packed_inputs),
+    unusual("qwen2_5_vl", hf("Qwen2_5_VLForConditionalGeneration", **QWEN2_5_VL), packed_inputs),
+]  # fmt: skip
