@@ -100,12 +100,9 @@ def test_products_that_are_no_attention() -> None:
     assert matmul_contraction(4, 4, (2, True)) is None, "queries are summed, not keys"
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("mask", [None, "bool", "float"])
+@pytest.mark.parametrize(("causal", "mask"), [(False, None), (True, None), (False, "bool"), (False, "float")])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_written_out_equals_torchs_own(causal: bool, mask: str | None, scale: float | None) -> None:
-    if causal and mask:
-        return  # torch takes one or the other
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 4, 6, 8, generator=generator) for _ in range(3))
     hidden = torch.rand(2, 1, 6, 6, generator=generator) > 0.3

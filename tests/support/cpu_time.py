@@ -82,15 +82,7 @@ def phase(name: str) -> Any:
 
 pytest_runtest_setup = phase("setup")
 pytest_runtest_call = phase("call")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
-    since = seconds()
-    try:
-        return (yield)
-    finally:
-        write("teardown", item.nodeid, since)
+pytest_runtest_teardown = phase("teardown")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,74 +66,60 @@ def picture(height: int = 40, width: int = 60) -> Any:
     return Image.fromarray(np.random.default_rng(height).integers(0, 255, (height, width, 3), np.uint8))
 
 
-def clip() -> Any:
-    from transformers import CLIPProcessor
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+def pil(family: str, name: str, **sizes: Any) -> Any:
+    """An image processor that needs no torchvision."""
+    module = import_module(f"transformers.models.{family}.image_processing_pil_{family}")
+    return getattr(module, f"{name}ImageProcessorPil")(**sizes)
 
-    return CLIPProcessor(CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=SIDE), tokenizer(99))
+
+def of_transformers(name: str, *parts: Any, **options: Any) -> Any:
+    return getattr(import_module("transformers"), name)(*parts, **options)
+
+
+IMAGE = {"<image>": 99}
+PATCHES = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+PATCHES |= {"image_token": "<image>"}
+SHORTEST = {"size": {"shortest_edge": 32}}
+
+
+def clip() -> Any:
+    return of_transformers("CLIPProcessor", pil("clip", "CLIP", crop_size=SIDE, **SHORTEST), tokenizer(99))
 
 
 def siglip() -> Any:
-    from transformers import SiglipProcessor
-    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-
-    return SiglipProcessor(SiglipImageProcessorPil(size=SIDE), tokenizer(masked=False))
+    return of_transformers("SiglipProcessor", pil("siglip", "Siglip", size=SIDE), tokenizer(masked=False))
 
 
 def vilt() -> Any:
-    from transformers import ViltProcessor
-    from transformers.models.vilt.image_processing_pil_vilt import ViltImageProcessorPil
-
-    return ViltProcessor(ViltImageProcessorPil(size={"shortest_edge": 32}, size_divisor=8), tokenizer())
+    return of_transformers("ViltProcessor", pil("vilt", "Vilt", size_divisor=8, **SHORTEST), tokenizer())
 
 
 def blip() -> Any:
-    from transformers import BlipProcessor
-    from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
-
-    return BlipProcessor(BlipImageProcessorPil(size=SIDE), tokenizer())
+    return of_transformers("BlipProcessor", pil("blip", "Blip", size=SIDE), tokenizer())
 
 
 def llava() -> Any:
-    from transformers import LlavaProcessor
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-    images = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=SIDE)
-    words = tokenizer(**{"<image>": 99})
-    return LlavaProcessor(
-        images, words, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1,
-        image_token="<image>",
-    )  # fmt: skip
+    images = pil("clip", "CLIP", crop_size=SIDE, **SHORTEST)
+    return of_transformers("LlavaProcessor", images, tokenizer(**IMAGE), **PATCHES)
 
 
 def llava_next() -> Any:
-    from transformers import LlavaNextProcessor
-    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
-
-    images = LlavaNextImageProcessorPil(
-        size={"shortest_edge": 32}, crop_size=SIDE, image_grid_pinpoints=[[32, 64], [64, 32], [64, 64]]
-    )
-    return LlavaNextProcessor(
-        images, tokenizer(**{"<image>": 99}), patch_size=8, vision_feature_select_strategy="default",
-        num_additional_image_tokens=1, image_token="<image>",
-    )  # fmt: skip
+    tiles = [[32, 64], [64, 32], [64, 64]]
+    images = pil("llava_next", "LlavaNext", crop_size=SIDE, image_grid_pinpoints=tiles, **SHORTEST)
+    return of_transformers("LlavaNextProcessor", images, tokenizer(**IMAGE), **PATCHES)
 
 
 def blip2() -> Any:
-    from transformers import Blip2Processor
-    from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
-
-    return Blip2Processor(BlipImageProcessorPil(size=SIDE), tokenizer(**{"<image>": 99}), num_query_tokens=5)
+    images = pil("blip", "Blip", size=SIDE)
+    return of_transformers("Blip2Processor", images, tokenizer(**IMAGE), num_query_tokens=5)
 
 
 class Qwen:
     """What Qwen2-VL's processor does; its own cannot be built without torchvision, for videos."""
 
     def __init__(self) -> None:
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
         size = {"shortest_edge": 8 * 8 * 4, "longest_edge": 8 * 8 * 8}
-        self.image_processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, size=size)
+        self.image_processor = pil("qwen2_vl", "Qwen2VL", patch_size=4, merge_size=2, temporal_patch_size=2, size=size)
         self.image_token = "<|image_pad|>"
         self.tokenizer = tokenizer(**{self.image_token: 99})
 
@@ -145,29 +133,18 @@ class Qwen:
 
 def detr(shortest: int = 32) -> Any:
     """A picture of 40 x 60 has 24 patches by 32, and 6 by 16: a greedy search asks about every pair of them."""
-    from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
-
-    return DetrImageProcessorPil(size={"shortest_edge": shortest, "longest_edge": 64})
+    return pil("detr", "Detr", size={"shortest_edge": shortest, "longest_edge": 64})
 
 
 def vit() -> Any:
-    from transformers import ViTImageProcessorPil
-
-    return ViTImageProcessorPil(size=SIDE)
+    return of_transformers("ViTImageProcessorPil", size=SIDE)
 
 
 def wav2vec2() -> Any:
-    from transformers import Wav2Vec2FeatureExtractor
-
-    return Wav2Vec2FeatureExtractor(return_attention_mask=True)
+    return of_transformers("Wav2Vec2FeatureExtractor", return_attention_mask=True)
 
 
 def whisper() -> Any:
     """24 columns of 8 bands, as the test model takes them."""
-    from transformers import WhisperFeatureExtractor
-
-    class Processor:
-        feature_extractor = WhisperFeatureExtractor(feature_size=8, hop_length=666, chunk_length=1)
-        tokenizer = tokenizer()
-
-    return Processor()
+    reads = of_transformers("WhisperFeatureExtractor", feature_size=8, hop_length=666, chunk_length=1)
+    return SimpleNamespace(feature_extractor=reads, tokenizer=tokenizer())
