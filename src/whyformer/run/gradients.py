@@ -1,4 +1,4 @@
-"""Gradients of the explained value: at the input, under rules of one's own, and whether they are slopes at the maps."""
+"""Gradients of the explained value: at the input, under changed rules, and checks that gradients are slopes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from whyformer.study.interference import (
 class TracedBatch(ScoredBatch, ABC):
     """A batch whose explained values can be differentiated."""
 
-    notes: set[str]  # what explanations of this batch have to say, found on the way
+    notes: set[str]  # warnings for the explanations of this batch
 
     def require_one_input(self) -> None:
         if self.modality.multi_input:
@@ -41,10 +41,9 @@ class TracedBatch(ScoredBatch, ABC):
             )
 
     def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
-        """One forward under a function mode, with the input as leaves of the graph; see :meth:`differentiated`.
+        """Run one forward under a function mode, with the input as leaves of the graph (in ``dtype``, if given).
 
-        Leaves, in ``dtype`` if one is given, are the word embeddings of ids, the columns of a table that are looked
-        up, and whatever comes as floats.
+        Leaves are the word embeddings of ids, the looked-up columns of a table, and all tensors of floats.
         """
         changed_rules = type(rules) is not BaseTorchFunctionMode
         if changed_rules and self.study.hidden and self.study.trouble is not None:
@@ -83,13 +82,13 @@ class TracedBatch(ScoredBatch, ABC):
         return trace
 
     def _with_floats(self, make: Callable[[Tensor], Tensor]) -> tuple[Batch, dict[str, Tensor]]:
-        """The batch as the model is run, with ``make`` of every tensor of floats in its place; and those tensors."""
+        """Return the batch with ``make`` applied to every tensor of floats, and those tensors."""
         named = self.batch.tensors.items()
         floats = {name: make(t) for name, t in named if t.is_floating_point() and "mask" not in name}
         return self.batch.with_tensors(**floats) if floats else self.together, floats
 
     def _require_lookups(self, lookups: TorchFunctionMode) -> None:
-        """Refuse gradients at word embeddings that the model also reads in a way that they leave out."""
+        """Raise if the model also reads its word embeddings in a way that these gradients leave out."""
         if not isinstance(lookups, SwapEmbedding):
             return
         if lookups.missed:
@@ -104,15 +103,14 @@ class TracedBatch(ScoredBatch, ABC):
             )
 
     def differentiated(self, traced: Traced, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Gradient of the explained values under the rules of the trace; zeros where they do not depend on it."""
+        """Return gradients of the explained values under the rules of the trace; zeros where there is no dependence."""
         self.backwards_B += 1
         return traced.gradients(tensors)
 
     def require_input_slopes(self) -> None:
         """Raise if the gradient at the input is not the slope of the score (study/interference.py), once per model.
 
-        For methods that differentiate under rules of their own: these change the gradient on purpose, so the slope is
-        measured on the model without rules. Where an input gradient was measured before, there is no further pass.
+        For methods with changed rules: the slope is measured on the model without rules.
         """
         if INPUT_SLOPES not in self.study.undisturbed and not self.batch.reference_rows:
             trace = self.traced(BaseTorchFunctionMode())
@@ -157,7 +155,7 @@ class TracedBatch(ScoredBatch, ABC):
         self.notes.update(self.study.doubts)
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Refuse gradients at the maps that are not the slope of the score (study/interference.py), once per model.
+        """Raise if gradients at the maps are not the slope of the score (study/interference.py), once per model.
 
         score: what was differentiated; None: the explained values.
         """

@@ -1,4 +1,4 @@
-"""Run: a batch with its targets, recorded under an interceptor. Methods ask it; it caches, and counts passes."""
+"""Run: a batch with its targets, recorded under an interceptor. It caches records and counts passes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Attribution:
 
 
 def _together(batch: Batch) -> tuple[Batch, int]:
-    """Rows of one text, with the longest of them to be run for all; and how many rows that are."""
+    """Return rows of one text with the longest as the one that is run for all, and the number of rows that run."""
     if batch.size == 1 or len(set(batch.trunks)) > 1:
         return batch, batch.size
     assert batch.keep_BN is not None
@@ -96,14 +96,12 @@ class Run(TracedBatch):
 
     @property
     def attended_BN(self) -> Tensor:
-        """(B, N) positions that attention runs over, once it was recorded: the real ones, and padding that the model
-        does not hide from it. Rows of such a model are right only with all their columns.
-        """
+        """(B, N) positions that attention runs over: the real ones, and padding that the model does not mask."""
         return self.keep_BN if self.unpadded else self.keep_BN | (self.padding_share_B > HIDDEN)[:, None]
 
     @property
     def padding_share_B(self) -> Tensor:
-        """(B,) how much of the attention of real positions goes to padding; 0 before anything was recorded."""
+        """(B,) share of the attention of real positions that goes to padding; 0 before anything was recorded."""
         share_B = self._padding_share_B
         if share_B is None:
             maps, keep_BN = self._records.get(True) or self._records.get(False), self.keep_BN
@@ -117,8 +115,8 @@ class Run(TracedBatch):
         return share_B
 
     def _glance(self, shares: list[Tensor], attention_BHQK: Tensor, first: int) -> None:
-        """The same share of one layer, whose map is not kept."""
-        if attention_BHQK.shape[3] == self.keep_BN.shape[1]:  # else not over the units, which is refused later on
+        """Add the share of one layer whose map is not kept."""
+        if attention_BHQK.shape[3] == self.keep_BN.shape[1]:  # otherwise not over the units, which raises later
             shares.append(padding_share(attention_BHQK, self.keep_BN, first))
 
     def record(
@@ -129,28 +127,28 @@ class Run(TracedBatch):
         layers: frozenset[int] | None = None,
         padded: bool = False,
     ) -> Record:
-        """Attention maps (and gradients) of the batch; one record serves all methods.
+        """Return attention maps (and gradients) of the batch; one record serves all methods.
 
-        multi_stream: the method knows what to do with several streams. layers, padded: see :meth:`layers_of`.
+        multi_stream: the method supports several streams. layers, padded: see :meth:`layers_of`.
         """
         if not self.study.plain:
             require_readable(self.study, multi_stream)
         known = self._records.get(True) or (None if grad else self._records.get(False))
         kind, rows = ("gradients", self.rows_run) if grad else ("maps", self.batch.size)
         if known is not None and not (values and known.sites[0].value_BHKD is None):
-            if grad or not self.asked.keys() & {"gradients", "blocks"}:  # those have the maps, too
+            if grad or not self.asked.keys() & {"gradients", "blocks"}:  # these contain the maps
                 self.asked.setdefault(kind, (rows / self.batch.size, int(grad)))
             self.asked.setdefault("logits", (0, 0))
             return known
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
         if self.study.plain:
-            _ = self.unpadded  # asked before the pass, while a GPU has nothing to do
+            _ = self.unpadded  # read before the pass, while the GPU is idle
         known_form = self._form(grad) in self.study.undisturbed
         maps, role, shares = self._intercepted(grad, values, layers, padded)
         unchecked = isinstance(role, Recorder) and (role.lost or ("slopes",) not in self.study.undisturbed)
         if self._logits is None:
             self._see(maps.logits)
-        elif self._unseen and (unchecked or not (grad and known_form)):  # else later: a GPU would be waited for here
+        elif self._unseen and (unchecked or not (grad and known_form)):  # else later: it forces a synchronisation
             self._see(None)
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
@@ -177,10 +175,7 @@ class Run(TracedBatch):
     def _intercepted(
         self, grad: bool, values: bool, layers: frozenset[int] | None, padded: bool
     ) -> tuple[Record, Observe | Recorder, list[Tensor]]:
-        """Run the model under an interceptor: its record, the interceptor, and what goes to padding (``padded``).
-
-        Repeats the pass if the model leaves the plan that earlier passes made.
-        """
+        """Return the record, the interceptor, and the shares of padding; repeat the pass if the model left its plan."""
         rows = self.rows_run if grad else self.batch.size
         forward = partial(self.output.logits, self.together if grad else self.batch)
         plans, of_kind = self.study.plans, (grad, rows > 1)
@@ -204,28 +199,27 @@ class Run(TracedBatch):
                 plans.missed(of_kind)
 
     def lost_to_padding(self, share_B: Tensor) -> None:
-        """How much of the attention goes to padding, where no map is stored that would tell it."""
+        """Set the share of attention that goes to padding, if no map is stored."""
         if self._padding_share_B is None:
             self._padding_share_B = share_B
 
     def said(self, logits: Tensor) -> None:
-        """What a pass said that was made elsewhere (engines/attention/chain.py)."""
+        """Take the logits of a pass that ran elsewhere (engines/attention/chain.py)."""
         if self._logits is None:
             self._see(logits)
         elif self._unseen:
             self._see(None)
 
     def adopt(self, maps: Record, grad: bool, padding_share_B: Tensor | None = None) -> None:
-        """Take a record that was made elsewhere (compiled/) in place of a pass of its own."""
+        """Take a record that was made elsewhere (compiled/) in place of a pass."""
         self._records[grad], self._padding_share_B = maps, padding_share_B
         self.forwards_B += 1
         self.backwards_B += int(grad)
 
     def layers_of(self, choice: Callable[[int], Sequence[int]], multi_stream: bool = False) -> Record:
-        """A record in which the layers of a choice (their number → theirs) have maps, and others perhaps shapes only.
+        """Return a record with the maps of the chosen layers (count → numbers); others may have shapes only.
 
-        All have them where other methods follow that may need them, and where heads that are computed one by one attend
-        to padding: the share of a layer is known once it is whole.
+        All layers have maps if other methods follow, or if heads that are computed one by one attend to padding.
         """
         by_one = [site.parallel for site in self.study.sites]
         if self._records or not self.alone or not by_one or self.recorded:
@@ -238,7 +232,7 @@ class Run(TracedBatch):
             maps = self.record(multi_stream=multi_stream, layers=layers, padded=padded)
             if len(maps.sites) == by_one.count(False):
                 return maps
-            self._part = self._padding_share_B = None  # others than were studied: which are meant is seen in all
+            self._part = self._padding_share_B = None  # other layers than in the study: record all of them
             return self.record(multi_stream=multi_stream)
         self.asked.setdefault("maps", (1, 0))
         self.asked.setdefault("logits", (0, 0))
@@ -246,17 +240,17 @@ class Run(TracedBatch):
 
     @property
     def bytes_per_number(self) -> int:
-        """Of what the model computes with."""
+        """Return the size of the model's floats."""
         return next((p.element_size() for p in self.modality.model.parameters() if p.is_floating_point()), 4)
 
     def anatomy(self) -> Anatomy:
-        """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
+        """Return the block around each attention (capture/blocks/anatomy.py); its forward also serves as a record."""
         self.asked.setdefault("blocks", (int(self._anatomy is not None), 0))
         self.asked.setdefault("logits", (0, 0))
         if self._anatomy is None:
             require_readable(self.study)
             if not self.study.sites or self.study.unclaimed:
-                self.record()  # says what is missing, before blocks are looked for around it
+                self.record()  # raises, with what is missing
             self.forwards_B += 1
             role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
             role.rows_attend = self.batch.reference_rows > 0
@@ -269,7 +263,7 @@ class Run(TracedBatch):
         return self._anatomy
 
     def rewritten(self, edit: Edit) -> Tensor:
-        """Logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
+        """Return logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
         role = Intervene(self.batch.size, self.module_names, self.study.batch_axes, edit=edit)
         role.rows_attend = self.batch.reference_rows > 0
         self.forwards_B += 1

@@ -1,4 +1,4 @@
-"""Positions of the units of a batch, its logits, and the explained scalar. Passes are counted where they are made."""
+"""Positions of the units of a batch, its logits, and the explained scalar. Passes are counted where they run."""
 
 from __future__ import annotations
 
@@ -24,35 +24,32 @@ from whyformer.study.interference import MIXES, require_apart, require_same
 from whyformer.study.schedule import Schedule, Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_at, scalar_of
 
-# Where the units of a batch stand in the model's attention, and which of its rows feed the prediction.
-
-LENGTHS = 32  # of which it is remembered which rows are read
+LENGTHS = 32  # cached read-out rows, by length of the input
 
 
 class PlacedBatch(ABC):
-    """A batch whose units have places: of one stream, of several laid end to end, or of windows."""
+    """A batch with the positions of its units in the model's attention, and the rows that feed the prediction."""
 
     modality: Modality
     output: Output
     batch: Batch
     study: Study
-    multi_stream: bool  # several streams of tokens: methods that know the rules for them read maps by stream
-    front: int | None  # how many positions that the model adds come before the input's; None: all of them
+    multi_stream: bool  # several streams of tokens
+    front: int | None  # positions added by the model before the input's; None: all that it adds
     windowed: bool  # attention inside windows (Swin), whose places are known
-    recorded: bool  # as a graph: the host may ask for no number (compiled/)
+    recorded: bool  # as a CUDA graph: no number may be read on the host (compiled/)
     rows_read: Tensor | None  # rows of the map that are read, in place of the one that feeds the head
-    setup_forwards: int  # spent on checks that are made once for each form of a batch
-    # What a GPU would stop for in the middle of its work is asked when the formula is done.
-    settles_later: bool
-    _last_site: Site | None  # of which is still to be asked whether other rows are read
+    setup_forwards: int  # passes of checks that run once for each form of a batch
+    settles_later: bool  # checks that would force a device synchronisation are deferred until the formula is done
+    _last_site: Site | None  # still to be checked: whether other rows of it are read
 
     @abstractmethod
     def _see(self, said: Tensor | None, ask: bool = True) -> None:
-        """Ask what is still to be asked of the last pass: the rows that are read may turn out to be others."""
+        """Run the deferred checks of the last pass; they may change which rows are read."""
 
     @cached_property
     def length(self) -> int:
-        """Positions the model's attention runs over; those of several streams are laid end to end."""
+        """Return the number of attention positions; several streams are concatenated."""
         if self.multi_stream:
             return sum(self.stream_sizes.values())
         study = self.study
@@ -66,7 +63,7 @@ class PlacedBatch(ABC):
 
     @property
     def explained(self) -> range:
-        """The rows of the batch that are explained; others may stand beside them (SAINT)."""
+        """Return the rows that are explained, without reference rows (SAINT)."""
         return range(self.batch.size - self.batch.reference_rows)
 
     @cached_property
@@ -76,13 +73,13 @@ class PlacedBatch(ABC):
             return streams.keep_of(self.modality, self.batch, self.stream_sizes)
         keep_BN = self.batch.keep_BN
         if self.modality.embeds and keep_BN is not None and keep_BN.shape[1] == self.length:
-            return keep_BN  # the very tensor, whose numbers are known already
+            return keep_BN  # the same object: its numbers are cached on the host
         return self.modality.keep(self.batch, self.length, self.front)
 
     @cached_property
     def unpadded(self) -> bool:
         """Every position of every row is real."""
-        return not self.recorded and bool(on_host(self.keep_BN).all())  # a graph may be replayed with some that are not
+        return not self.recorded and bool(on_host(self.keep_BN).all())  # a graph may be replayed with padding
 
     @cached_property
     def units(self) -> list[Units]:
@@ -91,7 +88,7 @@ class PlacedBatch(ABC):
         return self.modality.units(self.batch, self.length, self.front, self.study.grid)
 
     def input_span(self, row: int) -> slice:
-        """The units of one input that are its own tokens: a model may put others around a text (a learned [CLS])."""
+        """Return the units that are the input's own tokens: a model may add others around a text (a learned [CLS])."""
         count, extra = len(self.units[row]), self.study.extra
         if self.multi_stream or self.modality.multi_input or not self.modality.embeds or extra <= 0:
             return slice(0, count)
@@ -99,14 +96,14 @@ class PlacedBatch(ABC):
         return slice(before, count - (extra - before))
 
     def removable(self, row: int) -> list[bool]:
-        """Per unit of one input, whether it can be taken away."""
+        """Return, per unit of one input, whether it can be masked."""
         units, span = self.units[row], self.input_span(row)
         may = self.modality.removable(units)
         return [may[i] and span.start <= i < span.stop for i in range(len(units))]
 
     @cached_property
     def segments(self) -> list[tuple[list[list[int]], Units]]:
-        """Per input, units that are scored as one, and what they are then; empty where each stands for itself."""
+        """Return, per input, the groups of units that are scored as one, and the units they form; [] if ungrouped."""
         facts: tuple[Any, ...] = self.batch.encodings or ({},) * len(self.units)
         divided = [self.modality.divided(units, known) for units, known in zip(self.units, facts, strict=True)]
         return [segments for segments in divided if segments is not None]
@@ -120,18 +117,18 @@ class PlacedBatch(ABC):
         return special
 
     def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
-        """Sum (or the largest of) a (B, …) attribution of the input's own numbers per unit → (B, N) positions."""
+        """(B, …) attribution of the input's own numbers → (B, N), by sum or by the largest."""
         return self.modality.per_unit(detail, self, largest)
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Who asks whom (study/schedule.py)."""
+        """Return the streams of queries and keys of each site (study/schedule.py)."""
         assert self.study.schedule is not None
         return streams.placed(self.modality, self.batch, self.study.schedule)
 
     @cached_property
     def stream_sizes(self) -> dict[str, int]:
-        """Positions of each stream, in the order in which they are laid end to end."""
+        """Return the number of positions of each stream, in the order in which they are concatenated."""
         return streams.lengths(self.modality, self.batch, self.schedule)
 
     def by_stream(self, values_BN: Tensor) -> dict[str, Tensor]:
@@ -153,14 +150,14 @@ class PlacedBatch(ABC):
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
-        if self.batch.answers:  # every row that says a part of the answer, alike
+        if self.batch.answers:  # equal weight to every row that predicts a token of the answer
             said_BN = torch.zeros(self.keep_BN.shape, device=self.keep_BN.device)
             for row, places in enumerate(spoken_at(replace(self.batch, keep_BN=self.keep_BN))):
                 said_BN[row, places] = 1 / len(places)
             return said_BN
         chosen = [tuple(p for p in span if p is not None) for span in self.batch.spans]
         chosen = chosen or [(p,) for p in self.batch.positions if not self.modality.objects]
-        if chosen:  # which rows are read is the target's choice
+        if chosen:  # the target chooses the rows
             own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
             rows = zip(own_BN, chosen, strict=True)
             read_BN = torch.stack([torch.isin(own_N, own_N.new_tensor(places)) for own_N, places in rows])
@@ -170,7 +167,7 @@ class PlacedBatch(ABC):
             self.setup_forwards += self.batch.size
             return rows_of_each(self.modality, self.batch, self.study, self.length)
         if not self.unpadded:
-            # A head may read a fixed end, or the first or last real row. Texts are padded where it changes nothing.
+            # A head may read a fixed end, or the first or last real row. Raw texts are padded on the side that is safe.
             end_B = self.keep_BN[:, -1 if self.study.readout.kind == "last" else 0]
             if not (self.batch.raw or self.output.causal or self.recorded or bool(end_B.all())):
                 self.setup_forwards += require_real_rows(self.modality, self.batch, self.keep_BN, self.study)
@@ -190,8 +187,8 @@ class PlacedBatch(ABC):
         return torch.nn.functional.one_hot(self.rows_read, self.length).float()[None].expand(self.batch.size, -1, -1)
 
     def layer_count(self, start_layer: int = 0) -> int:
-        """How many layers there are; a first one that is none of them is refused."""
-        count = max(1, len(self.study.sites))  # without any, the pass itself says so
+        """Return the number of layers; raise if ``start_layer`` is none of them."""
+        count = max(1, len(self.study.sites))  # a pass without attention raises by itself
         if not -count <= start_layer < count:
             raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
         return count
@@ -199,10 +196,9 @@ class PlacedBatch(ABC):
     def _elsewhere(
         self, first_query: int, spoke_BQ: Tensor | None = None, gradient_BHQK: Tensor | None = None
     ) -> Tensor | None:
-        """Whether the rule for the rows that feed the head fails: another row of the last map has a gradient.
+        """Return whether a row of the last map has a gradient that the read-out rule does not read; None: not checked.
 
-        A head may find its row by what stands there. Then each text is asked by itself; of other inputs, whose rows are
-        fixed, the rule of the first is refused. Either of what is given tells which rows have one. None: it holds.
+        A head may find its row by content (token 19, the end of the text).
         """
         readout = self.study.readout
         if readout is None or readout.besides or not self.study.plain:
@@ -219,7 +215,7 @@ class PlacedBatch(ABC):
         return (spoke_BQ & unread_BQ).any()
 
     def reads_elsewhere(self, first_query: int, spoke_BQ: Tensor) -> bool:
-        """Whether rows of the last map feed the head that no rule foresaw; they are then found for each input."""
+        """Return whether other rows of the last map feed the head than the rule says; they are then searched anew."""
         elsewhere = self._elsewhere(first_query, spoke_BQ)
         if elsewhere is None or not bool(elsewhere):
             return False
@@ -227,7 +223,7 @@ class PlacedBatch(ABC):
         return True
 
     def _read_anew(self) -> None:
-        """The rule of the study does not hold for this batch: each text is asked by itself."""
+        """Search the rows that feed the head for each text; raise for inputs of fixed length."""
         readout = self.study.readout
         assert readout is not None
         if not self.modality.lengths_vary:
@@ -240,25 +236,25 @@ class PlacedBatch(ABC):
 
 
 class ScoredBatch(PlacedBatch, ABC):
-    """A batch with targets: its logits, the explained value of each input, and that of variants of them."""
+    """A batch with targets: its logits, and the explained value of each input and of its variants."""
 
     output: Output
     scalar: str
-    reading: str  # how logits are read: of whole answers the output is what is explained already
+    reading: str  # the scalar that is read from the logits; the output for a whole answer is the scalar already
     batch_size: int
-    together: Batch  # as the model is run: once, where all rows are beginnings of one text
+    together: Batch  # as the model runs it: one row, if all rows are beginnings of one text
     rows_run: int
     forwards_B: np.ndarray[Any, Any]
     backwards_B: np.ndarray[Any, Any]
-    # Passes that serve several methods, by what they are asked for: what the method at work owes for them. Its own
-    # passes are counted as they run, and owe nothing.
+    # (forwards, backwards) of shared passes that the current method has to be charged for, by kind of pass. Its own
+    # passes are counted as they run.
     asked: dict[str, tuple[float, int]]
-    readings: int  # how often the rows that are read turned out to be others: a formula is then computed again
-    gives_probabilities: bool  # what the model returns are no logits; known once it has run
-    logits_on_host: Tensor  # since they were asked
+    readings: int  # how often the read-out rows changed: the formula is then computed again
+    gives_probabilities: bool  # the model returns probabilities, not logits; known once it has run
+    logits_on_host: Tensor  # once they were checked
     _wanted: Any
     _logits: Tensor | None
-    _unseen: bool  # whether they are finite, and logits at all, is still to be asked
+    _unseen: bool  # still to be checked: whether they are finite, and logits at all
     _targets: list[Target] | None
     _value_B: Tensor | None
 
@@ -270,14 +266,14 @@ class ScoredBatch(PlacedBatch, ABC):
             self._see(self.forward(self.together, range(self.batch.size)))
         elif self._unseen:
             self._see(None)
-        elif "logits" not in self.asked:  # another method's pass, and this one needs it, too
+        elif "logits" not in self.asked:  # of another method's pass, which this one would need as well
             self.asked["logits"] = (self.rows_run / self.batch.size, 0)
         assert self._logits is not None
         return self._logits
 
     @property
     def targets(self) -> list[Target]:
-        # Classes that were asked for are known before the model's answer was looked at, for which a GPU would stop.
+        # A class that was given needs no look at the logits, which would force a device synchronisation.
         named = isinstance(self._wanted, (int, str)) and self._targets is None
         logits = self._logits if named and self._unseen else self.logits
         assert logits is not None
@@ -285,7 +281,7 @@ class ScoredBatch(PlacedBatch, ABC):
             output = self.output
             if self.batch.answers:
                 self._targets = [Target(0, answer.text, position=answer.start) for answer in self.batch.answers]
-            elif self.batch.spans and isinstance(self._wanted, list):  # answers are no classes, and known already
+            elif self.batch.spans and isinstance(self._wanted, list):  # spans of text, not classes
                 self._targets = self._wanted
             else:
                 self._targets = resolve_targets(
@@ -301,9 +297,9 @@ class ScoredBatch(PlacedBatch, ABC):
         return self._value_B
 
     def scalars(self, logits_BC: Tensor, ask: bool = True) -> Tensor:
-        """(B,) explained value, differentiable; picks the predicted class where no target was given.
+        """(B,) explained value, differentiable; of the predicted class where no target was given.
 
-        ask: whether the logits are finite. Later, where a GPU would have to stop in the middle of its work.
+        ask: check now whether the logits are finite; otherwise later, to avoid a device synchronisation.
         """
         self.asked.setdefault("logits", (0, 0))
         if self._logits is None:
@@ -320,47 +316,47 @@ class ScoredBatch(PlacedBatch, ABC):
             return values_B
         explained_B = torch.zeros_like(values_B)
         explained_B[: len(self.explained)] = 1
-        return values_B * explained_B  # others are looked at, not explained
+        return values_B * explained_B  # reference rows are not explained
 
     def _see(self, said: Tensor | None, ask: bool = True) -> None:
-        """Keep what the model said (None: it is known already); refuse what is not finite. Are these logits at all?"""
+        """Keep the model's logits (None: they are known already); raise if they are not finite or not logits."""
         if said is not None:
             self.asked["logits"], self._logits, self._unseen = (0, 0), said.detach().float(), True
         if not ask or self._logits is None:
             return
         self._unseen = False
         last, self._last_site, elsewhere = self._last_site, None, None
-        if self._logits.is_cuda:  # it is still at work on what was asked of it
+        if self._logits.is_cuda:  # the GPU is still at work
             require_known(self.modality.model)
         if last is not None:
             elsewhere = self._elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
         if elsewhere is None:
-            logits = self.logits_on_host = self._logits.cpu()  # once for all questions
+            logits = self.logits_on_host = self._logits.cpu()  # one copy for all checks
         else:
             answers = torch.cat([self._logits.flatten(), elsewhere.float()[None]]).cpu()
             logits = self.logits_on_host = answers[:-1].view(self._logits.shape)
             if answers[-1]:
                 self._read_anew()
                 self.readings += 1
-        numbers = logits.numpy()  # who asks for so few sooner than torch does
+        numbers = logits.numpy()  # numpy is faster for this few elements
         if not np.isfinite(numbers).all():
             require_finite(logits)
         # Classes that do not exclude each other need not add up to anything.
         summed = self.output.independent or bool(self.batch.answers)
         each = self.output.ends_in_sigmoid
-        if each is None:  # another pass said so: a graph that was replayed, or the study's
+        if each is None:  # known from another pass: a replayed graph, or the study's
             each = self.output.ends_in_sigmoid = bool(known_about(self.modality.model).get("sigmoid"))
         self.gives_probabilities = each or (not summed and bool((numbers >= 0).all()) and are_probabilities(logits))
         if self.gives_probabilities:
             refuse_twice(self.scalar, each)
 
     def count(self, owners: Sequence[int], passes: float = 1) -> None:
-        """Forwards that were made for these inputs."""
+        """Charge these inputs for forward passes."""
         np.add.at(self.forwards_B, list(owners), passes)
 
     @torch.no_grad()
     def forward(self, batch: Batch, owners: Sequence[int]) -> Tensor:
-        """Logits of a batch; ``owners`` are the inputs it is charged to."""
+        """Return the logits of a batch and charge ``owners`` for the pass."""
         self.count(owners, 1 if batch.shared is None else 1 / batch.size)
         logits = self.output.logits(batch)
         if batch.size > 1 and batch.shared is None and MIXES not in known_about(self.modality.model):
@@ -368,12 +364,12 @@ class ScoredBatch(PlacedBatch, ABC):
         return logits
 
     def require_apart(self, batch: Batch, logits: Tensor) -> None:
-        """Refuse rows that change each other's answers, tried once per model; those of a table may (SAINT)."""
+        """Raise if rows change each other's logits, once per model; rows of a table may (SAINT)."""
         if not (batch.reference_rows or self.modality.mixes_rows or self.modality.opaque):
             self.setup_forwards += require_apart(self.modality.model, logits, self._part_of(batch))
 
     def _part_of(self, batch: Batch) -> Callable[[slice], Tensor]:
-        """Logits of some rows of a batch, which run without the others; all of them are the batch as it is."""
+        """Return a function that runs some rows of a batch without the others."""
 
         def part(rows: slice) -> Tensor:
             whole = rows == slice(batch.size)
@@ -382,10 +378,7 @@ class ScoredBatch(PlacedBatch, ABC):
         return part
 
     def score(self, batch: Batch, owner: int, logits_of: Callable[[Batch], Tensor] | None = None) -> Tensor:
-        """(n,) explained value of n variants of input ``owner``, in batches.
-
-        logits_of: a shorter way to their logits, where there is one.
-        """
+        """(n,) explained value of n variants of input ``owner``, in batches; ``logits_of``: a faster way to logits."""
         parts = []
         for start in range(0, batch.size, self.batch_size):
             chunk = batch.select(range(start, min(start + self.batch_size, batch.size)))
@@ -394,10 +387,7 @@ class ScoredBatch(PlacedBatch, ABC):
         return torch.cat(parts)
 
     def require_undisturbed(self, logits: Tensor, graph: bool) -> None:
-        """Refuse a model that says something else while it is looked into, with a ``graph`` or without.
-
-        One plain pass, for the first batch of each form.
-        """
+        """Raise if the logits differ from those of a plain pass, for the first batch of each form."""
         form = self._form(graph)
         if form in self.study.undisturbed:
             return
@@ -407,7 +397,7 @@ class ScoredBatch(PlacedBatch, ABC):
         self.study.undisturbed.add(form)
 
     def _form(self, graph: bool) -> tuple[Any, ...]:
-        """What about a batch may send the model another way: one input or several, about how long, where padded."""
+        """Return what may change the code path of the model: several inputs, rough length, where there is padding."""
         masks = [mask for name, mask in self.batch.tensors.items() if "mask" in name and mask.ndim == 2]
         masks += [] if self.batch.keep_BN is None else [self.batch.keep_BN]
         length = self.modality.length(self.batch).bit_length() if self.modality.lengths_vary else 0

@@ -63,12 +63,7 @@ NOT_ASKED = {"marks", "graphs", "advises"}  # of a loaded model: made of the res
 
 
 class LoadedModel:
-    """A model with its processor: what it takes for inputs, and its loan while it is looked into.
-
-    processor: tokenizer or image processor, needed for raw inputs only.
-    attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
-    layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
-    """
+    """A model with its processor, and the modules whose output is an attention map (``attention_at``)."""
 
     @checked
     def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
@@ -95,17 +90,17 @@ class LoadedModel:
             self.marks += tuple((m, layout, partial(_marked, layout)) for m in matches)
 
     def question(self) -> dict[str, Any]:
-        """What every answer depends on besides inputs and parameters, to be described (digests.py)."""
+        """Return what every result depends on besides inputs and parameters, for cache keys (digests.py)."""
         first = next(self.model.parameters(), torch.empty(0))
         held = {name: value for name, value in vars(self).items() if name not in NOT_ASKED}
         return {**held, "versions": versions(), "circumstances": circumstances(first.device.type)}
 
     def borrowed(self) -> AbstractContextManager[None]:
-        """The model ready to be explained, under its lock, and afterwards exactly as it was."""
+        """Prepare the model under its lock, and restore it afterwards."""
         return borrowed(self.model, self.marks)
 
     def source(self, inputs: Any) -> Source:
-        """The inputs and their kind, nothing encoded that can wait; what has its kind already stays as it is."""
+        """Detect the modality of the inputs; encode lazily. A Source is returned unchanged."""
         if isinstance(inputs, Source):
             return inputs
         if type(inputs) not in PLAIN_INPUTS:  # whatever an object of the user's own raises when it is asked
@@ -119,7 +114,7 @@ class LoadedModel:
             return choose_modality(self.model, self.processor, inputs).source(inputs)
 
     def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
-        """Modality, encoded batch, and whether a single raw input was given."""
+        """Return the modality, the encoded batch, and whether a single raw input was given."""
         source = self.source(inputs)
         return source.modality, source.batch(), source.single
 
@@ -136,14 +131,14 @@ Loaded = TypeVar("Loaded", bound=LoadedModel)
 def loaded_as(
     kind: type[Loaded], model: Any, processor: Any = None, attention_at: Mapping[str, str] | None = None
 ) -> Loaded:
-    """The model as it is held already; where something else is given beside it, or it is not held, anew."""
+    """Return ``model`` itself if it is loaded already and nothing else is given; otherwise load it."""
     if isinstance(model, kind) and processor is None and attention_at is None:
         return model
     return kind(model, processor, attention_at=attention_at)
 
 
 def _marked(layout: str, module: nn.Module, args: Any, out: Tensor) -> Tensor:
-    """A hook: what comes out of the module is an attention map."""
+    """Forward hook: mark the module's output as an attention map."""
     return mark_attention(out, layout)
 
 
@@ -151,9 +146,9 @@ def _marked(layout: str, module: nn.Module, args: Any, out: Tensor) -> Tensor:
 def passing_through(
     model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **options: Any
 ) -> Iterator[Session]:
-    """A session of any number of inputs, each part encoded when it is run."""
+    """Open a session whose inputs are encoded part by part, for functions that read heads."""
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
-    if (elsewhere := heads_elsewhere(loaded.model)) is not None:  # whoever comes this way reads heads
+    if (elsewhere := heads_elsewhere(loaded.model)) is not None:
         raise elsewhere
     with loaded.session(inputs, at_once=False, **options) as session:
         session.separate_compared()
@@ -191,33 +186,33 @@ class Session:
         if isinstance(target, list) and len(target) != source.size:
             raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")
         aims = target if isinstance(target, list) else [target]
-        if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # above which detections count
+        if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # a threshold of detections
             raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
-        # Facts are those of a model that is called in this way; several calls of a verb may share the loan.
+        # Facts about a model are stored by the arguments that it is called with.
         arguments = source.modality.called_with({} if source.whole is None else source.whole.constants)
         self._arguments = argument_name(arguments) if arguments else ""
         called_with(self.model, self._arguments)
         self.target, self.seed, self.memory = target, seed, memory
-        self.foldable = foldable  # can what is asked for be had without storing attention maps?
+        self.foldable = foldable  # whether all methods can run without stored attention maps
         reads_itself = source.modality.compares or source.modality.opaque
         self.scalar = source.modality.scalar(scalar) if reads_itself else scalar
-        if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
+        if decoding.span and scalar == "logit":  # an answer of several tokens has no logit
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
-        self.setup_forwards = 0  # of the study, where it had to be made now
+        self.setup_forwards = 0  # of the study, if it was not cached
         self.started = time.perf_counter()
         self.forwards = self.backwards = 0.0
         self.size, self.one_by_one = source.size, False
         device = torch.device("cpu")
         if at_once:
             self.padded = hidden_padding(self.modality, source.whole or source.batch())  # one row per input
-            # One row per explanation. The model runs here where an input gives several.
+            # One row per explanation. The model runs here if an input gives several.
             self.batch, self.target = self.modality.expanded(self.padded, target)
             if self.target is not None:
                 self.batch = at_positions(self.modality, self.batch, self.target)
             self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
-            self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run by itself
+            self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run separately
         self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
         if known_about(self.model).get(MIXES):
             self.step = 1
@@ -226,7 +221,7 @@ class Session:
 
     @cached_property
     def study(self) -> Study:
-        """What is known about the model for these inputs; of inputs that differ in form, for the first."""
+        """Return the study of the model for these inputs; if they differ in form, for the first of them."""
         called_with(self.model, self._arguments)
         whole = self.at_once and not self.one_by_one
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
@@ -237,14 +232,14 @@ class Session:
         return study
 
     def studied(self, batch: Batch) -> Study:
-        """What is known for one of the inputs that differ in form."""
+        """Return the study for one of several inputs that differ in form."""
         called_with(self.model, self._arguments)
         study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
         self.setup_forwards = study.forwards if new else 0
         return study
 
     def separate_compared(self) -> None:
-        """Dual encoders compare every input of a batch with every other: there, inputs are run singly."""
+        """Run inputs one by one if the model compares all inputs of a batch (dual encoders)."""
         if self.study.one_stream or self.size == 1:
             return
         classes = set()
@@ -259,9 +254,9 @@ class Session:
     def part(self, rows: Sequence[int]) -> Batch:
         """Some of the inputs."""
         if not self.at_once:
-            batch = hidden_padding(self.modality, self.source.batch(rows))
-            batch = self.modality.located(batch, self._targets(rows))
-            return at_positions(self.modality, batch, self._targets(rows))
+            targets = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+            batch = self.modality.located(hidden_padding(self.modality, self.source.batch(rows)), targets)
+            return at_positions(self.modality, batch, targets)
         if list(rows) == list(range(self.size)) and not self.one_by_one:
             return self.batch
         batch = self.batch.select(rows)
@@ -269,11 +264,8 @@ class Session:
             return shortened(batch)
         return self.modality.alone(batch) if self.one_by_one else batch
 
-    def _targets(self, rows: Sequence[int]) -> Any:
-        return [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
-
     def alone(self, row: int) -> Batch:
-        """One input without neighbours, and without padding at its end."""
+        """Return one input by itself, without padding at its end."""
         one = self.part([row])
         return one if self.one_by_one else self.modality.trimmed(one)
 
@@ -286,10 +278,10 @@ class Session:
         scalar: str | None = None,
         own_answer: bool = False,
     ) -> Run:
-        """Some of the inputs with their targets, to be looked into.
+        """Return a Run of some inputs with their targets.
 
-        beside: with the reference rows that an input looks at (SAINT). alone: one input without padding. own_answer:
-        what the model says now, whatever is explained otherwise.
+        beside: with the reference rows that an input attends to (SAINT). alone: one input without padding. own_answer:
+        explain the current prediction instead of the session's target.
         """
         called_with(self.model, self._arguments)
         batch = self.alone(rows[0]) if alone else self.part(rows)
@@ -313,7 +305,7 @@ class Session:
         return run
 
     def run_of(self, batch: Batch, scalar: str | None = None) -> Run:
-        """Rows that were put together from the session's, with nothing asked of them."""
+        """Return a Run, without a target, of a batch that was put together from the session's rows."""
         called_with(self.model, self._arguments)
         return Run(
             self.modality,
@@ -329,13 +321,13 @@ class Session:
     # The loop
 
     def parts(self, sort: bool | None = None) -> list[list[int]]:
-        """Rows that are run together; with ``sort`` (None: where parts are encoded by themselves) of like length."""
+        """Return rows that are run together; ``sort``: of similar length (None: if parts are encoded separately)."""
         order = list(range(self.size))
         raw = self.source.raw
         if (not self.at_once if sort is None else sort) and raw and all(isinstance(text, str) for text in raw):
             order.sort(key=lambda i: len(raw[i]))
         stride = 1 if self.one_by_one else self.step
-        if self.at_once and self.batch.trunks:  # rows of one text are run as one
+        if self.at_once and self.batch.trunks:  # the rows of one text are run as one
             texts = [list(rows) for _, rows in groupby(order, self.batch.trunks.__getitem__)]
             return [rows[i : i + stride] for rows in texts for i in range(0, len(rows), stride)]
         return [order[i : i + stride] for i in range(0, self.size, stride)]
@@ -343,12 +335,11 @@ class Session:
     def each(
         self, measure: Measure[T], *, label: str, what: str = "", sort: bool | None = None, beside: bool = False
     ) -> list[tuple[list[int], T]]:
-        """``measure(run, rows)`` for every part of the inputs.
+        """Return ``measure(run, rows)`` for every part of the inputs.
 
-        Where the device's memory does not suffice, fewer inputs are run at a time from then on. Where batch and heads
-        cannot be told apart at this batch size, inputs are run singly, which leaves no doubt; so are inputs that would
-        change each other's answers. ``beside``: each input by itself, beside the reference rows that it looks at
-        (SAINT). ``what``: who is to blame for the memory.
+        Halves the batch size when memory runs out. Runs inputs one by one if batch and heads cannot be told apart at
+        this batch size, or if inputs change each other's logits. ``beside``: each input with the reference rows that it
+        attends to (SAINT). ``what``: named in errors about memory.
         """
         results: list[tuple[list[int], T]] = []
         for waiting in self.track(self.parts(sort), label):
@@ -372,11 +363,11 @@ class Session:
                         raise
                     log.info("inputs change what the model says of others beside them: they are run one by one")
                     self.step = 1
-                    self.__dict__.pop("study", None)  # which says so from now on
+                    self.__dict__.pop("study", None)  # its notes change
                     continue
                 except torch.OutOfMemoryError as error:
                     short_of_memory = str(error)
-                if short_of_memory:  # by now the error is gone, and with it the tensors in its frames
+                if short_of_memory:  # outside of ``except``: the error's frames hold tensors
                     self._halve(what, short_of_memory)
                     continue
                 rows = rows[len(part) :]
@@ -405,7 +396,7 @@ class Session:
         torch.cuda.empty_cache()
 
     def gather(self, measure: Measure[Tensor], **options: Any) -> np.ndarray[Any, Any]:
-        """The (b, …) results of all parts as one float64 array, in the order of the inputs."""
+        """Return the (b, …) results of all parts as one float64 array, in the order of the inputs."""
         parts = self.each(measure, **options)
         first = parts[0][1]
         result = np.zeros((self.size, *first.shape[1:]))
@@ -414,7 +405,7 @@ class Session:
         return result
 
     def cost(self) -> Cost:
-        """Passes per input, and the time since the session began."""
+        """Return the passes per input, and the time since the session began."""
         return Cost(
             forwards=self.forwards / self.size,
             backwards=self.backwards / self.size,
@@ -430,7 +421,7 @@ class Session:
 
     @cached_property
     def layers(self) -> tuple[tuple[str, int], ...]:
-        """(path, heads) of each layer, in call order; heads that a model computes one by one are one layer."""
+        """Return (path, heads) of each layer, in call order; heads that are computed one by one form one layer."""
         if (elsewhere := heads_elsewhere(self.model)) is not None:
             raise elsewhere
         one = self.part([0])
@@ -464,7 +455,7 @@ class Session:
 
 
 Track = Callable[[Sequence[Any], str], Any]
-WATCH: ContextVar[Track | None] = ContextVar("watch", default=None)  # of a thread that is watched: it hears every step
+WATCH: ContextVar[Track | None] = ContextVar("watch", default=None)  # receives every step of the current thread
 
 
 def tracker(progress: bool | None) -> Track:
