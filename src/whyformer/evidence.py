@@ -15,13 +15,8 @@ LEVEL = 0.95
 DRAWS = 1000
 
 
-def interval(
-    samples: Array, seed: int = 0, after: Callable[[Array], Array] | None = None, draws: int = DRAWS
-) -> tuple[Array, Array]:
-    """Lower and upper 95 % limits of the mean over axis 0; NaN for a single sample, which shows no spread.
-
-    after: what is done to the mean (a normalisation), done to every draw too.
-    """
+def interval(samples: Array, seed: int = 0, after: Callable[[Array], Array] | None = None) -> tuple[Array, Array]:
+    """Return the 95 % confidence interval of the mean over axis 0; ``after`` is applied to the mean of every draw."""
     count = len(samples)
     after = after or (lambda mean: mean)
     shape = after(samples.mean(0)).shape
@@ -29,7 +24,7 @@ def interval(
         return np.full(shape, np.nan), np.full(shape, np.nan)
     generator = np.random.default_rng(seed)
     flat = samples.reshape(count, -1)
-    means = generator.multinomial(count, np.full(count, 1 / count), size=draws) @ flat / count
+    means = generator.multinomial(count, np.full(count, 1 / count), size=DRAWS) @ flat / count
     drawn = np.stack([after(mean.reshape(samples.shape[1:])) for mean in means])
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)

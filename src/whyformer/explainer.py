@@ -46,10 +46,7 @@ Generate = Count | Mapping[str, Any] | None  # tokens, or what model.generate is
 
 
 class CoreExplainer(LoadedModel):
-    """Hold a model and explain its predictions. ``Explainer`` (verbs.py) adds what is built on top of explanations.
-
-    evaluate, checks and the other packages below verbs.py use this class, so that imports have one direction.
-    """
+    """Hold a model and explain its predictions. ``Explainer`` (verbs.py) adds compare, check, report and recommend."""
 
     advises = True  # an error says which methods run instead; whoever tries them all has no use for it
 
@@ -154,20 +151,15 @@ class CoreExplainer(LoadedModel):
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
         if type(target) is tuple and is_of_answers(source, target):
-            wishes = {"units": units, "generate": generate, "span": span, "choices": choices}
-            how_run = {"scalar": scalar, "seed": seed, "batch_size": batch_size, "progress": progress}
-            how_run |= {"first_token": first_token, "memory": memory}
-            return contrast(self.explain, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
+            asked = {"units": units, "generate": generate, "span": span, "choices": choices, "scalar": scalar}
+            asked |= {"seed": seed, "batch_size": batch_size, "progress": progress, "memory": memory}
+            asked |= {"first_token": first_token} | options
+            return contrast(self.explain, source, target, method, **asked)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
-        arguments: dict[str, Any] = {
-            "batch_size": batch_size,
-            "seed": seed,
-            "progress": progress,
-            "keep_layers": keep_layers,
-            "memory": memory,
-            "foldable": partial(foldable, chosen, settings),
-        }
+        arguments: dict[str, Any] = {"target": target, "scalar": scalar, "batch_size": batch_size, "seed": seed}
+        arguments |= {"progress": progress, "keep_layers": keep_layers, "memory": memory}
+        arguments["foldable"] = partial(foldable, chosen, settings)
         if units != "token":
             arguments["units"] = units
         source.modality.first_token = first_token
@@ -181,7 +173,6 @@ class CoreExplainer(LoadedModel):
                 made = Explanations(e for answer in answers for e in _made(question, *answer))
                 one = made[0] if source.single else made
                 return one if method is None or isinstance(method, str) else ByMethod({chosen[0].name: one})
-        arguments |= {"target": target, "scalar": scalar}
         try:
             session, results = self._explained(source, chosen, settings, arguments, later=len(chosen) == 1)
         except Changed:

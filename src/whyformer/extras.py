@@ -28,11 +28,7 @@ SHIPPED = ("transformers", "PIL", "rtdl_revisiting_models", "whyformer_models") 
 
 
 def require(*modules: str, why: str) -> None:
-    """Refuse what needs a library that is not installed, with the command that installs all that is missing.
-
-    To be called where a user comes in, before anything is loaded or computed, and above every import of such a library:
-    tests/test_extras.py looks for imports without it.
-    """
+    """Raise MissingExtra, with the command that installs them, if libraries are missing. Call it before any work."""
     missing = [name for name in modules if not installed(name)]
     if missing:
         raise MissingExtra(why, listed([LIBRARIES[name][0] for name in missing], "and"), command_for(*missing))

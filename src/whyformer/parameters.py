@@ -461,10 +461,7 @@ CLOSE = 0.75  # of difflib: a letter or two
 def refuse_misspelled(
     function: Callable[..., Any], options: Iterable[str], existing: Iterable[str], owner: str = ""
 ) -> None:
-    """Of a function that hands on options: refuse those that no method has and that look like a parameter of its own.
-
-    existing: options of methods. What is like none of the parameters is left to the method, which knows its options.
-    """
+    """Raise for options that no method has (``existing``) and that resemble a parameter of ``function``."""
     known = [name for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD]
     taken = set(existing)
     for name in options:

@@ -17,10 +17,9 @@ from whyformer.results.types import Target
 
 
 def require_dense(name: str, tensor: Tensor, remedy: str) -> None:
-    """Refuse tensors without data, and layouts and types that few operations of torch support.
+    """Raise for tensors without data, and for layouts and types that few operations of torch support.
 
-    name: what the tensor is, as the subject of a sentence. remedy: how the user gets an ordinary one; ``{}`` is
-    replaced by the call that converts it.
+    name: subject of the message. remedy: what to do; ``{}`` is replaced by the call that converts the tensor.
     """
     kind, call = "", ""
     with torch._C.DisableTorchFunction():  # whoever records the model's operations need not see these
@@ -143,10 +142,7 @@ def _key_of_logits(parts: dict[Any, Tensor], classes: Collection[int]) -> Any:
 
 
 def wrapper(main: str, reading: str, *chosen: str, keyword: bool = False) -> str:
-    """The code of a module that reads a part of what a model returns: advice that runs as it stands.
-
-    main: the model's first argument. chosen: numbers that say which part.
-    """
+    """Return code of a module that reads a part of a model's output; ``main``: first argument, ``chosen``: indices."""
     parameters = "".join(f", {name}" for name in chosen)
     held = ", ".join(f"self.{name}" for name in ("model", *chosen))
     return f"""
@@ -195,22 +191,18 @@ def refuse_twice(scalar: str, by_sigmoid: bool = False) -> None:
         )
 
 
-def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str, index_B1: Tensor | None = None) -> Tensor:
-    """(B,) what is explained: the target's logit, its log-odds, or its probability; the difference for contrasts.
-
-    index_B1: the classes, where they are on the device already and the host does not know them.
-    """
+def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
+    """(B,) the explained value: logit, log-odds or probability of the target; the difference for contrasts."""
     if any(t.versus is not None for t in targets):
         values = scalar_of(logits_BC, [replace(t, versus=None) for t in targets], scalar)
         others = [t if t.versus is None else replace(t, index=t.versus, versus=None) for t in targets]
         contrast = torch.tensor([t.versus is not None for t in targets], device=values.device)
         return torch.where(contrast, values - scalar_of(logits_BC, others, scalar), values)
-    if index_B1 is None:
-        indices = [t.index for t in targets]
-        if len(set(indices)) == 1:  # without a copy from the host, for which a GPU would stop in the middle of its work
-            index_B1 = torch.full((len(indices), 1), indices[0], device=logits_BC.device)
-        else:
-            index_B1 = torch.tensor(indices, device=logits_BC.device)[:, None]
+    indices = [t.index for t in targets]
+    if len(set(indices)) == 1:  # no copy from the host, which would force a device synchronisation
+        index_B1 = torch.full((len(indices), 1), indices[0], device=logits_BC.device)
+    else:
+        index_B1 = torch.tensor(indices, device=logits_BC.device)[:, None]
     return scalar_at(logits_BC, index_B1, scalar, any(t.independent for t in targets))
 
 
@@ -247,10 +239,7 @@ def resolve_targets(
     ids: Any,
     independent: bool = False,
 ) -> list[Target]:
-    """One Target per input. ``labels`` names the classes; ``ids(text)`` turns a token into its id, if there is one.
-
-    independent: classes do not exclude each other (multi-label).
-    """
+    """Return one Target per input; ``ids(text)`` is the id of a token. independent: multi-label."""
     size, classes = logits_BC.shape
     per_input = list(wanted) if isinstance(wanted, list) else [wanted] * size
     if len(per_input) != size:

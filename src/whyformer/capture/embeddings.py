@@ -15,10 +15,9 @@ from whyformer.loan.spread import local_of, placed_like, whole_of
 
 
 class SwapEmbedding(TorchFunctionMode):
-    """Replace the embedding of the input ids by ``replace(embedding)`` on its way into the model.
+    """Replace the embedding of the input ids by ``replace(embedding)``, at every lookup of the ids in the same table.
 
-    The lookup is recognised by the model's own input embedding table, or by the ids that are looked up. A model may
-    look its ids up again in the same table (a sum of all words beside the encoder): it gets the same vectors each time.
+    The lookup is recognised by the model's own input embedding table, or by the ids that are looked up.
     """
 
     def __init__(self, ids: Tensor, table: nn.Module | None, replace: Callable[[Tensor], Tensor]) -> None:
@@ -39,10 +38,7 @@ class SwapEmbedding(TorchFunctionMode):
         return out if other is None else other
 
     def swapped(self, out: Tensor, lookup: Lookup, again: bool = True) -> Tensor | None:
-        """What the lookup gives instead of ``out``; None where it is not the one that is waited for.
-
-        again: also where this one has been served before.
-        """
+        """Return what replaces ``out``, or None for another lookup; ``again``: also if this one was replaced before."""
         if self.weight_used is not None and not again:
             return None
         indices, length, like = local_of(lookup.ids), self.ids.shape[1], out
@@ -144,11 +140,7 @@ def operands(args: Args, kwargs: Kwargs | None) -> tuple[Tensor, Tensor]:
 
 
 class ShiftEmbedding(TorchFunctionMode):
-    """Move the word embeddings by what ``delta(ids)`` says, at every lookup in their table.
-
-    Entered before an explanation starts: the method itself sees the moved embeddings. The shift is a function of the
-    ids, so that every pass, variant and batch of an explanation moves alike.
-    """
+    """Add ``delta(ids)`` to the word embeddings at every lookup, in all passes of an explanation."""
 
     def __init__(self, table: nn.Embedding, delta: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

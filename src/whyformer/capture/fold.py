@@ -42,10 +42,9 @@ def tile_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True, eq=False)
 class FoldedSite:
-    """One attention as a method sees it: its map with the heads fused, in blocks of query rows.
+    """One attention with its heads fused, in blocks of query rows: from ``call``, or ``map_BQK`` if it is written out.
 
-    inputs: whose explained values the gradient is of, where one row is run for several; None: each row its own.
-    ``call`` is what it was given, or ``map_BQK`` where the model writes its attention out: that has been fused already.
+    inputs: the inputs whose scores the gradient is of, if one row runs for several; None: each row is its own.
     """
 
     number: int
@@ -206,11 +205,7 @@ class Fold(Outline):
         site.attention = _Watch.apply(site.attention, self, seen, layout)
 
     def _differentiated(self, tensor: Tensor) -> Tensor:
-        """What backward is to reach. With frozen weights the first attention has no history: there the graph begins.
-
-        Where something before it has one (a hook on the embeddings), backward ends at the first attention all the same,
-        and with several streams at each.
-        """
+        """Return a tensor that backward reaches. Backward ends at the first attention (of each stream)."""
         if not tensor.requires_grad:
             tensor = tensor.detach().requires_grad_()
             self.leaves.append(tensor)
@@ -272,10 +267,7 @@ class Fold(Outline):
             at(self._calls.pop())
 
     def backward(self, scalar: Tensor, at: At, again: bool = False, inputs: range | None = None) -> None:
-        """Every site that the scalar depends on, last first.
-
-        The mode stays on, in this thread, for models that recompute their forward in backward (checkpointing).
-        """
+        """Hand on every site that the scalar depends on, last first. The mode stays on, for checkpointed models."""
         self.at, self.inputs = at, inputs
         replay = type(self)(self.batch, self.names, self.batch_axes, fusion=self.fusion)
         try:

@@ -322,10 +322,7 @@ TOGETHER_ON_DEVICE = 2**25
 
 
 class FusedCall:
-    """What scaled_dot_product_attention was given. Keys and values may have fewer heads than queries.
-
-    shape: of the map. lse: the (B, H, Q) log-sum-exp of its scores, where the kernel returned it.
-    """
+    """Arguments of scaled_dot_product_attention; ``shape`` of the map, ``lse``: (B, H, Q) log-sum-exp of the scores."""
 
     __slots__ = ("causal", "form", "key", "lse", "mask", "query", "scale", "shape", "tensors", "value", "version")
 

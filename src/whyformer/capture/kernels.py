@@ -21,10 +21,7 @@ WIDEST = 256  # of a head
 
 
 def flash(call: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-    """Result and (B, H, Q) log-sum-exp of a fused attention on a GPU, in the graph; None where it has no such kernel.
-
-    The kernel is the one that torch would choose, called by its own name.
-    """
+    """Return result and (B, H, Q) log-sum-exp of torch's choice of a fused kernel on a GPU; None if it has none."""
     query, key, value, mask = call["query"], call["key"], call["value"], call["attn_mask"]
     if not available() or call["dropout_p"] or query.shape[-1] > WIDEST or query.shape[-1] != value.shape[-1]:
         return None, None

@@ -43,10 +43,7 @@ REENTRANT = (
 
 
 class AttentionInputs(Intercept):
-    """Keeps what each attention's values were projected from: the output of the norm before it, where there is one.
-
-    The model's own kernels run; outside ``torch.no_grad`` the kept tensors can be differentiated with respect to.
-    """
+    """Keep the tensor that each attention's values were projected from, with its graph if gradients are on."""
 
     explicit = False
 
@@ -78,10 +75,7 @@ def as_leaf(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 class LookupLeaves(TorchFunctionMode):
-    """Every embedding that is looked up is replaced by ``leaf(embedding)``: the categorical columns of a table.
-
-    Positions are looked up, too: where the input holds no ids, running numbers (0, 1, 2, …) are taken for those.
-    """
+    """Replace every looked-up embedding (categorical columns) by a leaf; without ids, 0, 1, 2, … are positions."""
 
     def __init__(self, leaf: Callable[[Tensor], Tensor], tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -135,10 +129,7 @@ def require_dependent(value_B: Tensor) -> None:
 
 @dataclass
 class Traced:
-    """One forward pass that can still be differentiated: the explained values, the leaves, and what was kept.
-
-    main: the leaf that the units are named after, where they are steps of one tensor.
-    """
+    """A forward pass that can still be differentiated; ``main`` is the leaf that the units are steps of."""
 
     value_B: Tensor
     answer_B: Tensor  # what the model answered: the values are computed from it
@@ -170,11 +161,9 @@ class Traced:
             )
 
     def tokens(self) -> Tensor:
-        """The vectors that enter the first block: the last ones before any attention that nothing goes around.
+        """Return the vectors that enter the first block: the last before any attention that nothing goes around.
 
-        On a model with residuals that is the block's input. A model without them can be cut further on, which is as
-        good. Of several tensors the one that the units are named after has to be behind them: another, which the head
-        reads beside the blocks, is made of vectors of as many positions.
+        They must depend on the tensor that the units are named after: the head may read another beside the blocks.
         """
         if self.seen.shapes[0] == self.seen.shapes[1] != (1, 1):
             raise AmbiguousLayout(
@@ -265,10 +254,9 @@ class Entrance:
 
 
 class Enter(TorchFunctionMode):
-    """A later pass, inside ``with``: keeps the vectors (B, N, D) in ``seen``, or replaces them by ``vectors_BND``.
+    """A later pass: keep the vectors (B, N, D) that enter the first block in ``seen``, or replace them.
 
-    The input has to be a leaf that requires a gradient, as it was in the traced pass: that is how its descendants are
-    told from everything else.
+    The input has to be a leaf that requires a gradient, as it was in the traced pass.
     """
 
     def __init__(self, entrance: Entrance, batch: int, positions: int, vectors_BND: Tensor | None = None) -> None:
@@ -327,10 +315,7 @@ class Gaps:
             self._end = now
 
     def functions(self, value: Tensor, linear_is_known: bool) -> set[str]:
-        """Functions in the graph of ``value`` that were not seen and for which the plain gradient is no rule.
-
-        linear_is_known: it is one for linear functions.
-        """
+        """Return unseen functions behind ``value`` that have no rule; linear ones have one if ``linear_is_known``."""
         names = set()
         for node in nodes_behind(value.grad_fn) if self._gaps else ():
             number = node._sequence_nr()

@@ -101,9 +101,7 @@ class DirectPath(Recorder):
         )
 
     def _cut(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Later layers read the stream through a projection: there the path ends, but for the output projection of
-        the heads themselves and for the last one, which makes the logits.
-        """
+        """Detach what later layers read through projections, except W_O of the heads and the one to the logits."""
         number, self.projections = self.projections, self.projections + 1
         place = 1 if name == "addmm" else 0
         operand = args[place]

@@ -56,11 +56,9 @@ class Observe(Intercept):
 
 
 class Recorder(Intercept):
-    """Record maps and their gradients: the map is in the autograd graph, or torch's own kernel is, and the map's
-    gradient is computed from that of its result (functions.py).
+    """Record maps and their gradients: the map is in the autograd graph, or torch's own kernel is (functions.py).
 
-    ``lost``: numbers of the layers with a map that autograd knows no way from, once gradients were asked for.
-    ``inputs``: tensors whose gradients are wanted besides, from the same backward pass; then in ``input_gradients``.
+    ``lost``: numbers of the layers whose maps have no gradient. ``inputs``: further tensors to differentiate by.
     """
 
     explicit, keeps_operands = False, True
@@ -83,10 +81,9 @@ class Recorder(Intercept):
         return leaf.clone()
 
     def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
-        """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.
+        """Return d scalar / d attention for every site, in the model's layout; zeros where there is no dependence.
 
-        again: another scalar of the same pass follows. The mode stays on during backward, for models that recompute
-        their forward there (checkpointing).
+        again: another scalar of the same pass follows. The mode stays on, for checkpointed models.
         """
         ends = [*(site.attention if site.edge is None else site.edge for site in self.sites), *self.inputs]
         one, backward = torch.ones_like(scalar), torch.autograd.grad
@@ -135,10 +132,7 @@ class Impose(Intercept):
 
 
 class Gate(Impose):
-    """Multiply the result of each head by a number.
-
-    ``gates`` is (L, H), the same for all inputs, or (B, L, H), one table per input.
-    """
+    """Multiply the result of each head by a number: ``gates`` is (L, H), or (B, L, H) with one table per input."""
 
     def __init__(self, *where: Any, gates: Tensor) -> None:
         gates_BLH = gates if gates.ndim == 3 else gates[None]
@@ -154,10 +148,7 @@ class Gate(Impose):
 
 
 class HeldAttention(Intercept):
-    """Attention maps are constants, so that each head's values, kept in the graph, carry all that it says.
-
-    ``values`` are the (B·W, H, K, D) tensors that the score is differentiated by.
-    """
+    """Hold attention maps constant and keep the (B·W, H, K, D) values, to differentiate the score by them."""
 
     def __init__(self, *where: Any) -> None:
         super().__init__(*where)
@@ -186,10 +177,7 @@ class HeldAttention(Intercept):
 
 
 class Outline(Intercept):
-    """For studies: sees every site and how attention flows, and keeps shapes in place of maps and values.
-
-    explicit: the fused kernel does not run, and ``at_site`` puts a map of its own in its place.
-    """
+    """Keep shapes in place of maps and values, for studies. explicit: ``at_site`` supplies the map of a fused call."""
 
     explicit = False
 

@@ -59,10 +59,7 @@ class Layout:
 def layout_of(
     shape: tuple[int, ...], axes: Axes, query: int, key: int, batch: int, path: str, batch_axis: int | None = None
 ) -> Layout:
-    """Find batch and heads among the axes of an attention operand that are neither query nor key; never guess.
-
-    ``batch_axis`` is what an earlier, unambiguous run taught about this site.
-    """
+    """Find batch and heads among the other axes, or raise; ``batch_axis`` is known from an unambiguous run."""
     lead = [i for i in range(len(shape)) if i not in (query, key)]
     order = (*lead, query, key)
     if len(lead) == 0:

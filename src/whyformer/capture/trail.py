@@ -31,10 +31,9 @@ class _Beside(weakref.ref[Tensor]):
 
 
 class Notes(Generic[T]):
-    """What is known about tensors, by identity: a note dies with its tensor, and no other tensor is taken for it.
+    """Notes about tensors, by identity: a note is deleted with its tensor.
 
-    Small things that outlive large ones keep the system from getting memory back: if notes stayed, a rollout of
-    BERT-base would take half as much memory again.
+    Notes that stay would fragment memory: a rollout of BERT-base took half as much again.
     """
 
     def __init__(self) -> None:
@@ -117,10 +116,9 @@ def reshaped(axes: Axes, shape: Sequence[int]) -> Axes:
 
 
 class ProjectionSource(NamedTuple):
-    """The tensor a projection read, by its place in memory.
+    """The place in memory of a tensor that a projection read.
 
-    It may be gone by the time we ask, and another one stand at the same address. The weak reference holds no data, but
-    as long as it lives no other storage is taken for this one.
+    The weak reference keeps no data, but no other storage compares equal while it lives.
     """
 
     storage: StorageWeakRef

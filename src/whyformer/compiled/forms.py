@@ -25,7 +25,7 @@ from whyformer.run.session import BATCH_SIZE_ON_DEVICE, Session
 from whyformer.study import Study, with_streams
 from whyformer.study.entrance import padding_index, surely_unpadded
 from whyformer.study.interference import MIXES
-from whyformer.targets import class_index, scalar_of
+from whyformer.targets import class_index, scalar_at
 
 # What is recorded: the model, the gradient of the explained score and the formula, from static inputs to one tensor.
 #
@@ -109,11 +109,10 @@ class Computation:
     def _scores(self, run: Run, logits_BC: Tensor) -> Tensor:
         """(B,) the explained values, differentiable."""
         best_B, statics = logits_BC.detach().argmax(1), self.statics
-        anything = [Target(0, independent=run.output.independent)]
 
         def value(index_B: Tensor) -> Tensor:
             chosen_B1 = torch.where(index_B == PREDICTED, best_B, index_B)[:, None]
-            return scalar_of(logits_BC, anything, run.reading, chosen_B1)
+            return scalar_at(logits_BC, chosen_B1, run.reading, run.output.independent)
 
         if statics.versus_B is None:
             return value(statics.index_B)

@@ -51,10 +51,7 @@ class Projected(NamedTuple):
 
 
 def project(follow: Follow, call: TapedCall, sites: list[OpenSite], places: Places) -> Projected | None:
-    """The projection, if this call is it: the first one that does more than lay out the heads side by side.
-
-    The layout of its result is the one under which the numbers agree: map · values · W_O must be what the model made.
-    """
+    """Return the projection if this call is it: map · values · W_O must give the numbers that the model computed."""
     values, where = follow.tape.values, sites[0].path or "the model itself"
     affine = _matrix(call, values, follow.states)
     if affine is None and call.name in UNCHANGED | LAYOUTS | JOINS:
@@ -303,10 +300,7 @@ def _stations(tape: Tape, follow: Follow, join: Sum, sources: set[int], site_end
 
 
 def _last_with(tape: Tape, follow: Follow, norms: int, default: int) -> int:
-    """The last tensor of the joined stream that passed so many norms, before it is cast or laid out for what follows.
-
-    Without norms: nothing but constants (the MLP beside the attention) was added to it.
-    """
+    """Return the last tensor of the joined stream after so many norms; without norms, with only constants added."""
     makers = tape.makers()
     numbers = [
         n

@@ -283,10 +283,7 @@ class Linear:
 
 
 class Places:
-    """Between the model's own layouts and (B, Q, width), for one site.
-
-    ``rows`` gives, for each position of a tensor, batch row · keys + key position.
-    """
+    """Convert between the model's layouts and (B, Q, width), for one site; ``rows``: batch row · keys + position."""
 
     def __init__(self, site: OpenSite, batch: int) -> None:
         self.batch, self.first = batch, site.first_query

@@ -61,10 +61,9 @@ class Finish:
             self.rest.run(self._written(block.projected_BQE), instead)
 
     def without_each(self, tokens: list[int]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """A few tokens, (tokens, B, Q, E) the block's output with each one's value zeroed in all heads, and as it was.
+        """Yield tokens, (tokens, B, Q, E) block outputs with the value of each zeroed, and the original output.
 
-        Both by the same arithmetic at the same place of a batch: where zeroing changes nothing they are equal to the
-        last bit.
+        Both are computed at the same place of a batch, so that they are equal to the last bit if zeroing has no effect.
         """
         if not tokens:
             return
@@ -169,10 +168,7 @@ class Finish:
 
 
 class _Sum(torch.autograd.Function):
-    """(base + weights @ parts) · scale + constant, in two passes over the memory.
-
-    Left to itself, vmap would take four.
-    """
+    """(base + weights @ parts) · scale + constant, in two passes over the memory, where vmap would take four."""
 
     @staticmethod
     def forward(

@@ -34,10 +34,7 @@ class Stack:
 
     @classmethod
     def of(cls, model: nn.Module, site_paths: Sequence[str]) -> Stack:
-        """From where attention happened. ``around`` is the largest part of the model without an embedding in it.
-
-        Layers that share their weights, or a single one, are one entry.
-        """
+        """Find layers by the paths of attention; ``around`` is the largest part of the model without an embedding."""
         parts = [path.split(".") for path in site_paths]
         shared = 0
         while all(len(p) > shared and p[shared] == parts[0][shared] for p in parts):

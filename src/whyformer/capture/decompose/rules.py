@@ -47,10 +47,7 @@ RMS_NORM = ("input", "normalized_shape", "weight", "eps")
 
 
 def linear_in_all(call: FunctionCall) -> Outcome:
-    """A function that is linear in all its data together: views, slices, sums, joins.
-
-    Operands without shares beside those that have some (members of a cat) are constants: they go to the offset.
-    """
+    """A function that is linear in all its data (views, slices, sums, joins); operands without shares are constants."""
     if why := next((s.lost for s in call.shares.values() if s.lost), ""):
         return call.all_lost(why)
     data = _data_leaves(call)

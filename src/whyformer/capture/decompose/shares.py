@@ -105,10 +105,7 @@ def diagonal(value: Tensor, axis: int) -> Shares:
 
 
 def settled(shares: Shares, rule: str | None, holdable: int) -> Shares:
-    """Distribute the offset over the sources, in proportion to what the rule says; ``None`` drops it.
-
-    ``holdable``: up to how many numbers the result is kept once it was computed.
-    """
+    """Distribute the offset over the sources by a rule (None: drop it); keep results of up to ``holdable`` numbers."""
     offset = shares.offset
     if offset is None or shares.lost:
         return shares
@@ -199,10 +196,7 @@ class FunctionCall:
         return None
 
     def is_stranger(self, constant: Any) -> bool:
-        """Whether a constant that joins the stream is no bias: it came around the layers, or along with the input.
-
-        Before the first attention everything belongs to its position, so nothing is strange there.
-        """
+        """Return whether a constant that joins the stream is no bias: activations, after the first attention."""
         if self.stage == UNMIXED or not isinstance(constant, Tensor) or isinstance(constant, nn.Parameter):
             return False
         return constant.numel() > 1 and bool(constant.any())

@@ -68,10 +68,7 @@ LIKE = frozenset("type_as to view_as reshape_as expand_as".split())  # another t
 
 
 def carrying(values: Any) -> list[Tensor]:
-    """The tensors among these that depend on the input, lists and tuples opened.
-
-    Parameters are frozen and the input is a leaf, so these are the ones that require a gradient.
-    """
+    """Return the tensors that depend on the input, lists and tuples opened: those that require a gradient."""
     tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):

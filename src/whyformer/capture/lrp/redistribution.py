@@ -135,10 +135,7 @@ TILE = 512  # rows at a time: what is computed on the way stays in the cache
 
 
 class Desk:
-    """Where the weights of one layer after the other lie in another precision, or without their signs.
-
-    They are used at once, and as large tensors made anew each time they would cost more than the products.
-    """
+    """Reused memory for a layer's weights in another precision, or without signs; allocating it is slow."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
