@@ -12,29 +12,15 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.functions import (
-    ATTENTION,
-    CASTS,
-    COPIES,
-    LAYOUTS,
-    LINEAR,
-    PIECES,
-    PRODUCTS,
-    PROJECTIONS,
-    REPEATS,
-    WEIGHTED,
-    Args,
-    Function,
-    Kwargs,
-    tensors_in,
-)
+from whyformer.capture import functions as fn
+from whyformer.capture.functions import Args, Function, Kwargs, tensors_in
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import ProjectionSource
 from whyformer.errors import AmbiguousLayout, NotOffered
 
-READS = PROJECTIONS | {"matmul", "__matmul__"}  # x @ weight
-FOLLOWED = PROJECTIONS | PRODUCTS | ATTENTION | {"softmax"}
+READS = fn.PROJECTIONS | {"matmul", "__matmul__"}  # x @ weight
+FOLLOWED = fn.PROJECTIONS | fn.PRODUCTS | fn.ATTENTION | {"softmax"}
 REENTRANT = (
     "the model recomputes its layers in backward (re-entrant gradient checkpointing), where gradients of anything but "
     "its weights cannot be followed. Turn it off for explaining: model.gradient_checkpointing_disable(), or pass "
@@ -107,7 +93,7 @@ class BeforeAttention(TorchFunctionMode):
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.__name__
-        self.over |= name in ATTENTION or (name == "softmax" and out.ndim > 2)
+        self.over |= name in fn.ATTENTION or (name == "softmax" and out.ndim > 2)
         if not torch.is_grad_enabled() and name in FOLLOWED and any(t.requires_grad for t in tensors_in(args)):
             self.unfollowed = name
         if not self.over and isinstance(out, Tensor):
@@ -284,10 +270,10 @@ class Enter(TorchFunctionMode):
 # the next is something that no rule was applied to.
 
 # As autograd calls what only moves entries, beside the names that Python has for it.
-MOVES = (LAYOUTS | PIECES | REPEATS | CASTS | COPIES) | frozenset(
+MOVES = (fn.LAYOUTS | fn.PIECES | fn.REPEATS | fn.CASTS | fn.COPIES) | frozenset(
     "unsafe_view _unsafe_view as_strided slice select index split_with_sizes to_copy cat stack native_dropout".split()
 )
-FACTORS = PRODUCTS | WEIGHTED | frozenset("mm mul div".split())
+FACTORS = fn.PRODUCTS | fn.WEIGHTED | frozenset("mm mul div".split())
 
 
 class Gaps:
@@ -322,7 +308,7 @@ class Gaps:
             if not any(number in gap for gap in self._gaps):
                 continue
             name = _name(node)
-            known = linear_is_known and name in LINEAR
+            known = linear_is_known and name in fn.LINEAR
             if name in FACTORS:  # linear in one factor at a time
                 known = linear_is_known and sum(function is not None for function, _ in node.next_functions) < 2
             if name and not known and name not in MOVES and name != "accumulate_grad":

@@ -15,22 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import (
-    LARGEST,
-    LAYOUTS,
-    LINEAR,
-    MEASURES,
-    NORMS,
-    PRODUCTS,
-    PROJECTIONS,
-    Args,
-    Function,
-    Kwargs,
-    plain_name,
-    repeat_heads,
-    sdpa_operands,
-    tensors_in,
-)
+from whyformer.capture import functions as fn
+from whyformer.capture.functions import Args, Function, Kwargs, plain_name, repeat_heads, sdpa_operands, tensors_in
 from whyformer.capture.intercept import current_path
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.capture.site import OpenSite
@@ -43,11 +29,11 @@ from whyformer.errors import NotOffered
 # the scale of every normalisation. What remains is linear in the results of the heads, so a head's share of the logit
 # is its slope times itself. That it is linear is checked, function by function: a head that ends in a tanh is refused.
 
-HELD = MEASURES | {"pow", "square"}  # norms written out measure their scale with these; it is held constant
-FACTORS = PRODUCTS | {"mm", "mul", "div"}  # linear in one factor at a time
-SHARES = (LINEAR - LARGEST) | FACTORS | {"multi_head_attention_forward"}
+HELD = fn.MEASURES | {"pow", "square"}  # norms written out measure their scale with these; it is held constant
+FACTORS = fn.PRODUCTS | {"mm", "mul", "div"}  # linear in one factor at a time
+SHARES = (fn.LINEAR - fn.LARGEST) | FACTORS | {"multi_head_attention_forward"}
 # The result of a head, on its way to the output projection.
-ON_THE_WAY = LAYOUTS | frozenset("contiguous cat stack to float type_as clone dropout mul".split())
+ON_THE_WAY = fn.LAYOUTS | frozenset("contiguous cat stack to float type_as clone dropout mul".split())
 
 
 class DirectPath(Recorder):
@@ -74,16 +60,16 @@ class DirectPath(Recorder):
         kwargs = kwargs or {}
         name, _ = plain_name(func.__name__)
         live = [t for t in tensors_in((*args, *kwargs.values())) if t.requires_grad]
-        if name in PROJECTIONS:
+        if name in fn.PROJECTIONS:
             args = self._cut(name, args)
         elif live and (name in HELD or (name in FACTORS and len(args) > 1 and args[0] is args[1])):
             args = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
-        elif live and name in NORMS:
+        elif live and name in fn.NORMS:
             return _held_norm(name, args, kwargs)
         before = len(self.sites)
         out = super().__torch_function__(func, types, args, kwargs)
         results = tensors_in((out,))
-        if live and name not in PROJECTIONS and any(r.requires_grad for r in results):
+        if live and name not in fn.PROJECTIONS and any(r.requires_grad for r in results):
             self._require_linear(name, live)
         new = len(self.sites) > before and name != "multi_head_attention_forward"
         if new or (name in ON_THE_WAY and any(self._results.get(t) for t in tensors_in(args))):

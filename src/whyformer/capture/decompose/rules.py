@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whyformer.capture import functions as fn
 from whyformer.capture.decompose.shares import (
     MIXED,
     STRANGER,
@@ -20,26 +21,7 @@ from whyformer.capture.decompose.shares import (
     expanded,
     per_source,
 )
-from whyformer.capture.functions import (
-    ACTIVATIONS,
-    ADDS,
-    DIVS,
-    DROPOUTS,
-    LAYOUTS,
-    LISTED,
-    MATMULS,
-    MULS,
-    NORMS,
-    PIECES,
-    RARE_DROPOUTS,
-    REPEATS,
-    REVERSED_SUBS,
-    SAME,
-    SDPA,
-    SUBS,
-    attention_weights,
-    repeat_heads,
-)
+from whyformer.capture.functions import attention_weights, repeat_heads
 
 RMS_NORM = ("input", "normalized_shape", "weight", "eps")
 
@@ -86,7 +68,7 @@ def linear_in_all(call: FunctionCall) -> Outcome:
 
 def _data_leaves(call: FunctionCall) -> list[int]:
     """Which operands a function of several is linear in; of the others only tensors with shares are data."""
-    if call.name in LISTED:
+    if call.name in fn.LISTED:
         return [i for i, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor)]
     if call.name == "masked_fill":
         return [0, 2]
@@ -111,9 +93,9 @@ def add(call: FunctionCall) -> Shares:
     those that came with an attention (b_V·W_O + b_O) over the sum, as the authors do.
     """
     left, right, alpha = call.arguments("input", "other", "alpha")
-    if call.name in REVERSED_SUBS:
+    if call.name in fn.REVERSED_SUBS:
         left, right = right, left
-    minus = call.name in SUBS | REVERSED_SUBS
+    minus = call.name in fn.SUBS | fn.REVERSED_SUBS
     factor = (1 if alpha is None else alpha) * (-1 if minus else 1)
     a, b = (call.of_operand(side) for side in (left, right))
     shape = call.shape
@@ -245,7 +227,7 @@ def mixed(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def sdpa(call: FunctionCall) -> Shares:
-    query, key, value, mask, _, causal, scale, gqa = call.arguments(*SDPA)
+    query, key, value, mask, _, causal, scale, gqa = call.arguments(*fn.SDPA)
     shares = call.of_operand(value)
     if shares is None or shares.lost:
         return call.lost(shares.lost if shares is not None else "an attention whose values are no hidden states")
@@ -322,24 +304,24 @@ def _names(rule: Rule, *names: Iterable[str]) -> dict[str, Rule]:
 RULES: dict[str, Rule] = {
     **_names(
         linear_in_all,
-        LAYOUTS | PIECES | REPEATS | LISTED,
+        fn.LAYOUTS | fn.PIECES | fn.REPEATS | fn.LISTED,
         "__getitem__ narrow select index_select gather roll flip sum mean cumsum masked_fill where take_along_dim",
         "diagonal tril triu",
     ),
-    **_names(same, SAME | DROPOUTS | RARE_DROPOUTS, "cpu cuda positive"),
-    **_names(add, ADDS | SUBS | REVERSED_SUBS),
+    **_names(same, fn.SAME | fn.DROPOUTS | fn.RARE_DROPOUTS, "cpu cuda positive"),
+    **_names(add, fn.ADDS | fn.SUBS | fn.REVERSED_SUBS),
     **_names(negative, "neg negative __neg__"),
-    **_names(multiply, MULS),
-    **_names(divide, DIVS, "__div__ __rtruediv__ __rdiv__"),
+    **_names(multiply, fn.MULS),
+    **_names(divide, fn.DIVS, "__div__ __rtruediv__ __rdiv__"),
     **_names(linear, "linear"),
     **_names(addmm, "addmm"),
-    **_names(matrix_product, MATMULS),
+    **_names(matrix_product, fn.MATMULS),
     **_names(linear_in_one, "einsum"),
     **_names(sdpa, "scaled_dot_product_attention"),
-    **_names(norm, NORMS),
+    **_names(norm, fn.NORMS),
     **_names(
         activation,
-        ACTIVATIONS,
+        fn.ACTIVATIONS,
         "relu_ silu_ sigmoid_ tanh_ elu_ selu_ leaky_relu_ threshold clamp clamp_ clip __pow__ sqrt rsqrt exp log abs",
         "reciprocal sin cos nan_to_num nan_to_num_ normalize",
     ),

@@ -11,15 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whyformer.capture import functions as fn
 from whyformer.capture.functions import (
-    ATTENTION,
-    CASTS,
-    CLAMPS,
-    LINEAR,
-    MATMULS,
-    MIXES,
-    REDUCTIONS,
-    REVERSED_SUBS,
     Args,
     Function,
     Kwargs,
@@ -47,7 +40,7 @@ from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
 from whyformer.errors import AmbiguousLayout
 
-OPAQUE = ATTENTION | {"__get__"}
+OPAQUE = fn.ATTENTION | {"__get__"}
 Rule = Callable[["AlphaBeta", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
 
 
@@ -211,14 +204,14 @@ def _is_bias(constant: Tensor, positions: int) -> bool:
 
 GROUPED = ("_grouped_mm", "grouped_mm")
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(BENDS | CLAMPS | REVERSED_SUBS, passes),
+    **dict.fromkeys(BENDS | fn.CLAMPS | fn.REVERSED_SUBS, passes),
     **dict.fromkeys("softmax layer_norm rms_norm group_norm batch_norm instance_norm normalize".split(), passes),
     **dict.fromkeys("neg negative nan_to_num".split(), passes),
     **dict.fromkeys(CONSTANT, lambda rules, *call: rules.plain(*call)),  # what only normalises carries no relevance
-    **dict.fromkeys(CASTS, cast),
-    **dict.fromkeys(REDUCTIONS, reduction),
+    **dict.fromkeys(fn.CASTS, cast),
+    **dict.fromkeys(fn.REDUCTIONS, reduction),
     **dict.fromkeys("linear conv1d conv2d conv3d".split(), linear),
-    **dict.fromkeys(MATMULS | {"mm"}, product),
+    **dict.fromkeys(fn.MATMULS | {"mm"}, product),
     **dict.fromkeys(GROUPED, grouped),
     **dict.fromkeys("index_add scatter_add".split(), scattered_sum),
     "addmm": addmm,
@@ -295,7 +288,7 @@ class AlphaBeta(Intercept):
                 written, read = (args[:1], args[1:]) if in_place or name == "__setitem__" else ((), args)
                 out = func(*written, *self.lifted(read), **self.lifted_named(kwargs))
                 # The plain gradient of a logsumexp shares out by softmax, which keeps the sum of relevance.
-                if (name not in LINEAR or name in MIXES) and carrying((out,)) and in_model():
+                if (name not in fn.LINEAR or name in fn.MIXES) and carrying((out,)) and in_model():
                     self.unruled.add(name)
                 return out
             if not in_place and not kwargs.get("inplace"):

@@ -11,24 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from whyformer.capture import functions as fn
 from whyformer.capture.functions import (
-    ACTIVATIONS,
-    CASTS,
-    CLAMPS,
-    COMPLEX_VIEWS,
-    DROPOUTS,
-    LAYOUTS,
-    LINEAR,
-    LISTED,
-    MEASURES,
-    NORMS,
-    PIECES,
-    PRODUCTS,
-    RARE_ACTIVATIONS,
-    RARE_DROPOUTS,
-    RARE_PRODUCTS,
-    REPEATS,
-    WEIGHTED,
     Args,
     Function,
     Kwargs,
@@ -53,14 +37,14 @@ from whyformer.capture.trail import Notes
 # normalised since: act(Wx) of a gated MLP, the weights a router gives its experts.
 
 # Curved: f(x) is not proportional to x. Of these the rules know BENDS as activations.
-BENDS = ACTIVATIONS | RARE_ACTIVATIONS
-CURVED = BENDS | CLAMPS | frozenset("exp expm1 log log1p abs reciprocal __rdiv__".split())
-STRAIGHT = (CASTS | DROPOUTS | RARE_DROPOUTS) | frozenset(
+BENDS = fn.ACTIVATIONS | fn.RARE_ACTIVATIONS
+CURVED = BENDS | fn.CLAMPS | frozenset("exp expm1 log log1p abs reciprocal __rdiv__".split())
+STRAIGHT = (fn.CASTS | fn.DROPOUTS | fn.RARE_DROPOUTS) | frozenset(
     "add sub rsub __rsub__ mul div neg negative positive contiguous clone".split()
 )
 # A clamp is curved and makes no gate: GPT-OSS clamps what is gated as well.
-WEIGHING = (CURVED - CLAMPS) | {"softmax"}
-MOVES = (LAYOUTS | PIECES | REPEATS | LISTED) | frozenset(
+WEIGHING = (CURVED - fn.CLAMPS) | {"softmax"}
+MOVES = (fn.LAYOUTS | fn.PIECES | fn.REPEATS | fn.LISTED) | frozenset(
     "topk sort gather take_along_dim index_select select narrow __getitem__ where masked_fill masked_select scatter "
     "scatter_add index_put roll flip".split()
 )
@@ -124,7 +108,7 @@ class Elementwise:
 
 Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
 TINY = 1e-10
-CONSTANT = MEASURES | {"__rdiv__"}
+CONSTANT = fn.MEASURES | {"__rdiv__"}
 CUTS = frozenset(("detach", "__get__"))  # a getter: x.data
 
 
@@ -187,7 +171,7 @@ def product(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) ->
     """R/n to each of the n factors that carry relevance; in CP-LRP, one that weighs the others is a constant."""
     # What is added to the product is no factor: the first operand of baddbmm, the bias of a linear layer.
     added = {"input"} if func.__name__.startswith(("addmm", "addbmm", "addmv", "baddbmm")) else {"bias"}
-    first, last = (1, None) if "input" in added else (0, 2 if plain_name(func.__name__)[0] in WEIGHTED else None)
+    first, last = (1, None) if "input" in added else (0, 2 if plain_name(func.__name__)[0] in fn.WEIGHTED else None)
     factors = carrying((*args[first:last], *(v for k, v in kwargs.items() if k not in added)))
     if len(factors) < 2:
         return func(*args, **kwargs)
@@ -271,10 +255,10 @@ def normalize(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(BENDS, activation),
     **dict.fromkeys(CONSTANT, lambda rules, *call: _plain(*call)),  # what only normalises carries no relevance
-    **dict.fromkeys(PRODUCTS | RARE_PRODUCTS | WEIGHTED, product),
+    **dict.fromkeys(fn.PRODUCTS | fn.RARE_PRODUCTS | fn.WEIGHTED, product),
     "mul": elementwise_product,
     "div": quotient,
-    **dict.fromkeys(NORMS, norm),
+    **dict.fromkeys(fn.NORMS, norm),
     "normalize": normalize,
     "softmax": softmax,
     "mark_attention": softmax,
@@ -331,7 +315,7 @@ class GradientRules(TorchFunctionMode):
                 args = (*args[:written], *self._opened(args[written:]))
                 kwargs = {key: self._opened(value) for key, value in kwargs.items()}
             out = func(*args, **kwargs)
-            if name not in LINEAR and name not in COMPLEX_VIEWS and carrying((out,)):
+            if name not in fn.LINEAR and name not in fn.COMPLEX_VIEWS and carrying((out,)):
                 self.unruled.add(name)
         elif in_place or kwargs.get("inplace"):
             out = self._in_place(rule, out_of_place(name) if in_place else func, args, kwargs)
