@@ -21,19 +21,19 @@ DELETE = 0x7F
 
 def as_symbols(text: str) -> str:
     """``text`` with ␛ for an escape, ⟨U+202E⟩ for what has no picture; everything else is as it was."""
-    return CONTROLS.sub(_symbol, text.replace("\r\n", "\n"))
+
+    def symbol(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        if code < ord(" "):
+            return chr(PICTURES + code)
+        return "␡" if code == DELETE else f"⟨U+{code:04X}⟩"
+
+    return CONTROLS.sub(symbol, text.replace("\r\n", "\n"))
 
 
 def escaped_json(text: str) -> str:
     """JSON with the same characters as its own escapes: it reads back as it was."""
     return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-def _symbol(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < ord(" "):
-        return chr(PICTURES + code)
-    return "␡" if code == DELETE else f"⟨U+{code:04X}⟩"
 
 
 LONGEST = 40  # characters of one part
@@ -45,11 +45,13 @@ PLAIN = (str, int, float, bool)
 
 def brief(value: Any) -> str:
     """The name of a dataclass and what its first fields hold; what is empty or as it is by default is left out."""
-    told = [
-        f"{field.name}={_words(part)}"
-        for field in dataclasses.fields(value)
-        if field.repr and not _says_nothing(field, part := getattr(value, field.name))
-    ]
+    told = []
+    for field in dataclasses.fields(value):
+        part = getattr(value, field.name)
+        empty = part is None or (isinstance(part, (str, tuple, list, dict)) and not part)
+        default = isinstance(part, PLAIN) and field.default is not dataclasses.MISSING and part == field.default
+        if field.repr and not (empty or default):
+            told.append(f"{field.name}={_words(part)}")
     return called(type(value).__name__, [*told[:MOST], *(["…"] if len(told) > MOST else [])])
 
 
@@ -75,12 +77,6 @@ def cut(words: str, longest: int) -> str:
     """On one line, and no longer than that."""
     line = " ".join(words.split()) if "\n" in words else words
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
-
-
-def _says_nothing(field: dataclasses.Field[Any], part: Any) -> bool:
-    if part is None or (isinstance(part, (str, tuple, list, dict)) and not part):
-        return True
-    return isinstance(part, PLAIN) and field.default is not dataclasses.MISSING and part == field.default
 
 
 def _words(part: Any) -> str:

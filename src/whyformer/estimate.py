@@ -205,16 +205,12 @@ def folding(session: Session, run: Run, chosen: Sequence[Method], settings: Mapp
         if not reason and (session.memory == "fold" or not _has_room(run, m)):
             names.add(m.name)
     if any(m.name in names and "attention_gradients" in m.needs for m in chosen):
-        run.recomputes = _recomputes(run)
+        # Layers are computed again in backward if the user turned that on, or if their results would not fit.
+        layers = recomputable(run.modality.model)
+        run.recomputes = any(getattr(layer, "gradient_checkpointing", False) for layer in layers)
+        if layers and not run.recomputes and run.length >= 8 * LONG:
+            run.recomputes = activations(run, grad=True) > FULL * free_bytes(run.device)
     return frozenset(names)
-
-
-def _recomputes(run: Run) -> bool:
-    """Layers are computed again in backward where the user turned that on, or where their results would not fit."""
-    layers = recomputable(run.modality.model)
-    if any(getattr(layer, "gradient_checkpointing", False) for layer in layers):
-        return True
-    return bool(layers) and run.length >= 8 * LONG and activations(run, grad=True) > FULL * free_bytes(run.device)
 
 
 def _has_room(run: Run, m: Method) -> bool:

@@ -119,8 +119,10 @@ class Follow:
             return self._moved(call, live[0], state)
         if call.name in NORMS:
             return self._norm(call, live[0], state)
-        if call.name == "mean" and _over_width(call, self.tape.values[live[0]].ndim):
-            return replace(state, mean=True)
+        if call.name == "mean":  # over the width: a layer norm that is written out
+            dim, ndim = call.argument(1, "dim"), self.tape.values[live[0]].ndim
+            dims = [d % ndim for d in ([dim] if isinstance(dim, int) else dim or [])]
+            return replace(state, mean=True) if dims == [ndim - 1] and call.argument(2, "keepdim") else OPAQUE
         return OPAQUE
 
     # One case each
@@ -254,12 +256,6 @@ def _widened(rows: Tensor, total: Tensor) -> Tensor:
 def _is_vector(tensor: Tensor, like: Tensor) -> bool:
     """One number per feature, the same for all positions."""
     return tensor.numel() in (1, like.shape[-1]) and (tensor.ndim == 0 or tensor.shape[-1] == tensor.numel())
-
-
-def _over_width(call: TapedCall, ndim: int) -> bool:
-    dim = call.argument(1, "dim")
-    dims = [dim] if isinstance(dim, int) else list(dim or [])
-    return [d % ndim for d in dims] == [ndim - 1] and bool(call.argument(2, "keepdim", False))
 
 
 @dataclass(frozen=True)
