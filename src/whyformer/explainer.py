@@ -156,7 +156,12 @@ class CoreExplainer(LoadedModel):
             asked |= {"first_token": first_token} | options
             return contrast(self.explain, source, target, method, **asked)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
-        settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
+        settings = {chosen[0].name: chosen[0].checked(options)} if len(chosen) == 1 else {}
+        if len(chosen) > 1:  # each option goes to the methods that have it, and one must
+            for name, value in options.items():
+                if not any(name in m.options for m in chosen):
+                    chosen[0].checked({name: value})  # raises
+            settings = {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
         arguments: dict[str, Any] = {"target": target, "scalar": scalar, "batch_size": batch_size, "seed": seed}
         arguments |= {"progress": progress, "keep_layers": keep_layers, "memory": memory}
         arguments["foldable"] = partial(foldable, chosen, settings)
@@ -313,14 +318,6 @@ def _generation(explanations: list[Explanation], facts: Mapping[str, Any]) -> Ge
         return Generation(tuple(explanations), answer, ((0, count),))
     ends = [span[1] for span in facts["spans"][len(facts["ids"]) - count + 1 :]]
     return Generation(tuple(explanations), answer, token_sentences(said, [end - facts["begin"] for end in ends]))
-
-
-def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Options of several methods: each goes to those that have it, and one must."""
-    for name, value in options.items():
-        if not any(name in m.options for m in chosen):
-            chosen[0].checked({name: value})
-    return {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
 
 
 def _made(question: Question, run: Run, attribution: Attribution, costs: list[Cost]) -> list[Explanation]:
