@@ -29,15 +29,15 @@ from whyformer.targets import class_index, scalar_at
 
 # What is recorded: the model, the gradient of the explained score and the formula, from static inputs to one tensor.
 #
-# Nothing on the way may ask the device for a number. What a plain run asks (is anything NaN, which class is predicted,
-# is anything padded) is computed on the device here, and looked at when everything has come back together.
+# Nothing may synchronise with the device. What an ordinary run fetches (is anything NaN, which class is predicted, is
+# anything padded) is computed on the device here, and read when all results are copied to the host together.
 
-PREDICTED = -1  # in place of a class: the one that the model says
+PREDICTED = -1  # in place of a class: the predicted one
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about inputs, whatever they are."""
+    """Method and settings of an explanation, independent of the inputs."""
 
     method: Method
     options: dict[str, Any]
@@ -73,7 +73,7 @@ class Computation:
     question: Question
     statics: Statics
     parts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the numbers: name -> shape without B
-    told: dict[str, Any] = field(default_factory=dict)  # what the method says of itself, whatever the input
+    told: dict[str, Any] = field(default_factory=dict)  # facts of the attribution that do not depend on the input
 
     def __call__(self) -> Tensor:
         question, statics = self.question, self.statics
@@ -100,7 +100,7 @@ class Computation:
         return torch.cat([tensor.detach().float().reshape(batch.size, -1) for tensor in outcome.values()], 1)
 
     def _logits(self, run: Run) -> Tensor:
-        """As Output.logits, whose care for random numbers cannot be recorded: models that draw are not."""
+        """As Output.logits, without its handling of random numbers; models that draw them are not recorded."""
         output, batch = run.output, replace(run.batch)
         raw = self.modality.call(batch, **output.extra)
         its_own = self.modality.logits(raw, batch, run.scalar)
@@ -136,7 +136,7 @@ class Computation:
         return {name: tensor for name, tensor in named.items() if isinstance(tensor, Tensor)}
 
     def read(self, numbers_BX: Tensor) -> dict[str, Tensor]:
-        """The parts of the numbers, once they are on the host."""
+        """Split the numbers into their parts, once they are on the host."""
         sizes = [torch.Size(shape).numel() for shape in self.parts.values()]
         parts = zip(self.parts.items(), numbers_BX.split(sizes, 1), strict=True)
         return {name: part.reshape(len(part), *shape) for (name, shape), part in parts}
@@ -164,14 +164,14 @@ class Compiled(NamedTuple):
 
 @dataclass
 class Recording:
-    """A graph, and what it takes to read it."""
+    """A graph, and what is needed to read its output."""
 
     graph: Graph
     computation: Computation
     labels: dict[int, str]
     padding: int | None  # the token that the model's embedding takes for padding
-    ends_in_sigmoid: bool  # as the model was found to do
-    padded: bool = False  # held to the plain way on inputs with padding
+    ends_in_sigmoid: bool
+    padded: bool = False  # compared with explanations without a graph, on inputs with padding
 
     @property
     def classes(self) -> int:
@@ -186,7 +186,7 @@ class Form:
     shapes: dict[str, tuple[int, ...]]
     recording: Recording | None = None
     why_not: str = ""
-    loud: bool = False  # it was tried, and failed
+    loud: bool = False  # recording was tried, and failed
     replays: int = 0
 
 
@@ -205,7 +205,7 @@ def bucket(length: int) -> int:
 
 
 def longest_of(modality: Modality) -> int | None:
-    """How many positions the model takes, as far as that is known."""
+    """Return how many positions the model takes, None if that is not known."""
     config = getattr(modality.model, "config", None)
     limit: int | None = modality.max_length() if hasattr(modality, "max_length") else None
     if limit is None and getattr(config, "rope_parameters", None):  # positions are computed, not looked up
@@ -229,7 +229,7 @@ def is_padded(part: Batch, fit: PaddedShape) -> bool:
 
 
 def padded(modality: Modality, part: Batch, fit: PaddedShape) -> Batch:
-    """The inputs as the graph takes them; texts on the host, where their tokens are looked at."""
+    """Pad the inputs to the shape of the graph; texts on the host, where their tokens are read."""
     if part.keep_BN is None:
         return part
     tensors, keep_BN = {k: v.cpu() for k, v in part.tensors.items()}, part.keep_BN.cpu()
@@ -255,7 +255,7 @@ def statics_of(host: Batch, fit: PaddedShape, contrast: bool, device: torch.devi
 
 
 def write(static: Tensor, rows: Tensor) -> None:
-    """Rows that are left over repeat the first: what is computed of them is not looked at."""
+    """Copy rows into a static tensor; rows that are left over repeat the first, and their results are not read."""
     count = len(rows)
     if count == len(static):
         static.copy_(rows, non_blocking=True)
@@ -274,7 +274,7 @@ def of_rows(target: Any, rows: Sequence[int]) -> Any:
 
 
 def contrasts(target: Any, size: int) -> bool | None:
-    """Is a class held against another? None: for some inputs only, or what is asked for is no class."""
+    """Return whether a class is contrasted with another; None if only for some inputs, or if the target is no class."""
     aims = target if isinstance(target, list) else [target]
     if isinstance(target, list) and len(target) != size:
         return None
@@ -287,7 +287,7 @@ def contrasts(target: Any, size: int) -> bool | None:
 
 
 def aimed(target: Any, size: int, recording: Recording) -> tuple[list[int], list[int]] | None:
-    """Classes, and those that they are held against; None: the plain way says what is wrong with them."""
+    """Return classes and those they are contrasted with; None if they are wrong (raised by an ordinary run)."""
     pairs = []
     for aim in target if isinstance(target, list) else [target] * size:
         pair = (aim.index, aim.versus) if isinstance(aim, Target) else aim if isinstance(aim, tuple) else (aim, None)
@@ -303,7 +303,7 @@ def aimed(target: Any, size: int, recording: Recording) -> tuple[list[int], list
 
 
 def unsuited(question: Question, session: Session, contrast: bool | None) -> str:
-    """Why these inputs are never recorded; nothing if they can be."""
+    """Return why these inputs are never recorded, "" if they can be."""
     modality, batch, options = session.modality, session.batch, question.options
     if not question.method.compiles:
         return f"{question.method.name} is more than one forward and backward on the device."
@@ -341,7 +341,7 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
 
 
 def is_unmasked(modality: Modality, batch: Batch, index: int | None) -> bool:
-    """Texts come without any mask, and none begins or ends as padding would."""
+    """Return whether texts come without any mask and none begins or ends with what may be padding."""
     return not any("mask" in name for name in batch.tensors) and surely_unpadded(modality, batch, index)
 
 

@@ -1,4 +1,4 @@
-"""A computation on a device, recorded once and replayed: CUDA graphs, and what cannot be part of one."""
+"""Record a computation on a device once and replay it: CUDA graphs, and what cannot be part of one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from whyformer.loan.digests import product_precision
 
-Compute = Callable[[], Tensor]  # reads tensors that stay where they are, and asks the host nothing
+Compute = Callable[[], Tensor]  # reads tensors that stay where they are, and never synchronises with the host
 
 
 class Graph(Protocol):
@@ -27,14 +27,14 @@ class Graph(Protocol):
     bytes: int  # of the device's memory
 
     def replay(self) -> None:
-        """Compute once more, from what the inputs hold now."""
+        """Run again on the current values of the static inputs."""
 
 
 class HostAsked(RuntimeError):
-    """A computation needs a number on the host before it can go on: it cannot be recorded."""
+    """The computation synchronises with the host, so it cannot be recorded."""
 
 
-# What makes a device stop and answer, or brings numbers of the host that a replay would not bring again.
+# Functions that synchronise with the device, or copy host values that a replay would not copy again.
 ASKING = (
     "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "nonzero_numpy", "masked_select", "unique_dim",
     "_unique", "_unique2", "unique_consecutive", "allclose", "repeat_interleave", "lift_fresh",
@@ -45,9 +45,10 @@ COPYING = ("_to_copy", "copy_", "copy")
 
 
 class Unasked(TorchDispatchMode):
-    """Inside ``with``: whatever would stop a recording on the device is an error that says what it was.
+    """Raise on every call that would abort a recording, and name it.
 
-    A recording that CUDA itself breaks off leaves torch's allocator in disorder, so a computation is rehearsed first.
+    A recording that CUDA itself aborts leaves torch's allocator in an undefined state, so computations are tried under
+    this mode first.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -71,7 +72,7 @@ class Unasked(TorchDispatchMode):
 
 
 class Unfetched(TorchFunctionMode):
-    """The same of what a dispatcher is not asked for where the device is the host."""
+    """The same for calls that do not reach the dispatcher where the device is the CPU."""
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -83,7 +84,7 @@ class Unfetched(TorchFunctionMode):
 
 
 def cause_of(error: BaseException) -> str:
-    """What stopped a recording, and where in the model."""
+    """Return what aborted a recording, and where in the model."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines() or [""]
@@ -103,13 +104,13 @@ _ONE = threading.Lock()  # rehearsal at a time
 
 @contextlib.contextmanager
 def rehearsed(device: torch.device) -> Iterator[None]:
-    """Inside ``with``: this thread computes as if it were recorded, and what would stop the recording is an error.
+    """Compute in this thread as if it were recorded, and raise on what would abort the recording.
 
-    Libraries ask torch whether they are recorded, and then leave out what they would ask of the host.
+    Libraries query ``is_current_stream_capturing``, and skip what would synchronise with the host.
     """
     with _ONE:
         whether = torch.cuda.is_current_stream_capturing
-        torch.cuda.is_current_stream_capturing = lambda: REHEARSING.active or whether()  # others get the true answer
+        torch.cuda.is_current_stream_capturing = lambda: REHEARSING.active or whether()  # unchanged for other threads
         REHEARSING.active = True
         try:
             with Unasked(device), Unfetched():
@@ -120,18 +121,18 @@ def rehearsed(device: torch.device) -> Iterator[None]:
 
 
 class Products(TorchDispatchMode):
-    """Inside ``with``: a linear layer is one product with its bias, or a product and a sum: what was quicker when its
-    shape first came.
+    """Compute a linear layer as one product with its bias, or as a product and a sum: the faster one, measured when its
+    shape first occurs.
 
     For few rows in float32, the kernel that adds the bias as well may take twice as long as one that does not.
     """
 
-    TIMES = 20  # in a graph: one by one, the time would be that of asking for them
+    TIMES = 20  # in one graph: one by one, launch time would be measured
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.kind = device.type
-        self.apart: dict[tuple[Any, ...], bool] = {}  # by shapes: are product and sum quicker?
+        self.apart: dict[tuple[Any, ...], bool] = {}  # by shapes: are product and sum faster?
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -147,7 +148,7 @@ class Products(TorchDispatchMode):
         return _product_and_sum(*args) if self.apart[shapes] else func(*args)
 
     def duration(self, product: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> float:
-        """Milliseconds of so many of them, replayed."""
+        """Return the milliseconds of ``TIMES`` products in a replayed graph."""
         graph, stream, current = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
@@ -213,7 +214,7 @@ def new_pool(device: torch.device) -> Any:
 
 
 def tolerance(dtype: torch.dtype, device: torch.device) -> float:
-    """By how much two ways of computing the same may differ, of the largest number."""
+    """Return the relative tolerance between an explanation and its replay."""
     if dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device.type):
         return 1e-2 if product_precision("cuda") in (True, "tf32") else 1e-3
     return 1e-1

@@ -1,9 +1,9 @@
-"""The graphs of an Explainer: which inputs they fit, whether the model is still theirs, and what goes without them.
+"""The CUDA graphs of an Explainer: which inputs they fit, and whether the model is still the one that was recorded.
 
 A form is a question (method, options, scalar) about tensors of one shape, with texts padded to a few lengths and
-batches to powers of two. Its first inputs are explained in the plain way; then it is recorded, and the recording is
-held to what was said plainly. On a later input of the form the graph is started at once, and while the device
-computes, the host makes sure that the model is the one that was recorded: if it is not, the result is thrown away.
+batches to powers of two. Its first inputs are explained without a graph; then the form is recorded, and the recording
+is compared with that result. For later inputs of the form the graph is started at once; while the device computes, the
+host checks that the model is the one that was recorded, and drops the result if it is not.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from whyformer.run import Attribution, Run
 from whyformer.run.session import Session
 from whyformer.study.entrance import padding_index
 
-MOST = 8  # graphs at a time; the one that was not asked for longest goes
-REMEMBERED = 64  # forms of which it is known how often they came, or why they are not recorded
+MOST = 8  # graphs at a time; the least recently used one is dropped
+REMEMBERED = 64  # forms whose number of uses, or reason not to be recorded, is kept
 CPU = torch.device("cpu")
 Make = Callable[[Run, Attribution, list[Cost]], list[Explanation]]
 
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
 
 
 class GraphAnswer(NamedTuple):
-    """What a graph said about some inputs."""
+    """The result of one replay."""
 
     run: Run
     attribution: Attribution
@@ -83,9 +83,9 @@ class Graphs:
         self.model, self.marks = model, marks
         self.forms: OrderedDict[Any, Form] = OrderedDict()
         self._met: Counter[Any] = Counter()
-        self._recorded: Counter[Any] = Counter()  # since a replay was last of use
+        self._recorded: Counter[Any] = Counter()  # recordings of a form since its last successful replay
         self._warned: set[str] = set()
-        self._exact = False  # texts are not padded: the model minds
+        self._exact = False  # texts are not padded, because padding changes this model's output
         self._limits: dict[str, int | None] = {}
         self._borrowed: Borrowed | None = None
         self._holders: list[dict[str, Tensor | None]] = []  # of parameters and buffers
@@ -104,7 +104,7 @@ class Graphs:
         return device
 
     def table(self) -> list[Compiled]:
-        """The forms that were met: recorded, or why not."""
+        """Return one row per form: whether it is recorded, or why not."""
         table = []
         for form in list(self.forms.values()):
             size = 0 if form.recording is None else form.recording.graph.bytes
@@ -113,7 +113,7 @@ class Graphs:
         return table
 
     def clear(self) -> None:
-        """No graph is left, and their memory is free."""
+        """Drop all graphs and free their memory."""
         self.forms.clear()
         self._limits.clear()
         self._borrowed, self._holders, self._places, self._layouts, self._pool = None, [], [], [], None
@@ -124,7 +124,7 @@ class Graphs:
     def answers(
         self, source: Source, question: Question, target: Any, batch_size: int | None, units: Any
     ) -> list[GraphAnswer] | None:
-        """What graphs say about the inputs; None: they are to be explained in the plain way."""
+        """Explain the inputs by replaying graphs; return None if they have to be explained without."""
         self.require_device()
         before = self._borrowed
         if before is None or RUNNING.passes or not any(form.recording for form in list(self.forms.values())):
@@ -140,7 +140,7 @@ class Graphs:
         finally:
             modality.place = None
             if isinstance(modality, TextInput):
-                modality.limit = None  # the plain way looks for itself
+                modality.limit = None  # an explanation without a graph finds it out itself
         contrast = contrasts(target, batch.size)
         if contrast is None:
             return None
@@ -155,7 +155,7 @@ class Graphs:
                     return None
                 if part.keep_BN is not None and "attention_mask" not in part.tensors:
                     if not is_unmasked(modality, part, form.recording.padding):
-                        return None  # the plain way finds out what is padding
+                        return None  # without a graph, what is padding is found out by passes
                 aims = aimed(asked.target, part.size, form.recording)
                 if aims is None or (not form.recording.padded and is_padded(part, fit)):
                     return None
@@ -174,7 +174,7 @@ class Graphs:
     def _replayed(
         self, asked: Asked, fit: PaddedShape, form: Form, aims: tuple[list[int], list[int]]
     ) -> GraphAnswer | None:
-        """What the form's graph says; None where the model is another one, or its head finds its row by the text."""
+        """Replay the form's graph; return None if the model changed, or if its head finds its row by the text."""
         modality, part, question, target, _ = asked
         recording, started = form.recording, time.perf_counter()
         if recording is None or self._borrowed is None or self._pointers() != self._places:
@@ -203,7 +203,7 @@ class Graphs:
             self.clear()
             return None
         parts = recording.computation.read(numbers_BX)
-        if bool(parts["elsewhere"].any()):  # a head that finds its row by what stands there: each is asked by itself
+        if bool(parts["elsewhere"].any()):  # the head finds its row by the text: inputs are explained one by one
             return None
         run.adopt(Record((), parts["logits"], ()), question.grad, parts["share"])
         run.scalars(parts["logits"])
@@ -256,7 +256,7 @@ class Graphs:
         explanations: list[Explanation],
         make: Make,
     ) -> list[Explanation]:
-        """The explanations of the plain way, with a word where a graph failed; forms that are new are recorded."""
+        """Record new forms; return the explanations, with a warning where a recording failed."""
         contrast = contrasts(target, source.size)
         told: dict[str, None] = {}
         for rows in [] if session.size != source.size else chunks_of(source.size, batch_size):
@@ -272,9 +272,9 @@ class Graphs:
         return [e.replace(warnings=(*e.warnings, *told)) for e in explanations] if told else explanations
 
     def _form_of(self, asked: Asked, session: Session, plain: list[Explanation], make: Make) -> Form | None:
-        """The form of some inputs, recorded if it can be, and held to what was said of them plainly."""
+        """Return the form of some inputs, recorded if possible and compared with their explanations."""
         why_not, form = unsuited(asked.question, session, asked.contrast), None
-        for _ in range(2):  # where the model minds padding, once more without
+        for _ in range(2):  # if padding changes the model's output, once more without
             fit = self._fit(asked)
             form = self._met_form(fit, asked.question, why_not)
             if form is None or form.why_not:
@@ -288,7 +288,7 @@ class Graphs:
         return form
 
     def _met_form(self, fit: PaddedShape, question: Question, why_not: str) -> Form | None:
-        """The form of these inputs; None where it is too rare for a graph while others take all the room."""
+        """Return the form of these inputs, or None if it came once only while other forms take all the room."""
         form = self.forms.get(fit.key)
         if form is None:
             self._met[fit.key] += 1
@@ -304,7 +304,7 @@ class Graphs:
         return form
 
     def _make_room(self, graphs: int) -> None:
-        """Of the forms that were not asked for longest, as many go as there are too many."""
+        """Drop the least recently used forms above the limits."""
         recorded = [key for key, form in self.forms.items() if form.recording is not None]
         others = [key for key, form in self.forms.items() if form.recording is None]
         for key in [*recorded[: max(0, len(recorded) - graphs)], *others[: max(0, len(others) - REMEMBERED)]]:
@@ -333,11 +333,11 @@ class Graphs:
             sigmoid = bool(known_about(self.model).get("sigmoid"))
             form.recording = Recording(graph, computation, labels, padding_index(modality), sigmoid)
         except Exception as error:
-            self._pool = None  # which a recording that was broken off may have left in disorder
+            self._pool = None  # a recording that failed may have left it in an undefined state
             self._refuse(form, cause_of(error))
 
     def _take_stock(self, before: Borrowed) -> None:
-        """Remember the model as it is; graphs of another are gone."""
+        """Remember the state of the model; drop graphs of another state."""
         modules = list(self.model.modules())
         self._holders = [d for m in modules for d in (m._parameters, m._buffers) if d]  # type: ignore[misc]
         places = self._pointers()
@@ -348,7 +348,7 @@ class Graphs:
         self._borrowed, self._places, self._layouts = before, places, self._layout()
 
     def _hold_to(self, plain: list[Explanation], form: Form, fit: PaddedShape, asked: Asked, make: Make) -> None:
-        """Compare the graph with what was said plainly: a recording that says something else goes."""
+        """Compare a replay with the explanations made without a graph; drop the recording if they differ."""
         recording, before = form.recording, self._borrowed
         assert recording is not None and before is not None
         aims = aimed(asked.target, asked.part.size, recording)
@@ -372,7 +372,7 @@ class Graphs:
         form.recording = None
         if padded and not self._exact:
             del self.forms[fit.key]
-            self._exact = True  # such a model counts padding, or reads it
+            self._exact = True  # the model's output depends on padding
             return
         self._refuse(form, f"a replay is off the plain way by {off:.1e}")
 
