@@ -136,7 +136,9 @@ def explained(served: ServedModel, question: Explain, store: Store) -> Working:
     after = [result for result in results if isinstance(result, Explanation)]
     if before and after:
         beside["difference"] = difference(before, after)
-    return store.add(entry_of(served, question, results, failures, beside))
+    methods = ", ".join(dict.fromkeys(result.method for result in results))
+    fields: dict[str, Any] = {"kind": "explanation", "method": methods, "said": said_in(results), "beside": beside}
+    return kept(store, served, question, question.input, results, failures=failures, **fields)
 
 
 def how_of(question: Explain) -> dict[str, Any]:
@@ -161,28 +163,26 @@ def listed(result: Any) -> list[Any]:
     return [result]
 
 
-def entry_of(
-    served: ServedModel, question: Explain, results: Sequence[Any], failures: dict[str, str], beside: dict[str, Any]
-) -> Entry:
-    methods = list(dict.fromkeys(result.method for result in results))
-    return Entry(
-        model=served.name,
-        kind="explanation",
-        method=", ".join(methods),
-        title=title_of(question.input, served),
-        said=said_in(results),
-        question=question.model_dump(exclude_defaults=True, exclude={"wait"}),
-        results=[plain_of(result) for result in results],
-        failures=failures,
-        beside=beside,
-        picture=question.input.image or question.input.sound,
+def kept(
+    store: Store,
+    served: ServedModel,
+    question: Explain | Compare,
+    shown: Input,
+    results: Sequence[Any],
+    several: str = "",
+    **fields: Any,
+) -> str:
+    """Store results with their question, and return the id. ``shown``: the input that names them."""
+    return store.add(
+        Entry(
+            model=served.name,
+            title=several + title_of(shown, served),
+            question=question.model_dump(exclude_defaults=True, exclude={"wait"}),
+            results=[json.loads(json.dumps(result.to_dict())) for result in results],  # as a file: lists, no tuples
+            picture=shown.image or shown.sound,
+            **fields,
+        )
     )
-
-
-def plain_of(result: Any) -> dict[str, Any]:
-    """Return a result as a JSON file would hold it: lists instead of tuples."""
-    plain: dict[str, Any] = json.loads(json.dumps(result.to_dict()))
-    return plain
 
 
 def said_in(results: Sequence[Any]) -> str:
@@ -246,19 +246,9 @@ def compared(served: ServedModel, question: Compare, store: Store) -> Working:
     with explainer.borrowed():
         result = comparison_of(games, candidates, judged, Annotations(), "logit")
     several = f"{len(raw)} inputs: " if len(raw) > 1 else ""
-    return store.add(
-        Entry(
-            model=served.name,
-            kind="comparison",
-            method=f"{len(result.agreeing)} methods",
-            title=several + title_of(question.inputs[0], served),
-            said=f"best: {result.rows[0].name}",
-            question=question.model_dump(exclude_defaults=True, exclude={"wait"}),
-            results=[plain_of(result)],
-            failures=result.failures,
-            picture=question.inputs[0].image or question.inputs[0].sound,
-        )
-    )
+    fields: dict[str, Any] = {"kind": "comparison", "failures": result.failures, "said": f"best: {result.rows[0].name}"}
+    fields["method"] = f"{len(result.agreeing)} methods"
+    return kept(store, served, question, question.inputs[0], [result], several, **fields)
 
 
 def methods_compared(served: ServedModel, question: Compare) -> list[str]:
