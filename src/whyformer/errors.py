@@ -127,10 +127,9 @@ class NotOverUnits(CaptureError):
 
 @contextmanager
 def reading(failure: str, advice: str) -> Iterator[None]:
-    """Turn whatever an object of the user's own raises into a BadInput; ``failure`` is what could not be done with it.
+    """Turn whatever foreign code raises (processors, image readers, cells of a table) into a BadInput.
 
-    For places that call foreign code on what was passed (processors, image readers, comparisons of table cells), and
-    for nothing else: an error of our own code must not look like a mistake of the user.
+    Only for such calls: an error of our own code must not look like a mistake of the user.
     """
     try:
         yield

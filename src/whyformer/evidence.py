@@ -35,10 +35,9 @@ def interval(samples: Array, seed: int = 0, after: Callable[[Array], Array] | No
 
 
 def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> tuple[Array, Array, Array]:
-    """Mean, lower and upper limit of each column: percentile bootstrap, in which all columns draw the same inputs.
+    """Return mean and 95 % confidence interval of each column (percentile bootstrap over inputs); NaN without values.
 
-    NaN where there is no value, and limits for fewer than two. ``of``: the input that each row is of, where an input
-    has several rows (detections): inputs are drawn with all of their rows, which are not independent.
+    of: the input of each row, if an input has several rows (detections): inputs are drawn with all of their rows.
     """
     values = np.asarray(values_IX, dtype=float)
     known, filled = ~np.isnan(values), np.nan_to_num(values)

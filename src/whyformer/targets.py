@@ -63,10 +63,9 @@ Scalar = Annotated[str, OneOf(*SCALARS)]  # cosine: the similarity of two encode
 
 
 def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
-    """The logits: ``output.logits``, else the only field whose name says so, else the one tensor that can be them.
+    """Return ``output.logits``, else the only field whose name says so, else the one tensor that can be logits.
 
-    classes: numbers of classes that the model is known to have, for outputs whose parts have no names. Raises for an
-    output that cannot be compared, added up or differentiated.
+    classes: possible numbers of classes. Raises for an output that cannot be compared, added up or differentiated.
     """
     logits: Any = output.get("logits") if isinstance(output, Mapping) else output
     if not isinstance(logits, Tensor) or (logits is not output and not logits.ndim):

@@ -123,10 +123,7 @@ class Contraction:
 
 
 def matmul_contraction(weights_ndim: int, value_ndim: int, key: tuple[int, bool]) -> Contraction | None:
-    """matmul/bmm sum over the last axis of the left and the second-last of the right operand.
-
-    None where the second has fewer axes: a table that all inputs share holds no values of theirs (a codebook).
-    """
+    """Return what matmul/bmm sum over; None if the right operand has fewer axes (a codebook that all inputs share)."""
     axis, first = key
     if weights_ndim < 2 or value_ndim != weights_ndim:
         return None

@@ -198,10 +198,7 @@ def _carried(name: str, note: Note, first: Tensor, out: Tensor) -> Note:
 
 
 def _without_sink(note: Note, weights: Tensor, out: Tensor) -> Note | None:
-    """A map without its last key, a sink that takes part in the softmax and has no value (GPT-OSS).
-
-    Longer cuts are parts of a map (Longformer's local and global keys), and no map by themselves.
-    """
+    """A map without its last key, an attention sink without a value (GPT-OSS); None for longer cuts (Longformer)."""
     if note.key_axis is None or note.key_axis not in note.axes or out.ndim != weights.ndim:
         return None
     key = note.axes.index(note.key_axis)

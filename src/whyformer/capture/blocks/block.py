@@ -78,9 +78,8 @@ class Sum:
 
 
 class Follow:
-    """Reads the calls after a site and notes what each tensor is to the residual stream.
+    """Note what each tensor after a site is to the residual stream; ``residual`` finds its tensor behind an operand.
 
-    ``residual`` says which tensor of the residual stream something that is added comes from, None if from none.
     Afterwards ``joins`` holds the addition of the residual, ``passes`` those of something opaque to the joined stream.
     """
 
