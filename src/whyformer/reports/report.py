@@ -92,10 +92,7 @@ Asked = tuple[tuple[Explanation, ...], ...]
 
 
 def contrasts(ask: Callable[[list[Any]], Sequence[Explanation]], explanations: Sequence[Explanation]) -> Asked | None:
-    """Per input one explanation for each of the next classes, by ``ask(targets)`` of all inputs.
-
-    None where classes do not exclude each other, and where there is no contrast of this method or scalar.
-    """
+    """Per input one explanation for each of the next classes, by ``ask(targets)``; None where there is no contrast."""
     following = [[] if e.prediction.independent else list(e.prediction.next or ())[:NEXT] for e in explanations]
     answers: list[list[Explanation]] = [[] for _ in explanations]
     for place in range(max(map(len, following), default=0)):

@@ -195,14 +195,11 @@ def heat(
     scale: Scale | None = None,
     times: float = 1.0,
 ) -> Heat:
-    """The patches' scores over the image, from the lowest to the highest patch.
-
-    Patches of sound are drawn as spectrograms are: time from left to right, low frequencies at the bottom.
-    """
+    """The patches' scores over the image, from the lowest to the highest patch."""
     units = explanation.units
     require_fit(image, units)
     values = explanation.heatmap() * np.float32(times)
-    values = values[::-1] if of_sound(units) else values
+    values = values[::-1] if of_sound(units) else values  # as in spectrograms, low frequencies at the bottom
     scale = scale or scale_of([values], explanation.signed, from_zero=False)
     return Heat(values, scale, image, interpolation, units.image_size, frames_of(explanation), of_sound(units))
 

@@ -137,11 +137,7 @@ class Heat:
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A map from rows to columns, labelled where there are labels; ``small`` for many beside each other.
-
-    ``numbers`` are written into the cells where there is room, in units of 10 to the ``power``. Cells that are NaN are
-    not there, and grey.
-    """
+    """A map from rows to columns, labelled where there are labels; cells that are NaN are grey."""
 
     values: Array
     scale: Scale
@@ -149,9 +145,9 @@ class Matrix:
     column_labels: tuple[str, ...] = ()
     row_axis: str = ""
     column_axis: str = ""
-    small: bool = False
-    numbers: bool = False
-    power: int = 0
+    small: bool = False  # many beside each other
+    numbers: bool = False  # written into the cells where there is room
+    power: int = 0  # of ten: what these numbers are times
 
     def told(self) -> Array:
         """What is written into the cells."""

@@ -1,8 +1,4 @@
-"""A page in a notebook that runs: its questions go to the kernel, and the answers appear on it.
-
-What notebooks draw by themselves is the page in a frame (``html.page.framed``): it stays in the saved notebook. A
-widget is gone with its kernel, so it is there for those who ask for it.
-"""
+"""A page as a widget in a running notebook: the kernel answers its questions. A saved notebook keeps the page alone."""
 
 from __future__ import annotations
 
@@ -21,10 +17,7 @@ Ask = Callable[..., Any]
 
 
 def widget_of(drawn: Any, ask: Ask | None = None) -> Any:
-    """``drawn`` (a View or Page) as a widget; itself, where there is no anywidget or no kernel.
-
-    ask: what answers ``ask(target=(None, class))``, such as ``functools.partial(wf.explain, model, text)``.
-    """
+    """Return a View or Page as a widget, itself without anywidget or a kernel; ``ask`` is called with ``target=``."""
     kernel = _has_kernel()
     kind = widget_kind() if kernel else None
     if kind is None:

@@ -221,11 +221,9 @@ def scale_of(scores: Sequence[Array], signed: bool = False, from_zero: bool = Tr
 
 
 def ordinary(explanation: Explanation) -> Array:
-    """Scores of the units that are not special; of all where there are no others.
-
-    What [CLS] gets is often tens of times what any word gets, and would leave every word white. So would what the
-    position that is read gives itself.
-    """
+    """Scores of the units that are not special; of all where there are no others."""
+    # What [CLS] gets is often tens of times what any word gets, and would leave every word white. So would what the
+    # position that is read gives itself.
     left_out = aside_of(explanation)
     plain = plain_units(explanation.units)
     return np.asarray(explanation.scores[[i for i in plain if i not in left_out] or slice(None)], float)
@@ -246,10 +244,8 @@ def first_token(explanation: Explanation) -> int | None:
 
 
 def outshining(explanation: Explanation) -> int | None:
-    """The unit that is read, where it is an ordinary one without a sign and all others would be white beside it.
-
-    What a position gives itself is 1 and more by construction in methods that follow attention.
-    """
+    """The unit that is read, where it is an ordinary one without a sign and all others would be white beside it."""
+    # What a position gives itself is 1 and more by construction in methods that follow attention.
     at = None if explanation.signed else position_read(explanation)
     if at is None:
         return None
@@ -280,9 +276,6 @@ def in_template(units: Units, index: int) -> bool:
 
 
 def share(explanation: Explanation) -> float:
-    """What to multiply scores by, so that those of ordinary units add up to one in absolute value.
-
-    Methods have units of their own (attention sums to one, gradients do not); shares can stand on one scale.
-    """
+    """The factor by which sizes of scores of ordinary units add up to one: shares of all methods have one scale."""
     total = float(np.abs(ordinary(explanation)).sum())
     return 1 / total if total else 1.0

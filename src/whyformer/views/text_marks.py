@@ -114,10 +114,7 @@ def token_run(
     times: float = 1.0,
     members: Sequence[int] | None = None,
 ) -> TokenRun:
-    """Highlights on the original string; on the joined tokens where the string is not known.
-
-    ``times`` turns scores into what is drawn and told, where several pictures share a scale.
-    """
+    """Highlights on the original string, or on the joined tokens; ``times``: what turns scores into shares."""
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
     text = explanation.units.text

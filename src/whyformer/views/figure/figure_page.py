@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len as cells
 
+from whyformer.shapes import Array
 from whyformer.views import marks
 from whyformer.views.figure.sheet import (
     GREY,
@@ -152,12 +153,11 @@ def _panel(sheet: Sheet, x: float, y: float, width: float, panel: Panel) -> floa
 
 
 def _picture(sheet: Sheet, x: float, y: float, width: float, mark: marks.Picture) -> float:
-    return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
+    return _image(sheet, x, y, width, picture(mark, canvas_size(mark, PIXELS)), mark.frames)
 
 
 def _heat(sheet: Sheet, x: float, y: float, width: float, mark: marks.Heat) -> float:
-    size = canvas_size(mark, PIXELS)
-    return _image(sheet, x, y, width, size, lambda size: painted(mark, size), mark.frames, smooth=mark.fine)
+    return _image(sheet, x, y, width, painted(mark, canvas_size(mark, PIXELS)), mark.frames, smooth=mark.fine)
 
 
 def _bars(sheet: Sheet, x: float, y: float, width: float, mark: marks.Bars) -> float:
@@ -204,18 +204,12 @@ def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, row: Bar
 
 
 def _image(
-    sheet: Sheet,
-    x: float,
-    y: float,
-    width: float,
-    size: tuple[int, int],
-    paint: Callable[[tuple[int, int]], Any],
-    frames: Sequence[marks.Frame] = (),
-    smooth: bool = False,
+    sheet: Sheet, x: float, y: float, width: float, pixels: Array, frames: Sequence[Any] = (), smooth: bool = False
 ) -> float:
-    drawn = min(width, 3.2 * size[1] / max(size))
-    height = drawn * size[0] / size[1]
-    sheet.pixels(x, y, drawn, height, paint(size), smooth)
+    high, wide = pixels.shape[:2]
+    drawn = min(width, 3.2 * wide / max(high, wide))
+    height = drawn * high / wide
+    sheet.pixels(x, y, drawn, height, pixels, smooth)
     for frame in frames:
         _frame(sheet, x, y, drawn, height, frame)
     return y + height
@@ -234,7 +228,7 @@ def _frame(sheet: Sheet, x: float, y: float, width: float, height: float, frame:
 
 
 def _heads(sheet: Sheet, x: float, y: float, width: float, mark: marks.HeadColours) -> float:
-    y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
+    y = _image(sheet, x, y, width, painted_heads(mark, canvas_size(mark, PIXELS)))
     at = x
     y += 0.22
     for i, name in zip(mark.numbers, mark.names, strict=True):
