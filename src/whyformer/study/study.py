@@ -146,6 +146,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
 
 
 def _followed(run: Passes, survey: MarkingSurvey) -> Study:
+    """Study the attention that was seen: streams, the rows that feed the head, leaks, and where the units are."""
     modality, one, first_BHKD = run.modality, run.one, survey.first_values()
     length = modality.length(one)
     schedule = schedule_of(survey.facts, survey.calls, survey.reaching, modality.stream)
