@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
+from tests.test_contracts import QUICK
 from whyformer.errors import MixedInputs, NotOffered
 from whyformer.study.interference import SINGLY, rounding_step
 
@@ -152,7 +153,7 @@ ONE = {"input_ids": TEXTS["input_ids"][:1]}
 
 
 def explained(model: nn.Module, inputs: dict[str, Tensor], method: str, **how: int) -> list[wf.Explanation]:
-    options = {"replace": 1} if method == "occlusion" else {}
+    options = QUICK.get(method, {}) | ({"replace": 1} if method == "occlusion" else {})
     return wf.explain(model, inputs, method=method, target=0, **options, **how)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import whyformer as wf
+from tests.test_contracts import QUICK
 from whyformer.errors import CaptureError, NotOffered, WhyformerError
 from whyformer.run import Run
 
@@ -195,7 +196,8 @@ def test_pixels_are_held_to_it_and_a_detached_constant_is_none(method: str) -> N
     pictures = {"pixel_values": PICTURES}
     with pytest.raises(NotOffered, match=NOT_AT_THE_INPUT):
         wf.explain(Pixels("half").eval(), pictures, method=method, target=0)
-    plain, shifted = (wf.explain(Pixels(cut).eval(), pictures, method=method, target=0) for cut in ("", "nothing"))
+    how = {"method": method, "target": 0, **QUICK.get(method, {})}
+    plain, shifted = (wf.explain(Pixels(cut).eval(), pictures, **how) for cut in ("", "nothing"))
     if method in INPUT_METHODS[:-2]:  # rules see the two sums
         for one, other in zip(plain, shifted, strict=True):
             np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
@@ -236,7 +238,7 @@ def test_every_method_that_differentiates_refuses_layers_without_gradients(metho
     with pytest.raises(WhyformerError, match=r"slope|autograd knows no way") as refused:
         wf.explain(Cycles(2).eval(), IDS, method=method, target=0)
     assert not any(name in str(refused.value).split("Use ")[-1] for name in BY_GRADIENT)
-    assert wf.explain(Cycles(0).eval(), IDS, method=method, target=0)
+    assert wf.explain(Cycles(0).eval(), IDS, method=method, target=0, **QUICK.get(method, {}))
 
 
 def test_relevance_at_tokens_is_held_to_the_slope_at_the_input() -> None:
