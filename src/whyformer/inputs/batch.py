@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from whyformer.capture.site import OffPlan
 from whyformer.errors import BadInput, ModelFailed, WhyformerError, listed
 from whyformer.inputs.families import INPUT_STREAMS
+from whyformer.inputs.table_schema import is_missing
 from whyformer.results.types import Target, Units
 from whyformer.targets import require_dense
 
@@ -315,7 +315,7 @@ def as_list(inputs: Any) -> Any:
     members = list(inputs)
     if members and all(isinstance(member, Number) for member in members):
         return inputs
-    missing = [f"inputs[{i}]" for i, member in enumerate(members) if _is_missing(member)]
+    missing = [f"inputs[{i}]" for i, text in enumerate(members) if not isinstance(text, str) and is_missing(text)]
     if missing:
         places = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
         raise BadInput(
@@ -323,10 +323,6 @@ def as_list(inputs: Any) -> Any:
             "dropna()), or fill them in."
         )
     return members
-
-
-def _is_missing(member: Any) -> bool:
-    return member is None or type(member).__name__ == "NAType" or (isinstance(member, float) and math.isnan(member))
 
 
 # The arguments of a model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -163,44 +162,41 @@ def segmented(units: Units, by: str | Sequence[Any], whole: str | None = None) -
             "units= divides a text into words, sentences or ranges, and where its tokens stand in it is not known: "
             "give a text (not tensors) with a fast tokenizer."
         )
+    roles = units.role or ("",) * len(units)
     if by == "role" and units.role is None:
         raise NotOffered('units="role" goes by who says what: give a chat (messages with roles), or an answer.')
     ranges = spans_of(whole or units.text, by) if isinstance(by, str) else spans_of(units.text, by)
     chosen = members(units.spans, ranges)
     if by == "role":
-        groups = [list(run) for _, run in groupby(range(len(units)), partial(_role, units))]
+        groups = [list(run) for _, run in groupby(range(len(units)), roles.__getitem__)]
     elif not isinstance(by, str):
         empty = [span for span, tokens in zip(ranges, chosen, strict=True) if not tokens]
         if empty:
             raise BadInput(f"units: {empty[0]} holds no token of its own. Let it begin and end with words.")
         groups = chosen
     else:
-        groups = _completed(units, chosen)
+        groups = _completed(units, roles, chosen)
     apart = [len(group) == 1 and units.special[group[0]] for group in groups]
     texts = [units.labels[g[0]] if alone else units.text_of(g) for g, alone in zip(groups, apart, strict=True)]
     spans = tuple((units.spans[g[0]][0], max(units.spans[i][1] for i in g)) for g in groups)
     return groups, Units(
         labels=tuple(texts),
-        special=tuple(all(units.special[i] for i in g) or _role(units, g[0]) == TEMPLATE for g in groups),
+        special=tuple(all(units.special[i] for i in g) or roles[g[0]] == TEMPLATE for g in groups),
         stream=tuple(units.stream[g[0]] for g in groups),
         word=tuple(-1 if alone else number for number, alone in enumerate(apart)),
         spans=spans,
         text=units.text,
-        role=None if units.role is None else tuple(_role(units, g[0]) for g in groups),
+        role=None if units.role is None else tuple(roles[g[0]] for g in groups),
     )
 
 
-def _role(units: Units, index: int) -> str:
-    return "" if units.role is None else units.role[index]
-
-
-def _completed(units: Units, chosen: list[list[int]]) -> list[list[int]]:
+def _completed(units: Units, roles: Sequence[str], chosen: list[list[int]]) -> list[list[int]]:
     """Return all units in order, grouped by stretch; special tokens and roles divide a stretch."""
     of = {token: number for number, group in enumerate(chosen) for token in group}
     groups: list[list[int]] = []
     last: tuple[Any, ...] | None = None
     for token in range(len(units)):
-        role = _role(units, token)
+        role = roles[token]
         if units.special[token]:
             key: tuple[Any, ...] | None = ("special", token)
         elif role == TEMPLATE:
