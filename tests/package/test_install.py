@@ -32,7 +32,8 @@ def test_the_package_is_small_and_the_models_are_whole(wheels: dict[str, Path]) 
     assert wheels["whyformer"].stat().st_size < LARGEST
     inside = contents(wheels["whyformer"])
     assert not [name for name in inside if name.endswith((".safetensors", ".npz", ".csv"))]
-    assert {"whyformer/py.typed", "whyformer/views/html/whyformer.js", "whyformer/serve/serve.css"} <= set(inside)
+    files = {"py.typed", "views/html/whyformer.js", "views/html/page.css", "serve/serve.css"}
+    assert {f"whyformer/{name}" for name in files} <= set(inside)
     source = PROJECTS["whyformer-models"] / "src"
     files = {
         p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file() and "__pycache__" not in p.parts
