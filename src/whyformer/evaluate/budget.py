@@ -131,10 +131,8 @@ def _largest(
     """The candidate with the largest value of an option whose price fits, by bisection; prices rise with it."""
 
     def with_count(count: int) -> Candidate | None:
-        options = {**candidate.options, option: count}
-        return (
-            Candidate(candidate.method, options) if price_of(candidate.method, options, units, rates) <= most else None
-        )
+        larger = Candidate(candidate.method, {**candidate.options, option: count})
+        return larger if price_of(larger.method, larger.options, units, rates) <= most else None
 
     best = with_count(low)
     while best is not None and low < high:
@@ -206,7 +204,7 @@ class AffordableMethods:
         price_text = "about {:.3g} s" if budget.seconds else "{:.0f} forwards"
         self.over = {n: f"{price_text.format(price)} for an input of {units} units" for n, price in prices.items()}
         if not fit and not fitting:
-            raise nothing_fits(budget, self.over, prices=prices)
+            raise nothing_fits(budget, self.over, prices)
         self.pool: CandidatePool = pool_of(games, fitting, fit, aside=False)
         if not self.pool.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.pool.excluded.items())
@@ -214,15 +212,10 @@ class AffordableMethods:
 
     def truth_M(self, choosing: Sequence[int]) -> Array:
         """(M,) mean ranked truthfulness of every candidate on the inputs that choose."""
-        truth_MI = truthfulness_of(self.games, self.pool, choosing, self.value)
-        mean_M: Array = truth_MI[:, list(choosing)].mean(1)
-        return mean_M
+        return truthfulness_of(self.games, self.pool, choosing, self.value)[:, list(choosing)].mean(1)
 
     def finalists(self, truth_M: Array) -> list[int]:
-        """The best readings of attention by RFT, and every other method.
-
-        Readings that come out equal are one (a product of maps, read by row or column).
-        """
+        """Return the best readings of attention by RFT (equal ones count once), and every other method."""
         spaced = self.pool.spaced
         first: list[int] = []
         for m in np.argsort(-truth_M[:spaced], kind="stable"):
@@ -251,12 +244,10 @@ class AffordableMethods:
         return evaluated(Candidate(candidate.method, options), self.games, self.games.scalar)
 
 
-def nothing_fits(
-    budget: Budget, over: dict[str, str], prices: dict[str, float] | None = None, measured: bool = False
-) -> BadInput:
-    """An error that names the cheapest."""
+def nothing_fits(budget: Budget, over: dict[str, str], prices: dict[str, float] | None = None) -> BadInput:
+    """Return an error that names the cheapest method: by declared prices, else the first of those measured."""
     cheapest = min(prices, key=lambda name: prices[name]) if prices else next(iter(over))
-    source = "measured" if measured else "declared"
+    source = "measured" if prices is None else "declared"
     return BadInput(
         f"no method fits into a budget of {budget}: the cheapest of those that stand is {cheapest}, "
         f"{over[cheapest]} ({source}). Raise the budget, or let other methods stand (wf.list_methods())."

@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from whyformer.evaluate.soft_game import SoftGame
     from whyformer.results.types import Units
 
-# A trial: the scores that a method gave to the parts of one input, and all that a metric may ask to judge them.
-
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One explanation of one input. Parts are the units that can be taken away; special tokens are none."""
+    """One explanation of one input, and all that a metric reads. Parts: units that can be masked, no special tokens."""
 
     scores_P: Array
     game: Game
@@ -110,10 +108,7 @@ def wanted(methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] 
 
 
 def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -> Candidate:
-    """Explain all inputs by one method. A method that does not fit this model is returned with the reason.
-
-    whole: how many inputs, from the first, keep the maps of their explanations: all maps would take too much memory.
-    """
+    """Explain all inputs by one method, or return why it cannot. whole: so many, the first, keep their maps."""
     settings: dict[str, Any] = {"method": candidate.method, "scalar": scalar, "seed": games.seed}
     settings |= games.asked | games.options_of(candidate.method, candidate.options)
     path = _path(settings, games, whole)
@@ -126,6 +121,7 @@ def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -
         return dataclasses.replace(candidate, failure=str(reason))
     except Exception as error:  # one broken method must not lose the others
         return dataclasses.replace(candidate, failure=f"failed: {type(error).__name__}: {error}")
+    # All maps would take too much memory.
     kept = [e if i < whole else e.replace(matrix=None, layers=None, detail=None) for i, e in enumerate(explanations)]
     done = dataclasses.replace(
         candidate,

@@ -70,8 +70,7 @@ def candidates_of(spaces: Sequence[str], layers: int, heads: int) -> list[Candid
 def scores_of(run: Run, spaces: Sequence[str]) -> tuple[list[Candidate], list[Array]]:
     """The candidates, and per input of the run their scores (M, U), padding left out; one record for all of them."""
     sites = run.record(grad="gradient" in spaces).sites
-    shapes = {site.attention_BHQK.shape for site in sites}
-    if len(shapes) > 1:
+    if len({site.attention_BHQK.shape for site in sites}) > 1:
         return _one_by_one(run, spaces, sites)
     candidates = candidates_of(spaces, len(sites), sites[0].heads)
     attention_BLHNN = torch.stack([site.attention_BHQK.float() for site in sites], 1)
@@ -212,9 +211,8 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
 
 def _without_first_tokens(games: Games, scores: Sequence[Array]) -> list[Array] | None:
     """The scores of a language model's texts with 0 at the first token; None where that is no part of any."""
-    if not games.runs[0].output.causal or games.asked["units"] != "token":
-        return None
-    if not any(0 in parts for parts in games.parts):
+    causal = games.runs[0].output.causal and games.asked["units"] == "token"
+    if not causal or not any(0 in parts for parts in games.parts):
         return None
     return [np.where(parts == 0, 0.0, s).astype(s.dtype) for s, parts in zip(scores, games.parts, strict=True)]
 

@@ -15,14 +15,7 @@ from scipy.stats import rankdata
 from whyformer.engines.perturbation.players import FRACTIONS
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.candidate import Candidate, evaluated, other_games, wanted
-from whyformer.evaluate.comparison import (
-    ComparedMethod,
-    Comparison,
-    Leader,
-    MetricScore,
-    agreement,
-    ranking_agreement,
-)
+from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, MetricScore, agreement, ranking_agreement
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import CEILING, FLOOR, Annotations, Curves, Judged, OneInput, Values, judge, mean_of
 from whyformer.evidence import spread
@@ -111,10 +104,7 @@ def comparing(
     surrogate: Any = None,
     whole: int = 0,
 ) -> Iterator[tuple[Comparison, Games]]:
-    """Compare methods; inside ``with``, the games that they were judged by can still be played.
-
-    settings: of the games. whole: see ``evaluated``.
-    """
+    """Compare methods; inside ``with``, their games (made with ``settings``) can be used. whole: see ``evaluated``."""
     explainer = copy(explainer)
     explainer.advises = False
     settings |= {"perturb": any(metric.needs & {"perturbation", "soft_erasure"} for metric, _ in judged)}

@@ -95,10 +95,7 @@ def agreement(scores: Sequence[Array]) -> dict[str, Array]:
 
 
 def ranking_agreement(goodness_TM: Array) -> Array:
-    """(T, T) rank correlation of metrics over the methods that all of them have a value for.
-
-    NaN where a metric gives all methods one value, and for fewer than two methods.
-    """
+    """(T, T) rank correlation of metrics over the methods that all have a value for; NaN for fewer than two methods."""
     known = ~np.isnan(goodness_TM).any(0)
     if known.sum() < 2:
         return np.full((len(goodness_TM),) * 2, np.nan)

@@ -64,8 +64,7 @@ class Queries:
         return self.run.modality.call(batch, **self.run.output.extra)
 
     def say(self, batch: Batch) -> list[Tensor]:
-        """(M,) each: probability and logit of the class at the explained query, whether the query still names it, and
-        whether another one does instead that did not before."""
+        """(M,) each: probability, logit, whether the explained query still names the class, whether a new one does."""
         output = self._call(batch)
         logits_MC = output.logits[:, self.query].float()
         each = asks_each(self.run.modality, logits_MC.shape[1])
@@ -347,10 +346,7 @@ def _as_tensors(session: Session) -> dict[str, Any]:
 
 
 def _say(run: Run, row: int, variants: Variants, queries: Queries | None, prefix: Prefix, present_MP: Array) -> Array:
-    """(M, 3) probability, logit, and whether the target is predicted; the mean over draws.
-
-    A detector says one thing more: whether another query took the object over.
-    """
+    """(M, 3) probability, logit, whether the target is predicted (of detectors a fourth: another query took over)."""
     total = np.zeros((len(present_MP), COLUMNS if queries is None else COLUMNS + 1))
     for draw in range(variants.draws):
         batch = variants.batch(present_MP, draw)

@@ -47,30 +47,24 @@ def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
 
 
 def region_of(marked: Any, units: Units) -> Array:
-    """(height, width) of the model's own view of the image, from a mask of any size or from boxes.
-
-    Boxes are (left, top, right, bottom), in pixels of the model's view or as shares of it (all at most 1).
-    """
+    """(height, width) of the model's view of the image, from a mask, or from boxes in its pixels or as shares of it."""
     if units.image_size is None:
         raise BadInput("masks and boxes are for images: this input has no patches.")
-    with reading("a mask cannot be read", "Give an array, height × width, or boxes (left, top, right, bottom)."):
-        return _region(marked, *units.image_size)
-
-
-def _region(marked: Any, height: int, width: int) -> Array:
     from whyformer.files.image_file import resized
 
-    if isinstance(marked, (list, tuple)) and all(isinstance(b, (list, tuple)) and len(b) == 4 for b in marked):
-        region = np.zeros((height, width), dtype=bool)
-        for box in np.asarray(marked, dtype=float):
-            scale = np.array([width, height, width, height]) if box.max() <= 1 else np.ones(4)
-            left, top, right, bottom = np.round(box * scale).astype(int)
-            region[top:bottom, left:right] = True
-        return region
-    mask = np.asarray(marked)
-    if mask.ndim != 2:
-        raise BadInput(f"a mask has shape {mask.shape}: expected height × width, or a list of boxes.")
-    return resized(mask.astype(float), (height, width), "nearest") > 0
+    height, width = units.image_size
+    with reading("a mask cannot be read", "Give an array, height × width, or boxes (left, top, right, bottom)."):
+        if isinstance(marked, (list, tuple)) and all(isinstance(b, (list, tuple)) and len(b) == 4 for b in marked):
+            region = np.zeros((height, width), dtype=bool)
+            for box in np.asarray(marked, dtype=float):
+                scale = np.array([width, height, width, height]) if box.max() <= 1 else np.ones(4)
+                left, top, right, bottom = np.round(box * scale).astype(int)
+                region[top:bottom, left:right] = True
+            return region
+        mask = np.asarray(marked)
+        if mask.ndim != 2:
+            raise BadInput(f"a mask has shape {mask.shape}: expected height × width, or a list of boxes.")
+        return resized(mask.astype(float), (height, width), "nearest") > 0
 
 
 # What every method is compared with: random scores as the floor, greedy search as the ceiling.
@@ -139,11 +133,12 @@ class OneInput:
         self.soft = games.soft_game(number) if marks.soft else None
         self.surrogate = None if marks.surrogate is None else marks.surrogate.game(number)
         self._searched: dict[str, Trial] = {}
-        self.rationale = self.region = None
+        self._common: dict[str, Any] = {"units": self.units, "parts": self.parts, "seed": self.seed}
+        self._common |= {"surrogate": self.surrogate, "soft": self.soft}
         if marks.rationales is not None:
-            self.rationale = rationale_of(marks.rationales[number], self.units, self.parts)
+            self._common["rationale_P"] = rationale_of(marks.rationales[number], self.units, self.parts)
         if marks.masks is not None:
-            self.region = region_of(marks.masks[number], self.units)
+            self._common["region"] = region_of(marks.masks[number], self.units)
 
     def searched(self, kind: str) -> Trial:
         """The ceiling: a greedy search, or leave-one-out for metrics that it is best at by construction."""
@@ -157,23 +152,11 @@ class OneInput:
         return {c.name: self.trial(e.scores[self.parts], e.signed, c) for c, e in explained}
 
     def trial(self, scores_P: Array, signed: bool, candidate: Candidate | None = None) -> Trial:
-        again = None
+        own: dict[str, Any] = {}
         if candidate is not None:
             again = partial(scores_with_noise, self.games, candidate, self.scalar, self.number)
-        return Trial(
-            np.asarray(scores_P, dtype=float),
-            self.game,
-            signed,
-            self.seed,
-            self.units,
-            self.parts,
-            None if candidate is None else candidate.explanations[self.number],
-            self.rationale,
-            self.region,
-            again,
-            self.surrogate,
-            self.soft,
-        )
+            own = {"explanation": candidate.explanations[self.number], "again": again}
+        return Trial(np.asarray(scores_P, dtype=float), self.game, signed, **self._common, **own)
 
 
 def judge(one: OneInput, candidates: list[Candidate], judged: Judged, values: Values, curves: Curves) -> None:

@@ -45,13 +45,10 @@ def outcomes_of(
     pool: CandidatePool,
     chosen: Mapping[tuple[str, str], ChosenMethod],
     group_of: Mapping[int, str],
-    fallback: Mapping[str, int],
+    fallback: Mapping[str, int],  # per class of cost, the candidate for groups without a choice
     search: bool = True,
 ) -> tuple[Outcome, ...]:
-    """One outcome per class of cost, then the usual readings, what could not be chosen, floor and (search) ceiling.
-
-    fallback: per class of cost, the candidate for groups without a choice.
-    """
+    """Outcomes per class of cost, of the usual readings, of what could not be chosen, of floor and (search) ceiling."""
     number_of = {c.name: m for m, c in enumerate(pool.candidates)}
     usual = _usual(pool)
     values: dict[str, list[float]] = {}
@@ -130,7 +127,7 @@ def chosen_within(
         over |= {pool.candidates[m].name: f"{seconds:.3g} s as measured" for seconds, m in slow}
         measured = {m: done for m, done in measured.items() if done.seconds <= budget.most}
     if not measured:
-        raise nothing_fits(budget, over, measured=True)
+        raise nothing_fits(budget, over)
     chosen_IM = methods.judged(list(measured), choosing, "choosing")
     tested_IM = methods.judged(list(measured), testing, "testing")
     column = int(np.argmax(chosen_IM.mean(0)))
@@ -146,22 +143,9 @@ def chosen_within(
         options = games.options_of(candidate.method, candidate.options)
         price = price_of(candidate.method, candidate.options, methods.units, methods.rates)
         mean, low, high = means[:, x].tolist()
-        rows.append(
-            CandidateOutcome(
-                candidate.name,
-                candidate.method,
-                options,
-                price,
-                done.forwards,
-                done.backwards,
-                done.seconds,
-                float(chosen_IM[:, x].mean()),
-                mean,
-                low,
-                high,
-                tuple(ahead[:, x].tolist()),
-            )
-        )
+        costs = (price, done.forwards, done.backwards, done.seconds)
+        judged: Any = (float(chosen_IM[:, x].mean()), mean, low, high, tuple(ahead[:, x].tolist()))
+        rows.append(CandidateOutcome(candidate.name, candidate.method, options, *costs, *judged))
     # The choice first, the others by how they did where it was chosen.
     rows = [rows[column], *sorted(rows[:column] + rows[column + 1 :], key=lambda row: -row.chosen_by)]
     choice = _choice(games, pool, best, EVERYONE, ANY, float(mean_M[best]), len(choosing))
@@ -169,6 +153,7 @@ def chosen_within(
     # Without a search for the ceiling, which would cost more than all the rest.
     outcomes = outcomes_of(games, pool, chosen, group_of, {ANY: best}, search=False) if testing else ()
     few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
+    rates, chance = methods.rates, chance_of_lead(tested_IM, column, games.seed, of)
     return _recommendation(
         games,
         pool,
@@ -179,14 +164,7 @@ def chosen_within(
         reported_on=len(testing),
         warnings=(*games.doubts(), *(few if len(choosing) < FEW else ())),
         options={"value": value, "budget": str(budget)},
-        budgeted=Budgeted(
-            str(budget),
-            methods.rates.backward,
-            methods.units,
-            tuple(rows),
-            over,
-            chance_of_lead(tested_IM, column, games.seed, of),
-        ),
+        budgeted=Budgeted(str(budget), rates.backward, methods.units, tuple(rows), over, chance),
     )
 
 
@@ -320,16 +298,20 @@ def _recommended(
     choosing, testing = halves(games, known) if report and scope != "instance" else (known, known)
     testing = testing if report else []
     truth_MI = truthfulness_of(games, pool, choosing, value)
+
+    def group(i: int) -> str:
+        return EVERYONE if scope == "dataset" else games.label(i) if scope == "label" else f"input {i}"
+
     groups: dict[str, list[int]] = {}
     for i in choosing:
-        groups.setdefault(_group(games, i, scope), []).append(i)
+        groups.setdefault(group(i), []).append(i)
     chosen = {}
-    for group, members in groups.items():
+    for name, members in groups.items():
         mean_M = truth_MI[:, members].mean(1)
         for cost_class, m in _best_of_all(pool, mean_M).items():
-            chosen[group, cost_class] = _choice(games, pool, m, group, cost_class, float(mean_M[m]), len(members))
+            chosen[name, cost_class] = _choice(games, pool, m, name, cost_class, float(mean_M[m]), len(members))
     mean_M = truth_MI[:, choosing].mean(1)
-    group_of = {i: _group(games, i, scope) for i in testing}
+    group_of = {i: group(i) for i in testing}
     outcomes = outcomes_of(games, pool, chosen, group_of, _best_of_all(pool, mean_M)) if testing else ()
     return _recommendation(
         games,
@@ -344,12 +326,6 @@ def _recommended(
         warnings=(*games.doubts(), *_warnings(groups, group_of, scope, len(choosing))),
         options={"value": value},
     )
-
-
-def _group(games: Games, number: int, scope: str) -> str:
-    if scope == "dataset":
-        return EVERYONE
-    return games.label(number) if scope == "label" else f"input {number}"
 
 
 def _best_of_all(pool: CandidatePool, mean_M: Array) -> dict[str, int]:

@@ -43,19 +43,9 @@ class SoftGame:
 
 
 def soft_game_of(
-    run: Run,
-    row: int,
-    players: Sequence[Sequence[int]],
-    variants: Variants,
-    say: Say,
-    seed: Sequence[int],
-    step: int,
+    run: Run, row: int, players: Sequence[Sequence[int]], variants: Variants, say: Say, seed: Sequence[int], step: int
 ) -> SoftGame:
-    """players: the units of each part.
-
-    Words are looked up, and elements of their vectors become 0; of pixels and columns the input's own numbers give way
-    to the baseline.
-    """
+    """Elements of word vectors become 0; pixels and columns become the baseline. players: the units of each part."""
     if run.modality.embeds and not run.modality.multi_input and not run.study.extra:
         return SoftGame(_of_vectors(run, row, players, say, seed), step)
     if isinstance(variants, Filled) and not run.modality.multi_input:

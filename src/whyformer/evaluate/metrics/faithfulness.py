@@ -10,14 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from whyformer.engines.perturbation.game import VALUES
-from whyformer.engines.perturbation.players import (
-    FRACTIONS,
-    area,
-    leave_one_out,
-    only_top,
-    without_bottom,
-    without_top,
-)
+from whyformer.engines.perturbation.players import FRACTIONS, area, leave_one_out, only_top, without_bottom, without_top
 from whyformer.errors import one_of
 from whyformer.evaluate.candidate import Trial
 from whyformer.parameters import NotEmpty, OneOf, Share
