@@ -144,16 +144,8 @@ def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, po
     single = outputs_with(run, places, [without(place, alone) for place in places])
     changes = jsd(single, before)
     flips = decisions(single) != decisions(before)
-    return Erasure(
-        title_of(exam.explanations[row]),
-        len(keys),
-        erased,
-        flipped,
-        float(changes[0]),
-        float(changes[1]),
-        bool(flips[0]),
-        bool(flips[1]),
-    )
+    title = title_of(exam.explanations[row])
+    return Erasure(title, len(keys), erased, flipped, *changes.tolist(), *flips.tolist())
 
 
 def importance(run: Run, places: list[LayerRows]) -> tuple[Tensor, Tensor, Tensor]:
@@ -283,10 +275,7 @@ def wiegreffe_pinter(
 
 
 def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], float]:
-    """|Δp| and whether the decision flips with uniform weights; and how far the last layer's own map is from them.
-
-    Of several streams, the mean over who asks whom.
-    """
+    """|Δp| and whether the decision flips with uniform weights; JSD of the last layer's map, a mean over streams."""
     even = [place.full(place.even_HRK[None]) for place in places]
     before = outputs_with(run, places, [place.weights_HRK[None] for place in places])
     after = outputs_with(run, places, even)

@@ -231,10 +231,7 @@ def _rows_together(attention_XHQK: Tensor, copies: int) -> Tensor:
 
 
 def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str = "readout") -> list[LayerRows]:
-    """The rows to change. ``layers``: "last", "all", a number or list; ``heads``: "all", a number or list;
-    ``rows``: "readout", those that feed the head in the last layer, or "all". With several streams, layers are counted
-    for each pair of streams (who asks whom), and the readout rows are those of the streams that feed the head.
-    """
+    """The rows to change: all, or those that feed the head. Layers are counted for each pair of streams."""
     if run.modality.mixes_rows:
         raise NotOffered("attention runs over the rows of a table too: there is no one row of attention to change.")
     run.record(multi_stream=True)  # refuses what cannot be read
@@ -263,8 +260,7 @@ def _calls(run: Run) -> dict[tuple[str, str], list[int]]:
 def _plain(
     run: Run, call: int, asks: tuple[str, str], heads: Choice, rows: str, said: Callable[[Tensor], Tensor]
 ) -> LayerRows | None:
-    """The rows of one call over a whole stream; None where a stream that does not feed the head asks, or too few keys
-    could change."""
+    """The rows of one call over a stream; None where none of them feeds the head, or too few keys could change."""
     site = run.record(multi_stream=True).sites[call]
     attention = site.attention_BHQK[0].float()
     where = slices(run.stream_sizes) if run.multi_stream else {asks[0]: slice(0, run.length)}
@@ -348,13 +344,11 @@ def outputs_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) 
 
 
 # What attention is compared with: gradients, leave-one-out, and how much passes through it at all.
+# patches_PN: scores are then of the P tokens that patches were merged into, instead of units.
 
 
 def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
-    """(U,) |Σ_d x_d · ∂s/∂x_d| with attention held constant, as the authors have it; NaN where there is no gradient.
-
-    patches_PN: of tokens that were merged of patches, instead of units.
-    """
+    """(U,) |Σ_d x_d · ∂s/∂x_d|, attention held constant, as the authors do; NaN without gradient. patches_PN: of P."""
     constant = Impose(1, module_names(run.modality.model), run.study.batch_axes, rewrite=lambda _, __, a: a.detach())
     try:
         run.require_one_input()
@@ -377,10 +371,7 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
 
 
 def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
-    """(U,) |Δp| when a unit is replaced; NaN where units cannot be taken away.
-
-    patches_PN: of tokens that were merged of patches, instead of units.
-    """
+    """(U,) |Δp| when a unit (or a token merged of ``patches_PN``) is replaced; NaN where none can be."""
     replacements, count = run.modality.replacements, len(run.units[0] if patches_PN is None else patches_PN)
     span = run.input_span(0) if patches_PN is None else slice(0, count)
     try:

@@ -107,10 +107,8 @@ class Exam:
         self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
 
     def run(self, row: int, scalar: str = "log_odds", own_answer: bool = False) -> Run:
-        """One input without neighbours and padding. own_answer: of what the model predicts, whatever is explained.
-
-        Log-odds order units as the probability does, and do not saturate. Of a regression, the number itself.
-        """
+        """One input without neighbours and padding. own_answer: of what the model predicts, whatever is explained."""
+        # Log-odds order units as the probability does, and do not saturate. A regression has none.
         if getattr(getattr(self.explainer.model, "config", None), "problem_type", None) == "regression":
             scalar = "logit"
         return self.session.run([row], alone=True, scalar=scalar, own_answer=own_answer)

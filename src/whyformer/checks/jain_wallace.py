@@ -113,9 +113,6 @@ def adversarial_attention(
     return best
 
 
-# Attention is not explanation? The three experiments of Jain & Wallace 2019 (arXiv:1902.10186), inside this model.
-
-
 SIGNIFICANT = 0.05
 LOW_AGREEMENT = 0.3  # Kendall's τ below which the rankings are called different
 SMALL_CHANGE = 0.05
@@ -281,33 +278,22 @@ def _one(
     )
     target = column_of(run)
     scalar = "share" if run.modality.compares else shown.scalar
-    fields = {
-        "scores": _map(attention_N, units),
-        "value": float(before[0, target]),
-        "method": "attention",
-        "scalar": scalar,
-    }
-    original = shown.replace(**fields)
-    adversarial_N = over_units(places, list(adversary.shown))
+    scores, value = _map(attention_N, units), float(before[0, target])
+    original = shown.replace(scores=scores, value=value, method="attention", scalar=scalar)
+    scores = _map(over_units(places, list(adversary.shown)), units)
+    value = float(adversary.probability_C[target])
+    correlations = (tau_gradient, p_gradient, tau_loo, p_loo, kendall(slopes[words], losses[words])[0])
     return AttentionTest(
         title_of(shown),
         int(words.sum()),
-        tau_gradient,
-        p_gradient,
-        tau_loo,
-        p_loo,
-        kendall(slopes[words], losses[words])[0],
+        *correlations,
         float(attention.max()),
         float(tvd(shuffled, before).median()),
         mean_known([mixing(run, place) for place in places]),
         adversary.jsd,
         adversary.change,
         original,
-        original.replace(
-            scores=_map(adversarial_N, units),
-            value=float(adversary.probability_C[target]),
-            method="adversarial attention",
-        ),
+        original.replace(scores=scores, value=value, method="adversarial attention"),
     )
 
 
@@ -318,8 +304,7 @@ def over_units(places: list[LayerRows], shown: list[Tensor]) -> Tensor:
 
 def _map(shown_N: Tensor, units: Tensor) -> Array:
     """The distribution over ordinary units, to be drawn; special tokens have no share in it."""
-    scores: Array = shown_N[units].cpu().numpy().astype(np.float32)
-    return scores
+    return shown_N[units].cpu().numpy().astype(np.float32)
 
 
 def permuted(places: list[LayerRows], count: int, seed: int) -> list[Tensor]:

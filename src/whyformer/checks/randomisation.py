@@ -129,11 +129,7 @@ class ParameterGroup:
 
 
 def parts_of(model: nn.Module, forward: Callable[[nn.Module], Any], by: str = "block") -> list[ParameterGroup]:
-    """All parameters, from the output down to the input: in the reverse order of the modules' calls.
-
-    ``by``: "block", everything inside one numbered block (``layer.3``) together, or "module", each module with
-    parameters of its own. Those that were never called come last.
-    """
+    """Parameters by numbered block (``layer.3``) or by module, in reverse order of calls; those never called last."""
     last_call = {name: i for i, name in enumerate(calls_of(model, forward))}
     groups: dict[str, list[str]] = {}
     rank: dict[str, int] = {}
@@ -148,11 +144,7 @@ def parts_of(model: nn.Module, forward: Callable[[nn.Module], Any], by: str = "b
 
 
 class Redrawn:
-    """Draws parts of a model anew, and puts them back: ``with Redrawn(model) as drawn: drawn.draw(part, seed=1)``.
-
-    A drawn parameter gets other memory, so that what is drawn in a twin is seen nowhere else. At the end, also after an
-    exception or Ctrl-C, every bit is what it was, and so is what is cached about the model. Hold its lock meanwhile.
-    """
+    """Draws parts of a model anew, in other memory, and puts them back at the end, also after Ctrl-C. Hold its lock."""
 
     def __init__(self, model: nn.Module) -> None:
         for name, parameter in model.named_parameters():
@@ -370,10 +362,8 @@ def _logits(exam: Exam) -> torch.Tensor:
 
 
 def _evidence(exam: Exam) -> float:
-    """Mean over inputs of how far the log-odds of the answer are from those of the input with every unit replaced.
-
-    A random model can be sure of one class whatever it is shown; what counts is what the input does to it.
-    """
+    """Mean over inputs of how far the log-odds of the answer are from those of the input with every unit replaced."""
+    # A random model can be sure of one class whatever it is shown; what counts is what the input does to it.
     effects = []
     with exam.borrowing():
         for row in range(exam.size):

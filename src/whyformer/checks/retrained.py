@@ -22,6 +22,7 @@ from whyformer.checks.training import (
     copy_of,
     guided,
     ready,
+    require_logits,
     supervised,
     train,
 )
@@ -329,13 +330,9 @@ def _classes(reader: ExampleRunner) -> tuple[dict[int, int], tuple[str, ...]]:
         )
     if run.output.independent:
         raise NotOffered("the model's classes do not exclude each other (multi-label): one label per input is needed.")
-    logits = run.logits
-    if run.gives_probabilities:
-        raise NotOffered(
-            "the model returns probabilities, and training needs logits: leave its last softmax or sigmoid out."
-        )
+    require_logits(run)
     try:
-        every = label_indices(examples.labels, logits.expand(len(examples.labels), -1), run)
+        every = label_indices(examples.labels, run.logits.expand(len(examples.labels), -1), run)
     except BadInput as error:
         raise BadInput(f"labels: {error}") from error
     if len(set(every[examples.train].tolist())) < 2:

@@ -393,6 +393,13 @@ def masked_surrogate(
     return MaskedSurrogate(twin.model, before, after, len(rest), len(held), beta)
 
 
+def require_logits(run: Run) -> None:
+    if run.gives_probabilities:
+        raise NotOffered(
+            "the model returns probabilities, and training needs logits: leave its last softmax or sigmoid out."
+        )
+
+
 def _labels(games: Games, known: list[Any] | None) -> list[int]:
     run = games.runs[0]
     if run.output.speaks or games.modality.compares or games.modality.objects or run.output.independent:
@@ -400,10 +407,7 @@ def _labels(games: Games, known: list[Any] | None) -> list[int]:
             "a surrogate is trained as a classifier with one label per input, and this model writes tokens, compares "
             "inputs, finds objects or has classes that do not exclude each other."
         )
-    if run.gives_probabilities:
-        raise NotOffered(
-            "the model returns probabilities, and training needs logits: leave its last softmax or sigmoid out."
-        )
+    require_logits(run)
     if known is None:
         return [int(label) for each in games.runs for label in prediction_of(each.logits)]
     return [int(i) for i in label_indices(known, run.logits.expand(len(known), -1), run)]
