@@ -1,75 +1,26 @@
-"""A kind of input that the library has never heard of: one class and one line, and every verb takes it."""
+"""The modality of CONTRIBUTING.md, which the library does not know: one class and one line, and every verb takes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import whyformer as wf
+from docs.code_blocks import blocks_of
 from whyformer.errors import BadInput, UnknownName
-from whyformer.extend import Batch, Modality, Units, assemble, register_modality
+from whyformer.extend import register_modality
 from whyformer.inputs import modalities
 
-WIDTH = 8
+names: dict[str, Any] = {"__name__": __name__}
+exec(blocks_of(Path(__file__).parents[2] / "CONTRIBUTING.md")[0].code, names)
+Graph, GraphInput, GraphTransformer, WIDTH = (names[n] for n in "Graph GraphInput GraphTransformer WIDTH".split())
 METHODS = ["raw_attention", "generic_attention", "input_x_gradient", "integrated_gradients", "occlusion"]
-
-
-@dataclass(frozen=True)
-class Graph:
-    """Nodes with names, and a vector for each."""
-
-    names: tuple[str, ...]
-    vectors_ND: Tensor
-
-
-class GraphInput(Modality):
-    """One graph per input; units are its nodes."""
-
-    stream, main = "graph", "nodes"
-    lengths_vary = True
-
-    def encode(self, raw: Sequence[Any]) -> Batch:
-        if any(not len(graph.names) for graph in raw):
-            raise BadInput("the graph has no nodes: there is nothing to explain.")
-        nodes = nn.utils.rnn.pad_sequence([graph.vectors_ND for graph in raw], batch_first=True)
-        counts = torch.tensor([len(graph.names) for graph in raw])
-        keep_BN = torch.arange(nodes.shape[1]) < counts[:, None]
-        tensors = {"nodes": self.move(nodes), "node_mask": self.move(keep_BN)}
-        return Batch(tensors, keep_BN=tensors["node_mask"], raw=tuple(raw), warnings=((),) * len(raw))
-
-    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        extra = length - self.length(batch)
-        return [assemble(g.names, [False] * len(g.names), self.stream, extra, front, ("[HUB]",)) for g in batch.raw]
-
-    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        assert batch.keep_BN is not None
-        return nn.functional.pad(batch.keep_BN, (length - self.length(batch), 0), value=True)
-
-    def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor | None:
-        return batch.keep_BN
-
-
-class GraphTransformer(nn.Module):
-    """A token of its own in front of the nodes reads them, and is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hub = nn.Parameter(torch.randn(1, 1, WIDTH))
-        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 2, 16, 0.0, batch_first=True) for _ in range(2))
-        self.head = nn.Linear(WIDTH, 3)
-
-    def forward(self, nodes: Tensor, node_mask: Tensor) -> Tensor:
-        states = torch.cat([self.hub.expand(len(nodes), -1, -1), nodes], 1)
-        hidden = nn.functional.pad(~node_mask, (1, 0), value=False)
-        for block in self.blocks:
-            states = block(states, src_key_padding_mask=hidden)
-        return self.head(states[:, 0])
 
 
 @pytest.fixture(autouse=True)
@@ -84,22 +35,20 @@ def first(inputs: Any) -> Any:
 
 
 @pytest.fixture
-def model() -> GraphTransformer:
+def model() -> Any:
     torch.manual_seed(0)
     return GraphTransformer().eval()
 
 
 @pytest.fixture
-def graphs() -> list[Graph]:
+def graphs() -> list[Any]:
     draw = torch.Generator().manual_seed(1)
     sizes = {"water": ("O", "H1", "H2"), "methanol": ("C", "O", "H1", "H2", "H3"), "nitrogen": ("N1", "N2", "N3", "N4")}
     return [Graph(names, torch.randn(len(names), WIDTH, generator=draw)) for names in sizes.values()]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_graph_is_explained_by_its_nodes_as_if_alone(
-    model: GraphTransformer, graphs: list[Graph], method: str
-) -> None:
+def test_each_graph_is_explained_by_its_nodes_as_if_alone(model: Any, graphs: list[Any], method: str) -> None:
     together = wf.explain(model, graphs, method=method, target=1)
     for graph, explanation in zip(graphs, together, strict=True):
         assert explanation.units.labels == ("[HUB]", *graph.names)
@@ -109,7 +58,7 @@ def test_each_graph_is_explained_by_its_nodes_as_if_alone(
         assert np.abs(explanation.scores[1:]).min() > 0
 
 
-def test_scores_are_the_formulas_on_node_vectors(model: GraphTransformer, graphs: list[Graph]) -> None:
+def test_scores_are_the_formulas_on_node_vectors(model: Any, graphs: list[Any]) -> None:
     graph = graphs[1]
     shown = torch.ones(1, len(graph.names), dtype=torch.bool)
 
@@ -135,7 +84,7 @@ def test_scores_are_the_formulas_on_node_vectors(model: GraphTransformer, graphs
     np.testing.assert_allclose(scores["occlusion"][1:], drops, rtol=1e-4, atol=1e-6)
 
 
-def test_compared_and_shown(model: GraphTransformer, graphs: list[Graph], capsys: pytest.CaptureFixture[str]) -> None:
+def test_compared_and_shown(model: Any, graphs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     comparison = wf.compare(model, graphs, methods=METHODS, progress=False)
     assert {row.name for row in comparison.rows} >= set(METHODS)
     assert comparison.failures == {} and comparison.replacement == "zero"
@@ -150,7 +99,7 @@ def test_compared_and_shown(model: GraphTransformer, graphs: list[Graph], capsys
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "input_x_gradient"])
-def test_checked(model: GraphTransformer, graphs: list[Graph], method: str) -> None:
+def test_checked(model: Any, graphs: list[Any], method: str) -> None:
     checkup = wf.check(model, graphs, checks=["invariance", "stability"], method=method, target=1, progress=False)
     assert set(checkup.results) == {"invariance", "stability"}
     invariance: Any = checkup.results["invariance"]
@@ -159,7 +108,7 @@ def test_checked(model: GraphTransformer, graphs: list[Graph], method: str) -> N
     assert (invariance.shift < 1e-3) == (method == "generic_attention")
 
 
-def test_what_is_wrong_with_an_input_is_said_by_its_own_kind(model: GraphTransformer, graphs: list[Graph]) -> None:
+def test_what_is_wrong_with_an_input_is_said_by_its_own_kind(model: Any, graphs: list[Any]) -> None:
     with pytest.raises(BadInput, match=r"inputs\[1\].*no nodes"):
         wf.explain(model, [graphs[0], Graph((), torch.zeros(0, WIDTH))])
     with pytest.raises(UnknownName, match="zero"):

@@ -155,6 +155,29 @@ def test_hiding_one_more_position_says_it_as_the_model_does() -> None:
     np.testing.assert_allclose(found.scores, want, atol=1e-5)
 
 
+class Weighted(nn.Module):
+    """Two masks: one says how much of each token is read, the other hides padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Hiding(hides=False)
+
+    def forward(self, input_ids: Tensor, mask_of_colours: Tensor, real_mask: Tensor) -> Tensor:
+        logits: Tensor = self.inner(input_ids, real_mask)
+        return logits + (input_ids * mask_of_colours).sum(1, keepdim=True) / 10
+
+
+def test_a_mask_of_something_else_hides_nothing() -> None:
+    ids, colours, real = torch.tensor([[5, 6, 7]]), torch.tensor([[1, 0, 1]]), torch.ones(1, 3, dtype=torch.bool)
+    torch.manual_seed(0)
+    model = Weighted().eval()
+    given = {"input_ids": ids, "mask_of_colours": colours, "real_mask": real}
+    found = wf.explain(model, given, method="occlusion", target=0, replace="attention_mask")[0]
+    with torch.no_grad():
+        want = model(**given)[:, 0] - model(ids.repeat(3, 1), colours.repeat(3, 1), ~torch.eye(3).bool())[:, 0]
+    np.testing.assert_allclose(found.scores, want, atol=1e-5)
+
+
 def test_a_mask_made_of_a_text_means_what_the_model_means() -> None:
     found = {}
     for hides in (True, False):

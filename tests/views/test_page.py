@@ -245,13 +245,6 @@ def test_long_texts_are_drawn_piece_by_piece(browser: Browser, tmp_path: Path) -
     assert "8 neighbours share a cell" in browser.does("document.querySelector('.wf-canvas').textContent")
     browser.point(".wf-token[data-units='4000']")
     assert "w4000" in browser.does("document.querySelector('.wf-said-unit').textContent")
-    browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    took = browser.does(
-        "[...document.querySelectorAll('.wf-maps .wf-token')].slice(100, 140).map(e => { const t = performance.now(); "
-        "e.dispatchEvent(new PointerEvent('pointerover', {bubbles: true})); document.body.getBoundingClientRect(); "
-        "return performance.now() - t; })"
-    )
-    assert sorted(took)[4] < 200  # milliseconds until a unit is marked everywhere; other work slows the rest
 
 
 def test_text_beyond_the_models_limit_is_not_drawn_as_zero(browser: Browser, tmp_path: Path) -> None:

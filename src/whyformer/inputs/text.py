@@ -292,8 +292,14 @@ class TextInput(TokenInput):
         return owners
 
     def _mask(self, one: Batch) -> str:
-        """Return the name of the mask among the tensors."""
-        return next((name for name in one.tensors if name != self.main and "mask" in name), "")
+        """Return the name of the mask that hides padding; masks of something else may stand beside it."""
+        keep_N = one.real_BN[0]
+
+        def differs(name: str) -> tuple[bool, bool]:
+            mask = one.tensors[name][0].bool()
+            return name != "attention_mask", not (torch.equal(mask, keep_N) or torch.equal(~mask, keep_N))
+
+        return min((n for n in one.tensors if n != self.main and "mask" in n), key=differs, default="")
 
     @property
     def fillers(self) -> tuple[str, ...]:
