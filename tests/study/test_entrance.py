@@ -20,8 +20,7 @@ from whyformer.errors import BadInput, NotOverUnits, PartlyCaptured
 WIDTH, TARGET, OTHER = 16, 1, 7
 IDS = randint(8, 40, 2, 6, seed=3)
 PIXELS = randn(2, 3, 12, 16, seed=4)  # three rows of four patches
-OTHER_ORDERS = ["by column", "reversed", "mirrored", "every other row turned"]
-OTHER_ORDERS += ["unfolded by column", "overlapping by column"]
+OTHER_ORDERS = ["by column", "mirrored", "unfolded by column", "overlapping by column"]
 
 
 class Layers(nn.Module):
@@ -80,12 +79,9 @@ class Patches(nn.Module):
             return self.flat(cells.permute(order).flatten(3).flatten(1, 2))
         embed = self.wide if self.order.startswith("overlapping") else self.cut
         cells = embed(pixels.flip(3) if self.order == "mirrored" else pixels)
-        if self.order == "every other row turned":
-            cells = torch.stack([row.flip(2) if i % 2 else row for i, row in enumerate(cells.unbind(2))], 2)
         if self.order.endswith("by column"):
             cells = cells.transpose(2, 3)
-        tokens = cells.flatten(2).transpose(1, 2)
-        return tokens.flip(1) if self.order == "reversed" else tokens
+        return cells.flatten(2).transpose(1, 2)
 
 
 @pytest.mark.parametrize("method", ["raw_attention", "generic_attention"])
@@ -99,7 +95,7 @@ def test_a_text_in_another_order_is_refused(how: dict[str, Any], method: str) ->
         np.testing.assert_allclose(one.scores[:6], drops(model, ids, OTHER), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["clip", "blip_caption", "llava"])
+@pytest.mark.parametrize("name", ["clip", "llava"])
 def test_patches_in_another_order_are_refused_among_several_streams(name: str) -> None:
     case = CASES[name]
     plain = case.build(case.implementations[0])
@@ -112,19 +108,15 @@ def test_patches_in_another_order_are_refused_among_several_streams(name: str) -
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("order", OTHER_ORDERS)
+@pytest.mark.parametrize("order", ["", "unfolded", "overlapping", *OTHER_ORDERS])
 def test_patches_in_another_order_are_refused(order: str, fused: bool) -> None:
+    """Row by row they are not."""
     model = seeded(lambda: Patches(order, fused))
+    if order not in OTHER_ORDERS:
+        assert wf.explain(model, {"pixel_values": PIXELS}, method="raw_attention")[0].units.grid == (3, 4)
+        return
     with pytest.raises(NotOverUnits, match="a change of the patch in row"):
         wf.explain(model, {"pixel_values": PIXELS}, method="raw_attention", target=TARGET)
-    assert wf.explain(model, {"pixel_values": PIXELS}, method="occlusion", target=TARGET)[0].scores.std() > 0
-
-
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("order", ["", "unfolded", "overlapping"])
-def test_patches_row_by_row_are_not(order: str, fused: bool) -> None:
-    one = wf.explain(seeded(lambda: Patches(order, fused)), {"pixel_values": PIXELS}, method="raw_attention")[0]
-    assert one.units.grid == (3, 4)
 
 
 class Columns(nn.Module):
@@ -159,10 +151,8 @@ def test_columns_in_another_order_are_refused_unless_they_are_described(order: t
 
 
 def test_colours_that_come_last_are_refused() -> None:
-    model = seeded(lambda: Patches("", True))
-    for method in ("occlusion", "saliency", "raw_attention"):
-        with pytest.raises(BadInput, match="3 channels last"):
-            wf.explain(model, {"pixel_values": PIXELS.permute(0, 2, 3, 1)}, method=method)
+    with pytest.raises(BadInput, match="3 channels last"):
+        wf.explain(seeded(lambda: Patches("", True)), {"pixel_values": PIXELS.permute(0, 2, 3, 1)}, method="saliency")
 
 
 # A token of the model's own around the words is none of them.
@@ -197,35 +187,18 @@ def test_words_beside_a_token_of_the_models_own(cls: int) -> None:
     np.testing.assert_allclose(free[0].scores, found["shap"][0].scores, atol=1e-6)
 
 
-def test_metrics_take_the_words_away_that_have_the_scores() -> None:
-    """Ranked truthfulness by hand."""
-    model, metric, inputs = seeded(lambda: Words(cls=0)), "ranked_truthfulness", {"input_ids": IDS}
-    result = wf.compare(model, inputs, methods=["occlusion"], metrics=[metric], replace=OTHER, target=TARGET)
-    truth = []
-    for ids, explained in zip(IDS, wf.explain(model, inputs, method="occlusion", target=TARGET), strict=True):
-        with torch.no_grad():
-            changed = torch.cat([ids[None], ids.repeat(6, 1).fill_diagonal_(OTHER)])
-            p = model(changed).softmax(-1)[:, TARGET].numpy()
-        scores = explained.scores[1:]
-        rank = np.array([(np.abs(scores) >= abs(s)).sum() for s in scores])
-        truth.append(float((np.sign(scores) * (p[0] - p[1:]) / rank).sum()))
-    found = result.to_frame().set_index("method").loc["occlusion", metric]
-    assert found == pytest.approx(np.mean(truth), abs=1e-5)
-
-
 # Keys that are no positions, and products that are no attention
 
 
 class WithMemory(nn.Module):
     """nn.MultiheadAttention with keys of its own, or a codebook that every position looks up in."""
 
-    def __init__(self, layers: int = 2, codes: int = 0, **how: bool) -> None:
+    def __init__(self, codes: int = 0, **how: bool) -> None:
         super().__init__()
         self.words, self.head = nn.Embedding(50, WIDTH), nn.Linear(WIDTH, 3)
         self.places = nn.Parameter(torch.zeros(12, WIDTH))
         self.codes = nn.Parameter(torch.zeros(codes, WIDTH))
-        make = (nn.MultiheadAttention(WIDTH, 2, batch_first=True, **how) for _ in range(layers))
-        self.attentions = nn.ModuleList(make)
+        self.attentions = nn.ModuleList(nn.MultiheadAttention(WIDTH, 2, batch_first=True, **how) for _ in range(2))
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x = self.words(input_ids) + self.places[: input_ids.shape[1]]
@@ -236,25 +209,15 @@ class WithMemory(nn.Module):
         return self.head(x[:, 0])
 
 
-@pytest.mark.parametrize(
-    ("how", "layers", "memory"),
-    [
-        ("add_bias_kv", 1, "full"),
-        ("add_bias_kv", 2, "fold"),
-        ("add_zero_attn", 1, "fold"),
-        ("add_zero_attn", 2, "full"),
-    ],
-)
-def test_keys_of_the_models_own_are_refused(how: str, layers: int, memory: str) -> None:
-    model = seeded(lambda: WithMemory(layers, **{how: True}))
+@pytest.mark.parametrize(("how", "memory"), [("add_bias_kv", "full"), ("add_zero_attn", "fold")])
+def test_keys_of_the_models_own_are_refused(how: str, memory: str) -> None:
+    model, inputs = seeded(lambda: WithMemory(**{how: True})), {"input_ids": IDS}
     for method in ("attention_rollout", "grad_sam"):
         with pytest.raises(NotOverUnits, match="attention over 7 keys from 6 positions"):
-            wf.explain(model, {"input_ids": IDS}, method=method, target=TARGET, memory=memory)
-    found = wf.explain(
-        model, {"input_ids": IDS}, method=["occlusion", "input_x_gradient"], target=TARGET, replace=OTHER
-    )
-    assert all(len(one.scores) == 6 for each in found.values() for one in each)
+            wf.explain(model, inputs, method=method, target=TARGET, memory=memory)
+    found = wf.explain(model, inputs, method=["occlusion", "input_x_gradient"], target=TARGET, replace=OTHER)
     np.testing.assert_allclose(found["occlusion"][1].scores, drops(model, IDS[1], OTHER), atol=1e-5)
+    assert len(found["input_x_gradient"][1].scores) == 6
 
 
 def test_a_codebook_leaves_methods_alone_that_need_no_map() -> None:

@@ -21,9 +21,8 @@ from tests.support.live_bytes import LiveBytes
 from whyformer.capture import record, roles
 from whyformer.capture.trail import ProjectionSource
 from whyformer.errors import CaptureError, NotOffered, PartlyCaptured, WhyformerError
-from whyformer.loan.borrow import module_names
 from whyformer.study import study_of
-from whyformer.study.leak import Marks, Probe, _Isolate, _marks
+from whyformer.study.leak import Marks
 
 METHOD = "generic_attention"
 IDS = {"input_ids": torch.randint(2, 40, (1, 48), generator=torch.Generator().manual_seed(0))}
@@ -79,26 +78,14 @@ class Model(nn.Module):
                 x = x + self.near(x.transpose(1, 2)).transpose(1, 2)
             elif self.wrong == "far":  # further than a short text goes
                 x = x + 0.1 * x.roll(20, 1)
-            elif self.wrong == "flip":
-                x = x + 0.5 * x.flip(1)
             elif self.wrong == "gate":  # a mean over positions, which does not hear when they trade places
                 x = x * (4 * x.mean(1, keepdim=True)).sigmoid()
             elif self.wrong == "mean":
                 x = x + 1e-3 * x.mean(1, keepdim=True)
             elif self.wrong == "unseen" and number == LAYERS - 1:
                 x = x + (x @ x.transpose(1, 2)) @ x / x.shape[1] ** 2
-        return self.head(self._read(x, input_ids))
-
-    def _read(self, x: Tensor, ids: Tensor | None) -> Tensor:
-        rows = torch.arange(len(x))
-        if self.wrong == "largest id":
-            assert ids is not None
-            return x[rows, ids.argmax(1)]
-        if self.wrong == "loudest":
-            return x[rows, x[:, 1:].norm(dim=2).argmax(1) + 1]
-        if self.wrong == "short":  # other ways with few tokens
-            return x[:, -1] if x.shape[1] < 20 else x[:, 0]
-        return x[:, 0]
+        last = self.wrong == "short" and x.shape[1] < 20  # other ways with few tokens
+        return self.head(x[:, -1 if last else 0])
 
 
 @pytest.mark.parametrize(("wrong", "picture", "passes"), [("", False, 5), ("", True, 6), ("short", False, 5)])
@@ -112,22 +99,13 @@ def test_a_model_without_defects_is_studied(wrong: str, picture: bool, passes: i
     assert study.leak.checked > 2 * LAYERS
 
 
-LEAKS = ["values", "conv", "far", "flip", "gate", "mean", "unseen"]
+LEAKS = ["values", "conv", "far", "gate", "mean", "unseen"]
 
 
 @pytest.mark.parametrize(("wrong", "picture"), [*((wrong, False) for wrong in LEAKS), ("conv", True), ("unseen", True)])
 def test_what_passes_between_positions_outside_attention_is_refused(wrong: str, picture: bool) -> None:
     with pytest.raises(PartlyCaptured, match="exchange information outside"):
         wf.explain(Model(wrong, picture).eval(), PICTURE if picture else IDS, method="attention_rollout", target=0)
-
-
-def test_rows_that_are_found_by_content_are_no_rule() -> None:
-    ids = IDS["input_ids"].clone()
-    ids[0, 0] = 39  # the first position, for this text
-    study = wf.Explainer(Model("largest id").eval()).study({"input_ids": ids})
-    assert study.readout is not None and study.readout.kind == "rows"
-    with pytest.raises(CaptureError, match="by what stands there"):
-        wf.explain(Model("loudest", picture=True).eval(), PICTURE, method="attention_rollout", target=0)
 
 
 @pytest.mark.parametrize("picture", [False, True])
@@ -148,8 +126,7 @@ def refused(model: nn.Module, inputs: dict[str, Tensor], how: Any, match: str = 
 
 # One of each kind of embedding, mask, head, stream and window. The columns of a table and the detections of a detector
 # are found by passes of their own, before the study.
-KINDS = "bert gpt2 xlnet modernbert vit beit dinov2 vilt siglip clip lxmert t5 bart_cls whisper wav2vec2 llava blip2"
-KINDS += " swin blip_retrieval nn_transformer_encoder_seq_first timm_unfused folded_heads looped_heads einsum"
+KINDS = "gpt2 xlnet modernbert beit vilt siglip lxmert t5 wav2vec2 llava blip2 swin folded_heads einsum"
 
 
 @pytest.mark.parametrize("name", KINDS.split())
@@ -186,7 +163,6 @@ CUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "detach": lambda x: x.detach(),
     "reversed": Reversed.apply,  # type: ignore[no-untyped-call]
     "half of its width": lambda x: torch.cat([x[..., :8].detach(), x[..., 8:]], -1),
-    "every other position": lambda x: torch.where(torch.arange(x.shape[1])[:, None] % 2 == 0, x.detach(), x),
     "all but the last positions": lambda x: torch.cat([x[:, :-20].detach(), x[:, -20:]], 1),
 }
 
@@ -194,8 +170,12 @@ CUTS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize(("at", "picture"), [((1,), False), ((0, 1, 2), True)], ids=["one", "all"])
 @pytest.mark.parametrize("how", CUTS)
 def test_gradients_that_are_no_slope_are_refused(how: str, at: tuple[int, ...], picture: bool) -> None:
+    """Also where logits are small, beside which rounding errors are larger."""
     model = Cut(CUTS[how], at, picture).eval()
-    for _ in range(1 + (how == "reversed")):  # what was refused is not remembered as held
+    for scale in (1.0, 0.1):
+        with torch.no_grad():
+            model.head.weight.mul_(scale)
+            model.head.bias.mul_(scale)
         refused(model, PICTURE if picture else IDS, (CaptureError, NotOffered))
 
 
@@ -211,31 +191,15 @@ def test_a_model_that_says_something_else_while_it_is_looked_into_is_refused(way
     refused(Cut(WAYS[way], (1,)).eval(), IDS, NotOffered, "something else while it is looked into")
 
 
-@pytest.mark.parametrize("how", CUTS)
-def test_gradients_that_are_no_slope_are_refused_where_logits_are_small(how: str) -> None:
-    """Beside which rounding errors are larger."""
-    model = Cut(CUTS[how], (0, 1, 2)).eval()
-    with torch.no_grad():
-        model.head.weight.mul_(0.1)
-        model.head.bias.mul_(0.1)
-    refused(model, IDS, (CaptureError, NotOffered))
-
-
-class Aside(Model):
-    """What it says of the last class is another when someone looks: by some of the largest logit."""
-
-    share = 0.0
-
-    def forward(self, input_ids: Tensor | None = None, pixel_values: Tensor | None = None) -> Tensor:
-        said: Tensor = super().forward(input_ids, pixel_values)
-        if torch._C._len_torch_function_stack():
-            said = said + self.share * said.detach().abs().max() * torch.tensor([0.0, 0.0, 1.0])
-        return said
-
-
 def test_every_class_is_held_to_what_the_model_says_by_itself() -> None:
-    model = Aside().eval()
-    model.share = 2e-3  # two roundings
+    """What it says of the last class is another when someone looks, by two roundings of the largest logit."""
+
+    def aside(module: nn.Module, args: object, said: Tensor) -> Tensor:
+        watched = torch._C._len_torch_function_stack() > 0
+        return said + 2e-3 * watched * said.detach().abs().max() * torch.tensor([0.0, 0.0, 1.0])
+
+    model = Model().eval()
+    model.register_forward_hook(aside)
     refused(model, IDS, NotOffered, "something else while it is looked into")
 
 
@@ -285,21 +249,18 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_the_memory_of_a_study_does_not_grow_with_depth(implementation: str) -> None:
-    def peak(model: nn.Module, run: Callable[[], object]) -> int:
+    def peak(layers: int, run: Callable[[nn.Module], object]) -> int:
+        model = bert(layers, implementation)
         with LiveBytes(model) as live:
-            run()
+            run(model)
         return live.peak
 
-    shallow, deep = bert(3, implementation), bert(12, implementation)
-    assert peak(deep, lambda: wf.Explainer(deep).study(IDS)) < 1.3 * peak(
-        shallow, lambda: wf.Explainer(shallow).study(IDS)
-    )
-    recorded = peak(deep, lambda: wf.explain(deep, IDS, method="attention_rollout", target=0))
-    again = bert(12, implementation)
-    assert peak(again, lambda: wf.Explainer(again).study(IDS)) < recorded
+    shallow, deep = (peak(layers, lambda model: wf.Explainer(model).study(IDS)) for layers in (3, 8))
+    assert deep < 1.3 * shallow
+    assert deep < peak(8, lambda model: wf.explain(model, IDS, method="attention_rollout", target=0))
 
 
-@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "timm_unfused", "einsum", "looped_heads"])
+@pytest.mark.parametrize("name", ["gpt2", "timm_unfused", "looped_heads"])
 def test_nothing_of_a_study_is_alive_afterwards(name: str) -> None:
     case = CASES[name]
     model = case.build(case.implementations[0])
@@ -315,14 +276,6 @@ def test_nothing_of_a_study_is_alive_afterwards(name: str) -> None:
         gc.enable()
     assert live.peak > 0
     assert left == 0
-
-
-def test_weights_of_inference_mode_are_studied_without_gradients() -> None:
-    with torch.inference_mode():
-        model = bert(2)
-    with counted(model) as calls:
-        found = wf.Explainer(model).study(IDS)
-    assert (str(found.readout), found.forwards) == ("first position", len(calls))
 
 
 class HomeMade(nn.Module):
@@ -351,23 +304,6 @@ def test_a_model_may_write_into_the_result_of_attention_and_leave_torch_in_betwe
     found = wf.Explainer(seeded(lambda: HomeMade(detour))).study(IDS)
     assert (found.forwards, str(found.readout), len(found.sites)) == (5, "first position", 2)
     assert not found.leak.found
-
-
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_the_audit_hears_the_changed_position_and_no_other(implementation: str) -> None:
-    case = CASES["vit"]
-    model, pixels = case.build(implementation), case.inputs()["pixel_values"][:1]  # type: ignore[call-overload]
-    names, length = module_names(model), wf.Explainer(model).study(case.inputs()).sites[0].keys
-
-    def marks(*probe: Probe) -> list[Any]:
-        return list(_marks(lambda: model(pixels).logits, _Isolate(names, {length}, *probe)))
-
-    plain, changed = marks(), marks(Probe(0, 3, {length: {3}}))
-    assert [path for path, _ in plain] == [path for path, _ in changed]
-    differing = [set((a != b).nonzero()[:, 0].tolist()) for (_, a), (_, b) in zip(plain, changed, strict=True)]
-    first = next(i for i, found in enumerate(differing) if found)
-    assert 0 < first < len(differing) / 2
-    assert differing[first:] == [{3}] * (len(differing) - first), "what a position hears of itself goes on to the end"
 
 
 def test_marks_come_back_as_they_were_added() -> None:

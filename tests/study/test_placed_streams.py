@@ -15,9 +15,8 @@ from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of
 from tests.models.case import run, softmax_outputs
 from tests.references import generic_attention_streams as twin
-from whyformer.engines.attention.stream_maps import generic_relevance, rollout_relevance
 from whyformer.errors import BadInput, NotOffered, PartlyCaptured
-from whyformer.study.schedule import Link, Schedule, Step
+from whyformer.study.schedule import Link
 
 ALL = CASES | UNUSUAL
 
@@ -82,15 +81,6 @@ def test_the_vision_layers_are_followed(name: str, tokens: int, group: int, skip
         close(explanation.scores, single.scores)
 
 
-def test_vision_layers_with_windows_are_named_in_a_warning() -> None:
-    found = wf.explain(model_of("qwen2_5_vl"), ALL["qwen2_5_vl"].inputs(), target=7)
-    for row, explanation in enumerate(found):
-        assert any("image layers are not followed" in w for w in explanation.warnings)
-        text = twin.one_stream(layers("qwen2_5_vl", row, 7, last_logits)[-2:])
-        close(explanation.scores, text[-1])
-        assert explanation.heatmap().shape == (2, 3)
-
-
 def test_images_of_different_sizes_in_one_batch() -> None:
     inputs = ALL["qwen2_vl"].inputs()
     assert isinstance(inputs, dict)
@@ -143,37 +133,27 @@ def test_queries_between_image_and_text() -> None:
         close(found["attention_rollout"][row].scores, np.concatenate(expected))
 
 
-@pytest.mark.usefixtures("advised")
-def test_an_image_in_tiles() -> None:
-    """LLaVA-Next reads the whole image and its tiles; its vision layers are not followed, and a warning says so."""
-    found = wf.explain(model_of("llava_next"), ALL["llava_next"].inputs(), target=7)
-    for row, explanation in enumerate(found):
+@pytest.mark.parametrize(("name", "tokens", "grid"), [("llava_next", 52, None), ("qwen2_5_vl", 6, (2, 3))])
+def test_vision_layers_of_tiles_or_windows_are_not_followed_and_a_warning_says_so(
+    name: str, tokens: int, grid: tuple[int, int] | None
+) -> None:
+    """LLaVA-Next reads the whole image and its tiles; Qwen 2.5 looks at it through windows."""
+    for row, explanation in enumerate(wf.explain(model_of(name), ALL[name].inputs(), target=7)):
         assert any("image layers are not followed" in w for w in explanation.warnings)
-        close(explanation.scores, twin.one_stream(layers("llava_next", row, 7, last_logits)[-2:])[-1])
-        assert explanation.units.stream.count("image") == 52 and explanation.units.grid is None
-    for method in ("occlusion", "saliency", "integrated_gradients"):
-        with pytest.raises(NotOffered, match=r"52 image tokens.*several views.*generic_attention"):
-            wf.explain(model_of("llava_next"), ALL["llava_next"].inputs(), target=7, method=method)
+        close(explanation.scores, twin.one_stream(layers(name, row, 7, last_logits)[-2:])[-1])
+        assert explanation.units.stream.count("image") == tokens and explanation.units.grid == grid
 
 
-def test_a_hand_worked_link() -> None:
-    """Two patches become the second of two tokens: it starts as their mean, and what they get is shown there.
+@pytest.mark.usefixtures("advised")
+@pytest.mark.parametrize("method", ["occlusion", "integrated_gradients"])
+def test_tiles_are_not_taken_away(method: str) -> None:
+    with pytest.raises(NotOffered, match=r"52 image tokens.*several views.*generic_attention"):
+        wf.explain(model_of("llava_next"), ALL["llava_next"].inputs(), target=7, method=method)
 
-    R_ii = I + A1 = [[1, .4], [0, 1]], so the token starts as (.5, .7) of the patches. R_tt = I + A2, A2 = [[0, .5],
-    [0, 0]]: the first token hears half of it, (.25, .35), .6 in all, and nothing of the second token itself.
-    """
-    link = Link("image", "text", torch.tensor([[0.5, 0.5]])).at(torch.tensor([[False, True]]))
-    steps = (Step(0, "image", "image"), Step(1, "text", "text"))
-    schedule = Schedule(steps, {"image": 2, "text": 2}, links=(link,))
-    maps = {0: torch.tensor([[[0.0, 0.4], [0.0, 0.0]]]), 1: torch.tensor([[[0.0, 0.5], [0.0, 0.0]]])}
-    keep = {"text": torch.ones(1, 2, dtype=torch.bool)}
-    found = generic_relevance(schedule, maps, keep)
-    assert set(found) == {("text", "text")}
-    close(found["text", "text"][0], [[1, 0.6], [0, 1.2]])
-    rolled = rollout_relevance(schedule, {s: m + torch.eye(2) for s, m in maps.items()}, {}, keep)
-    close(rolled["text", "text"][0], [[1, 0.6], [0, 1.2]])
+
+def test_a_link_is_of_one_image() -> None:
     with pytest.raises(BadInput, match="one image"):
-        link.at(torch.tensor([[True, True]]))
+        Link("image", "text", torch.tensor([[0.5, 0.5]])).at(torch.tensor([[True, True]]))
 
 
 # BLIP writes an answer about a question about an image

@@ -10,16 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import whyformer as wf
 from tests.methods.properties import near as close
 from tests.models import CASES, model_of
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import alone, layers_of
-from whyformer.engines.attention.stream_maps import generic_relevance, rollout_relevance
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
-from whyformer.study.schedule import Schedule, Step
 
 SEVERAL = ["lxmert", "clip", "siglip", "detr", "t5", "bart", "marian", "whisper", "t5_cls", "bart_cls"]
 SEVERAL += ["blip_retrieval", "blip_caption"]
@@ -73,75 +70,6 @@ def test_streams_of_every_site_are_found(name: str) -> None:
     assert [s.streams for s in explainer.study(case.inputs()).sites] == expected
 
 
-def test_the_two_directions_of_a_cross_layer_start_from_the_same_states() -> None:
-    case = CASES["lxmert"]
-    schedule = wf.Explainer(model_of("lxmert")).study(case.inputs()).schedule
-    asks_image, asks_text = schedule.steps[3], schedule.steps[4]
-    assert (asks_image.query_after, asks_image.key_after) == (1, 2)
-    assert (asks_text.query_after, asks_text.key_after) == (2, 1)
-    assert [s.site for s in schedule.steps if not s.used] == [8, 10]  # the last image side feeds nothing
-
-
-# The rules
-
-
-def ones(**sizes: int) -> dict[str, Tensor]:
-    return {name: torch.ones(1, n, dtype=torch.bool) for name, n in sizes.items()}
-
-
-def test_a_hand_worked_case_of_two_layers() -> None:
-    """Image self, text asks image, text self. Worked on paper:
-
-    R_ii = I + A1 = [[1.2, .3], [0, 1]]. R̂ = [[.2, .3], [0, 0]] has S = (.5, 0), so R̄_ii = [[1.4, .6], [0, 1]]: the
-    second row has nothing but itself and stays e_2.
-    R_ti = I·A2·R̄_ii: the first row is (.2·1.4 + .4·0, .2·.6 + .4·1) = (.28, .52). Rule 11 adds A2·R_it = 0.
-    Text self A3 = [[0, 1], [.5, 0]]: R_ti += A3·R_ti = [[0, 0], [.14, .26]]; R_tt = I + A3.
-    """
-    schedule = Schedule(
-        (
-            Step(0, "image", "image"),
-            Step(1, "text", "image", key_after=0),
-            Step(2, "text", "text", query_after=1, key_after=1),
-        ),
-        {"image": 2, "text": 2},
-    )
-    maps = {
-        0: torch.tensor([[[0.2, 0.3], [0.0, 0.0]]]),
-        1: torch.tensor([[[0.2, 0.4], [0.0, 0.0]]]),
-        2: torch.tensor([[[0.0, 1.0], [0.5, 0.0]]]),
-    }
-    found = generic_relevance(schedule, maps, ones(image=2, text=2))
-    close(found["image", "image"][0], [[1.2, 0.3], [0, 1]])
-    close(found["text", "image"][0], [[0.28, 0.52], [0.14, 0.26]])
-    close(found["text", "text"][0], [[1, 1], [0.5, 1]])
-    assert ("image", "text") not in found  # the image never asks the text
-    # Without eqs. 8 and 9, R_ii itself: (.2·1.2 + .4·0, .2·.3 + .4·1) = (.24, .46), and half of it in the second row.
-    plain = generic_relevance(schedule, maps, ones(image=2, text=2), normalize_cross=False)
-    close(plain["text", "image"][0], [[0.24, 0.46], [0.12, 0.23]])
-    # Without self relevance in eq. 10, A2 itself: (.2, .4), and half of it.
-    alone = generic_relevance(schedule, maps, ones(image=2, text=2), self_in_rule_10=False)
-    close(alone["text", "image"][0], [[0.2, 0.4], [0.1, 0.2]])
-
-
-def test_rule_11_hands_back_what_the_keys_knew_of_the_queries() -> None:
-    schedule = Schedule((Step(0, "image", "text"), Step(1, "text", "image", key_after=0)), {"text": 1, "image": 1})
-    maps = {0: torch.full((1, 1, 1), 0.5), 1: torch.full((1, 1, 1), 0.2)}
-    found = generic_relevance(schedule, maps, ones(text=1, image=1))
-    close(found["image", "text"][0], [[0.5]])  # eq. 10 with both R̄ = I
-    close(found["text", "text"][0], [[1.1]])  # eq. 11: 1 + .2·.5
-    close(found["text", "image"][0], [[0.2]])
-
-
-def test_a_row_without_relevance_gives_no_nan() -> None:
-    schedule = Schedule((Step(0, "a", "b"), Step(1, "a", "a", query_after=0)), {"a": 3, "b": 2})
-    maps = {0: torch.zeros(1, 3, 2), 1: torch.zeros(1, 3, 3)}
-    found = generic_relevance(schedule, maps, ones(a=3, b=2))
-    assert all(m.isfinite().all() for m in found.values())
-    close(found["a", "a"][0], np.eye(3))
-    rolled = rollout_relevance(schedule, {1: maps[1]}, {0: maps[0]}, ones(a=3, b=2))
-    assert all(m.isfinite().all() for m in rolled.values())
-
-
 # Twins
 
 HOW = [{}, {"normalize_cross": False}, {"self_in_rule_10": False}]
@@ -177,15 +105,6 @@ def test_generic_attention_agrees_with_its_twin(name: str, how: dict[str, bool])
                 expected[s, stream][r] for s, r in rows.get(name, {"target": -1}).items() if (s, stream) in expected
             )
             close(explanation.scores[streams == stream], total)
-
-
-def test_visual_bert_agrees_with_its_twin() -> None:
-    for row, explanation in enumerate(explained("visual_bert", CASES["visual_bert"].inputs())):
-        relevance = twin.one_stream(layers_of("visual_bert", row, 1))
-        close(explanation.matrix, relevance)
-        tokens = list(explanation.units.stream).count("text")
-        close(explanation.scores, relevance[tokens - 2])
-        assert list(explanation.units.stream) == ["text"] * tokens + ["image"] * 6
 
 
 # The authors' own numbers
@@ -244,21 +163,6 @@ def test_batch_is_singles_and_padding_changes_nothing(name: str) -> None:
             close(one.scores, single[method][0].scores)
             assert np.isfinite(one.scores).all() and (one.scores >= 0).all(), method
             assert len(one.scores) == len(one.units), method
-
-
-@pytest.mark.parametrize("name", [*SEVERAL, *JOINT])
-def test_every_stream_is_in_the_result(name: str) -> None:
-    case = CASES[name]
-    explanation = explained(name, case.inputs())[0]
-    parts = {part for pair in STREAMS.get(name) or [] for stream in pair for part in stream.split("+")}
-    assert set(explanation.units.stream) == parts
-    scores = np.array(explanation.scores)
-    for stream in parts - {"queries"}:
-        assert np.abs(scores[np.array(explanation.units.stream) == stream]).max() > 0
-    if name in SEVERAL:
-        assert isinstance(explanation.matrix, dict)
-        sizes = {s: list(explanation.units.stream).count(s) for s in parts}
-        assert all(m.shape == (sizes[s], sizes[t]) for (s, t), m in explanation.matrix.items())
 
 
 @pytest.mark.usefixtures("advised")

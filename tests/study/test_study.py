@@ -92,9 +92,8 @@ def test_tokens_behind_the_patches_do_not_shift_them() -> None:
 
 
 def test_a_head_whose_result_is_dropped_is_no_unfollowed_stream() -> None:
-    vision = {**VISION, "image_size": 32}
-    model = hf.SiglipForImageClassification(hf.SiglipConfig(vision_config=vision, num_labels=3)).eval()
-    (found,) = wf.explain(model, IMAGE, method="generic_attention", target=0)
+    config = hf.SiglipConfig(vision_config={**VISION, "image_size": 32}, num_labels=3)
+    (found,) = wf.explain(hf.SiglipForImageClassification(config).eval(), IMAGE, method="generic_attention", target=0)
     assert not any("not followed" in w for w in found.warnings)
 
 
@@ -189,3 +188,41 @@ def test_a_mask_made_of_a_text_means_what_the_model_means() -> None:
     for one, other in zip(found[True], found[False], strict=True):
         assert one.units.labels == other.units.labels and "[PAD]" not in one.units.labels
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+
+
+class SharedKeys(nn.Module):
+    """keys_of: per layer, the layer whose keys and values are asked for, as in Gemma 3n."""
+
+    def __init__(self, keys_of: tuple[int, ...]) -> None:
+        super().__init__()
+        self.keys_of, count = keys_of, len(keys_of)
+        self.words, self.head = nn.Embedding(100, 16), nn.Linear(16, 3)
+        self.query, self.key, self.value, self.out = (
+            nn.ModuleList(nn.Linear(16, 16) for _ in range(count)) for _ in range(4)
+        )
+        self.norm = nn.ModuleList(nn.LayerNorm(16) for _ in range(count))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x, made = self.words(input_ids), []
+
+        def heads(vectors: Tensor) -> Tensor:
+            return vectors.unflatten(-1, (4, -1)).transpose(1, 2)
+
+        for i, source in enumerate(self.keys_of):
+            read = self.norm[i](x)
+            made.append((heads(self.key[i](read)), heads(self.value[i](read))) if source == i else made[source])
+            key, value = made[-1]
+            attention = torch.softmax(heads(self.query[i](read)) @ key.transpose(-2, -1), -1)
+            x = x + self.out[i]((attention @ value).transpose(1, 2).flatten(2))
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("keys_of", [(0, 0), (0, 1, 1)])
+def test_maps_over_keys_of_an_earlier_layer_are_refused(keys_of: tuple[int, ...]) -> None:
+    """Where each layer has its own, there is no second stream."""
+    model = seeded(lambda: SharedKeys(keys_of))
+    with pytest.raises(NotOverUnits, match=r"(?s)cross 10×10.*keys and values of an earlier one"):
+        wf.explain(model, IDS, method="generic_attention")
+    assert len(wf.explain(model, IDS, method="occlusion", replace=3)[0].scores) == 10
+    apart = seeded(lambda: SharedKeys((0, 1)))
+    assert wf.explain(apart, IDS, method="generic_attention")[0].units.stream == ("text",) * 10
