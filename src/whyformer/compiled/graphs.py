@@ -58,7 +58,7 @@ CPU = torch.device("cpu")
 Make = Callable[[Run, Attribution, list[Cost]], list[Explanation]]
 
 
-class Asked(NamedTuple):
+class BatchQuestion(NamedTuple):
     """A question about some inputs that are run together."""
 
     modality: Modality
@@ -148,7 +148,7 @@ class Graphs:
             chunks = []
             for rows in chunks_of(batch.size, batch_size):
                 part = batch if len(rows) == batch.size else batch.select(rows)
-                asked = Asked(modality, part, question, of_rows(target, rows), contrast)
+                asked = BatchQuestion(modality, part, question, of_rows(target, rows), contrast)
                 fit = self._fit(asked)
                 form = self.forms.get(fit.key)
                 if form is None or form.recording is None:
@@ -172,7 +172,7 @@ class Graphs:
         return results
 
     def _replayed(
-        self, asked: Asked, fit: PaddedShape, form: Form, aims: tuple[list[int], list[int]]
+        self, asked: BatchQuestion, fit: PaddedShape, form: Form, aims: tuple[list[int], list[int]]
     ) -> GraphAnswer | None:
         """Replay the form's graph; return None if the model changed, or if its head finds its row by the text."""
         modality, part, question, target, _ = asked
@@ -213,7 +213,7 @@ class Graphs:
 
     # Which graph fits
 
-    def _fit(self, asked: Asked) -> PaddedShape:
+    def _fit(self, asked: BatchQuestion) -> PaddedShape:
         modality, part, device = asked.modality, asked.part, self.require_device()
         length = modality.length(part) if modality.lengths_vary else 0
         wide = length
@@ -261,7 +261,7 @@ class Graphs:
         told: dict[str, None] = {}
         for rows in [] if session.size != source.size else chunks_of(source.size, batch_size):
             part = session.batch if len(rows) == session.size else session.batch.select(rows)
-            asked = Asked(session.modality, part, question, of_rows(target, rows), contrast)
+            asked = BatchQuestion(session.modality, part, question, of_rows(target, rows), contrast)
             form = self.forms.get(self._fit(asked).key)
             if form is None or not form.why_not:
                 plain = explanations[rows[0] : rows[-1] + 1]
@@ -271,7 +271,7 @@ class Graphs:
                 told[form.why_not] = None
         return [e.replace(warnings=(*e.warnings, *told)) for e in explanations] if told else explanations
 
-    def _form_of(self, asked: Asked, session: Session, plain: list[Explanation], make: Make) -> Form | None:
+    def _form_of(self, asked: BatchQuestion, session: Session, plain: list[Explanation], make: Make) -> Form | None:
         """Return the form of some inputs, recorded if possible and compared with their explanations."""
         why_not, form = unsuited(asked.question, session, asked.contrast), None
         for _ in range(2):  # if padding changes the model's output, once more without
@@ -311,7 +311,7 @@ class Graphs:
             del self.forms[key]
             self._met.pop(key, None)
 
-    def _record(self, form: Form, fit: PaddedShape, asked: Asked, session: Session) -> None:
+    def _record(self, form: Form, fit: PaddedShape, asked: BatchQuestion, session: Session) -> None:
         self._recorded[fit.key] += 1
         if self._recorded[fit.key] > 2:
             self._refuse(form, "the model was another one at each of the last calls")
@@ -347,7 +347,7 @@ class Graphs:
             self._pool = None
         self._borrowed, self._places, self._layouts = before, places, self._layout()
 
-    def _hold_to(self, plain: list[Explanation], form: Form, fit: PaddedShape, asked: Asked, make: Make) -> None:
+    def _hold_to(self, plain: list[Explanation], form: Form, fit: PaddedShape, asked: BatchQuestion, make: Make) -> None:
         """Compare a replay with the explanations made without a graph; drop the recording if they differ."""
         recording, before = form.recording, self._borrowed
         assert recording is not None and before is not None
