@@ -77,21 +77,6 @@ def test_rank_agreement_of_constants() -> None:
 # Twins
 
 
-@pytest.mark.parametrize("row", [0, 1])
-def test_imposed_rows_give_what_the_twin_gives(row: int) -> None:
-    exam = exam_of()
-    with exam.borrowing():
-        run = exam.run(row)
-        for layers in ("last", [0], "all"):
-            places = rows_of(run, layers)
-            maps = permuted(places, 3, seed=row)
-            found = outputs_with(run, places, maps)
-            for variant in range(3):
-                rows = {p.layer: m[variant, :, 0] for p, m in zip(places, maps, strict=True)}
-                want = twin.output(eager(), alone(row), rows)
-                assert found[variant].tolist() == pytest.approx(want, abs=1e-5)
-
-
 def test_correlations_equal_the_twin() -> None:
     exam = exam_of(target=1)
     found = jain_wallace(exam, **QUICK)

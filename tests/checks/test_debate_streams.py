@@ -100,7 +100,7 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
 
 
 @pytest.mark.parametrize(("rows", "layers"), [("readout", "last"), ("all", "all")])
-@pytest.mark.parametrize("name", ["lxmert", "t5", "detr", "swin"])
+@pytest.mark.parametrize("name", ["bert", "lxmert", "t5", "detr", "swin"])
 def test_imposed_rows_give_what_the_twin_gives(name: str, rows: str, layers: str) -> None:
     exam = exam_of(name)
     with exam.borrowing():

@@ -39,13 +39,13 @@ def pictures(count: int = 4) -> list[Any]:
 
 
 class Swapping(nn.Module):
-    """Query 0 names class 1 while the first patch is bright; else query 1 does, at the same place (``other``: no)."""
+    """Query 0 names class 1 while the first patch is bright; query 1, at the same place, else, never or always."""
 
     main_input_name = "pixel_values"
 
-    def __init__(self, takes_over: bool) -> None:
+    def __init__(self, second: str) -> None:
         super().__init__()
-        self.inner, self.takes_over = CASES["detr"].build(None), takes_over
+        self.inner, self.second = CASES["detr"].build(None), second
         self.config = self.inner.config
 
     def forward(self, pixel_values: torch.Tensor, pixel_mask: torch.Tensor | None = None) -> Any:
@@ -53,7 +53,8 @@ class Swapping(nn.Module):
         bright = (pixel_values[:, :, :8, :8].mean((1, 2, 3)) > 0.5).float()
         named, empty = 50.0 * torch.eye(4)[1], 50.0 * torch.eye(4)[3]
         first = bright[:, None] * named + (1 - bright[:, None]) * empty
-        second = (1 - bright[:, None]) * named + bright[:, None] * empty if self.takes_over else empty
+        else_named = (1 - bright[:, None]) * named + bright[:, None] * empty
+        second = {"else": else_named, "never": empty, "always": named}[self.second]
         out.logits = out.logits * 0.01 + torch.stack([first, second.expand_as(first), *[empty.expand_as(first)] * 4], 1)
         out.pred_boxes = torch.tensor([0.5, 0.5, 0.4, 0.4]) + 0 * out.pred_boxes
         return out
@@ -62,9 +63,9 @@ class Swapping(nn.Module):
 SwappingForObjectDetection = type("SwappingForObjectDetection", (Swapping,), {})
 
 
-def images(bright: bool = True) -> dict[str, torch.Tensor]:
+def images() -> dict[str, torch.Tensor]:
     pixels = torch.randn(2, 3, 16, 40, generator=torch.Generator().manual_seed(0)) * 0.1
-    pixels[:, :, :8, :8] += 2.0 if bright else 0.0
+    pixels[:, :, :8, :8] += 2.0
     return {"pixel_values": pixels}
 
 
@@ -165,9 +166,9 @@ def test_recommend_keeps_the_detections_of_an_image_on_one_side() -> None:
         wf.recommend(model_of("detr"), pictures(2), **how)
 
 
-@pytest.mark.parametrize("takes_over", [True, False])
-def test_a_query_that_takes_the_object_over_is_named(takes_over: bool, tmp_path: Path) -> None:
-    model = SwappingForObjectDetection(takes_over).eval()
+@pytest.mark.parametrize("second", ["else", "never", "always"])
+def test_a_query_that_takes_the_object_over_is_named(second: str, tmp_path: Path) -> None:
+    model = SwappingForObjectDetection(second).eval()
     results = [
         wf.compare(model, images(), methods=["occlusion"], metrics=["aopc"], target=(0, 1), replace="zero", cache=c)
         for c in (tmp_path, tmp_path)
@@ -175,20 +176,7 @@ def test_a_query_that_takes_the_object_over_is_named(takes_over: bool, tmp_path:
     assert results[1].variants == 0
     for found in results:  # what was kept on disk tells it, too
         said = [w for w in found.warnings if "another query" in w]
-        assert len(said) == takes_over
-        assert not takes_over or "(100%)" in said[0]
-
-
-def test_a_query_that_names_the_object_already_takes_nothing_over() -> None:
-    class Both(Swapping):
-        def forward(self, pixel_values: torch.Tensor, pixel_mask: torch.Tensor | None = None) -> Any:
-            out = super().forward(pixel_values, pixel_mask)
-            out.logits[:, 1] = out.logits[:, 1] * 0 + 50.0 * torch.eye(4)[1]
-            return out
-
-    model = type("BothForObjectDetection", (Both,), {})(False).eval()
-    found = wf.compare(model, images(), methods=["occlusion"], metrics=["aopc"], target=(0, 1), replace="zero")
-    assert not any("another query" in w for w in found.warnings)
+        assert len(said) == (second == "else") and all("(100%)" in words for words in said)
 
 
 class Each(Swapping):
@@ -201,7 +189,7 @@ class Each(Swapping):
 
 
 def test_a_detector_that_asks_for_each_class_by_itself() -> None:
-    model = type("EachForObjectDetection", (Each,), {})(takes_over=True).eval()
+    model = type("EachForObjectDetection", (Each,), {})("else").eval()
     with games_of(Explainer(model), images(), target=(0, 1), replace="zero") as games:
         present = np.ones((2, len(games.parts[0])), bool)
         present[1, 0] = False  # the bright patch

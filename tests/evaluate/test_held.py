@@ -11,7 +11,7 @@ import torch
 
 import whyformer as wf
 from tests.evaluate.test_detectors import model_of
-from tests.methods.test_two_ended import PROMPT, QUESTION, OnlyTogether
+from tests.methods.test_two_ended import PROMPT, QUESTION, logits_of_mat, only_together
 from tests.models import CASES
 from tests.support import language, processors
 from whyformer.errors import BadInput, NotAllowed
@@ -24,7 +24,7 @@ QUIET: dict[str, Any] = {"target": 0, "replace": "zero", "progress": False}
 def judged(hold: Any, *methods: Any, **how: Any) -> wf.Comparison:
     """Once the first part is held, the model is a sum: whoever plays that game foretells every set without an error."""
     exact: dict[str, Any] = {"infidelity": {"normalize": False}}
-    return wf.compare(OnlyTogether(), ROWS, methods=list(methods), metrics=exact, hold=hold, **QUIET, **how)
+    return wf.compare(only_together(), ROWS, methods=list(methods), metrics=exact, hold=hold, **QUIET, **how)
 
 
 @pytest.mark.parametrize("method", ["shap", "two_ended"])
@@ -54,7 +54,7 @@ def test_the_result_says_what_was_held_and_hands_it_on(tmp_path: Path) -> None:
 
 def test_a_method_without_hold_is_judged_by_the_parts_that_go() -> None:
     found, whole = judged(0, "saliency"), judged(None, "saliency")
-    with games_of(wf.Explainer(OnlyTogether()), ROWS, hold=0, target=0, replace="zero") as games:
+    with games_of(wf.Explainer(only_together()), ROWS, hold=0, target=0, replace="zero") as games:
         assert [parts.tolist() for parts in games.parts] == [[1, 2]] * 4
         assert games.game(1).values(np.array([[0, 0], [1, 0], [0, 1]]), "logit") == pytest.approx([0, 2, 3])
     assert found.values["infidelity"] != whole.values["infidelity"]
@@ -64,18 +64,10 @@ def test_a_method_without_hold_is_judged_by_the_parts_that_go() -> None:
 def test_the_question_of_a_prompt_stays(hold: Any) -> None:
     lm, tokenizer = language.model("llama"), language.tokenizer()
     how = {"units": "sentence", "replace": "delete", "target": "mat"}
-    word = tokenizer.convert_tokens_to_ids("mat")
-
-    def value(*sentences: str) -> float:
-        ids = tokenizer(" ".join([*sentences, QUESTION]), return_tensors="pt").input_ids
-        with torch.no_grad():
-            return float(lm(input_ids=ids).logits[0, -1, word])
-
-    dog, cat = "The dog ran home .", "The cat sat on the mat ."
     with games_of(wf.Explainer(lm, tokenizer), [PROMPT], hold=hold, **how) as games:
         said = games.game(0).values(np.array([[0, 0], [0, 1], [1, 0], [1, 1]]), "logit")
         assert games.held == (repr(QUESTION),)
-    np.testing.assert_allclose(said, [value(), value(cat), value(dog), value(dog, cat)], atol=1e-4)
+    np.testing.assert_allclose(said, logits_of_mat(), atol=1e-4)
     found = wf.explain(lm, PROMPT, tokenizer, method="two_ended", hold=hold, **how)
     drops = np.array([said[3] - said[1] + said[2] - said[0], said[3] - said[2] + said[1] - said[0]]) / 2
     np.testing.assert_allclose(found.scores, [*drops, 0], atol=1e-4)
@@ -99,6 +91,7 @@ def test_a_sentence_that_is_held_in_part_goes_without_that_part() -> None:
         (99, BadInput, "input 0 has 8 units, numbered from 0, or from -1 backwards"),
         ([1, 2, 3, 4, 5, 6], BadInput, "is all of input 0"),
         ([], NotAllowed, "the text, label or number of a part"),
+        ("", NotAllowed, "the text, label or number of a part"),
         (True, NotAllowed, "the text, label or number of a part"),
     ],
 )
@@ -108,19 +101,15 @@ def test_what_cannot_be_held_is_refused_at_once(
     def nothing(*args: Any, **how: Any) -> Any:
         raise AssertionError("nothing is to be explained")
 
-    monkeypatch.setattr("whyformer.explainer.CoreExplainer.explain", nothing)
     explainer = wf.Explainer(*wf.demo.load_sentiment())
     texts = ["a film , a good film", "a very bad old book"] * 3
+    for method in ("shap", "two_ended"):
+        with pytest.raises(error, match=words):
+            explainer.explain(texts, method=method, hold=hold, batch_size=1)
+    monkeypatch.setattr("whyformer.explainer.CoreExplainer.explain", nothing)
     for judge in (explainer.compare, explainer.recommend, explainer.report):
         with pytest.raises(error, match=words):
             judge(texts, hold=hold, batch_size=1, progress=False)
-
-
-def test_explain_names_the_input_among_all() -> None:
-    model, tokenizer = wf.demo.load_sentiment()
-    with pytest.raises(BadInput, match="'like' is not in input 2"):
-        texts = ["I like it", "They like her", "She hates it"]
-        wf.explain(model, texts, tokenizer, method="two_ended", hold="like", batch_size=1)
 
 
 def test_what_is_on_disk_is_of_the_same_parts(tmp_path: Path) -> None:

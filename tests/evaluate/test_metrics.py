@@ -65,13 +65,6 @@ def test_areas_under_curves_are_those_of_scikit_learn(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_all_gone_is_nothing_kept(seed: int) -> None:
-    trial = Trial(scores_of(11, seed), together(11, seed))
-    gone = value("comprehensiveness", trial, bins=(1.0,))
-    assert gone == value("sufficiency", trial, bins=(0.0,)) == trial.game.whole() - trial.game.empty()
-
-
-@pytest.mark.parametrize("seed", range(2))
 def test_reversing_a_ranking_swaps_the_curves(seed: int) -> None:
     scores = np.random.default_rng(seed).permutation(17).astype(float)
     assert np.array_equal(without_top(scores), without_bottom(-scores))
@@ -201,22 +194,3 @@ def test_constant_scores_go_by_position() -> None:
     assert value("aopc", Trial(np.zeros(6), game)) == value("aopc", Trial(-np.arange(6.0), game))
     assert np.isnan(value("faithfulness_correlation", Trial(np.zeros(6), game)))
     assert np.isnan(value("sparsity", Trial(np.zeros(6), game)))
-
-
-def test_localisation_on_a_picture_whose_object_is_known() -> None:
-    units = wf.Units(tuple(map(str, range(16))), (False,) * 16, ("image",) * 16, grid=(4, 4), image_size=(16, 16))
-    region = np.zeros((16, 16), dtype=bool)
-    region[:8, :8] = True
-
-    def trial(scores: Any) -> Trial:
-        return Trial(scores.ravel(), linear(scores.ravel()), units=units, region=region)
-
-    right, wrong = np.zeros((4, 4)), np.zeros((4, 4))
-    right[:2, :2], wrong[2:, 2:] = 1, 1
-    assert value("pointing_game", trial(right)) == 1
-    assert value("pointing_game", trial(wrong)) == 0
-    assert value("pointing_game", trial(wrong), tolerance=15) == 1
-    assert value("relevance_mass", trial(np.ones((4, 4)))) == pytest.approx(0.25)
-    for name in ("relevance_mass", "iou_otsu", "mean_average_precision"):
-        assert value(name, trial(right)) > 0.7
-        assert value(name, trial(wrong)) < 0.3

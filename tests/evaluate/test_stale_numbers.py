@@ -205,21 +205,6 @@ def test_arguments_that_are_no_tensors_are_part_of_the_question(kind: str, tmp_p
     assert kept[0][0] != kept[1][0] and kept[0][1] > 0 and kept[1][1] > 0 and kept[2][1] == 0
 
 
-def test_compared_methods_are_those_of_the_call(tmp_path: Path) -> None:
-    model, how = (
-        Open().eval(),
-        {"methods": ["occlusion", "attention_rollout"], "metrics": ["aopc"], "replace": 1, "progress": False},
-    )
-    found = []
-    for other in (False, True):
-        inputs = {"input_ids": IDS, "other": 5 * other}
-        cached = [wf.compare(model, inputs, cache=tmp_path, **how) for _ in range(2)]
-        plain = wf.compare(model, inputs, **how)
-        assert numbers_of(cached[0]) == numbers_of(cached[1]) == numbers_of(plain) and cached[1].variants == 0
-        found.append(numbers_of(plain))
-    assert found[0] != found[1]
-
-
 class Handle:
     """What no other process could be handed: its contents cannot be described."""
 
@@ -460,14 +445,25 @@ class Switched(nn.Module):
         return self.model(-numbers, codes) if turned else self.model(numbers, codes)
 
 
-def test_how_a_table_calls_its_model_is_part_of_the_question(tmp_path: Path) -> None:
-    model, found = Switched().eval(), []
+def calls_of_rows(turned: bool) -> tuple[Any, ...]:
+    return rows(2), table(call=lambda numbers, codes: (numbers, codes, turned))
+
+
+def calls_with_an_argument(turned: bool) -> tuple[Any, ...]:
+    return ({"input_ids": IDS, "other": 5 * turned},)
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls", "replace"), [(Switched, calls_of_rows, None), (Open, calls_with_an_argument, 1)]
+)
+def test_how_a_model_is_called_is_part_of_the_question(kind: Any, calls: Any, replace: Any, tmp_path: Path) -> None:
+    model, found = kind().eval(), []
+    how: dict[str, Any] = {"methods": ["occlusion", "attention_rollout"], "metrics": ["aopc"], "progress": False}
     for turned in (False, True):
-        described = table(call=lambda numbers, codes, turned=turned: (numbers, codes, turned))
-        kept, plain = (
-            wf.compare(model, rows(2), described, methods=["occlusion"], metrics=["aopc"], progress=False, cache=folder)
-            for folder in (tmp_path, None)
+        kept, again, plain = (
+            wf.compare(model, *calls(turned), **how, replace=replace, cache=folder)
+            for folder in (tmp_path, tmp_path, None)
         )
-        assert numbers_of(kept) == numbers_of(plain)
+        assert numbers_of(kept) == numbers_of(again) == numbers_of(plain) and again.variants == 0
         found.append(numbers_of(plain))
     assert found[0] != found[1]

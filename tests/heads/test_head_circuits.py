@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.properties import close, model_of, on_the_left, padded
+from tests.methods.properties import close, model_of
 from tests.models import CASES
 from tests.models.case import HEADS, WIDTH
 from tests.references.head_direct import direct_shares
@@ -142,15 +142,6 @@ def test_shares_of_a_contrast_are_the_difference() -> None:
     one, two, both = (direct_logit(model, inputs, target=t) for t in (3, 5, (3, 5)))
     close(both.shares, one.shares - two.shares)
     close(both.value, one.value - two.value)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_padding_and_batches_are_nothing(name: str) -> None:
-    model, inputs = model_of(name), CASES[name].inputs()
-    plain = direct_logit(model, inputs, target=TARGET).shares
-    close(direct_logit(model, padded(inputs, 3), target=TARGET).shares, plain)
-    close(direct_logit(model, on_the_left(inputs), target=TARGET).shares, plain)
-    close(direct_logit(model, inputs, target=TARGET, batch_size=1).shares, plain)
 
 
 def test_a_head_that_writes_nothing_has_no_share() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,24 +16,18 @@ from tests.models import CASES
 from tests.references.eager_attention import reported
 from tests.references.head_importance import generic_relevance
 from whyformer.errors import BadInput
-from whyformer.heads import layer_profile
+from whyformer.heads import direct_logit, layer_profile
 from whyformer.heads.profile import CURVES
 
 TARGET = 1
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_relevance_added(name: str) -> None:
+def test_relevance_added_and_entropy(name: str) -> None:
     found = layer_profile(model_of(name), CASES[name].inputs(), target=TARGET)
     for row in range(2):
         added = generic_relevance(name, row, TARGET).sum(1)
         close(found.samples[row, CURVES.index("relevance added")], added / added.sum())
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_entropy(name: str) -> None:
-    found = layer_profile(model_of(name), CASES[name].inputs(), target=TARGET)
-    for row in range(2):
         want = []
         for attention in reported(name, row, TARGET).attention:
             rows = [-sum(w * np.log(w) for w in weights if w > 0) for head in attention for weights in head]
@@ -67,14 +64,21 @@ def test_mixing_ratio_is_the_golden_one() -> None:
         close(found.samples[row, CURVES.index("mixing ratio")], want, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_padding_and_batches_are_nothing(name: str) -> None:
-    model, inputs = model_of(name), CASES[name].inputs()
-    plain = layer_profile(model, inputs, target=TARGET).samples
-    close(layer_profile(model, padded(inputs, 3), target=TARGET).samples, plain)
-    close(layer_profile(model, inputs, target=TARGET, batch_size=1).samples, plain)
+@pytest.mark.parametrize(
+    ("name", "measure"),
+    [*product(["bert", "gpt2", "llama"], [layer_profile]), *product(["gpt2", "llama"], [direct_logit])],
+)
+def test_padding_and_batches_are_nothing(name: str, measure: Any) -> None:
+    def numbers(inputs: Any, **how: Any) -> Any:
+        found = measure(model_of(name), inputs, target=TARGET, **how)
+        return found.samples if measure is layer_profile else found.shares
+
+    inputs = CASES[name].inputs()
+    plain = numbers(inputs)
+    close(numbers(inputs, batch_size=1), plain)
+    close(numbers(padded(inputs, 3)), plain)
     if name != "bert":
-        close(layer_profile(model, on_the_left(inputs), target=TARGET).samples, plain)
+        close(numbers(on_the_left(inputs)), plain)
 
 
 def test_models_whose_blocks_cannot_be_taken_apart_lack_one_curve_only() -> None:

@@ -30,6 +30,7 @@ def test_heads_go_in_the_given_order(name: str) -> None:
     got = curve(name, order=order, metric="loss")
     assert list(got.kept) == list(range(len(ALL), -1, -1))
     assert got.order == tuple(order)
+    close(curve(name, order=order, metric="loss", batch_size=1).samples, got.samples)
     for taken in (0, 3, len(ALL)):
         mask = torch.ones(LAYERS, HEADS, dtype=torch.float64)
         for at in order[:taken]:
@@ -48,7 +49,9 @@ def test_accuracy_and_agreement() -> None:
         predicted = model(**inputs).logits.argmax(1).tolist()
     right = curve(labels=predicted, order=ALL)
     assert right.values[0] == 1.0
-    close(curve(labels=None, metric="agreement", order=ALL).samples, right.samples)
+    agreement = curve(labels=None, metric="agreement", order=ALL)
+    close(agreement.samples, right.samples)
+    assert 0 <= agreement.area <= 1 and list(agreement.to_frame().columns) == ["kept", "agreement", "low", "high"]
     wrong = curve(labels=[1 - min(p, 1) for p in predicted], order=ALL)
     assert wrong.values[0] == 0.0
 
@@ -78,11 +81,6 @@ def test_random_orders_are_seeded() -> None:
     assert sorted(first) == ALL
 
 
-def test_a_batch_is_its_rows_and_padding_is_nothing() -> None:
-    together = curve(metric="loss", order=ALL)
-    close(curve(metric="loss", order=ALL, batch_size=1).samples, together.samples)
-
-
 @pytest.mark.parametrize(
     ("how", "says"),
     [
@@ -98,9 +96,3 @@ def test_a_batch_is_its_rows_and_padding_is_nothing() -> None:
 def test_wrong_use_is_refused(how: dict[str, Any], says: str) -> None:
     with pytest.raises((BadInput, UnknownName), match=says):
         curve(**how)
-
-
-def test_area_and_frame() -> None:
-    got = curve(labels=None, metric="agreement", order=ALL)
-    assert 0 <= got.area <= 1
-    assert list(got.to_frame().columns) == ["kept", "agreement", "low", "high"]

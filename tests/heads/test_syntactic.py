@@ -40,17 +40,14 @@ TOY = "\n".join(
 )
 
 
-def test_reading() -> None:
+def test_reading(tmp_path: Path) -> None:
+    (tmp_path / "toy.conllu").write_text(TOY, encoding="utf-8")
     first, second = read_conllu(TOY)
+    assert [first, second] == read_conllu(tmp_path / "toy.conllu") == read_conllu(str(tmp_path / "toy.conllu"))
     assert first.words == ("the", "movie", "boringly", "is", "not", ".")
     assert first.heads == (1, 2, -1, 2, 2, 2)
     assert first.relations[3] == "aux:pass"
     assert second.words == ("a", "book")
-
-
-def test_reading_a_file(tmp_path: Path) -> None:
-    (tmp_path / "toy.conllu").write_text(TOY, encoding="utf-8")
-    assert read_conllu(tmp_path / "toy.conllu") == read_conllu(str(tmp_path / "toy.conllu")) == read_conllu(TOY)
 
 
 @pytest.mark.parametrize(

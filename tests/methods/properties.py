@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import whyformer as wf
 from tests import models
@@ -61,6 +62,18 @@ def padding_is_nothing(name: str, tolerance: float = 1e-5, **how: Any) -> None:
             close(after.scores, before.scores, tolerance)
             if isinstance(before.matrix, np.ndarray):
                 close(after.matrix, before.matrix, tolerance)
+
+
+class Scored(nn.Module):
+    """Two classes of rows of numbers: one has the score that a rule gives the row, the other zero."""
+
+    def __init__(self, rule: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.scale, self.rule = nn.Parameter(torch.ones(1)), rule
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = self.rule(x).float() * self.scale
+        return torch.stack([score, torch.zeros_like(score)], 1)
 
 
 def padded(inputs: Any, extra: int) -> dict[str, Tensor]:

@@ -33,21 +33,13 @@ def maps(seed: int, n: int = 6) -> Tensor:
     return torch.rand(2, n, n, generator=torch.Generator().manual_seed(seed)).softmax(-1)
 
 
-def test_full_residual_is_the_identity() -> None:
-    layer = with_residual(maps(0), 0, 1.0, normalize=True)
-    torch.testing.assert_close(layer, torch.eye(6).expand(2, -1, -1))
-
-
-def test_a_zero_row_stays_zero_instead_of_nan() -> None:
+def test_residuals_and_rows_that_are_zero() -> None:
     layer = maps(0)
+    torch.testing.assert_close(with_residual(layer, 0, 1.0, normalize=True), torch.eye(6).expand(2, -1, -1))
     layer[0, 2] = 0
-    assert row_normalized(layer)[0, 2].sum() == 0
-    assert torch.isfinite(row_normalized(layer)).all()
-
-
-def test_identity_sits_where_the_query_came_from() -> None:
-    eye = plus_identity(torch.zeros(1, 1, 5), first_query=4)
-    assert eye[0, 0].tolist() == [0, 0, 0, 0, 1]
+    assert row_normalized(layer)[0, 2].sum() == 0 and torch.isfinite(row_normalized(layer)).all()
+    shifted = plus_identity(torch.zeros(1, 1, 5), first_query=4)
+    assert shifted[0, 0].tolist() == [0, 0, 0, 0, 1], "the identity is at the position of the query"
 
 
 @pytest.mark.parametrize("method", ["raw_attention", "attention_x_gradient"])

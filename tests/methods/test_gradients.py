@@ -27,9 +27,9 @@ def test_the_gradient_itself_comes_along(name: str) -> None:
 class Linear(nn.Module):
     """A table of numbers under one matrix: the gradient is the matrix."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: int = 5) -> None:
         super().__init__()
-        self.head = nn.Linear(5, 3)
+        self.head = nn.Linear(columns, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(x)

@@ -11,7 +11,6 @@ from torch import nn
 
 import whyformer as wf
 from tests.methods.properties import close, explained
-from tests.methods.test_gradients import Linear
 from tests.models import CASES
 from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import numbers
@@ -135,14 +134,6 @@ def test_a_jump_is_looked_for_once_per_model() -> None:
     explainer = wf.Explainer(Directions("l2").eval())
     costs = [explainer.explain(WORDS, **METHOD, target=1)[0].cost.setup_forwards for _ in range(2)]
     assert costs[0] > costs[1] == 0
-
-
-def test_one_step_is_exact_on_a_linear_model() -> None:
-    torch.manual_seed(0)
-    model, x = Linear(), torch.randn(3, 5)
-    for row, found in enumerate(wf.explain(model, (x,), target=2, method="integrated_gradients", steps=1)):
-        close(found.scores, (model.head.weight[2] * x[row]).detach().numpy())
-        assert found.checks["completeness_error"] < 1e-6
 
 
 def test_an_input_at_its_baseline_gets_nothing() -> None:

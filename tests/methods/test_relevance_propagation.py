@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,12 @@ def test_cp_lrp_conserves_at_the_tokens_once_biases_are_zero(name: str) -> None:
         assert name != "visual_bert" or set(found.units.stream) == {"text", "image"}
 
 
-def without_biases(model: nn.Module) -> nn.Module:
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
+@torch.no_grad()
+def without_biases(model: nn.Module, *others: str) -> nn.Module:
+    """The model with all biases zero, and the parameters whose names contain one of ``others``."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias") or any(part in name for part in others):
+            parameter.zero_()
     return model
 
 
@@ -166,13 +168,14 @@ def test_t5_encoder(act: str) -> None:
 class Mixer(nn.Module):
     """Linear, with a constant map of the positions in the place of attention."""
 
-    def __init__(self, hidden: bool) -> None:
+    def __init__(self, hidden: bool, first: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
-        self.hidden = hidden
+        self.hidden, self.first = hidden, first
         self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x if self.first is None else self.first(x)
         scores = self.q(x) @ self.k(x).transpose(1, 2)
         own = torch.eye(x.shape[1], dtype=torch.bool)
         weights = scores.masked_fill(~own, -torch.inf).softmax(-1) if self.hidden else own.float()
@@ -209,13 +212,8 @@ def test_as_many_inputs_as_positions_and_heads(how: dict[str, str]) -> None:
         close(found.scores, explained("bert", one, **how)[0].scores)
 
 
-class Odd(Mixer):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.exp())
-
-
 def test_functions_without_a_rule_are_named() -> None:
-    (found,) = wf.explain(Odd(hidden=True), (randn(1, 5, 8),), method="attn_lrp", target=1)
+    (found,) = wf.explain(Mixer(True, torch.exp), (randn(1, 5, 8),), method="attn_lrp", target=1)
     assert any("no relevance rule for exp" in w for w in found.warnings)
 
 
@@ -272,13 +270,8 @@ def test_a_token_whose_embedding_is_zero(method: str) -> None:
 
 @BOTH
 def test_a_model_that_detaches_is_refused(method: str) -> None:
-    class Detached(Mixer):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x.detach())
-
-    model: Any = Detached(hidden=True)
     with pytest.raises(NotOffered, match="differentiable"):
-        wf.explain(model, (randn(1, 5, 8),), method=method, target=1)
+        wf.explain(Mixer(True, torch.detach), (randn(1, 5, 8),), method=method, target=1)
 
 
 METHOD = {"method": "transformer_attribution"}
@@ -295,17 +288,26 @@ def test_relevance_is_conserved(name: str) -> None:
         assert not [w for w in found.warnings if "pools others besides" not in w]  # DINOv2
 
 
-def test_experts_keep_what_is_seeded_whichever_way_they_are_multiplied() -> None:
-    case, results = OTHERS["mixtral"], {}
-    for way in ("grouped_mm", "eager"):
-        model = case.build(case.implementations[0])
-        model.config._experts_implementation = way
-        results[way] = wf.explain(model, case.inputs(), target=TARGET, **METHOD, variant="lrp")
-        for found in results[way]:
+@pytest.mark.parametrize(
+    ("name", "ways"), [("mixtral", ("grouped_mm", "eager")), ("gpt_oss", ("eager", "grouped_mm", "batched_mm"))]
+)
+def test_it_does_not_matter_how_experts_are_multiplied(name: str, ways: tuple[str, ...]) -> None:
+    """Experts keep what is seeded; their biases, which gpt_oss has, take no share."""
+    case, results = OTHERS[name], []
+    for way in ways:
+        model = case.build("eager")
+        model.set_experts_implementation(way)
+        with torch.no_grad():
+            for path, parameter in model.named_parameters():
+                if path.endswith("proj_bias"):
+                    parameter.copy_(randn(*parameter.shape, seed=3))
+        results.append(wf.explain(model, case.inputs(), target=TARGET, **METHOD, variant="lrp"))
+        for found in results[-1]:
             assert found.scores.sum() == pytest.approx(1, abs=1e-4)
             assert not any("no relevance rule" in w for w in found.warnings)
-    for one, other in zip(*results.values(), strict=True):
-        close(one.scores, other.scores)
+    for other in results[1:]:
+        for one, same in zip(results[0], other, strict=True):
+            close(one.scores, same.scores)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -316,60 +318,35 @@ def test_half_precision(dtype: torch.dtype) -> None:
             assert found.scores.sum() == pytest.approx(1, abs=1e-4)
 
 
-def test_biases_of_experts_take_no_share_however_the_experts_are_computed():
-    case, results = OTHERS["gpt_oss"], []
-    for implementation in ("eager", "grouped_mm", "batched_mm"):
-        model = case.build("eager")
-        model.set_experts_implementation(implementation)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name.endswith("proj_bias"):
-                    parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
-        results.append(wf.explain(model, case.inputs(), method="transformer_attribution", target=7, progress=False)[0])
-    for other in results[1:]:
-        np.testing.assert_allclose(other.scores, results[0].scores, rtol=1e-3, atol=1e-12)
-
-
-def siglip(biases: bool = True) -> nn.Module:
+def siglip() -> nn.Module:
     tower = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     tower |= {"image_size": 32, "patch_size": 8}
     text: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     config = hf.SiglipConfig(vision_config=tower, text_config=text, num_labels=3)
-    model = seeded(lambda: hf.SiglipForImageClassification(config)).eval()
-    if not biases:
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "bias" in name or "position" in name:
-                    parameter.zero_()
-    return model
+    return seeded(lambda: hf.SiglipForImageClassification(config)).eval()
 
 
 IMAGE = {"pixel_values": randn(1, 3, 32, 32)}
 
 
-@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
+@BOTH
 def test_patches_get_relevance(method: str) -> None:
     result = wf.explain(siglip(), IMAGE, method=method, target=1)[0]
     assert result.units.grid == (4, 4) and len(result.units) == 16
     assert (result.scores != 0).all()
 
 
-def test_all_of_the_score_goes_to_the_patches() -> None:
-    """Without biases and positions there is nobody else to take a share, where attention is a constant."""
-    result = wf.explain(siglip(biases=False), IMAGE, method="cp_lrp", target=1)[0]
-    assert float(result.scores.sum()) == pytest.approx(result.value, rel=1e-3)
-    assert result.checks["conservation_error_relative"] < 1e-3
-
-
 def test_it_is_the_gradient_with_attention_and_norms_held() -> None:
     """cp_lrp, written out: input × gradient with every softmax, norm and activation a constant factor."""
-    model = siglip(biases=False)
+    model = without_biases(siglip(), "position")
     pixels = IMAGE["pixel_values"].clone().requires_grad_()
     result = wf.explain(model, IMAGE, method="cp_lrp", target=1)[0]
     with Held():
         (slope,) = torch.autograd.grad(model(pixel_values=pixels).logits[0, 1], pixels)
     shares = (pixels * slope)[0].detach().sum(0).reshape(4, 8, 4, 8).sum((1, 3))
     torch.testing.assert_close(torch.tensor(result.heatmap()), shares, rtol=1e-3, atol=1e-5)
+    assert float(result.scores.sum()) == pytest.approx(result.value, rel=1e-3), "the patches share all of the score"
+    assert result.checks["conservation_error_relative"] < 1e-3
 
 
 class Held(torch.overrides.TorchFunctionMode):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +89,8 @@ def test_sampled_orders_are_within_their_standard_error() -> None:
     assert 0.4 < reported / error < 2.5
     for e in found:
         assert e.checks["additivity_error"] < 1e-5, "every order adds up"
+        assert e.errors is not None and (e.errors > 0).all()
+        assert e.checks["standard_error"] == pytest.approx(float(np.sqrt((e.errors**2).mean())), rel=1e-5)
 
 
 @pytest.mark.parametrize("mask", [4, 1])
@@ -110,16 +114,22 @@ def test_scores_add_up(name: str, algorithm: str) -> None:
         assert found.cost.forwards <= 66
 
 
-def test_dummy_and_linear() -> None:
+LINEAR = [{"method": "shap", "algorithm": a} for a in ("exact", "permutation", "partition")]
+
+
+@pytest.mark.parametrize(
+    "how", [*LINEAR, {"method": "two_ended"}, {"method": "integrated_gradients", "steps": 1}], ids=str
+)
+def test_dummy_and_linear(how: dict[str, Any]) -> None:
     """On a linear model the share of a column is its term, and a column without weight gets none."""
     torch.manual_seed(0)
     model, x = Linear(), torch.randn(2, 5)
     with torch.no_grad():
         model.head.weight[:, 3] = 0
-    for algorithm in ("exact", "permutation", "partition"):
-        for row, found in enumerate(wf.explain(model, (x,), target=2, **METHOD, algorithm=algorithm)):
-            close(found.scores, (model.head.weight[2] * x[row]).detach().numpy())
-            assert found.scores[3] == pytest.approx(0, abs=1e-6)
+    for row, found in enumerate(wf.explain(model, (x,), target=2, **how)):
+        close(found.scores, (model.head.weight[2] * x[row]).detach().numpy())
+        assert found.scores[3] == pytest.approx(0, abs=1e-6)
+        assert found.checks.get("completeness_error", 0) < 1e-6
 
 
 @pytest.mark.parametrize("method", ["shap", "two_ended"])
@@ -191,12 +201,5 @@ def test_the_tree_joins_neighbours() -> None:
     tree = Players(tuple((i,) for i in range(6)), grid, 6, "").tree()
     assert tree.shape == (5, 4)
     assert tree[-1, 3] == 6
-    halves = [set(tree_members(tree, int(node))) for node in tree[-1, :2]]
-    assert {0, 3} <= halves[0] or {0, 3} <= halves[1], "the longer side is cut first"
-
-
-def tree_members(tree: np.ndarray, node: int) -> list[int]:
-    players = len(tree) + 1
-    if node < players:
-        return [node]
-    return [m for child in tree[node - players, :2] for m in tree_members(tree, int(child))]
+    halves = [set(re.findall(r"\d", str(half))) for half in tree_of(tree)]
+    assert {"0", "3"} <= halves[0] or {"0", "3"} <= halves[1], "the longer side is cut first"

@@ -8,38 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import whyformer as wf
 from tests.explainer.test_language import answer_log_probability
 from tests.methods import properties
-from tests.methods.properties import close, explained
-from tests.methods.test_gradients import Linear
+from tests.methods.properties import Scored, close, explained
 from tests.references.shap import MASK, first_tokens, value_of_tokens
 from tests.references.two_ended import semivalue
 from tests.support import language
 from tests.test_stream_contracts import inputs_of, model_of, target_of
-from whyformer.errors import BadInput, NotAllowed
+from whyformer.errors import BadInput
 
 METHOD = {"method": "two_ended"}
 TEXT = "The cat sat on the mat . The big red dog ran home . He said yes ."
 ANSWER = "paris is red ."
 
 
-class Signs(nn.Module):
-    """What a rule says of how many signs there are: one number per input, beside a constant."""
-
-    def __init__(self, rule: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.scale, self.rule = nn.Parameter(torch.ones(1)), rule
-
-    def forward(self, x: Tensor) -> Tensor:
-        score = self.rule(x.sum(1)).float() * self.scale
-        return torch.stack([score, torch.zeros_like(score)], 1)
-
-
 def of_signs(rule: Callable[[Tensor], Tensor], count: int, **how: str) -> wf.Explanation:
-    return wf.explain(Signs(rule), (torch.ones(1, count),), target=0, replace="zero", **how)[0]
+    return wf.explain(Scored(lambda x: rule(x.sum(1))), (torch.ones(1, count),), target=0, replace="zero", **how)[0]
 
 
 def test_it_is_the_semivalue_with_half_its_weight_on_none_and_half_on_all() -> None:
@@ -54,13 +41,6 @@ def test_of_two_players_it_is_the_shapley_value() -> None:
     assert mine.cost.forwards == 4, "one alone is the other's absence"
 
 
-def test_of_a_sum_it_is_every_term() -> None:
-    torch.manual_seed(0)
-    model, x = Linear(), torch.randn(2, 5)
-    for row, found in enumerate(wf.explain(model, (x,), target=2, **METHOD)):
-        close(found.scores, (model.head.weight[2] * x[row]).detach().numpy())
-
-
 @pytest.mark.parametrize(
     ("rule", "count", "scores"),
     [
@@ -73,14 +53,9 @@ def test_of_a_sum_it_is_every_term() -> None:
 def test_doubled_evidence(rule: Callable[[Tensor], Tensor], count: int, scores: float) -> None:
     found = of_signs(rule, count, **METHOD)
     close(found.scores, np.full(count, scores))
+    assert found.cost.forwards == (2 * count + 2 if count > 1 else 2), "two for each player, and two for the ends"
     if count > 1:
         close(of_signs(rule, count, method="shap").scores, np.full(count, 1 / count))
-
-
-def test_passes_are_two_for_each_player_and_two_for_the_ends() -> None:
-    for found in explained("bert", **METHOD, replace=MASK, keep_special=False):
-        assert found.cost.forwards == 2 * len(found.units) + 2
-    assert of_signs(lambda n: n, 1, **METHOD).cost.forwards == 2
 
 
 def test_deleted_tokens_by_hand() -> None:
@@ -131,20 +106,22 @@ PROMPT = "The dog ran home . The cat sat on the mat . Where sat the cat ?"
 QUESTION = "Where sat the cat ?"
 
 
-class OnlyTogether(nn.Module):
+def logits_of_mat() -> list[float]:
+    """Logits of "mat", by hand: the question alone, after the sentence of the cat, of the dog, and after both."""
+    lm, tokenizer = language.model("llama"), language.tokenizer()
+    dog, cat = "The dog ran home . ", "The cat sat on the mat . "
+    ids = [tokenizer(text + QUESTION, return_tensors="pt").input_ids for text in ("", cat, dog, dog + cat)]
+    with torch.no_grad():
+        return [float(lm(input_ids=i).logits[0, -1, tokenizer.convert_tokens_to_ids("mat")]) for i in ids]
+
+
+def only_together() -> Scored:
     """The second part counts where the first is there; the third counts by itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        score = (x[:, 0] * x[:, 1] + x[:, 2]) * self.scale
-        return torch.stack([score, torch.zeros_like(score)], 1)
+    return Scored(lambda x: x[:, 0] * x[:, 1] + x[:, 2])
 
 
 def of_three(method: str, **how: Any) -> wf.Explanation:
-    return wf.explain(OnlyTogether(), (torch.ones(1, 3),), method=method, target=0, replace="zero", **how)[0]
+    return wf.explain(only_together(), (torch.ones(1, 3),), method=method, target=0, replace="zero", **how)[0]
 
 
 @pytest.mark.parametrize("method", ["two_ended", "shap"])
@@ -185,16 +162,10 @@ def test_the_question_of_a_prompt(method: str) -> None:
     how = {"processor": tokenizer, "units": "sentence", "replace": "delete", "target": "mat"}
     found = wf.explain(lm, PROMPT, method=method, hold=QUESTION, **how)
     np.testing.assert_allclose(wf.explain(lm, PROMPT, method=method, hold=-1, **how).scores, found.scores, atol=1e-6)
-
-    def value(*sentences: str) -> float:
-        ids = tokenizer(" ".join([*sentences, QUESTION]), return_tensors="pt").input_ids
-        with torch.no_grad():
-            return float(lm(input_ids=ids).logits[0, -1, tokenizer.convert_tokens_to_ids("mat")])
-
-    dog, cat = "The dog ran home .", "The cat sat on the mat ."
-    of_dog = (value(dog, cat) - value(cat) + value(dog) - value()) / 2
-    of_cat = (value(dog, cat) - value(dog) + value(cat) - value()) / 2
-    np.testing.assert_allclose(found.scores, [of_dog, of_cat, 0], atol=1e-4)
+    none, cat, dog, both = logits_of_mat()
+    np.testing.assert_allclose(
+        found.scores, [(both - cat + dog - none) / 2, (both - dog + cat - none) / 2, 0], atol=1e-4
+    )
 
 
 def test_of_an_answer_nothing_goes_anyway() -> None:
@@ -215,23 +186,3 @@ def test_every_input_of_a_batch_holds_its_own() -> None:
         alone = wf.explain(model, text, tokenizer, method="two_ended", hold="the movie")
         np.testing.assert_allclose(found.scores, alone.scores, atol=1e-5)
         assert found.scores[found.units.labels.index("movie")] == 0
-    with pytest.raises(BadInput, match=r"'like' is not in input 1"):
-        wf.explain(model, texts, tokenizer, method="two_ended", hold="like")
-
-
-@pytest.mark.parametrize(
-    ("hold", "error", "words"),
-    [
-        ("dreadful", BadInput, "is not in input 0. Write it as it stands there"),
-        ("film", BadInput, "is 2 times in input 0. Write more of the text around it"),
-        (99, BadInput, "input 0 has 8 units, numbered from 0, or from -1 backwards"),
-        ("a film , a good film", BadInput, "is all of input 0"),
-        ([], NotAllowed, "the text, label or number of a part"),
-        ("", NotAllowed, "the text, label or number of a part"),
-        (True, NotAllowed, "the text, label or number of a part"),
-    ],
-)
-def test_what_cannot_be_held(hold: Any, error: type[Exception], words: str) -> None:
-    model, tokenizer = wf.demo.load_sentiment()
-    with pytest.raises(error, match=words):
-        wf.explain(model, "a film , a good film", tokenizer, method="shap", hold=hold)

@@ -13,7 +13,6 @@ import whyformer as wf
 from tests.methods.properties import FAMILY, close, explained, golden, meets_golden
 from tests.methods.runs import running
 from tests.models import CASES
-from tests.models.case import randn
 from tests.references import value_norms as twin
 from tests.references.blocks import blocks_of
 from tests.references.value_norms import mixing_ratio, per_head
@@ -59,22 +58,18 @@ def test_heads_and_mixing_ratio_agree_with_their_twins(name: str) -> None:
             assert not found[row][:, ~real].any()
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_mixing_ratios_meet_the_golden_numbers(level: str) -> None:
-    case = golden()
-    with running("bert", model=case.model, inputs=case.inputs) as run:
-        ratios = method.mixing_ratio(run, level)
-    for row, n in enumerate((11, 8)):
-        meets_golden(ratios[row, :, :n], f"mixing_ratio.{level.replace('_', '')}", row)
-
-
-def test_heads_meet_the_golden_numbers() -> None:
+def test_heads_mixing_ratios_and_distances_meet_the_golden_numbers() -> None:
     case = golden()
     with running("bert", model=case.model, inputs=case.inputs) as run:
         heads, lengths_BLHK = torch.stack(method.per_head(run), 1), torch.stack(method.transformed_norms(run), 1)
+        ratios = {level: method.mixing_ratio(run, level) for level in LEVELS}
+        raw = torch.stack(distances(run), 1)
     for row, n in enumerate((11, 8)):
         meets_golden(heads[row, :, :, :n, :n], "norm.kob20.per_head", row)
         meets_golden(lengths_BLHK[row, :, :, :n], "norm.kob20.fx", row)
+        meets_golden(raw[row, :, :n, :n], "value_zeroing.layers_unnormalised", row)
+        for level, found in ratios.items():
+            meets_golden(found[row, :, :n], f"mixing_ratio.{level.replace('_', '')}", row)
 
 
 # What must hold on any model
@@ -184,14 +179,6 @@ def test_a_row_that_nothing_comes_near_is_zero_not_nan() -> None:
 
 
 ZEROING = {"method": "value_zeroing"}
-
-
-def test_distances_meet_the_golden_numbers() -> None:
-    case = golden()
-    with running("bert", model=case.model, inputs=case.inputs) as run:
-        raw = torch.stack(distances(run), 1)
-    for row, n in enumerate((11, 8)):
-        meets_golden(raw[row, :, :n, :n], "value_zeroing.layers_unnormalised", row)
 
 
 # Other spellings of a block: the whole model runs once per token and layer, that layer's values edited on the way
@@ -362,16 +349,3 @@ def test_a_layer_that_writes_nothing_is_an_error_not_a_uniform_map() -> None:
     for distance in ("cosine", "euclidean", lambda a, b: (a - b).norm(dim=-1)):
         with pytest.raises(NotOffered, match=r"layer\.0.*no more than rounding"):
             wf.explain(model, CASES["bert"].inputs(), **ZEROING, distance=distance)
-
-
-@pytest.mark.parametrize(("scaled", "shifted"), [(False, False), (True, False), (True, True)])
-def test_sums_of_what_heads_write_are_those_by_hand(scaled: bool, shifted: bool) -> None:
-    tokens, batch, queries, heads, width = 3, 2, 5, 4, 6
-    base, weights = randn(batch, queries, width), randn(tokens, batch, queries, heads, seed=4)
-    parts = randn(tokens, batch, heads, width, seed=1)
-    scale = randn(tokens, batch, queries, 1, seed=2) if scaled else None
-    constant = randn(width, seed=3) if shifted else None
-    expected = remainder._sums(base, weights, parts, scale, constant)
-    by_hand = base + torch.einsum("tbqh,tbho->tbqo", weights, parts)
-    by_hand = by_hand if scale is None else by_hand * scale
-    torch.testing.assert_close(expected, by_hand if constant is None else by_hand + constant)
