@@ -10,30 +10,12 @@ from typing import Any
 import pytest
 
 import whyformer as wf
-from tests.checks.quick import EVERYTHING, QUICK, TEXTS
+from tests.checks.quick import EVERYTHING, QUICK, TEXTS, counted_calls
 from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.support import folders
 from whyformer.errors import BadInput
-from whyformer.inputs.base import Modality
 from whyformer.results.codec import to_plain
-
-
-class Counted:
-    """How often models are called; counted beside them, since a hook that counts is a part of a model that changes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls = 0
-        call = Modality.call
-        monkeypatch.setattr(Modality, "call", lambda *args, **how: self._called() or call(*args, **how))
-
-    def _called(self) -> None:
-        self.calls += 1
-
-    def since(self) -> int:
-        """Calls since it was last asked."""
-        calls, self.calls = self.calls, 0
-        return calls
 
 
 def plain_of(found: Any) -> Any:
@@ -49,14 +31,14 @@ def test_what_is_in_the_cache_is_not_done_again(
     tmp_path: Path, found: wf.CheckUp, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = folders.bert()
-    counted = Counted(monkeypatch)
-
+    calls = counted_calls(monkeypatch)
     how: dict[str, Any] = {"processor": tokenizer, "checks": EVERYTHING, "cache": tmp_path}
     first = wf.check(model, TEXTS, **how)
-    assert counted.since() > 100
+    assert len(calls) > 100
+    calls.clear()
     assert plain_of(first) == plain_of(found)  # as without a cache
     again = wf.check(model, TEXTS, **how)
-    assert counted.since() == 0
+    assert not calls
     assert plain_of(again) == plain_of(first)
     assert type(again.results["jain_wallace"].inputs[0].original) is wf.Explanation
     assert not list(tmp_path.glob("*.part"))

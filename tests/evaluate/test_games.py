@@ -15,7 +15,7 @@ from tests.evaluate.games import sentiment, together
 from tests.models import CASES
 from tests.support import folders
 from whyformer.engines.perturbation.game import VariantStore
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import NotOffered
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import greedy
 
@@ -90,18 +90,11 @@ def test_columns_take_means_from_the_reference(replace: str) -> None:
                 np.testing.assert_allclose(alone, together, atol=1e-5)
 
 
-def test_black_needs_a_processor_and_unknown_replacements_are_refused() -> None:
+def test_black_needs_a_processor() -> None:
     case = CASES["vit"]
-    model, inputs = case.build(None), case.inputs()
-    with (
-        games_of(wf.Explainer(model), inputs, replace="black") as games,
-        pytest.raises(NotOffered, match="proces"),
-    ):
+    explainer = wf.Explainer(case.build(None))
+    with games_of(explainer, case.inputs(), replace="black") as games, pytest.raises(NotOffered, match="proces"):
         games.game(0)
-    with pytest.raises(UnknownName, match="blur"), games_of(wf.Explainer(model), inputs, replace="blurr"):
-        pass
-    with pytest.raises(BadInput, match="one per input"), games_of(wf.Explainer(model), inputs, target=[0]):
-        pass
 
 
 def test_black_is_what_the_processor_makes_of_black() -> None:
@@ -222,11 +215,7 @@ def test_left_padding_changes_nothing(replace: int | str) -> None:
     model, ids = CASES["llama"].build(None), torch.tensor([[11, 12, 13, 14, 15, 16]])
     model.config.bos_token_id = 11  # one special token stays
     bare = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": torch.arange(6)[None]}
-    padded = {
-        "input_ids": torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], 1),
-        "attention_mask": torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1]]),
-        "position_ids": torch.tensor([[0, 0, 0, 0, 1, 2, 3, 4, 5]]),
-    }
+    padded = {key: torch.nn.functional.pad(value, (3, 0)) for key, value in bare.items()}
     found = []
     for inputs in (bare, padded):
         with games_of(wf.Explainer(model), inputs, target=1, replace=replace) as games:

@@ -20,7 +20,7 @@ from tests.references.metrics import optimus
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.budget import within_effort
 from whyformer.evaluate.candidate import wanted
-from whyformer.evaluate.candidate_pool import CLASSES, SPACES, Candidate, candidates_of, scores_of_each
+from whyformer.evaluate.candidate_pool import CLASSES, SPACES, candidates_of, scores_of_each
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.recommend import EFFORT
 from whyformer.evaluate.recommendation import ANY
@@ -40,6 +40,10 @@ def test_a_model_of_12_by_12_has_728_candidates() -> None:
     assert len(candidates_of(SPACES, 12, 12)) == 2 * 728 + 3 * 12
     names = [c.name for c in candidates_of(SPACES, 12, 12)]
     assert len(set(names)) == len(names)
+    found = {c.method: c.cost_class for c in candidates_of(SPACES, 2, 2)}
+    assert found["raw_attention"] == found["attention_rollout"] == CLASSES[0]
+    assert found["attention_x_gradient"] == found["generic_attention"] == CLASSES[1]
+    assert {c.cost_class for c in chosen().choices} == {ANY, *CLASSES[:2]}
 
 
 @pytest.mark.parametrize("name", ["gpt2", "vit", "modernbert", "rtdl_ft_transformer"])
@@ -60,14 +64,6 @@ def test_every_candidate_is_the_method_it_names(name: str) -> None:
         for row, explanation in enumerate(explainer.explain(inputs, target=1, **how)):
             scale = max(1.0, float(np.abs(explanation.scores).max()))
             np.testing.assert_allclose(scores[row][m] / scale, explanation.scores / scale, atol=1e-5)
-
-
-def test_classes_of_cost() -> None:
-    found = {c.method: c.cost_class for c in candidates_of(SPACES, 2, 2)}
-    assert found["raw_attention"] == found["attention_rollout"] == CLASSES[0]
-    assert found["attention_x_gradient"] == found["generic_attention"] == CLASSES[1]
-    assert {c.cost_class for c in chosen().choices} == {ANY, *CLASSES[:2]}
-    assert Candidate("shap").cost_class in CLASSES
 
 
 # The choice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests.evaluate.games import sentiment
 from tests.models import CASES
-from whyformer.demo import load_sentiment
 from whyformer.errors import NotOffered
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.soft_game import uniform
@@ -19,14 +18,9 @@ from whyformer.evaluate.soft_game import uniform
 TEXTS = ["a witty, seductive movie", "This is so boring"]
 
 
-@cache
-def explainer() -> wf.Explainer:
-    return wf.Explainer(*load_sentiment())
-
-
 def test_elements_of_word_vectors_are_zeroed() -> None:
-    model, tokenizer = explainer().model, explainer().processor
-    with games_of(explainer(), TEXTS, seed=5) as games:
+    model, tokenizer = sentiment().model, sentiment().processor
+    with games_of(sentiment(), TEXTS, seed=5) as games:
         soft, parts, target = games.soft_game(0), len(games.parts[0]), games.targets[0].index
         keep = np.linspace(0, 1, parts)
         said = soft.ask(np.stack([keep, np.ones(parts), np.zeros(parts)]), 2)
@@ -63,7 +57,7 @@ def test_pixels_and_columns_give_way_to_what_stands_for_the_absent(name: str, re
 
 def test_compare_asks_for_all_methods_together_and_batch_size_changes_nothing() -> None:
     how: dict[str, Any] = {"methods": ["attn_lrp", "raw_attention"], "metrics": ["soft_nc", "soft_ns", "pi_soft_nc"]}
-    first, second = explainer().compare(TEXTS, **how), explainer().compare(TEXTS, **how, batch_size=3)
+    first, second = sentiment().compare(TEXTS, **how), sentiment().compare(TEXTS, **how, batch_size=3)
     for metric in how["metrics"]:
         assert first["attn_lrp"].scores[metric].mean > first["random"].scores[metric].mean
         for method in how["methods"]:

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import spearmanr
 
 import whyformer as wf
-from whyformer.demo import load_sentiment
+from tests.evaluate.games import sentiment
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, ranking_agreement
 from whyformer.evidence import spread
 
@@ -23,9 +23,7 @@ METHODS = ["raw_attention", "generic_attention", "attn_lrp", "two_ended"]
 
 @cache
 def compared() -> Comparison:
-    model, tokenizer = load_sentiment()
-    metrics = ["comprehensiveness", "sufficiency", "saco", "sparsity"]
-    return wf.compare(model, TEXTS, processor=tokenizer, methods=METHODS, metrics=metrics)
+    return sentiment().compare(TEXTS, methods=METHODS, metrics=["comprehensiveness", "sufficiency", "saco", "sparsity"])
 
 
 def said(leaders: list[Leader], agreement: Any = (), methods: Any = ("a", "b", "c")) -> str:

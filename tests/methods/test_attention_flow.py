@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.methods.properties import (
-    FAMILY,
-    batch_is_its_rows,
-    close,
-    explained,
-    padding_is_nothing,
-)
+from tests.methods.properties import FAMILY, batch_is_its_rows, close, explained, padding_is_nothing
 from tests.references.attention_flow import attention_flow, joint_flow, pipes
 from whyformer.methods.attention_flow import flow_from, joint_flow_from
 

@@ -144,14 +144,6 @@ def test_an_input_at_its_baseline_gets_nothing() -> None:
     assert (found.scores[[0, 1, 3]] != 0).all()
 
 
-def test_kept_tokens_get_nothing() -> None:
-    inputs = CASES["bert"].inputs()
-    first = int(inputs["input_ids"][0, 0])
-    found = explained("bert", inputs, **METHOD, baseline="zero", keep_special=[first], at="embeddings")[0]
-    assert found.scores[0] == 0
-    assert (found.scores[1:] != 0).all()
-
-
 @pytest.mark.parametrize("method", [METHOD, {"method": "smooth_grad", "samples": 8}], ids=lambda m: m["method"])
 def test_memory_stays_within_the_budget(method: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph is weighed here, whatever the method itself weighs."""

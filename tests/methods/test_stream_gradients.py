@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import whyformer as wf
 from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of, run
 from tests.references import stream_gradients as twin
+from tests.test_stream_contracts import target_of
 from whyformer.errors import BadInput, NotOffered, UnknownName
 
 ALL = CASES | UNUSUAL
@@ -22,27 +24,15 @@ OWN = {"queries"}  # positions that the model brings itself: no input, no score
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 
 
-def target_of(name: str) -> Any:
-    return {"detr": (2, 1), "clip": 0, "siglip": 0}.get(name, 1)
-
-
-def explained(name: str, method: str, inputs: Any = None, model: Any = None, **how: Any) -> list[wf.Explanation]:
+def explained(name: str, method: str, inputs: Any = None, **how: Any) -> list[wf.Explanation]:
     given = ALL[name].inputs() if inputs is None else inputs
-    how = FEW.get(method, {}) | how
-    found: list[wf.Explanation] = wf.explain(
-        model or model_of(name), given, method=method, target=target_of(name), **how
-    )
-    return found
+    return wf.explain(model_of(name), given, method=method, target=target_of(name), **FEW.get(method, {}) | how)
 
 
-PLAIN: dict[tuple[str, str], list[wf.Explanation]] = {}
-
-
+@cache
 def plain(name: str, method: str) -> list[wf.Explanation]:
     """Of the case's own inputs, once for all tests that compare something else with it."""
-    if (name, method) not in PLAIN:
-        PLAIN[name, method] = explained(name, method)
-    return PLAIN[name, method]
+    return explained(name, method)
 
 
 # Twins: float64, hooks on the embedding modules, one input, squares of pixels by hand
