@@ -112,20 +112,15 @@ def test_the_baseline_is_the_most_frequent_distance(told: tuple[Any, Any]) -> No
 def test_pieces_become_words() -> None:
     words = [None, 0, 0, 1, None]
     attention = torch.arange(25.0).view(1, 5, 5)
-    inner = attention[0]
-    np.testing.assert_array_equal(
-        over_words(attention, words, "first")[0], [[inner[1, 1], inner[1, 3]], [inner[3, 1], inner[3, 3]]]
-    )
-    np.testing.assert_array_equal(
-        over_words(attention, words, "max")[0], [[inner[2, 2], inner[2, 3]], [inner[3, 2], inner[3, 3]]]
-    )
-    np.testing.assert_array_equal(
-        over_words(attention, words, "sum")[0],
-        [
-            [(inner[1, 1] + inner[1, 2] + inner[2, 1] + inner[2, 2]) / 2, (inner[1, 3] + inner[2, 3]) / 2],
-            [inner[3, 1] + inner[3, 2], inner[3, 3]],
-        ],
-    )
+    a = attention[0]
+    both_ask = (a[1] + a[2]) / 2
+    expected = {
+        "first": [[a[1, 1], a[1, 3]], [a[3, 1], a[3, 3]]],
+        "max": [[a[2, 2], a[2, 3]], [a[3, 2], a[3, 3]]],
+        "sum": [[both_ask[1] + both_ask[2], both_ask[3]], [a[3, 1] + a[3, 2], a[3, 3]]],
+    }
+    for pieces, want in expected.items():
+        np.testing.assert_array_equal(over_words(attention, words, pieces)[0], want)
 
 
 def test_batches_and_long_sentences(told: tuple[Any, Any]) -> None:

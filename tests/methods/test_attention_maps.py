@@ -147,8 +147,7 @@ def padded_ids(padding: int) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("padding", [0, 5])
+@pytest.mark.parametrize(("attention", "padding"), [("sdpa", 5), ("eager", 0)])
 def test_the_peak_does_not_grow_with_the_layers(attention: str, padding: int) -> None:
     peaks = []
     for count in (3, 9):

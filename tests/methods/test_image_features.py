@@ -59,12 +59,6 @@ def test_a_layer_by_number_is_the_input_of_that_attention(name: str, number: int
         close(one.scores, other.scores)
 
 
-def test_the_patch_embedding_has_its_channels_first() -> None:
-    name = next(n for n, m in model_of("vit").named_modules() if isinstance(m, torch.nn.Conv2d))
-    for found in explained("vit", **CAM, layer=name):
-        assert found.scores.any()
-
-
 def test_a_layer_whose_patches_carry_no_gradient_is_refused_and_the_right_one_named() -> None:
     last = [n for n, m in model_of("vit").named_modules() if type(m).__name__ == "ViTLayer"][-1]
     for name in (last, "vit.layernorm"):
@@ -72,9 +66,11 @@ def test_a_layer_whose_patches_carry_no_gradient_is_refused_and_the_right_one_na
             explained("vit", **CAM, layer=name)
 
 
-def test_a_model_that_pools_its_patches_may_be_read_at_the_end() -> None:
-    last = [n for n, m in model_of("beit").named_modules() if type(m).__name__ == "BeitLayer"][-1]
-    for found in explained("beit", **CAM, layer=last):
+@pytest.mark.parametrize(("name", "kind", "place"), [("vit", "Conv2d", 0), ("beit", "BeitLayer", -1)])
+def test_a_module_may_be_read(name: str, kind: str, place: int) -> None:
+    """The patch embedding has its channels first; a model that pools its patches may be read at the end."""
+    layer = [n for n, m in model_of(name).named_modules() if type(m).__name__ == kind][place]
+    for found in explained(name, **CAM, layer=layer):
         assert found.scores.any()
 
 
