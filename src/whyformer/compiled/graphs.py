@@ -347,7 +347,9 @@ class Graphs:
             self._pool = None
         self._borrowed, self._places, self._layouts = before, places, self._layout()
 
-    def _hold_to(self, plain: list[Explanation], form: Form, fit: PaddedShape, asked: BatchQuestion, make: Make) -> None:
+    def _hold_to(
+        self, plain: list[Explanation], form: Form, fit: PaddedShape, asked: BatchQuestion, make: Make
+    ) -> None:
         """Compare a replay with the explanations made without a graph; drop the recording if they differ."""
         recording, before = form.recording, self._borrowed
         assert recording is not None and before is not None
