@@ -152,7 +152,7 @@ MUTATIONS = (
         "engines/attention/chain.py",
         "each[head] += 1 / len(chosen)",
         "each[head] += 1.0",
-        "tests/capture/test_fold.py tests/capture/test_kernels.py tests/capture/test_fused.py",
+        "tests/capture/test_fold.py tests/capture/test_kernels.py",
     ),
     Mutation(
         "folded_tiles",
@@ -199,7 +199,7 @@ MUTATIONS = (
         GRADIENTS,
         "_plain(func, args, kwargs).detach() if constant_map else",
         "_plain(func, args, kwargs).detach() if x.ndim > 2 else",
-        twins("attn_lrp", "tests/capture/test_gradient_rules.py"),
+        twins("attn_lrp", "tests/capture/test_lrp_rules.py"),
     ),
     Mutation(
         "attn_lrp_gain",
@@ -220,7 +220,7 @@ MUTATIONS = (
         GRADIENTS,
         "part = 1 / (len(factors) - len(weights))",
         "part = 1.0",
-        twins("attn_lrp", "tests/capture/test_gradient_rules.py"),
+        twins("attn_lrp", "tests/capture/test_lrp_rules.py"),
     ),
     Mutation("attn_lrp_half_in_kernels", GRADIENTS, "outer = 0.5 if", "outer = 1.0 if", twins("attn_lrp")),
     Mutation(
@@ -249,7 +249,7 @@ MUTATIONS = (
         REDISTRIBUTION,
         "torch.where(x_MI > 0, slope @ above_OI, slope @ below_OI)",
         "(slope @ above_OI)",
-        twins("transformer_attribution", "tests/capture/test_alpha_beta.py"),
+        twins("transformer_attribution", "tests/capture/test_lrp_rules.py"),
     ),
     # Gradients
     Mutation(

@@ -1,8 +1,9 @@
-"""The anatomy of a block, found by dataflow: spellings that must be read right, and those that must be refused."""
+"""The anatomy of a block, found by dataflow: what is read right, what refused; and the tape that it is read from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,14 @@ from tests.methods.runs import running
 from tests.models import CASES
 from tests.models.case import randn, seeded
 from tests.models.handwritten import EinsumAttention
+from whyformer.capture.blocks.anatomy import Dissect
 from whyformer.capture.blocks.remainder import Finish
+from whyformer.capture.blocks.tape import Tape, stretch
 from whyformer.errors import NotOffered
 
 WIDTH = 32
+LAYER_NORM = partial(nn.LayerNorm, WIDTH)
+METHODS = ["value_norms", "alti", "value_zeroing"]
 
 
 class WrittenNorm(nn.Module):
@@ -38,11 +43,11 @@ class WrittenNorm(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Two blocks as ``block`` writes them, then a linear layer on token 0."""
+    """Two blocks, then a linear layer on token 0."""
 
-    def __init__(self, block: Callable[[], nn.Module]) -> None:
+    def __init__(self, *how: Any) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList([block(), block()])
+        self.blocks = nn.ModuleList([Block(*how), Block(*how)])
         self.head = nn.Linear(WIDTH, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,91 +56,88 @@ class Classifier(nn.Module):
         return self.head(x[:, 0])
 
 
-class Post(nn.Module):
-    def __init__(self, norm: Callable[[], nn.Module] = lambda: nn.LayerNorm(WIDTH)) -> None:
+class Block(nn.Module):
+    """Attention, an MLP and two norms, which ``written`` puts together."""
+
+    def __init__(self, written: Callable[..., Tensor], norm: Callable[[], nn.Module] = LAYER_NORM) -> None:
         super().__init__()
+        self.written = written
         self.attention, self.norm1, self.norm2 = EinsumAttention(), norm(), norm()
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm1(x + self.attention(x))
-        return self.norm2(x + self.mlp(x))
+        return self.written(self, x)
 
 
-class InPlace(Post):
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.attention(self.norm1(x))
-        y += x
-        z = F.relu(self.mlp[0](self.norm2(y)), inplace=True)
-        return self.mlp[2](z).add_(y)
+def post(block: Any, x: Tensor) -> Tensor:
+    x = block.norm1(x + block.attention(x))
+    return block.norm2(x + block.mlp(x))
 
 
-class InPlaceStream(Post):
+def in_place(block: Any, x: Tensor) -> Tensor:
+    y = block.attention(block.norm1(x))
+    y += x
+    z = F.relu(block.mlp[0](block.norm2(y)), inplace=True)
+    return block.mlp[2](z).add_(y)
+
+
+def in_place_stream(block: Any, x: Tensor) -> Tensor:
     """The attention's result is added to the stream in place."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x.clone()
-        y += self.attention(self.norm1(x))
-        return y + self.mlp(self.norm2(y))
+    y = x.clone()
+    y += block.attention(block.norm1(x))
+    return y + block.mlp(block.norm2(y))
 
 
-class Parallel(Post):
-    def forward(self, x: Tensor) -> Tensor:
-        normed = self.norm1(x)
-        return x + self.attention(normed) + self.mlp(normed)
+def parallel(block: Any, x: Tensor) -> Tensor:
+    normed = block.norm1(x)
+    return x + block.attention(normed) + block.mlp(normed)
 
 
-class AttentionOnly(Post):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm1(x + self.attention(x))
+def attention_only(block: Any, x: Tensor) -> Tensor:
+    return block.norm1(x + block.attention(x))
 
 
-class Scaled(Post):
+def scaled(block: Any, x: Tensor) -> Tensor:
     """DeepNet: the residual stream is multiplied before the sum."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm1(x * 1.7 + self.attention(x))
-        return self.norm2(x * 1.7 + self.mlp(x))
+    x = block.norm1(x * 1.7 + block.attention(x))
+    return block.norm2(x * 1.7 + block.mlp(x))
 
 
-class Unprojected(Post):
-    def forward(self, x: Tensor) -> Tensor:
-        self.attention.out = nn.Identity()
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+def unprojected(block: Any, x: Tensor) -> Tensor:
+    block.attention.out = nn.Identity()
+    x = x + block.attention(block.norm1(x))
+    return x + block.mlp(block.norm2(x))
 
 
-class SandwichRMS(Post):
+def sandwich(block: Any, x: Tensor) -> Tensor:
     """A norm after the attention and one after the MLP, before each sum (Gemma 2, OLMo 2)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.norm1(self.attention(x))
-        return x + self.norm2(self.mlp(x))
+    x = x + block.norm1(block.attention(x))
+    return x + block.norm2(block.mlp(x))
 
 
-SPELLINGS: dict[str, tuple[Callable[[], nn.Module], bool]] = {  # block, post-norm
-    "layer_norm": (Post, True),
-    "written_layer_norm": (lambda: Post(lambda: WrittenNorm(centred=True)), True),
-    "written_rms_norm": (lambda: Post(lambda: WrittenNorm(centred=False)), True),
-    "rms_norm": (lambda: Post(lambda: nn.RMSNorm(WIDTH)), True),
-    "in_place": (InPlace, False),
-    "in_place_stream": (InPlaceStream, False),
-    "parallel": (Parallel, False),
-    "attention_only": (AttentionOnly, True),
-    "scaled": (Scaled, True),
-    "unprojected": (Unprojected, False),
-    "sandwich": (lambda: SandwichRMS(lambda: nn.RMSNorm(WIDTH)), False),
-    "written_sandwich": (lambda: SandwichRMS(lambda: WrittenNorm(centred=False)), False),
+SPELLINGS: dict[str, tuple[Callable[..., Tensor], Callable[[], nn.Module], bool]] = {  # block, norm, post-norm
+    "layer_norm": (post, LAYER_NORM, True),
+    "written_layer_norm": (post, partial(WrittenNorm, centred=True), True),
+    "written_rms_norm": (post, partial(WrittenNorm, centred=False), True),
+    "rms_norm": (post, partial(nn.RMSNorm, WIDTH), True),
+    "in_place": (in_place, LAYER_NORM, False),
+    "in_place_stream": (in_place_stream, LAYER_NORM, False),
+    "parallel": (parallel, LAYER_NORM, False),
+    "attention_only": (attention_only, LAYER_NORM, True),
+    "scaled": (scaled, LAYER_NORM, True),
+    "unprojected": (unprojected, LAYER_NORM, False),
+    "sandwich": (sandwich, partial(nn.RMSNorm, WIDTH), False),
+    "written_sandwich": (sandwich, partial(WrittenNorm, centred=False), False),
 }
 INPUT = randn(2, 9, WIDTH, seed=6)
 
 
-def built(block: Callable[[], nn.Module]) -> nn.Module:
-    return seeded(lambda: Classifier(block)).double()
+def built(*how: Any) -> nn.Module:
+    return seeded(lambda: Classifier(*how)).double()
 
 
 def truth(model: nn.Module, layer: int, token: int | None) -> dict[str, Tensor]:
-    """Block output, and what its norms read, with a token's value zeroed in one layer."""
+    """What a block and its first norm give, with a token's value zeroed in that layer."""
     found: dict[str, Tensor] = {}
     block: Any = model.blocks[layer]
 
@@ -152,7 +154,6 @@ def truth(model: nn.Module, layer: int, token: int | None) -> dict[str, Tensor]:
         block.attention.v.register_forward_hook(zero),
         block.register_forward_hook(see("output")),
         block.norm1.register_forward_hook(see("norm1")),
-        block.attention.register_forward_hook(see("attention")),
     ]
     with torch.no_grad():
         model(INPUT.double())
@@ -164,11 +165,10 @@ def truth(model: nn.Module, layer: int, token: int | None) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_blocks_are_read_right(name: str) -> None:
     """Zeroing each token in turn: the finished block is the model's own, and the linear parts add up to it."""
-    make, post_norm = SPELLINGS[name]
-    model = built(make)
+    *how, post_norm = SPELLINGS[name]
+    model = built(*how)
     with running("einsum", inputs=(INPUT.double(),), model=model) as run, torch.no_grad():
-        anatomy = run.anatomy()
-        for layer, (site, block) in enumerate(anatomy.layers):
+        for layer, (site, block) in enumerate(run.anatomy().layers):
             plain = truth(model, layer, None)
             assert block.post_norm == post_norm
             torch.testing.assert_close(block.output_BQE, plain["output"], atol=1e-12, rtol=1e-10)
@@ -182,82 +182,71 @@ def test_blocks_are_read_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_every_method_runs_on_every_spelling(name: str) -> None:
-    model = built(SPELLINGS[name][0]).float()
-    found = wf.explain(model, (INPUT,), method=["value_norms", "alti", "value_zeroing"])
-    for explanations in found.values():
+    model = built(*SPELLINGS[name][:2]).float()
+    for explanations in wf.explain(model, (INPUT,), method=METHODS).values():
         for one in explanations:
-            assert np.isfinite(one.scores).all()
-            assert one.scores.any()
+            assert np.isfinite(one.scores).all() and one.scores.any()
             assert one.cost.forwards == 1  # one anatomy serves all three
 
 
 # What cannot be decomposed says so
 
 
-class NoResidual(Post):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.mlp(self.attention(x))
+def no_residual(block: Any, x: Tensor) -> Tensor:
+    return block.mlp(block.attention(x))
 
 
-class Gated(Post):
+def gated(block: Any, x: Tensor) -> Tensor:
     """The attention's result is multiplied before its projection."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner, outer = self.attention, self.attention.out
-        inner.out = nn.Identity()
-        y = outer(inner(x) * torch.sigmoid(self.mlp[0](x)[..., :WIDTH]))
-        inner.out = outer
-        return x + y
+    inner, outer = block.attention, block.attention.out
+    inner.out = nn.Identity()
+    y = outer(inner(x) * torch.sigmoid(block.mlp[0](x)[..., :WIDTH]))
+    inner.out = outer
+    return x + y
 
 
-class Adapted(Post):
+def adapted(block: Any, x: Tensor) -> Tensor:
     """A low-rank adapter beside W_O."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner, outer = self.attention, self.attention.out
-        inner.out = nn.Identity()
-        mixed = inner(x)
-        inner.out = outer
-        return x + (outer(mixed) + self.mlp[2](self.mlp[0](mixed)))
+    inner, outer = block.attention, block.attention.out
+    inner.out = nn.Identity()
+    mixed = inner(x)
+    inner.out = outer
+    return x + (outer(mixed) + block.mlp[2](block.mlp[0](mixed)))
 
 
-class Between(Post):
+def between(block: Any, x: Tensor) -> Tensor:
     """Something happens to the stream between the blocks."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(torch.tanh(x))
+    return post(block, torch.tanh(x))
 
 
 REFUSED = {
-    "no residual stream": NoResidual,
-    "'mul' before its projection": Gated,
-    "An adapter beside its projection .LoRA. is not followed: merge it": Adapted,
-    "between this block and the one before": Between,
+    "no residual stream": no_residual,
+    "'mul' before its projection": gated,
+    "An adapter beside its projection .LoRA. is not followed: merge it": adapted,
+    "between this block and the one before": between,
 }
 
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_followed_is_refused(message: str) -> None:
     model = built(REFUSED[message]).float()
-    for method in ("value_norms", "alti", "value_zeroing"):
+    for method in METHODS:
         with pytest.raises(NotOffered, match=message):
             wf.explain(model, (INPUT,), method=method)
 
 
-class Experts(Post):
+def experts(block: Any, x: Tensor) -> Tensor:
     """Which part of the MLP runs depends on the numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        y = self.norm2(x)
-        chosen = (y[..., 0] > 0).nonzero()
-        out = torch.zeros_like(x)
-        out[chosen[:, 0], chosen[:, 1]] = self.mlp(y[chosen[:, 0], chosen[:, 1]])
-        return x + out
+    x = x + block.attention(block.norm1(x))
+    y = block.norm2(x)
+    chosen = (y[..., 0] > 0).nonzero()
+    out = torch.zeros_like(x)
+    out[chosen[:, 0], chosen[:, 1]] = block.mlp(y[chosen[:, 0], chosen[:, 1]])
+    return x + out
 
 
 def test_experts_are_skipped_by_norms_and_refused_by_zeroing() -> None:
-    model = built(Experts).float()
+    model = built(experts).float()
     for method in ("value_norms", "alti"):
         assert wf.explain(model, (INPUT,), method=method)[0].scores.any()
     with pytest.raises(NotOffered, match="mixture of experts"):
@@ -281,15 +270,14 @@ def test_t5_blocks_without_biases() -> None:
     inputs = CASES["bert"].inputs()
     with running("bert", inputs=inputs, model=model) as run, torch.no_grad():
         for site, block in run.anatomy().layers:
-            assert block.bias_E is None
-            assert not block.post_norm
+            assert block.bias_E is None and not block.post_norm
             mixed = torch.einsum("bhqk,bhkd,hde->bqe", site.attention_BHQK, site.value_BHKD, block.output_HDE)
             torch.testing.assert_close(mixed, block.projected_BQE, atol=1e-10, rtol=1e-8)
             finish = Finish(site, block)
             assert len(finish.folds) == 2  # gate and value
             for _, _, original in finish.without_each([0]):
                 torch.testing.assert_close(original[0], block.output_BQE, atol=1e-6, rtol=1e-6)
-    for method in ("value_norms", "alti", "value_zeroing"):
+    for method in METHODS:
         assert all(one.scores.any() for one in wf.explain(model, inputs, method=method))
 
 
@@ -300,3 +288,58 @@ def test_the_model_is_not_disturbed() -> None:
         model = case.build(case.implementations[0])
         with running(name, model=model) as run:
             assert torch.equal(run.anatomy().record.logits, run.output.logits(run.batch))
+
+
+def recorded(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tape, Tensor]:
+    """Run a function with everything it calls on tape."""
+    mode = Dissect(1, {})
+    with torch.no_grad(), mode:
+        out = function(x)
+    return mode.tape, out
+
+
+def test_a_stretch_runs_again_on_other_numbers() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x * 2
+        y += 1
+        kept = y.clone()
+        y.mul_(kept)
+        left, right = y.chunk(2, dim=-1)
+        return torch.cat([left.relu(), right], -1)
+
+    x, other = randn(3, 4, seed=1), randn(3, 4, seed=2)
+    tape, out = recorded(function, x)
+    again = stretch(tape, tape.number(x), tape.number(out))
+    assert torch.equal(again.run(x), out)
+    assert torch.equal(again.run(other), function(other))
+    assert torch.equal(again.run(x), out), "running a stretch must not change what it reads"
+
+
+def through_a_view(x: Tensor) -> Tensor:
+    y = x * 2
+    y[0].add_(1)
+    return y + 1
+
+
+def by_its_numbers(x: Tensor) -> Tensor:
+    y = x * 2
+    return y + 1 if float(y.sum()) > 0 else y - 1
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(through_a_view, "overwritten through another view"), (by_its_numbers, "depends on its own numbers")],
+)
+def test_what_cannot_run_again_is_refused(function: Callable[[Tensor], Tensor], why: str) -> None:
+    x = randn(3, 4, seed=1)
+    tape, out = recorded(function, x)
+    with pytest.raises(NotOffered, match=why):
+        stretch(tape, tape.number(x), tape.number(out))
+
+
+def test_forgetting_keeps_what_later_calls_need() -> None:
+    x = randn(3, 4, seed=1)
+    tape, _ = recorded(lambda x: ((x * 2) + x).relu(), x)
+    tape.forget(2)
+    assert [c.name for c in tape.calls] == ["relu"]
+    assert set(tape.values) == {n for c in tape.calls for n in (*c.inputs, *c.outs)}

@@ -28,17 +28,9 @@ class Browser:
     def __init__(self, folder: Path) -> None:
         path = browser_path()
         assert path is not None, ABSENT
-        command = [
-            path,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--remote-debugging-port=0",
-        ]
-        self.process = subprocess.Popen(
-            [*command, f"--user-data-dir={folder}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --remote-debugging-port=0".split()
+        command = [path, *flags, f"--user-data-dir={folder}", "about:blank"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.errors: list[str] = []
         self.number = 0
         self.socket = self._connected(folder / "DevToolsActivePort")
@@ -82,9 +74,7 @@ class Browser:
         if size < 126:
             head += bytes([0x80 | size])
         else:
-            head += (
-                bytes([0x80 | 126]) + size.to_bytes(2, "big") if size < 1 << 16 else b"\xff" + size.to_bytes(8, "big")
-            )
+            head += b"\xfe" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xff" + size.to_bytes(8, "big")
         veil = (mask * (size // 4 + 1))[:size]  # as two long numbers: byte by byte, half a megabyte takes a while
         masked = int.from_bytes(data, "big") ^ int.from_bytes(veil, "big")
         self.socket.sendall(head + mask + masked.to_bytes(size, "big"))
@@ -143,9 +133,6 @@ class Browser:
     def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
-
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot")["data"]))
 
     def __enter__(self) -> Browser:
         return self

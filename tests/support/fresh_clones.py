@@ -21,16 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 # Of an outer ``make`` or Python, which would reach into the clone.
-INHERITED = (
-    "MAKEFLAGS",
-    "MFLAGS",
-    "MAKELEVEL",
-    "MAKEOVERRIDES",
-    "SEEDS",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-    "PYTEST_ADDOPTS",
-)
+INHERITED = "MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES SEEDS PYTHONPATH VIRTUAL_ENV PYTEST_ADDOPTS".split()
 SUMMARY = re.compile(
     r"^=*\s*(\d+ (?:passed|failed|errors?|skipped|warnings?|xfailed|xpassed).*?) in ([\d.]+)s", re.MULTILINE
 )

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.models.case import seeded
+from tests.support.processors import word_level
 from tests.support.sharing import Shared
 
 WORDS = (
@@ -27,15 +28,8 @@ SHORT = {"max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "
 
 @cache
 def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    made = Tokenizer(models.WordLevel(VOCABULARY, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    tok = PreTrainedTokenizerFast(
-        tokenizer_object=made, model_max_length=256, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>",
-        unk_token="<unk>", extra_special_tokens=SPECIALS[4:], model_input_names=["input_ids", "attention_mask"],
-    )  # fmt: skip
+    names = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk")}
+    tok = word_level(VOCABULARY, "Whitespace", model_max_length=256, extra_special_tokens=SPECIALS[4:], **names)
     tok.chat_template = TEMPLATE
     return tok
 

@@ -13,25 +13,32 @@ WORDS = "[PAD] [BOS] [EOS] [UNK] [MASK] a cat on the mat dog photo of what is th
 SIDE = {"height": 32, "width": 32}
 
 
-@cache
-def tokenizer(eos: int = 2, masked: bool = True, **more: int) -> Any:
-    """``more``: further tokens and their ids; masked=False: a tokenizer that gives no mask, as SigLIP's."""
+def word_level(
+    vocabulary: dict[str, int], split: str = "WhitespaceSplit", around: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    """A token for each word; ``around``: the special tokens that are put around a text."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
+    unknown = next(word for word in ("[UNK]", "<unk>") if word in vocabulary)
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    made.pre_tokenizer = getattr(pre_tokenizers, split)()
+    if around is not None:
+        made.post_processor = processors.TemplateProcessing(**around)
+    inputs = options.pop("model_input_names", ["input_ids", "attention_mask"])
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, **options)
+
+
+@cache
+def tokenizer(eos: int = 2, masked: bool = True, **more: int) -> Any:
+    """``more``: further tokens and their ids; masked=False: a tokenizer that gives no mask, as SigLIP's."""
     vocabulary = {word: eos if word == "[EOS]" else i for i, word in enumerate(WORDS)}
-    made = Tokenizer(models.WordLevel(vocabulary | more, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.TemplateProcessing(single="$A [EOS]", special_tokens=[("[EOS]", eos)])
-    names = {"pad_token": "[PAD]", "bos_token": "[BOS]", "eos_token": "[EOS]", "unk_token": "[UNK]"}
-    names |= {"mask_token": "[MASK]"}
-    inputs = ["input_ids", "attention_mask"] if masked else ["input_ids"]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        model_max_length=64 if masked else 16,
-        model_input_names=inputs,
-        extra_special_tokens=list(more),
-        **names,
+    around = {"single": "$A [EOS]", "special_tokens": [("[EOS]", eos)]}
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "bos", "eos", "unk", "mask")}
+    given = {} if masked else {"model_input_names": ["input_ids"]}
+    length = 64 if masked else 16
+    return word_level(
+        vocabulary | more, around=around, model_max_length=length, extra_special_tokens=list(more), **given, **names
     )
 
 
@@ -41,23 +48,11 @@ PLACES = "[PAD] [CLS] [SEP] [UNK] [MASK] where who is anna bob ben lives in pari
 @cache
 def pair_tokenizer() -> Any:
     """Texts and pairs as BERT has them, with token types."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(PLACES)}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        unk_token="[UNK]",
-        mask_token="[MASK]",
-    )
+    around = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
+    around |= {"special_tokens": [("[CLS]", 1), ("[SEP]", 2)]}
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk", "mask")}
+    given = ["input_ids", "token_type_ids", "attention_mask"]
+    return word_level({word: i for i, word in enumerate(PLACES)}, around=around, model_input_names=given, **names)
 
 
 def picture(height: int = 40, width: int = 60) -> Any:

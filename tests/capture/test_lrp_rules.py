@@ -1,4 +1,4 @@
-"""The rules of AttnLRP and CP-LRP one by one: the value is the function's own, the gradient is the rule's."""
+"""The rules of relevance: AttnLRP and CP-LRP by changed gradients, short ways of the alpha-beta rules as written."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.models import CASES, Inputs, run
 from tests.models.case import randn
-from whyformer.capture.leaves import LookupLeaves, as_leaf
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.lrp.changed_gradients import GradientRules
-from whyformer.loan.borrow import borrowed
+from whyformer.capture.lrp.redistribution import Desk, positive_linear, positive_part, product_of_two, proportional
 
 Function = Callable[[Tensor], Tensor]
 
@@ -94,28 +92,19 @@ def test_the_spread_is_a_constant(name: str) -> None:
     torch.testing.assert_close(slope, want - want.mean(-1, keepdim=True) if centred else want)
 
 
-def test_normalize_and_glu() -> None:
+def test_normalize() -> None:
     x = randn(4, 6, seed=3).double()
     value, slope = gradient(lambda t: F.normalize(t, dim=-1), x)
     torch.testing.assert_close(slope * x, value)
-    value, slope = gradient(lambda t: F.glu(t, -1), x)
-    torch.testing.assert_close((slope * x)[:, :3], value / 2)  # a product: half to each
-    torch.testing.assert_close((slope * x)[:, 3:], value / 2)
-    value, slope = gradient(lambda t: F.glu(t, -1), x, constant=True)
-    torch.testing.assert_close(slope * x, torch.cat([value, 0 * value], 1))  # the gate is given
 
 
-def test_a_gate_is_told_from_what_it_gates() -> None:
+@pytest.mark.parametrize("gated", [lambda a, b: F.glu(torch.cat([a, b], 1), -1), lambda a, b: a * F.silu(b)])
+def test_a_gate_is_told_from_what_it_gates(gated: Callable[[Tensor, Tensor], Tensor]) -> None:
     x = randn(4, 6, seed=4).double()
-
-    def gated(t: Tensor) -> Tensor:
-        a, b = t.chunk(2, -1)
-        return F.silu(a) * b
-
-    value, slope = gradient(gated, x)
-    torch.testing.assert_close(slope * x, torch.cat([value, value], 1) / 2)
-    value, slope = gradient(gated, x, constant=True)
-    torch.testing.assert_close(slope * x, torch.cat([0 * value, value], 1))
+    value, slope = gradient(lambda t: gated(*t.chunk(2, -1)), x)
+    torch.testing.assert_close(slope * x, torch.cat([value, value], 1) / 2)  # a product: half to each
+    value, slope = gradient(lambda t: gated(*t.chunk(2, -1)), x, constant=True)
+    torch.testing.assert_close(slope * x, torch.cat([value, 0 * value], 1))  # the gate is given
 
 
 def by_topk(t: Tensor) -> Tensor:
@@ -207,8 +196,7 @@ def test_a_query_that_may_look_nowhere_carries_nothing() -> None:
     q, k, v = (randn(2, 3, 5, 4, seed=s).double().requires_grad_() for s in range(3))
     mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     mask[0, :, 2] = False
-    axes = {0: 0}
-    for rules in (GradientRules(False), AlphaBeta(2, {}, axes, positions=5, dtype=torch.float64)):
+    for rules in (GradientRules(False), AlphaBeta(2, {}, {0: 0}, positions=5, dtype=torch.float64)):
         with rules:
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         found = torch.autograd.grad(out.sum(), (q, k, v))
@@ -232,31 +220,102 @@ def test_multihead_attention_is_seen_through(need_weights: bool) -> None:
         torch.testing.assert_close(got, gradient(by_hand, x, constant))
 
 
-@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "llama", "deberta_v2", "modernbert", "rtdl_ft_transformer"])
-def test_the_forward_pass_is_the_models_own(name: str) -> None:
-    case = CASES[name]
-    model = case.build(case.implementations[0])
-    with borrowed(model), torch.no_grad():
-        plain_logits = case.logits(run(model, case.inputs()))
-    # DeBERTa folds heads into the batch: one input (here: one sum over both) leaves no doubt.
-    batch = 1 if name == "deberta_v2" else 2
-    for rules, dtype in (
-        (GradientRules(attention_is_constant=False), torch.float32),
-        (GradientRules(attention_is_constant=True), torch.float32),
-        (AlphaBeta(batch, {}, dict.fromkeys(range(4), 0), positions=10, dtype=torch.float64), torch.float64),
-    ):
-        inputs = leaves_of(case.inputs(), dtype)
-        named = inputs if isinstance(inputs, dict) else {str(i): t for i, t in enumerate(inputs)}
-        with borrowed(model), torch.enable_grad(), rules, LookupLeaves(lambda e, d=dtype: as_leaf(e, d), named):
-            logits = case.logits(run(model, inputs))
-        assert logits.requires_grad and not rules.unruled
-        torch.testing.assert_close(logits.detach().float(), plain_logits, rtol=0, atol=2e-6 * plain_logits.abs().max())
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def leaves_of(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    def leaf(tensor: Tensor) -> Tensor:
-        return as_leaf(tensor, dtype) if tensor.is_floating_point() else tensor
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+@pytest.mark.parametrize("signs", ["one", "both"])
+@pytest.mark.parametrize("rows", ["all", "one"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_linear_layer(precision: torch.dtype, signs: str, rows: str, cancelled: bool) -> None:
+    x, weight, bias = drawn(2, 300, 8, seed=0), drawn(6, 8, seed=1).float(), drawn(6, seed=2).float()
+    weight, bias = weight.to(precision), bias.to(precision)
+    relevance = drawn(2, 300, 6, seed=3)
+    if cancelled:  # one entry raises the result, by next to nothing
+        x, weight = -x.abs(), weight.abs()
+        x[..., 0] = 1e-13
+    filled = relevance if rows == "all" else relevance[:, :1]
+    # Of both signs, Σ|R| is large beside |ΣR|: no rounding.
+    filled.copy_(filled.abs() if signs == "one" else filled - filled.mean((1, 2), keepdim=True))
+    if rows == "one":
+        relevance[:, 1:] = 0
+    want, got = as_written_and_short(x, weight, bias, relevance)
+    rounded = precision == torch.float32 and signs == "one" and rows == "all" and not cancelled
+    assert float((want - got).abs().max()) <= (1e-6 if rounded else 1e-9) * float(want.abs().max())
 
-    if isinstance(inputs, dict):
-        return {k: leaf(v) for k, v in inputs.items()}
-    return tuple(leaf(v) for v in inputs)
+
+def test_large_relevance_of_both_signs_leaves_no_rounding_in_the_others_sum() -> None:
+    x, weight, bias = drawn(600, 32, seed=0), drawn(24, 32, seed=1).float(), drawn(24, seed=2).float()
+    relevance = drawn(600, 24, seed=3).abs()
+    large = 1e6 * drawn(5, 24, seed=4)
+    relevance[::120] = large - large.mean(1, keepdim=True)
+    want, got = as_written_and_short(x, weight, bias, relevance)
+    assert float((want - got).abs().sum()) <= 1e-5 * float(relevance.sum())
+
+
+def as_written_and_short(x: Tensor, weight: Tensor, bias: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    x.requires_grad_()
+    shown = torch.nn.functional.linear(x.detach(), weight.double(), bias.double())
+    written = positive_part(torch.nn.functional.linear, shown, x, weight)
+    short = positive_linear(Desk(torch.float64), x, weight, bias)
+    torch.testing.assert_close(shown, short, rtol=1e-14, atol=1e-14)
+    want, got = (torch.autograd.grad(out, x, relevance)[0] for out in (written, short))
+    return want, got
+
+
+@pytest.mark.parametrize("shape", [((3, 4, 5), (3, 5, 6)), ((2, 9, 2), (2, 2, 9))])
+def test_a_product_of_two(shape: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    left, right = (drawn(*s, seed=i).requires_grad_() for i, s in enumerate(shape))
+    shown = (left @ right).detach()
+    relevance = drawn(*shown.shape, seed=5)
+    want = torch.autograd.grad(proportional(torch.matmul, shown, left, right), (left, right), relevance)
+    short = product_of_two(shown, left, right) * 1.0
+    for a, b in zip(want, torch.autograd.grad(short, (left, right), relevance), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def relevance(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Value and relevance of x, all of the value's being 1."""
+    leaf = x.clone().requires_grad_()
+    with AlphaBeta(1, {}, {0: 0}, positions=5, dtype=torch.float64) as rules:
+        out = function(leaf * 1)
+    assert not rules.unruled
+    return out.detach(), torch.autograd.grad(out.sum(), leaf)[0]
+
+
+@pytest.mark.parametrize("bias", [lambda x: drawn(6, seed=1).expand_as(x), lambda x: drawn(1, 1, 6, seed=1)])
+def test_a_bias_takes_nothing_in_whatever_shape(bias: Callable[[Tensor], Tensor]) -> None:
+    x = drawn(1, 5, 6, seed=0)
+    value, shares = relevance(lambda t: t + bias(t), x)
+    torch.testing.assert_close(value, x + bias(x))
+    torch.testing.assert_close(shares, torch.ones_like(x))
+    heads = relevance(lambda t: t.view(1, 5, 2, 3) + drawn(2, seed=1)[None, None, :, None], x)[1]
+    torch.testing.assert_close(heads, torch.ones_like(x))
+    positions = relevance(lambda t: t + drawn(5, 6, seed=1), x)[1]
+    assert not torch.allclose(positions, torch.ones_like(x)), "positions take a share"
+
+
+@pytest.mark.parametrize("added", ["index_add_", "scatter_add"])
+def test_what_meets_in_one_place_shares(added: str) -> None:
+    x, index = drawn(4, 3, seed=0).abs(), torch.tensor([0, 1, 0])
+
+    def summed(t: Tensor) -> Tensor:
+        base, source = t[:1].expand(2, 3) * 1, t[1:] * torch.ones(3, 3)
+        if added == "scatter_add":
+            return base.scatter_add(0, index[:, None].expand(3, 3), source)
+        out: Tensor = getattr(base, added)(0, index, source)
+        return out
+
+    value, shares = relevance(summed, x)
+    torch.testing.assert_close(value, summed(x))
+    torch.testing.assert_close(shares[1:], x[1:] / value[index])
+    torch.testing.assert_close(shares.sum(), torch.tensor(6.0, dtype=torch.float64))
+
+
+def test_stretches_of_rows_with_matrices_of_their_own() -> None:
+    x, weights = drawn(5, 8, seed=0), drawn(2, 8, 16, seed=1).bfloat16()
+    ends = torch.tensor([2, 5], dtype=torch.int32)
+    grouped = relevance(lambda t: torch._grouped_mm(t, weights, offs=ends), x)
+    each = relevance(lambda t: torch.cat([t[:2] @ weights[0].double(), t[2:] @ weights[1].double()]), x)
+    torch.testing.assert_close(grouped, each)
