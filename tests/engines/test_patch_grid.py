@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import whyformer as wf
 from tests.methods.properties import close, explained
 from whyformer.engines.gradient.feature_maps import grid_artefact, smoothed
 from whyformer.errors import BadInput, NotOffered, UnknownName
@@ -33,15 +32,9 @@ def test_energy_on_the_ring_of_every_patch() -> None:
     assert grid_artefact(ringed(1.0, 2.0), 4) == pytest.approx(1 / 4)
     channels = np.stack([ringed(3.0, 1.0), ringed(1.0, 1.0)])
     assert grid_artefact(channels, 4) == pytest.approx((9 + 1) / (1 + 1)), "energy adds up over the channels"
-    assert grid_artefact(torch.from_numpy(channels), (4, 4)) == pytest.approx(5)
-
-
-def test_patches_need_not_be_square() -> None:
-    one = np.zeros((4, 6))
-    one[1:3, 1:5] = 1.0
-    one[[0, -1], :] = one[:, [0, -1]] = 2.0
-    assert grid_artefact(np.tile(one, (2, 2)), (4, 6)) == pytest.approx(4)
-    assert grid_artefact(np.tile(one, (2, 2)), (6, 4)) != pytest.approx(4)
+    oblong = np.full((4, 6), 2.0)
+    oblong[1:3, 1:5] = 1.0
+    assert grid_artefact(torch.from_numpy(np.tile(oblong, (2, 2))), (4, 6)) == pytest.approx(4)
 
 
 def test_steps_across_borders() -> None:
@@ -60,13 +53,8 @@ def test_no_grid(of: str) -> None:
     assert grid_artefact(np.zeros((8, 8)), 4, of) == 1
     assert grid_artefact(np.full((8, 8), 2.0), 4, of) == 1
     assert grid_artefact(noise, 64, of="steps") == 1, "one patch has no border to cross"
-
-
-@pytest.mark.parametrize("of", ["values", "steps"])
-def test_nothing_but_grid(of: str) -> None:
-    patches = np.kron(np.random.default_rng(0).normal(size=(3, 3)), np.ones((4, 4)))
-    found = grid_artefact(ringed(1.0, 0.0) if of == "values" else patches, 4, of)
-    assert found == float("inf")
+    patches = np.kron(noise[0, :3, :3], np.ones((4, 4)))
+    assert grid_artefact(ringed(1.0, 0.0) if of == "values" else patches, 4, of) == float("inf"), "nothing but grid"
 
 
 def test_smoothing_keeps_sums_and_takes_the_grid_away() -> None:
@@ -83,8 +71,7 @@ def test_one_pixel_becomes_a_bump() -> None:
     values = torch.zeros(1, 1, 31, 31, dtype=torch.float64)
     values[0, 0, 15, 15] = 1
     spread = smoothed(values, (2.0, 2.0))[0, 0]
-    at = np.arange(31) - 15
-    bump = np.exp(-(at**2) / 8)
+    bump = np.exp(-((np.arange(31) - 15) ** 2) / 8)
     expected = np.outer(bump, bump) / bump.sum() ** 2
     np.testing.assert_allclose(spread.numpy(), expected, atol=1e-5)
 
@@ -102,8 +89,6 @@ def test_pixel_methods_can_be_smoothed(method: str) -> None:
         else:
             energy = (want**2).sum(0).reshape(4, 8, 4, 8).sum((1, 3)).ravel()
             close(smooth.scores[1:], np.sqrt(energy), 1e-4)
-        default = explained("vit", **how, patch_smoothing=0.0)
-        assert any(np.array_equal(plain.scores, e.scores) for e in default)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +104,3 @@ def test_pixel_methods_can_be_smoothed(method: str) -> None:
 def test_refusals(call: Callable[[], object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
-
-
-def test_every_pixel_method_has_the_option() -> None:
-    with_option = {name for name, entry in wf.list_methods().items() if "patch_smoothing" in entry.options}
-    assert with_option == set(PIXEL_METHODS)

@@ -19,10 +19,6 @@ SIZES = {
     "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_chunk_size": 8}
-LINEAR = {
-    "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
-}  # fmt: skip
 CONVOLUTION = {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 HYBRIDS: dict[str, Callable[[], tuple[Any, Any]]] = {
@@ -30,16 +26,8 @@ HYBRIDS: dict[str, Callable[[], tuple[Any, Any]]] = {
         **SIZES, **MAMBA, num_hidden_layers=2, attn_layer_indices=[1])),
     "falcon_h1": lambda: (hf.FalconH1ForCausalLM, hf.FalconH1Config(
         **SIZES, **MAMBA, num_hidden_layers=2, mamba_d_ssm=64, head_dim=8)),
-    "zamba2": lambda: (hf.Zamba2ForCausalLM, hf.Zamba2Config(
-        **SIZES | {"num_key_value_heads": 4}, num_hidden_layers=2, layers_block_type=["mamba", "hybrid"],
-        hybrid_layer_ids=[1], mamba_d_state=8, n_mamba_heads=8, mamba_ngroups=1, chunk_size=8, num_mem_blocks=1,
-        attention_head_dim=16)),
-    "nemotron_h": lambda: (hf.NemotronHForCausalLM, hf.NemotronHConfig(
-        **SIZES, layers_block_type=["mamba", "attention", "mlp"], head_dim=8, mamba_num_heads=8, mamba_head_dim=8,
-        ssm_state_size=8, n_groups=1, chunk_size=8)),
     "lfm2_moe": lambda: (hf.Lfm2MoeForCausalLM, hf.Lfm2MoeConfig(
         **SIZES, **CONVOLUTION, **EXPERTS, num_dense_layers=1)),
-    "olmo_hybrid": lambda: (hf.OlmoHybridForCausalLM, hf.OlmoHybridConfig(**SIZES, **LINEAR)),
     "minimax": lambda: (hf.MiniMaxForCausalLM, hf.MiniMaxConfig(
         **SIZES, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], num_local_experts=2,
         num_experts_per_tok=1, head_dim=8, block_size=8)),
@@ -48,11 +36,11 @@ HYBRIDS: dict[str, Callable[[], tuple[Any, Any]]] = {
         attention_window_size=16, bos_token_id=1, eos_token_id=2, pad_token_id=0)),
 }  # fmt: skip
 IDS = randint(5, 50, 1, 14)
+INPUTS = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
 
 
-def made(name: str) -> nn.Module:
+def made(kind: Any, config: Any) -> nn.Module:
     torch.manual_seed(0)
-    kind, config = HYBRIDS[name]()
     model: nn.Module = kind(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -75,31 +63,26 @@ def by_hand(model: nn.Module, replace: int | str, target: int) -> list[float]:
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_states_that_cannot_be_cut_are_not_gone_on_from(name: str) -> None:
-    model, inputs = made(name), {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    model = made(*HYBRIDS[name]())
     for replace in (9, "delete"):
-        (found,) = wf.explain(model, inputs, method="occlusion", replace=replace, batch_size=4, progress=False)
+        (found,) = wf.explain(model, INPUTS, method="occlusion", replace=replace, batch_size=4, progress=False)
         expected = by_hand(model, replace, found.target.index)
         np.testing.assert_allclose(found.scores, expected, atol=1e-5 * np.abs(expected).max() + 1e-5)
         assert "prefix_reused" not in found.checks
     for method in ("two_ended", "shap"):
         how = {"evaluations": 32, "algorithm": "permutation"} if method == "shap" else {}
-        (found,) = wf.explain(model, inputs, method=method, replace=9, progress=False, **how)
+        (found,) = wf.explain(model, INPUTS, method=method, replace=9, progress=False, **how)
         assert np.isfinite(found.scores).all() and found.scores.any()
 
 
 def test_angles_that_depend_on_the_length_are_shared_by_texts_of_one_length() -> None:
     """Without one of 14 tokens, the text is on the other side of the switch between short and long factors."""
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
-    torch.manual_seed(0)
     config = hf.Phi3Config(
         **SIZES, num_hidden_layers=2, original_max_position_embeddings=13, rope_parameters=rope | {"factor": 4.0}
     )
-    model = hf.Phi3ForCausalLM(config).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(4 if weight.ndim > 1 else 1)
-    inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    model = made(hf.Phi3ForCausalLM, config)
     for replace, reused in ((9, True), ("delete", False)):
-        (found,) = wf.explain(model, inputs, method="occlusion", replace=replace, batch_size=4, progress=False)
+        (found,) = wf.explain(model, INPUTS, method="occlusion", replace=replace, batch_size=4, progress=False)
         np.testing.assert_allclose(found.scores, by_hand(model, replace, found.target.index), atol=1e-4)
         assert ("prefix_reused" in found.checks) == reused

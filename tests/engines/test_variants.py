@@ -1,14 +1,16 @@
-"""Parts away: the same tensors whoever makes them, and a game that runs each variant once."""
+"""Parts away: the same tensors whoever makes them, and a game that runs each variant once; shapes that are checked."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 
 from tests.methods.properties import padded
 from tests.methods.runs import running
 from tests.models import CASES
+from whyformer.engines.attention.maps import read_row, row_normalized, with_ratio
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Replaced, Variants, left_out, variants_of
 from whyformer.errors import BadInput
@@ -97,3 +99,13 @@ def test_what_was_used_is_one_name_or_a_remark() -> None:
 def test_groups_are_never_deleted() -> None:
     with running("bert") as run, pytest.raises(BadInput, match="positions of what is left"):
         Replaced(run, 0, [(1, 2)], "delete")
+
+
+def test_shapes_are_checked() -> None:
+    """As conftest.py has it: a missing axis, and two sizes for one letter."""
+    with pytest.raises(TypeCheckError, match="B Q K"):
+        row_normalized(torch.ones(2, 3))
+    with pytest.raises(TypeCheckError, match="B Q"):
+        with_ratio(torch.ones(2, 3, 3), 0, torch.ones(2, 5))
+    maps = torch.ones(2, 3, 3)
+    assert torch.equal(read_row(maps, torch.ones(2, 3)), read_row(maps, torch.ones(2, 3, dtype=torch.bool)))
