@@ -1,9 +1,10 @@
-"""A short form of bench/fuzz.py: calls that make no sense end in an error of ours, and change nothing."""
+"""Calls that make no sense end in an error of ours and change nothing (bench/fuzz.py in short); current mutations."""
 
 from __future__ import annotations
 
 import faulthandler
 import random
+import shlex
 import subprocess
 import sys
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from bench import fuzz
+from bench.mutations import MUTATIONS, ROOT
 
 
 def test_nonsense_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +60,13 @@ def test_a_process_that_dies_or_hangs_is_started_again_behind_the_call(monkeypat
     monkeypatch.setattr(fuzz, "LIMIT", 2.0)
     ended = [(report["call"], report["outcome"]) for report in fuzz.ended_calls(4, 0, None)]
     assert ended == [("call 0", "ours"), ("call 1", "crash"), ("call 2", "hang"), ("call 3", "ours")]
+
+
+def test_every_mutation_can_be_made() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 45
+    for mutation in MUTATIONS:
+        source = (ROOT / "src/whyformer" / mutation.file).read_text(encoding="utf-8")
+        assert source.count(mutation.old) == 1, mutation.name
+        assert mutation.new != mutation.old
+        files = [word for word in shlex.split(mutation.tests) if word.startswith("tests/")]
+        assert files and all((ROOT / name).exists() for name in files), mutation.name

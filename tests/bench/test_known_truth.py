@@ -16,7 +16,7 @@ from bench.known_truth import backgrounds, columns, objects
 from bench.known_truth.__main__ import collected, main
 from bench.known_truth.job import NAMES, task_of
 from bench.known_truth.report import best, evenly, interval, overall_table, summary, table
-from bench.known_truth.scoring import Found, auroc, judged, mass, measures, pointing, selected
+from bench.known_truth.scoring import Found, auroc, judged, measures, selected
 from bench.known_truth.training import gate, kept
 
 COUNT = 100
@@ -46,13 +46,11 @@ def test_only_the_cause_changes_when_the_cause_is_changed(name: str, part: str, 
 
 def test_objects_share_no_cell_and_are_asked_about_in_turn() -> None:
     held_out = objects.Objects().held_out(np.random.default_rng(5), COUNT)
+    half, pictures = COUNT // 2, held_out.inputs["pixel_values"]
     assert held_out.rival_IU is not None and not (held_out.cause_IU & held_out.rival_IU).any()
-    assert (held_out.cause_IU.sum(1) == 4).all() and (held_out.rival_IU.sum(1) == 4).all()
-    half = COUNT // 2
     assert (held_out.cause_IU[:half] == held_out.rival_IU[half:]).all()
-    assert torch.equal(held_out.inputs["pixel_values"][:half], held_out.inputs["pixel_values"][half:])
-    assert (held_out.group_I[:half] == held_out.group_I[half:]).all()
-    difference = (held_out.inputs["pixel_values"] != held_out.changes["object"].inputs["pixel_values"]).any(1)
+    assert torch.equal(pictures[:half], pictures[half:])
+    difference = (pictures != held_out.changes["object"].inputs["pixel_values"]).any(1)
     side, grid = backgrounds.PATCH, backgrounds.GRID
     cells = difference.reshape(COUNT, grid, side, grid, side).any(4).any(2).reshape(COUNT, -1).numpy()
     assert (cells == held_out.cause_IU).all(), "what changes with the class of an object is what its cells are"
@@ -101,15 +99,9 @@ def test_an_oracle_and_a_flat_map() -> None:
     scores, first = np.array([2.0, 9.0, 1.0, 1.0]), np.arange(4) == 0
     counted = np.arange(4) != 1  # neither cause nor distractor: left out
     assert measures(scores, first, counted, signed=False) == {"auroc": 1.0, "mass": 0.5, "pointing": 1.0}
-
-
-def test_auroc_counts_pairs() -> None:
-    rng = np.random.default_rng(0)
-    scores, cause = rng.integers(0, 5, 30).astype(float), rng.random(30) < 0.3
+    scores = np.random.default_rng(0).integers(0, 5, 8).astype(float)
     pairs = [(a > b) + (a == b) / 2 for a in scores[cause] for b in scores[~cause]]
     assert auroc(scores, cause) == pytest.approx(np.mean(pairs))
-    assert mass(scores, cause) == pytest.approx(scores[cause].sum() / scores.sum())
-    assert pointing(np.array([1.0, 1.0, 0.0]), np.array([True, False, False])) == 0.5
 
 
 def test_a_method_is_judged_by_where_its_scores_lie() -> None:

@@ -25,8 +25,7 @@ class Words:
         return f"<user>\n{messages[0]['content']}<end>\n<assistant>\n"
 
 
-@pytest.mark.parametrize("chat", [True, False])
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize(("number", "chat"), [(0, True), (1, False)])
 def test_one_sentence_holds_the_answer(number: int, chat: bool) -> None:
     case = case_of(Words(), 0, number, chat)
     passage = case.prompt[slice(*case.passage)]
@@ -75,10 +74,7 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 tried, 2 answered" in printed
     assert "| b | 1 + 1 | 1 | 100.0% [20.7%, 100.0%] | 100.0% |" in printed
     assert "| a | 1 + 1 | 2 | 50.0% [9.5%, 90.5%] | 100.0% |" in printed
-    assert (
-        "| the first sentence | 0 | 2 | 50.0%" in printed
-        and "| chance (one of the sentences) | 0 | 2 | 25.0%" in printed
-    )
+    assert "| the first sentence | 0 | 2 | 50.0%" in printed
 
 
 def test_smollm2_is_explained_by_the_needle() -> None:

@@ -1,0 +1,188 @@
+"""Benches of attention, of one pass, of rows in context and of jobs: parts by known answers, and each in small."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+import whyformer as wf
+from bench import attention_debate, in_context
+from bench.attention_debate_training import Said, adversary_loss, jsd, kl, tvd
+from bench.batch import job, padding, sentences
+from bench.in_context_model import COLUMNS, tasks, trained
+from bench.one_pass import FORMULAS, INTEGRALS, main, one_pass, plain, products
+from tests.jobs.sentences import census_explainer
+from tests.models import CASES
+from tests.references.checks import attention_debate as twin
+from whyformer.demo import load_sentiment
+from whyformer.demo.census import adult_rows
+
+GOOD, BAD = ("good", "great", "fine", "fun"), ("bad", "awful", "dull", "slow")
+OTHER = ("the", "a", "film", "plot", "and", "but")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sentences with one word that decides."""
+    path, random = tmp_path, np.random.default_rng(0)
+    for name, count in (("train", 160), ("dev", 24), ("test", 24)):
+        lines = []
+        for i in range(count):
+            words = [*random.choice(OTHER, random.integers(3, 8)), random.choice(GOOD if i % 2 else BAD)]
+            lines.append(" ".join(random.permutation(words)) + f"\t{i % 2}")
+        (path / f"{name}.tsv").write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_distances_equal_the_twin() -> None:
+    a, b = torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([[0.1, 0.2, 0.7]])
+    assert float(jsd(a, b)) == pytest.approx(twin.divergence(a[0].tolist(), b[0].tolist()), abs=1e-6)
+    assert float(kl(a, b)) == pytest.approx(0.7 * math.log(7) + 0.1 * math.log(1 / 7), abs=1e-6)
+    assert float(tvd(torch.tensor([0.9]), torch.tensor([0.6]))) == pytest.approx(0.3)
+
+
+def test_the_adversarys_loss() -> None:
+    base = Said(torch.tensor([0.5, 0.9]), torch.tensor([[0.5, 0.5], [0.8, 0.2]]))
+    logits = torch.tensor([[0.0, math.log(3)]])  # p = 0.75
+    attention = torch.tensor([[0.2, 0.8]])
+    want = 0.15 - 0.1 * (0.2 * math.log(0.2 / 0.8) + 0.8 * math.log(0.8 / 0.2))
+    assert float(adversary_loss(base, 0.1)(logits, attention, torch.tensor([1]))) == pytest.approx(want, abs=1e-5)
+
+
+def test_the_debate_in_small(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "debate.json"
+    monkeypatch.setattr(attention_debate, "LAMBDAS", (0.0, 0.1))
+    arguments = ["--data", folder, "--seeds", 2, "--steps", 2, "--models", "transformer", "--out", out]
+    monkeypatch.setattr(sys, "argv", ["attention_debate", *map(str, arguments)])
+    attention_debate.main()
+    shown = capsys.readouterr().out
+    for row in attention_debate.GUIDES:
+        assert f"| {row} |" in shown
+    stored = json.loads(out.read_text())
+    assert [run["seed"] for run in stored["runs"]["transformer"]] == [0, 1]
+    summary = stored["summary"]["transformer"]
+    assert [p["lambda"] for p in summary["curve"]] == [0.0, 0.1]
+    assert 0 <= summary["points"]["other seeds"]["jsd"]["mean"] <= math.log(2)
+
+
+class LibraGrad(TorchFunctionMode):
+    """Mehri et al. 2024 in their own terms: paths that are not affine are pruned from the backward pass."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.__name__ == "softmax":
+            return out.detach()  # self-attention: values alone
+        if func.__name__ == "gelu":
+            return args[0] * torch.special.ndtr(args[0]).detach()  # x · Φ(x): the gate is pruned
+        if func.__name__ == "layer_norm":
+            x = args[0]
+            deviation = (x.var(-1, correction=0, keepdim=True) + kwargs["eps"]).sqrt().detach()
+            return (x - x.mean(-1, keepdim=True)) / deviation * kwargs["weight"] + kwargs["bias"]
+        return out
+
+
+def test_input_times_libra_gradient_is_cp_lrp() -> None:
+    case = CASES["vit"]
+    model, inputs = case.build("eager"), case.inputs()
+    pixels = inputs["pixel_values"].clone().requires_grad_()
+    with LibraGrad():
+        score = model(pixel_values=pixels).logits[:, 1].sum()
+    terms = (pixels * torch.autograd.grad(score, pixels)[0]).detach()
+    explained = wf.explain(model, inputs, method="cp_lrp", target=1)
+    for one, expected in zip(explained, terms, strict=True):
+        assert one.detail is not None
+        np.testing.assert_allclose(one.detail, expected.numpy(), atol=1e-5 * float(expected.abs().max()))
+
+
+def test_values_times_gradient_from_the_maps_of_one_pass() -> None:
+    model, tokenizer = load_sentiment()
+    text = "a slow film , but not a bad one"
+    expected = wf.explain(model, text, processor=tokenizer, method="value_x_gradient", target=1).scores
+    maps = products(one_pass(plain(model), dict(tokenizer(text, return_tensors="pt")), 1))
+    summed = torch.stack([m.sum((0, 1)) for m in maps]).sum(0).numpy()
+    np.testing.assert_allclose(summed, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_one_pass_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "few.tsv"
+    path.write_text("a fine film\t1\nso very boring\t0\n")
+    assert main(["text", "--data", str(path), "--inputs", "2", "--methods", "value_x_gradient"]) == 0
+    shown = capsys.readouterr().out
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in shown.splitlines() if line.startswith("| ")]
+    assert set(rows) == {"scores", "generic_attention", "value_x_gradient", *FORMULAS, *INTEGRALS}
+    assert "nan" not in shown
+
+
+class Additive(nn.Module):
+    """The gap between the classes is a sum over columns; training rows count by their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(1.0, COLUMNS + 1))
+
+    def forward(self, x_train: Tensor, y_train: Tensor, x_test: Tensor) -> Tensor:
+        gap = (x_test * self.weight).sum(-1) + (2.0 * y_train - 1).sum(1, keepdim=True)
+        return torch.stack([torch.zeros_like(gap), gap], -1)
+
+
+def one_task(rows: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    x, y = tasks(2, rows + 1, torch.Generator().manual_seed(0), "cpu")
+    return x[1, :-1], y[1, :-1], x[1, -1]
+
+
+def test_shapley_values_of_an_additive_model() -> None:
+    model: Any = Additive()
+    x, y, row = one_task()
+    columns = in_context.column_values(model, x, y, row, 1)
+    np.testing.assert_allclose(columns, ((row - x.mean(0)) * model.weight).detach().numpy(), atol=1e-5)
+    halves, left_out = in_context.row_values(model, x, y, row, 1, 4, 0)
+    others = float((row * model.weight.detach()).sum())  # joins with whichever row is first
+    votes = (2 * y - 1).numpy()
+    np.testing.assert_allclose(left_out, votes, atol=1e-5)
+    np.testing.assert_allclose(halves.sum(1), votes.sum() + others, atol=1e-4)
+
+
+def test_in_context_in_small() -> None:
+    torch.manual_seed(0)
+    options = in_context.parsed(["--device", "cpu", "--tasks", 2, "--known", 5, "--orders", 4])
+    model = trained(1, 0, "cpu", batch=2, log=0)
+    results = in_context.measured(model, options, float("inf"))
+    printed = in_context.tables({"accuracy": {"model": [0.5, 0.7]}, "results": results, "machine": "here"})
+    assert "| weight gradient |" in printed and "linear tasks, columns" in printed and printed.endswith("here")
+    assert len(in_context.measured(model, options, 0.0)) == 2  # of fewer there is no interval
+    one = {"accuracy": {"model": [0.5]}, "results": results, "machine": "here"}
+    both = in_context.merged([one, one | {"machine": "there"}])
+    assert both["accuracy"] == {"model": [0.5, 0.5]} and both["machine"] == "here\n\nthere"
+
+
+def test_padding_is_what_rows_of_other_lengths_cost() -> None:
+    x = wf.Explainer(*wf.demo.load_sentiment())
+    assert padding(x, ["a good movie"] * 40) == 0
+    assert padding(x, ["good"] * 31 + ["good good good"]) == pytest.approx(1 - (31 * 3 + 5) / (32 * 5))
+    assert 0 < padding(x, sentences(600)) < 0.15
+
+
+def test_the_second_half_of_a_job_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that took a second each: so many rows per second as a part has."""
+    real, number = os.replace, iter(range(1000))
+
+    def replace(source: str, target: str) -> None:
+        real(source, target)
+        if str(target).endswith(".parquet"):
+            os.utime(target, (moment := 1e9 + next(number), moment))
+
+    monkeypatch.setattr(os, "replace", replace)
+    rate = job(census_explainer(), adult_rows(), method="raw_attention", part_rows=8)
+    assert rate == pytest.approx(8, rel=1e-3)
