@@ -1,8 +1,10 @@
-"""The test models themselves: they build, run, repeat, and their own attention is what the tests rely on."""
+"""The test models: they run, repeat, and attend as the tests rely on; who changes a shared one is found out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,6 +15,7 @@ from tests.models import CASES, LEAKY, WITHOUT_ATTENTION, Case, model_of, run
 from tests.models.case import softmax_outputs
 from tests.models.handwritten import PackedAttention
 from tests.models.hf import LENGTHS
+from tests.support.sharing import Shared
 
 NEGATIVE = WITHOUT_ATTENTION | LEAKY
 HUGGING_FACE = {name: case for name, case in CASES.items() if "eager" in case.implementations}
@@ -98,3 +101,29 @@ def test_leaky_models_mix_tokens_even_when_every_token_attends_to_itself(case: C
     with alone, torch.no_grad():
         model = case.build(None)
         assert torch.equal(model(image), model(changed)) == (case.name == "timm_unfused")
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "a weight": lambda model: model.classifier.weight.data.add_(1e-3),
+    "precision": lambda model: model.half(),
+    "mode": lambda model: model.train(),
+    "a hook": lambda model: model.bert.register_forward_hook(lambda *_: None),
+    "a gradient": lambda model: setattr(model.classifier.weight, "grad", torch.ones_like(model.classifier.weight)),
+    "what is trained": lambda model: model.bert.requires_grad_(False),
+    "settings": lambda model: setattr(model.config, "pad_token_id", 7),
+    "a part": lambda model: setattr(model, "classifier", nn.Sequential(model.classifier)),
+}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Shared:
+    return Shared(lambda name: CASES[name].build("sdpa"), lambda model, name: run(model, CASES[name].inputs()))
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_is_found_out_and_not_handed_on(shared: Shared, what: str) -> None:
+    with pytest.raises(AssertionError, match=r"shared with other tests: \[\('bert',\)\]"), shared.handed_back():
+        changed = shared("bert")
+        CHANGES[what](changed)
+    with shared.handed_back():
+        assert shared("bert") is not changed and shared("bert") is shared("bert")

@@ -8,19 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.models.case import (
-    BATCH,
-    CLASSES,
-    HEADS,
-    LAYERS,
-    WIDTH,
-    Case,
-    Inputs,
-    numbered,
-    randint,
-    run,
-    seeded,
-)
+from tests.models.case import BATCH, CLASSES, HEADS, LAYERS, WIDTH, Case, Inputs, numbered, randint, run, seeded
 from tests.models.hf import VOCAB, text
 
 
