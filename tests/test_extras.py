@@ -108,19 +108,6 @@ def test_no_optional_library_is_imported_without_its_door() -> None:
     assert not found, "call whyformer.extras.require above: " + "; ".join(found)
 
 
-def test_an_import_without_a_door_would_be_seen() -> None:
-    code = "def f():\n    require('shap', why='f')\n    import shap\n    import pandas\n"
-    code += "def g():\n    import shap\n    require('shap', why='g')\n"
-    code += "try:\n    import ray\nexcept ImportError:\n    ray = None\n"
-    path = SOURCE / "never_written.py"
-
-    class Written(type(path)):  # type: ignore[misc]
-        def read_text(self, **how: Any) -> str:
-            return code if self.name == "never_written.py" else ""
-
-    assert unguarded(Written(path), "x.py") == ["x.py:4 imports pandas", "x.py:6 imports shap"]
-
-
 def test_each_extra_brings_what_is_said_of_it() -> None:
     """Names of libraries and extras, against what the package declares."""
     project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -230,22 +217,17 @@ def server() -> Any:
 Feature = Callable[[Any, Path], Any]
 FEATURES: dict[str, tuple[str, str, Feature]] = {
     "save png": ("matplotlib", "plot", lambda words, at: words.save(at / "x.png")),
-    "save pdf": ("matplotlib", "plot", lambda words, at: words.view().save(at / "x.pdf")),
     "plot": ("matplotlib", "plot", lambda words, at: words.plot()),
     "to_frame": ("pandas", "tabular", lambda words, at: words.to_frame()),
     "to_shap": ("shap", "shap", lambda words, at: words.to_shap()),
     "shap": ("shap", "shap", lambda words, at: vit("shap", algorithm="permutation", evaluations=40)),
     "vit_cx": ("sklearn", "eval", lambda words, at: vit("vit_cx")),
-    "superpixels": ("sklearn", "eval", lambda words, at: vit("shap", by="superpixel", evaluations=40)),
     "tcav": ("sklearn", "eval", lambda words, at: tcav()),
     "permutation": ("sklearn", "eval", lambda words, at: permutation()),
     "image file": ("PIL", "hf", lambda words, at: wf.explain(folders.vit(), at / "x.png", folders.image_processor())),
     "sentiment": ("transformers", "hf", lambda words, at: demo.load_sentiment()),
-    "pets": ("PIL", "hf", lambda words, at: demo.load_pets()),
     "textures": ("whyformer_models", "models", lambda words, at: demo.load_textures()),
     "adult": ("whyformer_models rtdl_revisiting_models", "models,tabular", lambda words, at: demo.load_adult()),
-    "models": ("whyformer_models", "models", lambda words, at: demo.model_folder("pets")),
-    "saved rtdl": ("rtdl_revisiting_models", "tabular", lambda words, at: saved_table("rtdl_revisiting_models", at)),
     "saved tab": (
         "tab_transformer_pytorch",
         "tab-transformer-pytorch",
@@ -258,22 +240,17 @@ FEATURES: dict[str, tuple[str, str, Feature]] = {
     "$ demo": ("transformers whyformer_models sklearn", "hf,models,eval", lambda words, at: command("demo")),
     "$ serve": ("fastapi uvicorn whyformer_models", "web,models", lambda words, at: command("serve")),
     "$ explain": ("transformers whyformer_models", "hf,models", lambda words, at: command("explain", "text", "good")),
-    "$ explain image": ("whyformer_models", "models", lambda words, at: command("explain", "image")),
-    "$ explain table": ("whyformer_models", "models", lambda words, at: command("explain", "table", "--row", 0)),
     "$ explain out": (
         "matplotlib whyformer_models",
         "plot",
         lambda words, at: command("explain", "text", "good", "--out", at / "x.png"),
     ),
     "$ tcav": ("sklearn whyformer_models", "models,eval", lambda words, at: command("tcav")),
-    "$ maximize": ("whyformer_models", "models", lambda words, at: command("maximize", "zebra-like")),
-    "$ capture": ("whyformer_models", "models", lambda words, at: command("capture")),
     "$ batch": (
         "pyarrow ray whyformer_models",
         "batch,ray",
         lambda words, at: command("batch", at / "x.csv", "--out", at / "out", "--engine", "ray"),
     ),
-    "$ model": ("transformers", "hf", lambda words, at: command("explain", "text", "good", "--model", "bert")),
 }
 
 

@@ -21,7 +21,7 @@ MODELS = ["lxmert", "clip", "siglip", "vilt", "detr", "t5", "bart_cls", "whisper
 MODELS += ["llava", "qwen2_vl", "swin", "similarity"]
 GRADIENTS = ["saliency", "input_x_gradient", "smooth_grad", "integrated_gradients"]
 # Variations of the models above: one gradient method each, in turn.
-MORE = ["visual_bert", "blip_caption", "blip2", "qwen2_5_vl", "bart", "marian", "t5_cls", "nn_transformer"]
+MORE = ["visual_bert", "blip2", "qwen2_5_vl", "nn_transformer"]
 QUICK = {"smooth_grad": {"samples": 3}, "integrated_gradients": {"steps": 3}}
 OCCLUDED = {"lxmert", "clip", "t5", "blip_vqa", "llava", "qwen2_vl", "similarity"}  # test_streams.py has the others
 PAIRS = [("a cat on the mat", "two birds"), ("a dog", "what is this")]
@@ -121,24 +121,23 @@ def test_left_padding_changes_nothing(name: str) -> None:
             close(one.scores, other.scores)
 
 
-HALVES = ["lxmert", "clip", "detr", "t5", "blip_retrieval", "llava", "swin", "similarity"]
+HALVES = ["lxmert", "clip", "t5", "llava", "swin", "similarity"]
 
 
 @pytest.mark.parametrize("name", HALVES)
 def test_half_precision_is_finite_or_refused(name: str) -> None:
-    """Each method on each model, and in each precision on every other one."""
-    case = CASES.get(name)
+    """In each precision on every other model."""
     dtype = [torch.float16, torch.bfloat16][HALVES.index(name) % 2]
+    case = CASES.get(name)
     model = (CASES["bert"].build("sdpa").bert if case is None else case.build(case.implementations[0])).to(dtype)
-    for method in ["generic_attention", "attention_rollout", *(GRADIENTS if name in {"lxmert", "t5", "llava"} else [])]:
+    for method in ["generic_attention", "attention_rollout", *(GRADIENTS if name in {"t5", "llava"} else [])]:
         try:
             found = explained(name, method, model)
         except NonFinite as refusal:
             assert "float32" in str(refusal)
             continue
-        assert found is not None
         exact = explained(name, method)
-        assert exact is not None
+        assert found is not None and exact is not None
         for one, other in zip(found, exact, strict=True):
             assert one.scores.dtype == np.float32 and np.isfinite(one.scores).all()
             if method == "attention_rollout":  # no gradient: only rounding differs

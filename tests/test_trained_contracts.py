@@ -14,14 +14,8 @@ from tests.test_contracts import METHODS, QUICK, check_result, close
 from whyformer.demo import load_sentiment
 from whyformer.errors import NotOffered, NotOverUnits
 
-SENTENCES = [
-    "I like the movie",
-    "She hates the book",
-    "This is so boring",
-    "I cannot wait for next time",
-    "You look extremely confused",
-]
-EXPECTED = ["positive", "negative", "negative", "positive", "negative"]
+SENTENCES = ["I like the movie", "She hates the book", "This is so boring", "I cannot wait for next time"]
+EXPECTED = ["positive", "negative", "negative", "positive"]
 
 
 @cache
