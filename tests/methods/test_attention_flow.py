@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.methods.properties import FAMILY, batch_is_its_rows, close, explained, padding_is_nothing
+from tests.methods.properties import batch_is_its_rows, close, explained, padding_is_nothing
 from tests.references.attention_flow import attention_flow, joint_flow, pipes
 from whyformer.methods.attention_flow import flow_from, joint_flow_from
 
@@ -21,7 +21,8 @@ def test_agrees_with_its_twin_on_deeper_sharp_maps(reach: int) -> None:
     close(found, attention_flow(attention, normalize=False), 1e-7)
 
 
-@pytest.mark.parametrize(("name", "joint"), [*((name, False) for name in FAMILY), ("bert", True), ("gpt2", True)])
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_one_layer_is_rollout(name: str, joint: bool) -> None:
     found = explained(name, **METHOD, end_layer=0, rows="all", joint=joint)
     rollout = explained(name, method="attention_rollout", keep_layers=True)
