@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 import whyformer as wf
-from bench.soak import _model as soak_model
 from bench.soak import calls, live_tensors
 from tests.capture.test_fold import long_model
-from tests.methods.properties import explained, model_of
+from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.models.case import randint
-from tests.support.live_bytes import LiveBytes, peak_bytes, set_apart
+from tests.support.live_bytes import peak_bytes, set_apart
 from whyformer import estimate
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan import spread
@@ -51,11 +50,6 @@ def test_where_the_system_does_not_tell_it_is_nothing(monkeypatch: pytest.Monkey
     kept = torch.ones(LARGE // 4)
     assert peak.bytes == 0
     assert len(kept)
-
-
-def test_it_is_part_of_the_cost() -> None:
-    (found, *_) = explained("bert", method="generic_attention")
-    assert isinstance(found.cost.peak_bytes, int) and found.cost.peak_bytes >= 0
 
 
 # Estimates, which decide whether maps are stored or folded.
@@ -92,9 +86,7 @@ def test_methods_without_maps_are_estimated_too() -> None:
     case = CASES["bert"]
     explainer = wf.Explainer(case.build("sdpa"))
     told = explainer.estimate(case.inputs(), method="saliency")
-    assert told.route == "full"
-    assert told.fold_bytes is None
-    assert "fold" in told.reason
+    assert (told.route, told.fold_bytes) == ("full", None) and "fold" in told.reason
     with pytest.raises(NotOffered, match="memory='fold'"):
         explainer.estimate(case.inputs(), method="saliency", memory="fold")
     with pytest.raises(BadInput, match="memory"):
@@ -138,7 +130,7 @@ def room_for(model: torch.nn.Module, most: list[int]) -> Iterator[list[int]]:
         hook.remove()
 
 
-@pytest.mark.parametrize("method", ["attention_rollout", "generic_attention", "occlusion", "integrated_gradients"])
+@pytest.mark.parametrize("method", ["generic_attention", "integrated_gradients"])
 def test_a_batch_that_does_not_fit_is_halved_until_it_does(method: str) -> None:
     model = CASES["bert"].build("sdpa")
     explainer = wf.Explainer(model)
@@ -171,8 +163,6 @@ def test_a_single_input_that_does_not_fit_is_refused_with_what_to_do() -> None:
 
 
 CALLS = calls()
-
-
 ON_WORDS = [name for name in CALLS if name.endswith(" bert") or " " not in name]
 
 
@@ -187,21 +177,6 @@ def test_no_tensor_stays(name: str) -> None:
     before = live_tensors()
     call()
     assert live_tensors() == before
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", ["integrated_gradients", "smooth_grad", "attn_lrp", "generic_attention"])
-def test_no_memory_stays(method: str) -> None:
-    """What no collector sees, of methods that keep graphs: storages are counted wherever they are held."""
-    call, model = CALLS[f"{method} bert"], soak_model("bert")
-    call()
-    with LiveBytes(model) as live:
-        call()
-        before = live.now
-        for _ in range(3):
-            call()
-        assert live.now == before
-    assert live.peak > before
 
 
 def test_counting_what_is_saved_holds_nothing() -> None:
@@ -248,12 +223,9 @@ def test_methods_that_share_a_record_run_the_model_once(methods: list[str]) -> N
             np.testing.assert_allclose(a.scores, b.scores, rtol=1e-4, atol=1e-6)
 
 
-COUNTED = ["shap", "occlusion", "value_norms", "integrated_gradients", "generic_attention", "raw_attention", "saliency"]
-
-
-@pytest.mark.parametrize("methods", [COUNTED, COUNTED[::-1]], ids=["there", "back"])
-def test_what_each_of_several_methods_took_is_what_it_takes_alone(methods: list[str]) -> None:
+def test_what_each_of_several_methods_took_is_what_it_takes_alone() -> None:
     """Counts, not bounds: shap of seven tokens asks for all sets of them, and may ask for 512 and more."""
+    methods = ["shap", "occlusion", "value_norms", "integrated_gradients", "generic_attention", "raw_attention"]
     case = CASES["bert"]
     explainer, inputs = wf.Explainer(case.build("sdpa")), {k: v[1:, :7] for k, v in case.inputs().items()}
     how = {"target": 1, "replace": 3, "steps": 3}

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ from whyformer.parameters import (
     domain_of,
     parameters_of,
 )
+from whyformer.run.session import loaded_as
 
 NAN, INF = math.nan, math.inf
 SHARE = Annotated[float, Limits(0, 1, open_high=True)]
@@ -51,7 +53,7 @@ BEYOND: list[Any] = [wf.Target(99), wf.Target(0, versus=99), 99, -99]
     ("hint", "fine", "refused"),
     [
         (int, [0, -3, np.int64(3), torch.tensor(3)], [True, 1.0, 1.7, "3", None, NAN, np.bool_(True), 1j]),
-        (float, [0, 1.5, np.float32(2), -1], [True, "1", None, NAN, INF, 1j, 10**400, [1.0]]),
+        (float, [0, 1.5, np.float32(2), -1, fractions.Fraction(1, 2)], [True, "1", None, NAN, INF, 1j, 10**400, [1.0]]),
         (bool, [True, False, np.bool_(False)], [0, 1, "no", "False", None, 0.0, NAN]),
         (str, ["", "a"], [b"a", 3, None]),
         (Seed, [0, 2**63 - 1, np.uint8(3)], [-1, 0.5, 2**63, True, "0", None, NAN]),
@@ -88,41 +90,45 @@ def sample(
     return inputs, steps, how, size
 
 
-def test_one_form_of_message() -> None:
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"steps": 0}, NotAllowed, "steps=0 of sample is not allowed: give a whole number of at least 1."),
+        ({"how": "maximun"}, UnknownName,
+         "how='maximun' of sample is not allowed: give 'mean' or 'maximum'. Did you mean 'maximum'?"),
+        ({"size": NAN}, NotAllowed, "size=nan of sample is not allowed: give a number above 0 or None."),
+    ],
+)  # fmt: skip
+def test_one_form_of_message(given: dict[str, Any], error: type[Exception], words: str) -> None:
     """Name, what was given, what is allowed, nearest spelling."""
-    with pytest.raises(NotAllowed) as error:
-        sample(1, steps=0)
-    assert str(error.value) == "steps=0 of sample is not allowed: give a whole number of at least 1."
-    with pytest.raises(UnknownName) as error:
-        sample(1, how="maximun")
-    assert str(error.value) == (
-        "how='maximun' of sample is not allowed: give 'mean' or 'maximum'. Did you mean 'maximum'?"
-    )
-    with pytest.raises(NotAllowed, match=r"^size=nan of sample is not allowed: give a number above 0 or None\.$"):
-        sample(1, size=NAN)
+    with pytest.raises(error) as refusal:
+        sample(1, **given)
+    assert str(refusal.value) == words
 
 
-def test_a_call_that_does_not_fit_the_signature() -> None:
-    with pytest.raises(BadInput, match="sample needs inputs"):
-        sample()  # type: ignore[call-arg]
-    with pytest.raises(BadInput, match="takes inputs without a name, and 2 values"):
-        sample(1, 2)  # type: ignore[misc]
-    with pytest.raises(BadInput, match="inputs twice"):
-        sample(1, inputs=2)  # type: ignore[misc]
-    with pytest.raises(UnknownName, match="Did you mean 'steps'"):
-        sample(1, step=2)  # type: ignore[call-arg]
-    assert sample(1, steps=np.int32(2)) == (1, 2, "mean", None)
+@pytest.mark.parametrize(
+    ("values", "named", "error", "words"),
+    [
+        ((), {}, BadInput, "sample needs inputs"),
+        ((1, 2), {}, BadInput, "takes inputs without a name, and 2 values"),
+        ((1,), {"inputs": 2}, BadInput, "inputs twice"),
+        ((1,), {"step": 2}, UnknownName, "Did you mean 'steps'"),
+    ],
+)
+def test_a_call_that_does_not_fit_the_signature(values: Any, named: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        sample(*values, **named)
 
 
 @pytest.mark.parametrize(
     "value", ["a" * 1000, 10**5000, [1] * 100, Thing(), np.zeros((3, 3)), {"a": "b" * 500}], ids=type
 )
 def test_what_was_given_is_shown_in_short(value: Any) -> None:
-    assert len(shown(value)) <= 80
-    assert "\n" not in shown(value)
+    assert len(shown(value)) <= 80 and "\n" not in shown(value)
     assert shown("\x1b[31m\u202e\x9b") == r"'\x1b[31m\u202e\x9b'", "control characters do not reach the terminal"
 
 
+EXPLAINING = (wf.explain, wf.Explainer.explain)
 VERBS = [
     wf.explain, wf.compare, wf.recommend, wf.check, wf.head_importance, wf.tcav, wf.activation_maximization,
     wf.explain_global, wf.feature_permutation, tables.row_attention, wf.load, heads.pruning_curve, heads.learn_gates,
@@ -158,12 +164,11 @@ def explainer(tmp_path_factory: pytest.TempPathFactory) -> wf.Explainer:
     return wf.Explainer(folders.bert(), folders.tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-@pytest.mark.parametrize("seed", [-1, 0.5, True, "0", None, NAN, 2**63])
-def test_seeds(explainer: wf.Explainer, seed: Any) -> None:
+def test_seeds(explainer: wf.Explainer) -> None:
     for call in (explainer.explain, explainer.compare, explainer.check, explainer.recommend):
         with pytest.raises(NotAllowed, match=r"seed=.* give a whole number from 0 to 2\*\*63 - 1"):
-            call(["i like it"], seed=seed)
-    assert explainer.explain("i like it", seed=np.int64(3)).seed == 3
+            call([LIKE], seed=-1)
+    assert explainer.explain(LIKE, seed=np.int64(3)).seed == 3
 
 
 def test_nothing_runs_before_the_check(explainer: wf.Explainer) -> None:
@@ -232,12 +237,6 @@ def test_every_annotation_of_a_verb_can_be_read() -> None:
                 eval(parameter.annotation, scope)
 
 
-def test_explain_holds_its_parameters_to_what_an_explainer_does() -> None:
-    once, held = (parameters_of(verb).domains for verb in (wf.explain, wf.Explainer.explain))
-    assert held.keys() <= once.keys()
-    assert {name: domain.words for name, domain in held.items()} == {name: once[name].words for name in held}
-
-
 class Hostile:
     def _raises(self, *args: Any) -> Any:
         raise RuntimeError("not today")
@@ -249,10 +248,8 @@ class Hostile:
     ("call", "words"),
     [
         (lambda verb: verb(self=3), "takes no self"),
-        (lambda verb: wf.explain("a", "b", self=3), "takes no self"),
         (lambda verb: wf.Explanation.words(self=3), "is a method"),
         (lambda verb: wf.Explainer.explain(), "is a method"),
-        (lambda verb: wf.Explainer.explain(inputs="a"), "is a method"),
         (lambda verb: wf.Explainer(), "needs model"),
         (lambda verb: wf.Explanation.load(cls=3), "takes no cls"),
         (lambda verb: wf.list_methods(kwargs=1), "kwargs"),
@@ -273,12 +270,6 @@ class Hostile:
 def test_calls_and_values_that_no_signature_takes(explainer: wf.Explainer, call: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         call(explainer.explain)
-
-
-def test_a_fraction_is_a_number(explainer: wf.Explainer) -> None:
-    how = {"method": "smooth_grad", "samples": 2}
-    half, fraction = (explainer.explain("i like it", noise=noise, **how) for noise in (0.5, fractions.Fraction(1, 2)))
-    assert half.scores.tolist() == fraction.scores.tolist() and fraction.options["noise"] == 0.5
 
 
 # Parameters that do not exist: the error names the one that was meant.
@@ -304,9 +295,7 @@ HELD = r"Explainer.explain '{}'.*Explainer\(model, processor"
     [
         (on_model("explain"), {"methods": "shap"}, "parameter of explain 'methods'.*method="),
         (on_model("explain"), {"versus": "negative"}, r"parameter of explain 'versus'.*target=\(a, b\)"),
-        (on_model("explain"), {"image_processor": None}, "parameter of explain 'image_processor'.*processor="),
         (on_model("explain"), {"metod": "shap"}, "parameter of explain 'metod'.*Did you mean 'method'"),
-        (on_model("explain"), {"targets": [1]}, "parameter of explain 'targets'.*target="),
         *((on_explainer("explain"), {name: None}, HELD.format(name))
           for name in ("processor", "tokenizer", "model", "attention_at")),
         (anew, {"feature_extractor": None}, "parameter of Explainer 'feature_extractor'.*processor="),
@@ -321,20 +310,81 @@ def test_the_parameter_that_was_meant_is_named(explainer: wf.Explainer, call: An
         call(explainer, **given)
 
 
-def test_help_shows_the_real_parameters() -> None:
-    for verb in (wf.explain, wf.compare, wf.recommend):
-        shown = set(inspect.signature(verb).parameters)
-        assert {"model", "inputs", "processor", "target", "scalar", "seed", "attention_at"} <= shown
-
-
-def test_explain_takes_all_that_its_explainer_takes() -> None:
-    whole, inner = (inspect.signature(f).parameters for f in (wf.explain, wf.Explainer.explain))
-    assert {k: p.default for k, p in inner.items() if k != "self"}.items() <= {
-        k: p.default for k, p in whole.items()
-    }.items()
+def test_explain_takes_all_that_its_explainer_takes_and_holds_it_to_the_same() -> None:
+    whole, inner = ({k: p.default for k, p in inspect.signature(f).parameters.items()} for f in EXPLAINING)
+    assert {k: default for k, default in inner.items() if k != "self"}.items() <= whole.items()
+    once, held = ({name: d.words for name, d in parameters_of(f).domains.items()} for f in EXPLAINING)
+    assert held.items() <= once.items()
 
 
 def test_every_name_that_was_meant_is_a_parameter() -> None:
     known = {name for verb in (wf.explain, wf.compare) for name in inspect.signature(verb).parameters}
     assert {parameter for parameter, _ in MEANT.values()} <= known
     assert all(written.startswith(parameter) for parameter, written in MEANT.values())
+
+
+# The processor in its place, by its name, or as ``tokenizer``: one parameter, whoever spells it.
+
+
+def test_three_spellings_of_one_call(explainer: wf.Explainer) -> None:
+    model, tokenizer = explainer.model, explainer.processor
+    expected = wf.explain(model, LIKE, processor=tokenizer)
+    for other in (
+        wf.explain(model, LIKE, tokenizer),
+        wf.explain(model, inputs=LIKE, tokenizer=tokenizer),
+        wf.explain(model, LIKE, tokenizer, tokenizer=tokenizer),
+        wf.Explainer(model, tokenizer=tokenizer).explain(LIKE),
+    ):
+        np.testing.assert_array_equal(other.scores, expected.scores)
+        assert other.units.labels == expected.units.labels
+
+
+def test_two_processors_are_one_too_many(explainer: wf.Explainer, tmp_path: Path) -> None:
+    other = folders.tokenizer(tmp_path)
+    with pytest.raises(BadInput, match=r"explain was given a BertTokenizer.* two names of one parameter"):
+        wf.explain(explainer.model, LIKE, processor=other, tokenizer=explainer.processor)
+
+
+def test_an_explainer_in_the_place_of_a_model_brings_all_that_it_holds(explainer: wf.Explainer, tmp_path: Path) -> None:
+    marks, tokenizer = {"bert.encoder.layer.*.attention.self.dropout": "b h q k"}, explainer.processor
+    first = wf.Explainer(folders.bert(), tokenizer, attention_at=marks)
+    again = wf.Explainer(first)
+    assert (again.model, again.processor, again.attention_at) == (first.model, tokenizer, marks)
+    assert again.marks and len(again.marks) == len(first.marks)
+    np.testing.assert_array_equal(wf.explain(first, LIKE).scores, first.explain(LIKE).scores)
+    other = folders.tokenizer(tmp_path)  # what is given beside it counts, and was left aside once
+    for held in (wf.Explainer(first, other), loaded_as(wf.Explainer, first, other)):
+        assert (held.processor, held.attention_at) == (other, marks)
+    assert wf.Explainer(first, attention_at={}).attention_at == {}
+    assert loaded_as(wf.Explainer, first) is first
+
+
+@checked
+def encoding(model: Any, inputs: Any, processor: Any = None, *, tokenizer: Any = None) -> Any:
+    assert tokenizer is None  # the door hands it on by its other name
+    return processor
+
+
+def test_the_door_hands_it_on() -> None:
+    tokenizer = object()
+    both = SimpleNamespace(tokenizer=tokenizer)  # a processor of pictures and texts holds its tokenizer
+    assert encoding(1, 2, tokenizer=tokenizer) is encoding(1, 2, tokenizer) is tokenizer
+    assert encoding(1, 2, both, tokenizer=tokenizer) is both
+    assert encoding(1, 2, both, tokenizer=None) is both
+    assert encoding(1, 2, tokenizer=None) is None
+    with pytest.raises(BadInput, match="encoding was given a SimpleNamespace as processor and a object as tokenizer"):
+        encoding(1, 2, both, tokenizer=object())
+    with pytest.raises(UnknownName, match="parameter of sample 'tokenizer'"):
+        sample(1, tokenizer=tokenizer)  # type: ignore[call-arg]
+
+
+def test_every_verb_that_reads_texts_says_so() -> None:
+    rows = {"feature_permutation"}  # columns have no tokens
+    verbs = {n: inspect.signature(f).parameters for n in wf.__all__ if inspect.isfunction(f := getattr(wf, n))}
+    reading = {name: parameters for name, parameters in verbs.items() if "processor" in parameters}
+    assert {"explain", "compare", "cite", "tcav", "head_importance"} <= reading.keys()
+    assert {name for name, parameters in reading.items() if "tokenizer" not in parameters} == rows
+    # In its place wherever it follows the inputs.
+    third = [name for name, parameters in reading.items() if list(parameters)[:3] == ["model", "inputs", "processor"]]
+    assert {"explain", "compare", "recommend", "check", "report", "head_importance", "explain_global"} <= set(third)
+    assert all(verbs[name]["processor"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for name in third)

@@ -32,7 +32,7 @@ class Unheard(os.PathLike[bytes]):
         return b"x.json"
 
 
-NO_PATHS: list[Any] = [None, 3, 1.5, b"x.json", ["x.json"], {"path": "x"}, True, object(), Unheard()]
+NO_PATHS: list[Any] = [None, 3, b"x.json", ["x.json"], True, Unheard()]
 NO_NAMES = ["", "  ", "a\0b.json", "\ud800.json"]
 TOO_LONG = "x" * 5000 + ".json"
 
@@ -117,14 +117,14 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As somebody who may neither read nor write: root may, so the system's answer is put in its place."""
     saved = samples.text().save(tmp_path / "x.json")
     monkeypatch.setattr(os, "access", lambda *asked: False)
-    with pytest.raises(BadInput, match="may not be read by this user"):
-        wf.load(saved)
-    with pytest.raises(BadInput, match=r"may not be changed. Choose another name"):
-        samples.text().save(saved)
-    with pytest.raises(BadInput, match=r"nothing may be written into .*Choose another folder"):
-        samples.text().save(tmp_path / "y.json")
-    with pytest.raises(BadInput, match="nothing may be written into cache"):
-        cache_of(tmp_path, list)
+    for call, words in (
+        (lambda: wf.load(saved), "may not be read by this user"),
+        (lambda: samples.text().save(saved), r"may not be changed. Choose another name"),
+        (lambda: samples.text().save(tmp_path / "y.json"), r"nothing may be written into .*Choose another folder"),
+        (lambda: cache_of(tmp_path, list), "nothing may be written into cache"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            call()
 
 
 def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +140,9 @@ def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_folders_for_results(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("file", "file/inside"):
-        with pytest.raises(BadInput, match=r"is a file|cannot be written"):
-            cache_of(tmp_path / name, list)
-        with pytest.raises(BadInput, match=r"is a file|cannot be written"):
-            save_model(*_model(), tmp_path / name)
+        for write in (lambda path: cache_of(path, list), lambda path: save_model(*_model(), path)):
+            with pytest.raises(BadInput, match=r"is a file|cannot be written"):
+                write(tmp_path / name)
     assert cache_of(tmp_path / "new" / "one", list)[0].is_dir()  # type: ignore[union-attr]
 
 
@@ -167,16 +166,10 @@ def test_commands_refuse_before_a_model_is_loaded(
     assert "--out" in run(*words, "--out", tmp_path / "x.json", code=2).stderr
 
 
-@pytest.mark.parametrize("name", ["", " ", "a\0b", "x" * 5000, "./" + "x" * 5000])
+@pytest.mark.parametrize("name", ["", "a\0b", "./" + "x" * 5000])
 def test_models_by_names_that_cannot_be(name: str) -> None:
     shown = run("explain", "text", "a", "--model", name, code=1).stderr
     assert shown.startswith("Error: ") and shown.count("\n") == 1
-
-
-def test_a_model_by_the_name_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "model.bin").write_text("x")
-    shown = run("explain", "text", "a", "--model", tmp_path / "model.bin", code=1).stderr
-    assert "is a file: give the folder" in shown
 
 
 # Damaged files of models, tables, pictures and sound.

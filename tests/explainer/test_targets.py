@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,6 @@ from tests.models.case import seeded
 from tests.models.hf import ENCODER, text
 from tests.support.processors import tokenizer
 from whyformer import errors
-from whyformer.engines.perturbation.variants import Deleted
 from whyformer.targets import are_probabilities
 
 
@@ -40,7 +38,7 @@ class Reordered(nn.Module):
         return self.how(self.model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True))
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "integrated_gradients", "occlusion"])
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
 def test_a_label_among_others_has_a_probability_of_its_own(method: str) -> None:
     model = bert("SequenceClassification", problem_type="multi_label_classification")
     logits = model(**text()).logits.detach()
@@ -105,38 +103,34 @@ def test_classes_are_told_from_tokens_by_a_second_length(labels: int) -> None:
         wf.explain(seeded(lambda: transformers.ElectraForPreTraining(config)), text(), method="occlusion", replace=3)
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
-def test_as_many_answers_as_tokens(method: str) -> None:
+def test_as_many_answers_as_tokens() -> None:
     """As of LXMERT, whose config counts its answers under a name of its own."""
     model = Reordered(PLAIN["input_ids"].shape[1], lambda output: output.logits)
     model.config = SimpleNamespace(num_labels=2)  # type: ignore[assignment]
-    options = {"replace": 3} if method == "occlusion" else {}
-    found = wf.explain(model, PLAIN, method=method, target=4, **options)
+    found = wf.explain(model, PLAIN, method="generic_attention", target=4)
     assert found[0].value == pytest.approx(model(**PLAIN)[0, 4].item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients"])
 @pytest.mark.parametrize("classes", [2, 3, "squeezed"])
-def test_logits_have_a_row_for_each_input(method: str, classes: Any) -> None:
+def test_logits_have_a_row_for_each_input(classes: Any) -> None:
     """Also where there are as many classes as inputs, or the row of a single one was squeezed away."""
-    inputs, options = PLAIN, {"replace": 3} if method == "occlusion" else {}
+    inputs = PLAIN
     if classes == "squeezed":
         model = Reordered(3, lambda output: output.logits.squeeze(0))
         inputs = {name: tensor[:1] for name, tensor in PLAIN.items()}
     else:
         model = Reordered(classes, lambda output: output.logits.T)
-    with pytest.raises(errors.NotOffered, match="one row per input") as refused:
-        wf.explain(model, inputs, method=method, **options)
-    found = wf.explain(advised(refused.value, model), inputs, method=method, target=1, **options)
-    said = model(**inputs)[1]
-    assert [e.value for e in found] == pytest.approx(said.reshape(-1).tolist(), abs=1e-5)
+    for method in ("generic_attention", "integrated_gradients"):
+        with pytest.raises(errors.NotOffered, match="one row per input") as refused:
+            wf.explain(model, inputs, method=method)
+    found = wf.explain(advised(refused.value, model), inputs, target=1)
+    assert [e.value for e in found] == pytest.approx(model(**inputs)[1].reshape(-1).tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize(
     "how",
     [
         lambda output: (output.hidden_states[-1][:, 0], output.logits),  # a hidden state comes first
-        lambda output: (output.hidden_states[-1], output.logits),
         lambda output: {"pooled": output.hidden_states[-1][:, 0], "answer": output.logits},
         lambda output: (output.logits, output.hidden_states[-1][:, 0]),
     ],
@@ -165,13 +159,12 @@ def softmaxed() -> nn.Module:
     return Reordered(3, lambda output: output.logits.softmax(-1))
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
-def test_probabilities_are_not_squashed_again(method: str) -> None:
-    for found in wf.explain(softmaxed(), PLAIN, method=method):
+def test_probabilities_are_not_squashed_again() -> None:
+    for found in wf.explain(softmaxed(), PLAIN, method="generic_attention"):
         assert any("returns probabilities" in w for w in found.warnings)
     for scalar in ("probability", "log_odds"):
         with pytest.raises(errors.NotOffered, match=r"probabilities already.*Leave scalar out"):
-            wf.explain(softmaxed(), PLAIN, method=method, scalar=scalar)
+            wf.explain(softmaxed(), PLAIN, method="generic_attention", scalar=scalar)
 
 
 def test_metrics_of_probabilities_say_how_to_take_them_as_they_are() -> None:
@@ -184,24 +177,18 @@ def test_metrics_of_probabilities_say_how_to_take_them_as_they_are() -> None:
         wf.recommend(softmaxed(), PLAIN, scope="instance", value="probability", replace=3, progress=False)
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
 @pytest.mark.parametrize("classes", [1, 3])
-def test_what_a_sigmoid_gave_is_not_squashed_again(classes: int, method: str) -> None:
+def test_what_a_sigmoid_gave_is_not_squashed_again(classes: int) -> None:
     """Of a multi-label classifier, or one of yes and no."""
-    inputs, model = PLAIN, Reordered(3, lambda output: output.logits[:, :classes].sigmoid().squeeze(-1))
-    with torch.no_grad():
-        said = model(**inputs)
-    for row, found in enumerate(wf.explain(model, inputs, method=method, target=0)):
+    model = Reordered(3, lambda output: output.logits[:, :classes].sigmoid().squeeze(-1))
+    said = model(**PLAIN).detach()
+    for row, found in enumerate(wf.explain(model, PLAIN, method="occlusion", target=0)):
         assert any("it ends in a sigmoid" in w and "without its last sigmoid" in w for w in found.warnings)
         if classes > 1:
             assert found.prediction.probability == pytest.approx(said[row].max().item(), abs=1e-6)
     for scalar in ("probability", "log_odds"):
         with pytest.raises(errors.NotOffered, match=r"ends in a sigmoid.*Leave scalar out"):
-            wf.explain(model, inputs, method=method, target=0, scalar=scalar)
-    if classes > 1 and method == "occlusion":
-        how: dict[str, Any] = {"methods": ["raw_attention"], "replace": 3, "progress": False}
-        compared = wf.compare(model, inputs, metrics=["aopc"], target=0, **how)
-        assert any("softmax is taken of them again by aopc" in w for w in compared.warnings)
+            wf.explain(model, PLAIN, method="occlusion", target=0, scalar=scalar)
 
 
 def test_a_sigmoid_inside_a_model_says_nothing_of_its_end() -> None:
@@ -256,7 +243,7 @@ def test_tokens_that_are_not_among_the_inputs(language_model: nn.Module) -> None
         wf.explain(language_model, {"input_ids": ids, "past_key_values": language_model(ids).past_key_values})
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients", "attention_rollout"])
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
 def test_an_earlier_position_is_the_one_that_is_explained(method: str) -> None:
     model, inputs = model_of("gpt2"), CASES["gpt2"].inputs()
     logits = model(**inputs).logits.detach()
@@ -280,11 +267,7 @@ def test_deleted_tokens_move_the_position() -> None:
     for gone in range(6):
         left = torch.cat([ids[:, :gone], ids[:, gone + 1 : 6]], 1)
         assert found.scores[gone] == pytest.approx(found.value - model(left).logits[0, -1, 7].item(), abs=1e-5)
-    with wf.Explainer(model).session({"input_ids": ids}, target=target) as session:
-        run = session.run([0])
-        there = np.array([[True, False, True], [False, True, True], [True, True, False]])
-        variants = Deleted(run, 0, [(1,), (3,), (7,)]).batch(there)
-    assert variants.positions == (4, 4, 5)
+    np.testing.assert_allclose(found.scores[6:], 0, atol=1e-5)  # what comes later moves nothing
 
 
 def test_positions_are_counted_from_the_end_as_well() -> None:
@@ -310,7 +293,7 @@ def test_targets_that_are_none(name: str, target: Any, error: type[Exception], w
         wf.explain(model_of(name), CASES[name].inputs(), target=target)
 
 
-@pytest.mark.parametrize("name", ["XLMWithLMHeadModel", "XLNetLMHeadModel", "BertLMHeadModel", "RobertaForCausalLM"])
+@pytest.mark.parametrize("name", ["XLNetLMHeadModel", "BertLMHeadModel"])
 def test_whether_later_tokens_are_seen_is_found_out(name: str) -> None:
     """Not read from the name of a class: at its last token a model that sees both ways does not say the next."""
     cls = getattr(transformers, name)
@@ -333,19 +316,10 @@ def test_a_decoder_of_the_same_class_says_the_next_token() -> None:
     assert [e.target.position for e in found] == [9, 6]
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
-def test_an_answer_that_was_given_is_explained_token_by_token(language_model: nn.Module, method: str) -> None:
-    words = tokenizer()
-    prompt, answer = "a cat on", "the mat"
-    found = wf.explain(language_model, (prompt, answer), processor=words, method=method)
-    ids = words(prompt + " " + answer, add_special_tokens=False)["input_ids"]
-    logits = language_model(torch.tensor([ids])).logits[0].detach()
-    assert [str(e.target) for e in found] == ["the", "mat"]
-    for step, explanation in enumerate(found, 3):
-        assert explanation.units.labels == tuple(words.convert_ids_to_tokens(ids[:step]))
-        assert explanation.value == pytest.approx(float(logits[step - 1, ids[step]]), abs=1e-4)
-        assert explanation.target.position == step - 1
-    (only,) = wf.explain(language_model, [(prompt, answer)], processor=words, method=method, target="mat")
+def test_one_token_of_an_answer_that_was_given(language_model: nn.Module) -> None:
+    found = wf.explain(language_model, ("a cat on", "the mat"), processor=tokenizer())
+    (only,) = wf.explain(language_model, [("a cat on", "the mat")], processor=tokenizer(), target="mat")
+    assert [str(e.target) for e in found] == ["the", "mat"] and found[1].target.position == 3
     np.testing.assert_allclose(only.scores, found[1].scores, rtol=1e-4, atol=1e-6)
 
 
@@ -359,7 +333,7 @@ def test_where_answers_cannot_be_taken_apart_they_are_refused(language_model: nn
 # What a prediction says besides its class.
 
 
-def test_a_prediction_has_its_probability_and_the_next_classes(tmp_path: Path) -> None:
+def test_a_prediction_has_its_probability_and_the_next_classes() -> None:
     model = bert("SequenceClassification", num_labels=7)
     probability_BC = model(**text()).logits.detach().softmax(1)
     for row, explanation in enumerate(wf.explain(model, text())):
@@ -370,8 +344,5 @@ def test_a_prediction_has_its_probability_and_the_next_classes(tmp_path: Path) -
         for choice in said.next:
             assert choice.probability == pytest.approx(float(probability_BC[row, choice.index]), abs=1e-6)
             assert choice.label == model.config.id2label[choice.index]
-        for ending in ("json", "npz"):
-            back = wf.load(explanation.save(tmp_path / f"saved.{ending}")).prediction
-            assert (back.probability, back.next) == (said.probability, said.next)
     estimate = wf.explain(bert("SequenceClassification", problem_type="regression"), text())[0].prediction
     assert estimate.probability is None and estimate.next is None

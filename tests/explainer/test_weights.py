@@ -1,4 +1,4 @@
-"""Quantised models: found by their layers, whatever a flag or a config of the model claims."""
+"""Weights of another kind, found by the layers that have them, whatever a flag claims; and weights elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
+from tests.models import CASES, model_of
 from tests.models.case import seeded
 from tests.models.hf import ENCODER, text
 from whyformer import errors
@@ -38,16 +39,6 @@ class IntegerBuffers(nn.Module):
         return x @ (self.qweight * self.scales).T.to(x.dtype)
 
 
-class IntegerParameter(IntegerBuffers):
-    """As bitsandbytes and HQQ store it."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear)
-        codes = self.qweight
-        del self.qweight
-        self.qweight = nn.Parameter(codes, requires_grad=False)
-
-
 class EightBitFloats(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -68,7 +59,7 @@ def test_a_dequantised_model_is_not_refused_for_its_flags(method: str) -> None:
     assert model.is_quantized
 
 
-@pytest.mark.parametrize("layer", [IntegerBuffers, IntegerParameter, EightBitFloats])
+@pytest.mark.parametrize("layer", [IntegerBuffers, EightBitFloats])
 def test_a_quantised_layer_is_named(layer: type[nn.Module]) -> None:
     model = llama()
     model.model.layers[1].mlp.up_proj = layer(model.model.layers[1].mlp.up_proj)
@@ -127,3 +118,72 @@ def test_weights_of_another_tensor_class_are_held_to_the_measured_slope(method: 
         other.mlp.up_proj.weight = nn.Parameter(Wrapped(layer.qweight, layer.scales), requires_grad=False)
     scores = wf.explain(model, IDS, method=method, target=1)[0].scores
     np.testing.assert_allclose(scores, wf.explain(plain, IDS, method=method, target=1)[0].scores, rtol=1e-4, atol=1e-6)
+
+
+# Weights that are elsewhere: on the meta device, brought for each pass by a hook, or by nobody.
+
+METHODS = ["generic_attention", "attention_rollout", "occlusion", "integrated_gradients", "attn_lrp", "value_norms"]
+FEW: dict[str, dict[str, int]] = {"integrated_gradients": {"steps": 4}}
+
+
+def same_scores(name: str, model: nn.Module, method: str) -> None:
+    expected, results = (
+        wf.explain(m, CASES[name].inputs(), method=method, target=1, **FEW.get(method, {}))
+        for m in (model_of(name), model)
+    )
+    for one, other in zip(expected, results, strict=True):
+        np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
+        assert other.value == pytest.approx(one.value, abs=1e-6)
+
+
+def test_offloaded_weights_are_handed_back_as_they_were() -> None:
+    from accelerate import cpu_offload
+
+    model = CASES["bert"].build("sdpa")
+    model.classifier.weight.requires_grad = False
+    cpu_offload(model, torch.device("cpu"))
+    before = {name: (p.device, p.requires_grad) for name, p in model.named_parameters()}
+    assert {device.type for device, _ in before.values()} == {"meta"}
+    same_scores("bert", model, "saliency")
+    assert {name: (p.device, p.requires_grad) for name, p in model.named_parameters()} == before
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
+def test_a_weight_that_nobody_brings_is_refused(method: str) -> None:
+    model = CASES["bert"].build("sdpa")
+    state = model.state_dict()
+    model.classifier.weight = nn.Parameter(torch.empty_like(model.classifier.weight, device="meta"))
+    with pytest.raises(
+        errors.NotOffered, match=r"classifier\.weight is on the meta device.*load_state_dict\(state, assign"
+    ):
+        wf.explain(model, CASES["bert"].inputs(), method=method)
+    model.load_state_dict(state, assign=True)  # as it advises
+    assert len(wf.explain(model, CASES["bert"].inputs(), method=method)) == 2
+
+
+# One model over the CPU and a disk.
+MAP = {
+    "bert.embeddings": "cpu",
+    "bert.encoder.layer.0": "disk",
+    "bert.encoder.layer.1": "cpu",
+    "bert.encoder.layer.2": "disk",
+    "bert.pooler": "cpu",
+    "classifier": "disk",
+}
+
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+    from accelerate import dispatch_model
+
+    model = CASES["bert"].build("sdpa")
+    present = {name for name, _ in model.named_modules()}
+    device_map = {name: place for name, place in MAP.items() if name in present}
+    folder = str(tmp_path_factory.mktemp("weights"))
+    return dispatch_model(model, device_map, main_device="cpu", offload_dir=folder, force_hooks=True)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "value_zeroing", "alti"])
+def test_a_model_over_cpu_and_disk_gives_the_same_scores(method: str, on_disk: nn.Module) -> None:
+    same_scores("bert", on_disk, method)
+    assert {p.device.type for p in on_disk.parameters()} == {"cpu", "meta"}, "some weights stay on the disk"
