@@ -94,11 +94,12 @@ def test_loss_gradient_is_that_of_a_mask(name: str) -> None:
     close(got.samples, np.abs(want))
 
 
-def test_ablation_of_the_loss_counts_what_it_adds() -> None:
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_ablation_of_the_loss_counts_what_it_adds(name: str) -> None:
     labels = [2, 0]
-    got = head_importance(model_of("bert"), CASES["bert"].inputs(), kind="ablation", labels=labels, scalar="loss")
+    got = head_importance(model_of(name), CASES[name].inputs(), kind="ablation", labels=labels, scalar="loss")
     for row in range(2):
-        close(got.samples[row], -twin.ablation("bert", row, twin.loss(labels[row])))
+        close(got.samples[row], -twin.ablation(name, row, twin.loss(labels[row])))
 
 
 @pytest.mark.parametrize("name", FAMILY)

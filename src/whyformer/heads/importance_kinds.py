@@ -222,7 +222,7 @@ def label_indices(labels: list[Any], logits_BC: Tensor, run: Run) -> Tensor:
         if any(label not in (0, 1) for label in labels):
             raise BadInput(f"the model has one logit, so labels are 0 or 1; got {sorted(set(map(str, labels)))[:5]}.")
         return torch.tensor([int(label) for label in labels], device=logits_BC.device)
-    targets = resolve_targets(list(labels), logits_BC, run.output.labels, run.output.positions, run.output.token_id)
+    targets = resolve_targets(list(labels), logits_BC, run.output.labels, None, run.output.token_id)
     return torch.tensor([t.index for t in targets], device=logits_BC.device)
 
 
