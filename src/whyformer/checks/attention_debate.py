@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from whyformer.checks.attention_rows import (
+    FAR,
+    SMALL_CHANGE,
     Choice,
     LayerRows,
     Rows,
@@ -19,7 +21,6 @@ from whyformer.checks.attention_rows import (
     jsd,
     mean_known,
     outputs_with,
-    require_decision,
     rows_of,
     tvd,
 )
@@ -115,7 +116,11 @@ def serrano_smith(
 
     def one(row: int) -> Erasure:
         run = exam.run(row)
-        require_decision(run)
+        if run.modality.compares:
+            raise NotOffered(
+                "the model compares two inputs: a similarity is no decision, so none can flip. jain_wallace and "
+                "wiegreffe_pinter measure how far it moves."
+            )
         return _one(exam, row, rows_of(run, layers, heads, rows), run, draws, points)
 
     key = ("serrano_smith", layers, heads, rows, draws, points)
@@ -184,10 +189,6 @@ def without(place: LayerRows, gone_VM: Tensor) -> Tensor:
     left = rows * stays_VP[:, place.keys_RK][:, None]
     remaining = left.sum(-1, keepdim=True)
     return torch.where(remaining > 0, left * total / remaining.clamp(min=torch.finfo(left.dtype).tiny), 0.0)
-
-
-SMALL_CHANGE = 0.05
-FAR = 0.2
 
 
 @dataclass(frozen=True)

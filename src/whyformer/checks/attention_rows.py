@@ -32,6 +32,8 @@ from whyformer.study.streams import slices
 # Distances between distributions, and agreement between maps.
 
 TINY = 1e-12
+SMALL_CHANGE = 0.05  # |Δp| that counts as none
+FAR = 0.2  # JSD in nats from which two maps tell different stories
 FEWEST = 3  # units below which a rank correlation is not defined
 
 
@@ -138,14 +140,6 @@ def column_of(run: Run) -> int:
     """The column of the explained class in what ``said_of`` returns."""
     alone = run.logits.shape[1] == 1 or run.modality.compares or asks_each(run.modality, run.logits.shape[1])
     return 1 if alone else run.targets[0].index
-
-
-def require_decision(run: Run) -> None:
-    if run.modality.compares:
-        raise NotOffered(
-            "the model compares two inputs: a similarity is no decision, so none can flip. jain_wallace and "
-            "wiegreffe_pinter measure how far it moves."
-        )
 
 
 Rows = Annotated[str, OneOf("readout", "all")]
@@ -366,8 +360,7 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
     scores = run.per_unit(detail) if whole else trace.batch_first(detail).sum(2)
     if patches_PN is not None:
         scores = scores @ (patches_PN > 0).to(scores).T
-    sizes_U: Array = (scores[0] if patches_PN is not None else scores[0, run.keep_BN[0]]).abs().cpu().numpy()
-    return sizes_U
+    return (scores[0] if patches_PN is not None else scores[0, run.keep_BN[0]]).abs().cpu().numpy()
 
 
 def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:

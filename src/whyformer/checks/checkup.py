@@ -95,10 +95,8 @@ class CheckUp(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per finding."""
-        return dataframe(
-            [{"level": f.level, "check": f.check, "title": f.title, "text": f.text} for f in self.findings],
-            columns=["level", "check", "title", "text"],
-        )
+        names = ["level", "check", "title", "text"]
+        return dataframe([[getattr(finding, name) for name in names] for finding in self.findings], columns=names)
 
 
 view_of.register(CheckUp, checkup_page)

@@ -62,20 +62,17 @@ class Exam:
         self.size = self.batch.size
         self.track = _one_bar(session.track)
         asked |= {"expanded": self.target, "raw": self.raw is None, "classes": self.modality.classes}
-        about = cache_of(cache, lambda: (explainer.question(), asked, self.batch.contents()))
-        self._folder, self._about = about
+        self._folder, self._about = cache_of(cache, lambda: (explainer.question(), asked, self.batch.contents()))
 
     def cached(self, kind: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Read a finished piece (a check, one input of it) from disk as ``kind``; else make and write it."""
-        path = None
-        if self._folder is not None:
-            path = cached_file(self._folder, "check.json", about=self._about, key=key)
-        if path is None:
-            return make()
-        if is_whole(path):
+        folder = self._folder
+        path = None if folder is None else cached_file(folder, "check.json", about=self._about, key=key)
+        if path is not None and is_whole(path):
             return read_piece(kind, path)
         made = make()
-        write_piece(made, path)
+        if path is not None:
+            write_piece(made, path)
         return made
 
     def each(self, kind: Any, key: tuple[Any, ...], one: Callable[[int], Any], label: str) -> tuple[Any, ...]:

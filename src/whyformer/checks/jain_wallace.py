@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from whyformer.checks.attention_rows import (
+    FAR,
+    SMALL_CHANGE,
     Choice,
     LayerRows,
     Rows,
@@ -115,8 +117,6 @@ def adversarial_attention(
 
 SIGNIFICANT = 0.05
 LOW_AGREEMENT = 0.3  # Kendall's τ below which the rankings are called different
-SMALL_CHANGE = 0.05
-FAR = 0.2  # JSD in nats from which two maps tell different stories
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,8 @@ from whyformer.parameters import Count, OneOf
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """All modules once more, their parameters in the same memory, their buffers copied, their hooks shared.
-
-    torch.func.functional_call would put other weights into the model itself while it runs, for all threads.
-    """
+    """All modules once more, their parameters in the same memory, their buffers copied, their hooks shared."""
+    # torch.func.functional_call would put other weights into the model itself while it runs, for all threads.
     modules = list(model.modules())
     twins: dict[int, Any] = {id(m): m.__class__.__new__(m.__class__) for m in modules if "_orig_mod" not in m._modules}
     for module in modules:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.checks.attention_rows import jsd, tvd
+from whyformer.checks.attention_rows import FAR, jsd, tvd
 from whyformer.checks.checkup import Finding, how_far_apart
 from whyformer.checks.training import (
     ExampleRunner,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 STARTS = ("model", "fresh")
 FEWEST = 10  # examples: with less, a split leaves nothing to measure on
 SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0); accuracy: no loss
-FAR = 0.2  # JSD in nats from which two maps tell different stories
 NAN = math.nan
 MODEL, CONTROL, UNIFORM = "the model", "retrained", "retrained, uniform attention"
 GUIDES = (
@@ -241,21 +240,18 @@ def retrained_attention(
     )
 
 
+@dataclass
 class _Trial:
     """The twins of one model, trained one after the other."""
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        examples: Examples,
-        base: Said,
-        classes_of: dict[int, int],
-        settings: dict[str, Any],
-        start: str,
-    ) -> None:
-        self.loaded, self.examples, self.base, self.classes_of = loaded, examples, base, classes_of
-        self.settings, self.start = settings, start
-        self.passes = self.backwards = 0
+    loaded: LoadedModel
+    examples: Examples
+    base: Said
+    classes_of: dict[int, int]
+    settings: dict[str, Any]
+    start: str
+    passes: int = 0
+    backwards: int = 0
 
     def twin(self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False) -> Said:
         """Train a twin, and return its outputs on all examples."""

@@ -275,8 +275,7 @@ class GuidedMLP(nn.Module):
         states = self.project(self.norm(values_BNE)).tanh()
         if guide_BN is None:  # it learns its own
             guide_BN = self.score(self.inner(states).tanh())[..., 0].masked_fill(~ordinary_BN, -1e9).softmax(-1)
-        logits: Tensor = self.decide((guide_BN[..., None] * states).sum(1))
-        return logits
+        return self.decide((guide_BN[..., None] * states).sum(1))
 
 
 def guided(
@@ -440,10 +439,8 @@ class _Training:
     ) -> None:
         optimizer, generator = torch.optim.Adam(parameters, lr=lr), np.random.default_rng([self.seed, 1])
         step = self.games.batch_size
-        plan: list[list[int]] = []
-        for _ in range(epochs):
-            order = generator.permutation(numbers).tolist()
-            plan += [order[i : i + step] for i in range(0, len(order), step)]
+        orders = [generator.permutation(numbers).tolist() for _ in range(epochs)]
+        plan = [order[i : i + step] for order in orders for i in range(0, len(order), step)]
         for some in tracker(progress)(plan, "fine-tuning"):
             optimizer.zero_grad()
             for number in some:  # texts differ in length, so each example is a batch of its variants

@@ -99,7 +99,39 @@ class DatasetSummary(Result):
 
     def overview(self) -> View:
         """The first picture of the page: without the rows that stand out one by one."""
-        return _overview(self)
+        panels = []
+        for method in self.methods:
+            for target in sorted({i.target for i in self.importance if i.method == method}):
+                chosen = [i for i in self.importance if (i.method, i.target) == (method, target)][:MOST_BARS]
+                scale = scale_of([np.array([i.mean for i in chosen])], meaning="mean score")
+                bars = tuple(Bar(i.unit, i.mean, note=f"{i.rows} ×") for i in chosen)
+                panels.append(Panel((Bars(bars, scale),), f"{target}: {method}"))
+        if self.disagreements:
+            rows = tuple((_called(case), number(case.number)) for case in self.disagreements)
+            panels.append(
+                Panel((TableMark(("row", "agreement"), rows),), "rows where methods disagree most", wide=True)
+            )
+        if self.outliers:
+            firsts = [(case, case.explanations[0]) for case in self.outliers]
+            far = tuple((_called(case), one.method, str(one.target), number(case.number)) for case, one in firsts)
+            panels.append(Panel((TableMark(("row", "method", "class", "distance"), far),), "outliers", wide=True))
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.error_kinds.items()))
+        facts = [
+            Fact("rows", f"{self.rows:,}"),
+            Fact("explanations", f"{self.explained:,}"),
+            Fact("errors", f"{self.errors:,}" + (f" ({kinds})" if kinds else "")),
+            Fact("methods", ", ".join(self.methods)),
+            Fact("model", self.model),
+        ]
+        if self.agreement is not None:
+            facts.append(Fact("agreement", f"{number(self.agreement)} (Spearman, mean over rows)"))
+        rare = f", without those in fewer than {RARE_SHARE:.1%} of a class's rows" if self.left_out else ""
+        caption = (
+            f"Mean scores of each {self.unit}, those of the largest mean size{rare}; × says how often it occurs. An "
+            "outlier's scores add up to more than is usual for its class, or (−) to less: by so many robust standard "
+            "deviations from the median."
+        )
+        return View("What matters in this dataset", tuple(panels), tuple(facts), (), caption, columns=2)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per method, class and unit."""
@@ -215,47 +247,13 @@ def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, v
 @checked
 def summary_page(summary: DatasetSummary) -> Page:
     """What matters first, then the rows that stand out, with their explanations."""
-    views = [_overview(summary)]
+    views = [summary.overview()]
     for case in (*summary.disagreements, *summary.outliers):
         called = f" ({case.name})" if case.name else ""
         title = f"row {case.place}{called}: {case.reason} ({number(case.number)})"
         same = len({(e.units.labels, e.units.text) for e in case.explanations}) == 1
         views.append(side_by_side(case.explanations if same else case.explanations[:1], title=title))
     return Page(f"{summary.source}, explained", tuple(views))
-
-
-def _overview(summary: DatasetSummary) -> View:
-    panels = []
-    for method in summary.methods:
-        for target in sorted({i.target for i in summary.importance if i.method == method}):
-            chosen = [i for i in summary.importance if (i.method, i.target) == (method, target)][:MOST_BARS]
-            scale = scale_of([np.array([i.mean for i in chosen])], meaning="mean score")
-            bars = tuple(Bar(i.unit, i.mean, note=f"{i.rows} ×") for i in chosen)
-            panels.append(Panel((Bars(bars, scale),), f"{target}: {method}"))
-    if summary.disagreements:
-        rows = tuple((_called(case), number(case.number)) for case in summary.disagreements)
-        panels.append(Panel((TableMark(("row", "agreement"), rows),), "rows where methods disagree most", wide=True))
-    if summary.outliers:
-        firsts = [(case, case.explanations[0]) for case in summary.outliers]
-        far = tuple((_called(case), one.method, str(one.target), number(case.number)) for case, one in firsts)
-        panels.append(Panel((TableMark(("row", "method", "class", "distance"), far),), "outliers", wide=True))
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.error_kinds.items()))
-    facts = [
-        Fact("rows", f"{summary.rows:,}"),
-        Fact("explanations", f"{summary.explained:,}"),
-        Fact("errors", f"{summary.errors:,}" + (f" ({kinds})" if kinds else "")),
-        Fact("methods", ", ".join(summary.methods)),
-        Fact("model", summary.model),
-    ]
-    if summary.agreement is not None:
-        facts.append(Fact("agreement", f"{number(summary.agreement)} (Spearman, mean over rows)"))
-    rare = f", without those in fewer than {RARE_SHARE:.1%} of a class's rows" if summary.left_out else ""
-    caption = (
-        f"Mean scores of each {summary.unit}, those of the largest mean size{rare}; × says how often it occurs. An "
-        "outlier's scores add up to more than is usual for its class, or (−) to less: by so many robust standard "
-        "deviations from the median."
-    )
-    return View("What matters in this dataset", tuple(panels), tuple(facts), (), caption, columns=2)
 
 
 def _called(case: Case) -> str:
@@ -322,11 +320,8 @@ class ExplainedDataset:
     def _same(self) -> dict[str, Any]:
         """What all explanations have in common, and the manifest knows."""
         versions = {name: self.asked[name] for name in ("whyformer", "torch")}
-        return {
-            "seed": self.asked["seed"],
-            "model": self.asked["model"],
-            "versions": versions | {"python": platform.python_version()},
-        }
+        versions |= {"python": platform.python_version()}
+        return {"seed": self.asked["seed"], "model": self.asked["model"], "versions": versions}
 
     @checked
     def row(self, place: int) -> dict[str, Any]:

@@ -83,9 +83,8 @@ class JobFolder:
             (self.folder / kind).mkdir(exist_ok=True)
             for leftover in (self.folder / kind).glob(f"*{UNFINISHED}"):
                 leftover.unlink()
-        self.commits = {
-            commit.part: commit for commit in read_commits(self.folder) if self._is_whole(commit)
-        }  # a file that was taken away, or cut short, is made again
+        # A file that was taken away, or cut short, is made again.
+        self.commits = {commit.part: commit for commit in read_commits(self.folder) if self._is_whole(commit)}
 
     def _refuse_other(self, asked: Mapping[str, Any], before: Mapping[str, Any]) -> None:
         now = json.loads(json.dumps(dict(asked)))

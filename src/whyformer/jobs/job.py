@@ -265,10 +265,7 @@ def _sizes(
 def _asked(
     given: Mapping[str, Any], explainer: CoreExplainer, columns: Columns, work: Work, part_rows: int
 ) -> dict[str, Any]:
-    """What the numbers depend on, by names that a user knows; a job goes on only where all of it is as it was.
-
-    given: all parameters; those in ``RESOLVED`` are here by what they came to, or change no number.
-    """
+    """What the numbers depend on, by names that a user knows; a job goes on only where all of it is as it was."""
     question = explainer.question()
     model = question.pop("model")
     held = {name: _named(value) for name, value in question.items() if name != "versions"}

@@ -219,10 +219,6 @@ class _Process:
         self.owed.append(answer)
         return answer
 
-    def hear(self, said: tuple[bool, Any]) -> None:
-        self.ready = True
-        self.owed.popleft().said = said
-
     def bury(self) -> None:
         """Close the pipe of a dead process, and mark the answers it owes as lost."""
         self.process.join(5)
@@ -267,7 +263,9 @@ class Processes(Staff):
         for pipe in connection.wait(list(workers), seconds):
             worker: _Process = workers[pipe]
             try:
-                worker.hear(worker.pipe.recv())
+                said = worker.pipe.recv()
+                worker.ready = True
+                worker.owed.popleft().said = said
             except CLOSED:
                 self.free.append(worker.device)
                 worker.bury()
@@ -374,12 +372,10 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
 
 
 def _connect(ray: Any, address: str | None, workers: int | None) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    local: dict[str, Any] = {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
+    place = local if address is None else {"address": address}
     try:
-        if address is None:
-            ray.init(num_cpus=workers or os.cpu_count(), include_dashboard=False, **options)
-        else:
-            ray.init(address=address, **options)
+        ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **place)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or ["it does not answer"])[0]
         raise BadInput(f"no Ray cluster could be reached at address={address!r} ({reason}).") from error
@@ -408,8 +404,7 @@ class Actors(Staff):
         return worker.explained.remote(part, proven)
 
     def wait(self, answers: Sequence[Any], seconds: float) -> Sequence[Any]:
-        done: Sequence[Any] = self.ray.wait(list(answers), num_returns=1, timeout=seconds)[0]
-        return done
+        return self.ray.wait(list(answers), num_returns=1, timeout=seconds)[0]
 
     def read(self, answer: Any) -> Any:
         errors = self.ray.exceptions

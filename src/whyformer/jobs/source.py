@@ -97,7 +97,8 @@ def _of_parquet(name: str, paths: list[Path]) -> Rows:
     try:
         files = [parquet.ParquetFile(path) for path in paths]
     except Exception as error:  # each kind of damage has an error of its own
-        raise BadInput(f"{name!r} cannot be read as Parquet ({_first_line(error)}).") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"{name!r} cannot be read as Parquet ({reason}).") from error
 
     def read() -> Iterator[Any]:
         for path in paths:
@@ -160,10 +161,6 @@ def arrow(why: str) -> Any:
     return pyarrow
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 # Of a row with columns, which hold the input
 
 
@@ -171,12 +168,7 @@ class Columns:
     """Takes the input, the row's name and its target out of a row: ``column`` (several: a pair), ``key``, ``aim``."""
 
     def __init__(
-        self,
-        rows: Rows,
-        column: str | Sequence[str] | None,
-        key: str | None,
-        processor: Any,
-        aim: str | None = None,
+        self, rows: Rows, column: str | Sequence[str] | None, key: str | None, processor: Any, aim: str | None = None
     ) -> None:
         self.names, self.key, self.aim = rows.names, key, aim
         self.table = processor if isinstance(processor, Table) else None
@@ -268,25 +260,18 @@ def parts_of(rows: Rows, columns: Columns, size: int) -> Iterator[Part]:
     """The input, ``size`` rows at a time; only these are in memory."""
     numbered = enumerate(rows.read())
     for number in count():
-        stretch = [
-            _row(
-                place,
-                columns.name(raw),
-                raw if isinstance(raw, Unreadable) else columns.content(raw),
-                columns.target(raw),
-            )
-            for place, raw in islice(numbered, size)
-        ]
+        stretch = tuple(_row(place, raw, columns) for place, raw in islice(numbered, size))
         if not stretch:
             return
-        yield Part(number, tuple(stretch))
+        yield Part(number, stretch)
 
 
-def _row(place: int, name: str, content: Any, target: Any) -> Row:
+def _row(place: int, raw: Any, columns: Columns) -> Row:
+    content, target = columns.content(raw), columns.target(raw)
     digest = hashlib.blake2b(f"{place}\n".encode(), digest_size=16)
     for part in _bytes(content if target is None else (content, target)):
         digest.update(part)
-    return Row(digest.hexdigest(), place, name, content, target)
+    return Row(digest.hexdigest(), place, columns.name(raw), content, target)
 
 
 def _bytes(content: Any) -> Iterator[bytes]:

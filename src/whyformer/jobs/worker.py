@@ -150,13 +150,9 @@ class Worker:
 
     def prepared(self, part: Part) -> Prepared:
         """The part's rows as tensors. Touches no weight, and may run beside :meth:`explained`."""
-        failures: list[Failure] = []
-        rows: list[Row] = []
-        for row in part.rows:
-            if isinstance(row.content, Unreadable):
-                failures.append(_failure(row, BadInput(row.content.reason)))
-            else:
-                rows.append(row)
+        rows = [row for row in part.rows if not isinstance(row.content, Unreadable)]
+        unreadable = [row for row in part.rows if isinstance(row.content, Unreadable)]
+        failures = [_failure(row, BadInput(row.content.reason)) for row in unreadable]
         lengths, limit = self._lengths(rows)
         fitting = []
         for row, length in zip(rows, lengths, strict=True):

@@ -33,8 +33,7 @@ class _AnyLayout:
         lead = [i for i in range(weights.ndim) if i not in (contraction.query, contraction.key)]
         order, split = (*lead, contraction.query, contraction.key), tuple(weights.shape[i] for i in lead)
         layout = Layout(order, (split or (1,)), ("B",) * max(len(split), 1), 1, 2)  # 2: never one head of several
-        opened: OpenSite = super()._open(weights, value, contraction, axes, sources, layout)  # type: ignore[misc]
-        return opened
+        return super()._open(weights, value, contraction, axes, sources, layout)  # type: ignore[misc]
 
 
 class ContextRecorder(_AnyLayout, Recorder):
@@ -76,11 +75,7 @@ class Arrangement:
 def arrangement_of(
     forward: Forward, names: dict[int, str], context: Tensor, answers: Tensor, row: Tensor
 ) -> Arrangement:
-    """Found by running the model: with one training row less, and with single numbers of the first one changed.
-
-    An axis runs over rows if it is as much shorter as there are fewer rows; a training row, or a column, is where
-    values change that the first attention reads.
-    """
+    """Found by running the model: with one training row less, and with single numbers of the first one changed."""
     if len(context) < 3:
         raise NotOffered(f"{len(context)} training rows are too few to tell rows from columns: give three or more.")
 
@@ -98,6 +93,7 @@ def arrangement_of(
         )
     if len(whole) != len(fewer):
         raise NotOffered("the model attends another number of times beside fewer training rows: rows cannot be told.")
+    # An axis over rows is shorter with fewer of them; a row, or column, is where the first attention reads a change.
     kinds = [_kind(a, b) for a, b in zip(whole, fewer, strict=True)]
     moved = context.clone()
     moved[0] = context[0] * -1.5 + 0.7
@@ -205,11 +201,9 @@ def cell_relevance(
 ) -> tuple[Tensor, int]:
     """(T, W) relevance of each token of each row, the asked one last; and which row is the first training row.
 
-    Generic attention (Chefer et al. 2021, eqs. 5 and 6) over all cells at once: R ← R + Ā R, read at the output.
-
-    A token is a cell: an attention over rows joins the cells of one column, one over columns those of one row, so that
-    Ā over cells is made of such blocks. Only the row of R that feeds the output is followed, from the last attention to
-    the first: r ← r + Āᵀ r. The output reads the tokens of the asked row at which the last attention has a gradient.
+    Generic attention (Chefer et al. 2021, eqs. 5 and 6) over all cells at once, R ← R + Ā R, where Ā is made of blocks:
+    an attention over rows joins the cells of one column, one over columns those of one row. Only the row of R that
+    feeds the output is followed, from the last attention to the first: r ← r + Āᵀ r.
     """
     if None in arrangement.tokens:
         raise NotOffered(

@@ -73,13 +73,8 @@ class CorpusExplanation(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per word."""
-        names = ("counts", "mean", "low", "high", "mean_size")
-        return dataframe(
-            [
-                {"word": word, **{n: getattr(self, n)[i] for n in names}, "example": self.examples[i]}
-                for i, word in enumerate(self.words)
-            ]
-        )
+        numbers = {name: getattr(self, name) for name in ("counts", "mean", "low", "high", "mean_size")}
+        return dataframe({"word": self.words, **numbers, "example": self.examples})
 
 
 @dataclass

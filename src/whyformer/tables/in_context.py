@@ -50,7 +50,6 @@ class InContextCall:
 
     model: nn.Module
     arrange: Call
-    made_by_user: bool
 
     def __call__(self, context: Tensor, answers: Tensor, row: Tensor) -> Tensor:
         made = self.arrange(context, answers, row)
@@ -75,17 +74,14 @@ class InContextCall:
 
 
 def in_context_call(model: nn.Module, columns: int, call: Call | None) -> tuple[InContextCall, int]:
-    """As the user says, or by the names of the arguments; with a batch axis where the model asks for one.
-
-    And how many passes it took to find that out, which is done once for each number of columns.
-    """
+    """The user's call, or one found from the names of the arguments; and how many passes it took to find it."""
     if call is not None:
-        return InContextCall(model, call, True), 0
+        return InContextCall(model, call), 0
     arrange, facts, key = _by_name(model), known_about(model), ("form of tables", columns)
     passes = 0
     if key not in facts:
         facts[key], passes = _form(model, arrange, columns)
-    return InContextCall(model, _laid_out(arrange, *facts[key]), False), passes
+    return InContextCall(model, _laid_out(arrange, *facts[key])), passes
 
 
 def _laid_out(arrange: Call, batched: bool, floats: bool) -> Call:
@@ -250,7 +246,6 @@ RESCALED = (
     "the model normalises its columns by the training rows before any attention, so that leaving one out also changes "
     "the others' numbers: that is no part of the scores of training rows (rows='weight')."
 )
-Method = Annotated[str, OneOf(*METHODS)]
 
 
 @checked
@@ -261,7 +256,7 @@ def explain_in_context(
     context: Any,
     answers: Any,
     processor: Any = None,
-    method: Method = "input_x_gradient",
+    method: Annotated[str, OneOf(*METHODS)] = "input_x_gradient",
     rows: Annotated[str, OneOf(*ROWS)] = "weight",
     baseline: Annotated[str, OneOf("mean", "zero")] = "mean",
     target: Aims = None,
@@ -295,9 +290,12 @@ def explain_in_context(
         weight = next(iter(net.parameters()), torch.empty(0))
         known, asked = known.to(weight), asked.to(weight)
         told = told.to(weight.device) if told.dtype == torch.int64 else told.to(weight)
-        caller, tried = in_context_call(net, known.shape[1], call)
-        arrangement, new = _arrangement(caller, known, told, asked[:1])
-        setup = tried + new * arrangement.forwards
+        caller, setup = in_context_call(net, known.shape[1], call)
+        facts, key = known_about(net), ("in context", known.shape, call)
+        if key not in facts:
+            facts[key] = arrangement_of(caller, module_names(net), known, told, asked[:1])
+            setup += facts[key].forwards
+        arrangement: Arrangement = facts[key]
         made = []
         for number in tracker(progress)(range(len(asked)), "explaining"):
             aim = target[number] if isinstance(target, list) else target
@@ -321,17 +319,6 @@ def explain_in_context(
                 )
             )
     return made[0] if single else made
-
-
-def _arrangement(caller: InContextCall, known: Tensor, told: Tensor, row: Tensor) -> tuple[Arrangement, bool]:
-    """What is known about the model for tables of this size; and whether it had to be found out now."""
-    facts = known_about(caller.model)
-    key = ("in context", known.shape, caller.arrange if caller.made_by_user else None)
-    new = key not in facts
-    if new:
-        facts[key] = arrangement_of(caller, module_names(caller.model), known, told, row)
-    arrangement: Arrangement = facts[key]
-    return arrangement, new
 
 
 @dataclass(frozen=True)
@@ -390,6 +377,7 @@ def _one(
 
 def _scores(explained: _Explained, arrangement: Arrangement, method: str, rows: str, baseline: str) -> dict[str, Any]:
     count, columns = explained.known.shape
+    warnings: tuple[str, ...] = ()
     if method == "input_x_gradient":
         start = explained.known.mean(0) if baseline == "mean" else torch.zeros_like(explained.row)
         cells = (explained.known - start) * explained.known_gradient
@@ -400,26 +388,19 @@ def _scores(explained: _Explained, arrangement: Arrangement, method: str, rows: 
             row_scores = row_weights(explained.sites, explained.gradients, arrangement, count)
         else:
             raise BadInput("no attention of this model runs over training rows: use rows='cells'.")
-        made: dict[str, Any] = {"scores": scores, "cells": cells, "row_scores": row_scores}
-        doubts = (RESCALED,) if rows == "weight" and arrangement.rescaled else ()
-        return {name: _array(values) for name, values in made.items()} | {"warnings": doubts}
-    cells_TW, first = cell_relevance(explained.sites, explained.gradients, arrangement)
-    row_scores = cells_TW[first : first + count].sum(1)
-    if cells_TW.shape[1] == 1:
-        nothing = np.full((count, columns), np.nan, dtype=np.float32)
-        return {
-            "scores": nothing[0], "cells": nothing, "row_scores": _array(row_scores), "warnings": (ONE_TOKEN,),
-        }  # fmt: skip
-    tokens = [token or 0 for token in arrangement.tokens]  # cell_relevance refuses columns without a token
-    # Columns that share a token share its relevance evenly.
-    of_columns = cells_TW[:, tokens] / torch.tensor([tokens.count(token) for token in tokens])
-    cells, scores = of_columns[first : first + count], of_columns[-1]
-    shared = ("some columns are one token together: they share its score evenly.",)
-    warnings = shared if len(set(tokens)) < len(tokens) else ()
-    return {
-        "scores": _array(scores), "cells": _array(cells), "row_scores": _array(row_scores), "warnings": warnings,
-    }  # fmt: skip
-
-
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    return tensor.detach().float().cpu().numpy()
+        if rows == "weight" and arrangement.rescaled:
+            warnings = (RESCALED,)
+    else:
+        cells_TW, first = cell_relevance(explained.sites, explained.gradients, arrangement)
+        row_scores = cells_TW[first : first + count].sum(1)
+        if cells_TW.shape[1] == 1:
+            of_columns, warnings = torch.full((len(cells_TW), columns), torch.nan), (ONE_TOKEN,)
+        else:
+            tokens = [token or 0 for token in arrangement.tokens]  # cell_relevance refuses columns without a token
+            # Columns that share a token share its relevance evenly.
+            of_columns = cells_TW[:, tokens] / torch.tensor([tokens.count(token) for token in tokens])
+            if len(set(tokens)) < len(tokens):
+                warnings = ("some columns are one token together: they share its score evenly.",)
+        cells, scores = of_columns[first : first + count], of_columns[-1]
+    made = {"scores": scores, "cells": cells, "row_scores": row_scores}
+    return {name: v.detach().float().cpu().numpy() for name, v in made.items()} | {"warnings": warnings}

@@ -124,10 +124,7 @@ def predictor_of(model: Any, inputs: Any, processor: Any, batch_size: int) -> Pr
 # From a metric, by name or as a function, to one number per set of predictions.
 
 
-Score = Callable[[Any], float]
-
-
-def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Score, str]:
+def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Callable[[Any], float], str]:
     """``score(output)`` and the metric's name. A function gets (y, what the model gave)."""
     if callable(metric):
         name = getattr(metric, "__name__", type(metric).__name__)
@@ -142,21 +139,17 @@ def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Score, s
             return (lambda table: score(predictor.model.predict(table))), name
         return score, name
     name = metric or ("r2" if truth.dtype.kind == "f" else "accuracy")
-    scorer = _sklearn(name)
-    if isinstance(predictor, AnyPredictor) and hasattr(predictor.model, "predict"):
-        return (lambda table: float(scorer(predictor.model, table, truth))), name
-    estimator: Any = _Regressed if truth.dtype.kind == "f" else _Classified
-    labels = _labels(predictor, truth)
-    return (lambda output: float(scorer(estimator(np.asarray(output), labels), _ROWS, truth))), name
-
-
-def _sklearn(name: str) -> Any:
     require("sklearn", why=f"metric={name!r}")
     from sklearn.metrics import get_scorer, get_scorer_names
 
     if name not in get_scorer_names():
         raise UnknownName("metric", name, get_scorer_names(), "Or pass a function (y, output) -> number.")
-    return get_scorer(name)
+    scorer = get_scorer(name)
+    if isinstance(predictor, AnyPredictor) and hasattr(predictor.model, "predict"):
+        return (lambda table: float(scorer(predictor.model, table, truth))), name
+    estimator: Any = _Regressed if truth.dtype.kind == "f" else _Classified
+    labels = _labels(predictor, truth)
+    return (lambda output: float(scorer(estimator(np.asarray(output), labels), _ROWS, truth))), name
 
 
 def _labels(predictor: Predictor, truth: Array) -> Array:
@@ -238,12 +231,6 @@ class _Classified:
         )
 
 
-# Permutation importance: shuffle a column and see how much worse the predictions get.
-
-
-Metric = str | Callable[[Array, Array], float]
-
-
 @checked
 def feature_permutation(
     model: Any,
@@ -251,7 +238,7 @@ def feature_permutation(
     y: Any,
     *,
     processor: Any = None,
-    metric: Metric | None = None,
+    metric: str | Callable[[Array, Array], float] | None = None,
     repeats: Count = 5,
     groups: Mapping[str, Sequence[str]] | None = None,
     seed: Seed = 0,
@@ -317,10 +304,7 @@ def _groups(columns: Sequence[str], groups: Mapping[str, Sequence[str]] | None) 
         if not members:
             raise BadInput(f"group {name!r} holds no column.")
         chosen[name] = tuple(members)
-    for column in columns:
-        if column not in grouped:
-            chosen[column] = (column,)
-    return chosen
+    return chosen | {column: (column,) for column in columns if column not in grouped}
 
 
 def _limits(drops: Array) -> tuple[Array, Array]:

@@ -165,12 +165,7 @@ class FeaturePermutation(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per column or group."""
-        return dataframe(
-            [
-                {"column": label, "mean": self.mean[i], "low": self.low[i], "high": self.high[i]}
-                for i, label in enumerate(self.labels)
-            ]
-        )
+        return dataframe({"column": self.labels, "mean": self.mean, "low": self.low, "high": self.high})
 
 
 view_of.register(GlobalExplanation, global_view)
