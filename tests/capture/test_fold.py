@@ -21,7 +21,6 @@ from tests.models.case import randint
 from tests.study.test_slopes import IDS, Layers
 from tests.support.language import model as language_model
 from tests.support.language import tokenizer
-from tests.support.live_bytes import peak_bytes
 from whyformer.capture import fold
 from whyformer.errors import NotOffered, NotOverUnits, WhyformerError
 
@@ -47,12 +46,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FEWEST_ROWS", 3)
 
 
-def flat(results: list[Any]) -> list[wf.Explanation]:
-    return [e for r in results for e in (r if isinstance(r, list) else [r])]
-
-
 def close(folded: list[Any], full: list[Any], tolerance: float = 1e-5) -> None:
-    for one, other in zip(flat(folded), flat(full), strict=True):
+    for one, other in zip(folded, full, strict=True):
         assert np.abs(one.scores - other.scores).max() <= tolerance * np.abs(other.scores).max()
         assert one.value == pytest.approx(other.value, rel=1e-4, abs=1e-5)
         assert (one.cost.forwards, one.cost.backwards) == (other.cost.forwards, other.cost.backwards)
@@ -83,13 +78,6 @@ def test_folded_is_full(name: str) -> None:
     assert compared >= 3
 
 
-@pytest.mark.parametrize("how", [{"method": "grad_sam", "reduce": "key"}, {"method": "attention_x_gradient"}], ids=str)
-@pytest.mark.parametrize("memory", ["full", "fold"])
-def test_one_stream_is_not_read_for_several(memory: str, how: dict[str, Any]) -> None:
-    with pytest.raises(NotOverUnits, match="several streams"):
-        wf.explain(model_of("lxmert"), CASES["lxmert"].inputs(), memory=memory, target=1, **how)
-
-
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_bfloat16_ranks_as_float32_does(kind: str) -> None:
     model, inputs = long_model(kind), {"input_ids": randint(5, 90, 2, 60)}
@@ -103,36 +91,25 @@ def test_bfloat16_ranks_as_float32_does(kind: str) -> None:
 @pytest.mark.parametrize("method", ["generic_attention", "attention_rollout", "grad_sam"])
 def test_tokens_of_an_answer_are_folded_together(method: str, way: dict[str, Any]) -> None:
     lm, text = language_model("llama"), ("the capital of france is", "paris and the")
-    results = {}
+    results: list[list[Any]] = []
     for memory in ("full", "fold"):
         try:
-            results[memory] = wf.explain(lm, text, processor=tokenizer(), method=method, memory=memory, **way)
+            found = wf.explain(lm, text, processor=tokenizer(), method=method, memory=memory, **way)
+            results.append(list(found) if isinstance(found, list) else [found])
         except NotOffered as refusal:
             assert "one_pass" in str(refusal)
-            results[memory] = []
-    pairs = [list(r) if isinstance(r, list) else [r] for r in results.values()]
-    close(pairs[1], pairs[0])
+            results.append([])
+    close(results[1], results[0])
 
 
 def test_padding_that_a_model_does_not_hide_is_seen_as_with_stored_maps() -> None:
-    model = CASES["bert"].build("sdpa")
-
-    class Careless(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
-            return self.model(input_ids=input_ids).logits
-
-    ids = randint(5, 90, 2, 9)
+    ids = randint(1, 18, 2, 9)
     mask = torch.ones_like(ids)
     mask[1, 6:] = 0
-    careless = Careless()
+    inputs = {"input_ids": ids, "attention_mask": mask}
     for method in ("generic_attention", "attention_rollout"):
         full, folded = (
-            wf.explain(careless, {"input_ids": ids, "attention_mask": mask}, method=method, target=1, memory=memory)
-            for memory in ("full", "fold")
+            wf.explain(HomeMade(), inputs, method=method, target=1, memory=memory) for memory in ("full", "fold")
         )
         close(folded, full)
         assert folded[1].warnings == full[1].warnings
@@ -150,12 +127,12 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def long_model(kind: str, layers: int = 3, way: str = "sdpa") -> nn.Module:
+def long_model(kind: str) -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": layers, "intermediate_size": 128}
-    more = {"vocab_size": 100, "max_position_embeddings": 1024, "attn_implementation": way}
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 3, "intermediate_size": 128}
+    more = {"vocab_size": 100, "max_position_embeddings": 1024, "attn_implementation": "sdpa"}
     if kind == "bert":
         return BertForSequenceClassification(BertConfig(**sizes, **more)).eval()
     return LlamaForCausalLM(LlamaConfig(**sizes, **more, num_key_value_heads=2)).eval()
@@ -171,22 +148,6 @@ def test_no_map_of_all_heads_is_ever_there(method: str, kind: str, monkeypatch: 
     with Largest() as largest:
         explainer.explain(inputs, method=method, memory="fold")
     assert largest.numbers < tokens * tokens
-
-
-def test_memory_is_that_of_the_models_own_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "TILE_BYTES", {"cpu": 2**18})
-    model = long_model("bert", layers=6)
-    ids = randint(5, 90, 1, 500)
-    explainer = wf.Explainer(model)
-    explainer.explain({"input_ids": ids}, method="generic_attention", memory="fold")
-    folded = peak_bytes(lambda: explainer.explain({"input_ids": ids}, method="generic_attention", memory="fold"))
-    model.requires_grad_(False)
-
-    def bare() -> None:
-        vectors = model.get_input_embeddings()(ids).detach().requires_grad_()  # type: ignore[operator]
-        torch.autograd.grad(model(inputs_embeds=vectors).logits.max(), vectors)
-
-    assert folded <= 1.3 * peak_bytes(bare)
 
 
 def test_layers_that_are_computed_again_in_backward() -> None:
@@ -206,8 +167,7 @@ def test_layers_that_are_computed_again_in_backward() -> None:
     assert len(calls) == 2, "computed once, and once more in backward"
     close(folded, full)
     for layer, attributes in zip(model.model.layers, before, strict=True):  # type: ignore[union-attr,arg-type]
-        assert layer.__dict__.keys() == attributes.keys()
-        assert not layer.training
+        assert layer.__dict__.keys() == attributes.keys() and not layer.training
 
 
 class HomeMade(nn.Module):
@@ -229,7 +189,7 @@ class HomeMade(nn.Module):
         out = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return x + torch.tanh(out.transpose(1, 2).flatten(2))
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         x, length = self.embed(input_ids), input_ids.shape[1]
         mask = torch.zeros(length, length) if self.kind == "written over" else None
         for number in range(2):
@@ -268,15 +228,6 @@ def test_what_is_not_folded_says_so(method: str, options: dict[str, Any], why: s
     case = CASES["bert"]
     with pytest.raises(NotOffered, match=why):
         wf.explain(case.build("sdpa"), case.inputs(), method=method, target=1, memory="fold", **options)
-
-
-def test_the_model_comes_back_as_it_was() -> None:
-    model = long_model("bert", way="eager")
-    state = {k: v.clone() for k, v in model.state_dict().items()}
-    wf.explain(model, {"input_ids": randint(5, 90, 1, 30)}, method="generic_attention", memory="fold")
-    assert model.config._attn_implementation == "eager"  # type: ignore[union-attr]
-    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-    assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "attention_rollout"])

@@ -201,8 +201,3 @@ def test_interventions_change_the_running_model_only() -> None:
         with Intervene(2, {}, edit=lambda index, site: None):
             torch.testing.assert_close(model(**inputs).logits, plain, rtol=1e-5, atol=1e-5)
     assert torch.equal(model(**inputs).logits, plain)
-
-
-def test_shared_layers_are_seen_once_per_call() -> None:
-    record = wf.Explainer(CASES["albert"].build("sdpa")).record(CASES["albert"].inputs())
-    assert len(record.sites) == 2 and record.sites[0].path == record.sites[1].path

@@ -69,15 +69,6 @@ def test_all_lookups_are_one_input(method: str, again: str) -> None:
         np.testing.assert_allclose(other.scores, one.scores, rtol=1e-4, atol=1e-5)
 
 
-def test_scores_are_those_of_the_whole_gradient() -> None:
-    model = Twice("lookup").eval()
-    (found, _) = wf.explain(model, IDS, method="input_x_gradient", target=0)
-    words = model.embed.weight[IDS["input_ids"][:1]].detach().requires_grad_()
-    states = model.encoder(words)
-    (slope,) = torch.autograd.grad(model.head(states[:, 0] + words.sum(1))[0, 0], words)
-    np.testing.assert_allclose(found.scores, (words * slope).sum(2)[0].detach(), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("method", ["saliency", "attn_lrp"])
 def test_what_cannot_be_put_in_its_place_is_refused_or_named(method: str) -> None:
     with pytest.raises(NotOffered, match="a second time, by embedding_bag"):
