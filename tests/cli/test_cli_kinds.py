@@ -1,4 +1,4 @@
-"""``whyformer explain`` finds the kind of what it is given, and says in clear words what it cannot take."""
+"""``whyformer explain`` finds the kind of what it is given; Ctrl-C; and what ``whyformer doctor`` says of a machine."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from tests.cli.test_cli import run
+from tests.cli.test_cli import run, told
 from whyformer import __main__ as start
+from whyformer import extras
+from whyformer.cli import _selftest, doctor
 from whyformer.cli._input import kind_of
+from whyformer.cli._selftest import by_hand, self_test
 from whyformer.errors import BadInput
 
 
 @pytest.mark.parametrize(
     ("arguments", "titles", "model"),
     [
-        (["I like it"], ["I like it"], "BertForSequenceClassification"),
         (["-m", "grad_sam", "I like it", "So boring"], ["I like it", "So boring"], "BertForSequenceClassification"),
         (["lines.txt"], ["I like it", "So boring"], "BertForSequenceClassification"),
-        (["photo.jpg"], ["photo.jpg"], "ViTForImageClassification"),
         (["--target", "dog", "photo.jpg"], ["Why 'dog'? · photo.jpg"], "ViTForImageClassification"),
         (["rows.csv"], ["row 0", "row 1"], "FTTransformer"),
     ],
@@ -55,7 +57,7 @@ def test_a_sentence_is_a_text_whatever_it_ends_with() -> None:
         kind_of(["HTTP://a.b"])
 
 
-@pytest.mark.parametrize("given", ["I like the movie, but not its end", "photo.jpg", "rows.csv"])
+@pytest.mark.parametrize("given", ["I like the movie, but not its end", "photo.jpg"])
 def test_sixty_columns_are_enough(given: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
     lines = run("explain", given, columns=60).stdout.splitlines()
@@ -92,3 +94,41 @@ def test_ctrl_c_while_libraries_are_loading(
     with pytest.raises(SystemExit) as ended:
         start.main()
     assert ended.value.code == 130 and capsys.readouterr().err == "Interrupted.\n"
+
+
+# whyformer doctor
+
+
+def test_every_extra_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "installed", lambda module: module == "transformers")
+    shown = " ".join(run("doctor", "--no-test").stdout.split())
+    listed = told("doctor", "--no-test")
+    names = {extra for _, extra in extras.LIBRARIES.values() if extra} | {"notebook"}
+    assert {each["name"] for each in listed["extras"]} == names and listed["self_test"] == []
+    for name in names:
+        assert f"pip install 'whyformer[{name}]'" in shown
+    assert not any(each["present"] for each in listed["extras"]) and set(listed["models"].values()) == {None}
+
+
+def test_what_a_gpu_can_be_used_for() -> None:
+    device = {"name": "cuda:0", "what": "A GPU, 8 GiB", "uses": {"triton": False, "cuda_graphs": True}}
+    assert doctor._device_words(device) == (
+        "A GPU, 8 GiB; no Triton (pip install triton: long inputs); CUDA graphs (compiled=True)"
+    )
+    device["uses"] = {"triton": True, "cuda_graphs": True}
+    assert "Triton kernels for long inputs" in doctor._device_words(device)
+
+
+def test_the_self_test_fails_where_numbers_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert self_test("cpu")["trouble"] == ""
+    assert "RuntimeError" in self_test("meta:7")["trouble"] + self_test("nowhere")["trouble"]
+    attention, scores = by_hand()
+    assert attention.sum() == pytest.approx(1.0) and np.ptp(scores) > 0.1
+
+    def off(what: int) -> tuple[Any, Any]:
+        return (attention + 0.01 * (what == 0), scores + 0.01 * (what == 1))
+
+    for what, method in enumerate(("raw_attention", "generic_attention")):
+        monkeypatch.setattr(_selftest, "by_hand", lambda what=what: off(what))
+        assert self_test("cpu")["trouble"].startswith(f"{method} is off by 1.0e-02")
+    assert run("doctor", code=1).stdout.count("FAILED") == 1

@@ -108,11 +108,6 @@ def test_an_answer_as_a_whole_by_several_methods(lm_folder: Path, tmp_path: Path
         assert explanation.scalar == "log_probability" and explanation.method == name
 
 
-def test_choices(lm_folder: Path) -> None:
-    shown = told("explain", "prompt", PROMPT, "--model", lm_folder, "--choices", "yes, no")
-    assert shown["target"]["label"] in ("yes", "no")
-
-
-def test_prompts_from_a_pipe_keep_their_lines(lm_folder: Path) -> None:
-    shown = told("explain", "prompt", "-", "--model", lm_folder, stdin="the cat\nsat on\n")
-    assert shown["units"]["text"] == "the cat\nsat on"
+def test_choices_and_prompts_from_a_pipe_which_keep_their_lines(lm_folder: Path) -> None:
+    shown = told("explain", "prompt", "-", "--model", lm_folder, "--choices", "yes, no", stdin="the cat\nsat on\n")
+    assert shown["target"]["label"] in ("yes", "no") and shown["units"]["text"] == "the cat\nsat on"

@@ -21,19 +21,16 @@ WRITTEN = [
     ("explain text 'I like it' -m grad_sam", "Explanation"),
     ("explain text 'I like it' 'So boring' -m grad_sam -m random", "Explanation " * 4),
     ("explain text 'what is this' --model t5/", "Explanation " * 32),
-    ("explain image photo.jpg", "Explanation"),
     ("explain image cat.png --model detr/ --target 2:1", "Explanation"),
     ("explain table --row 0", "Explanation"),
     ("explain table --overall -m raw_attention", "GlobalExplanation"),
     ("explain pair cat.png 'a cat' 'a dog' --model clip/", "Explanation " * 2),
     ("explain similar 'a cat' 'two birds' --model encoder/", "Explanation"),
     ("explain sound clip.wav --model wav2vec2/", "Explanation"),
-    ("explain prompt 'the cat sat' --model LM", "Explanation"),
     ("explain prompt 'the cat sat' --model LM -m grad_sam -m random", "Explanation " * 2),
     ("explain prompt 'the cat sat' --model LM --generate 2", "Generation"),
     ("ask 'who ran ?' --model LM --answer 'the dog .'", "Generation"),
     ("ask 'who ran ?' --model LM --answer 'the dog .' --docs docs -m grad_sam", "Citations"),
-    ("attention", "AttentionMaps"),
     ("attention 'I like it' 'So boring' --layer 1 --head 2", "AttentionMaps " * 2),
     ("heads", "HeadImportance"),
     ("heads --what roles", "HeadRoles"),
@@ -138,15 +135,10 @@ def test_a_file_becomes_a_folder(bert_folder: Path, files: Path, tmp_path: Path)
     assert quiet.stdout == quiet.stderr == ""
 
 
-def test_lines_for_a_log(bert_folder: Path, files: Path, tmp_path: Path) -> None:
-    asked = ("batch", files / "table.csv", "--model", bert_folder, "--out", tmp_path / "out", "-c", "words", "--log")
-    shown = run(*asked)
-    last = json.loads(shown.stderr.splitlines()[-1])
-    assert (last["event"], last["rows"], last["errors"]) == ("done", 3, 1) and shown.stdout == ""
-
-
-def test_each_row_says_what_is_explained(bert_folder: Path, tmp_path: Path) -> None:
+def test_each_row_says_what_is_explained_and_lines_are_for_a_log(bert_folder: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "rows.csv", tmp_path / "out"
     path.write_text("words,gold\ngood movie,1\nso boring the film was,0\n", encoding="utf-8")
-    run("batch", path, "--model", bert_folder, "--out", out, "-c", "words", "--target-column", "gold", "--quiet")
+    shown = run("batch", path, "--model", bert_folder, "--out", out, "-c", "words", "--target-column", "gold", "--log")
     assert [e.target.index for e in wf.load(out)] == [1, 0]
+    last = json.loads(shown.stderr.splitlines()[-1])
+    assert (last["event"], last["rows"], last["errors"]) == ("done", 2, 0) and shown.stdout == ""

@@ -33,7 +33,6 @@ SHOWN = [
         "pairs of tokens|cosine of 'similarity'",
     ),
     ("explain sound clip.wav --model whisper/", "written token"),
-    ("explain sound clip.wav --model wav2vec2/", "0.00s"),
     ("methods raw_attention", "layers='last'|Misleads"),
     ("metrics sufficiency", "low is good|DeYoung|bins="),
     ("metrics", "|".join(wf.list_metrics())),
@@ -46,10 +45,7 @@ SHOWN = [
     ("attention --scale free --out free.html", "each with its own scale"),
     ("attention 'I like the movie' --head max --scale 0,0.5", "0 … 0.5 attention|max over 4 heads"),
     ("attention --what colours --out c.png", "Where the heads look: a drawn cat|head 5|position 0, [CLS]"),
-    (
-        "attention PHOTO --model TEXTURES --what colours -l 1 --query 3",
-        "cat.png|vit.layers.1|position 3, patch 0,2",
-    ),
+    ("attention PHOTO --model TEXTURES --what colours -l 1 --query 3", "cat.png|vit.layers.1|position 3, patch 0,2"),
     (
         "attention 'what is this' --model t5/ --what streams --head 0",
         "source self-attention|target self-attention|target looks at source|rows: target; columns: source|"
@@ -61,17 +57,12 @@ SHOWN = [
         f"everything that looks like attention, to what it weighs|{USABLE}",
     ),
     ("capture --model VIT --image PHOTO", "grid 4 × 4 patches"),
-    (f"{CAPTURE} clip/", f"image ← image|text ← text|{USABLE}"),
     (f"{CAPTURE} lxmert/", f"text ← image|image ← text|{USABLE}"),
     (f"{CAPTURE} detr/", f"queries ← image|{USABLE}"),
-    (f"{CAPTURE} t5/", f"target ← source|{USABLE}"),
     (f"{CAPTURE} whisper/", f"target ← source|{USABLE}"),
     ("compare PHOTO --model VIT -m grad_cam --metric insertion", "grad_cam|absent parts mean"),
     ("heads --what pruning --order random --points 2 'So boring' 'I like it'", "agreement against heads kept (random"),
-    (
-        "maximize --layer 2 --neuron 5 --position 1 --steps 2 --out n.png",
-        "token 1 5 of vit.layers.2",
-    ),
+    ("maximize --layer 2 --neuron 5 --position 1 --steps 2 --out n.png", "token 1 5 of vit.layers.2"),
 ]
 
 

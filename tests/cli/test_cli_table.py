@@ -87,8 +87,6 @@ def test_all_rows_on_average(tmp_path: Path) -> None:
     model, described = demo.load_adult()
     expected = wf.explain_global(model, adult_rows(), processor=described, method="raw_attention")
     np.testing.assert_allclose(GlobalExplanation.load(tmp_path / "x.json").mean, expected.mean, atol=1e-6)
-    assert json.loads(run(*arguments, "--json", "--out", tmp_path / "x.npz").stdout)["rows"] == 40
-    np.testing.assert_allclose(GlobalExplanation.load(tmp_path / "x.npz").mean, expected.mean, atol=1e-6)
 
 
 def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +130,7 @@ def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
     described = table()
     some = rows(60)
     pieces = CsvRows(written(tmp_path / "rows.csv", some), described, size=13)
-    assert len(pieces) == 5 and pieces.rows == 60
-    assert [len(p["age"]) for p in pieces] == [13, 13, 13, 13, 8]
+    assert pieces.rows == 60 and [len(p["age"]) for p in pieces] == [13, 13, 13, 13, 8]
     model = LAYOUTS["rtdl"].build()
     streamed = wf.explain_global(model, pieces, processor=described, batch_size=13, samples=20)
     whole = wf.explain_global(model, some, processor=described, samples=20)
