@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,10 @@ def test_every_way_to_give_rows_gives_the_same_scores(explainer: wf.Explainer) -
         frame.assign(age=frame["age"].astype(object)),
     ]  # fmt: skip
     for way in ways:
-        found = explainer.explain(way)
-        assert isinstance(found, list) and len(found) == 3
-        for one, scores in zip(found, expected, strict=True):
+        for one, scores in zip(explainer.explain(way), expected, strict=True):
             np.testing.assert_allclose(one.scores, scores, atol=1e-5)
     for single in (ROW, frame.iloc[0], np.array(list(ROW.values()), dtype=object)):
-        found = explainer.explain(single)
-        assert isinstance(found, wf.Explanation)
-        np.testing.assert_allclose(found.scores, expected[0], atol=1e-5)
+        np.testing.assert_allclose(explainer.explain(single).scores, expected[0], atol=1e-5)
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -60,11 +57,9 @@ WRONG: list[tuple[Any, str]] = [
     (ROW | {"country": "x"}, "'country' is not one the model knows"),
     (ROW | {"work": "privat"}, r"row 0 of column 'work': 'privat'\. Did you mean 'private'"),
     (ROW | {"age": float("nan")}, "'age' has no value in row 0"),
-    (ROW | {"age": None}, "'age' has no value in row 0"),
     (ROW | {"sex": None}, "'sex' has no value in row 0"),
     (ROW | {"age": "old"}, "'age' holds 'old' in row 0"),
     (ROW | {"age": float("inf")}, "'age' is infinite"),
-    (ROW | {"work": 3}, "'work'"),
     (np.zeros((2, 4)), "4 columns were given without names and the table has 5.*age, hours, gain"),
     (np.array([["private", *list(ROW.values())[1:]]], dtype=object), "'age' holds 'private' in row 0"),
     (np.zeros((2, 5, 1)), "no table"),
@@ -73,6 +68,10 @@ WRONG: list[tuple[Any, str]] = [
     (
         {"numerical": torch.zeros(1, 2), "categorical": torch.zeros(1, 2, dtype=torch.int64)},
         "'numerical' has shape",
+    ),
+    (
+        {"numerical": torch.zeros(2, 3), "categorical": torch.tensor([[0, 0], [0, 2]])},
+        "'sex' holds codes from 0 to 2; its categories are 0 to 1",
     ),
     ({"x": torch.zeros(1, 2)}, "ready tensors"),
 ]
@@ -102,9 +101,10 @@ def test_preprocessing_is_applied_and_checked() -> None:
     by_hand = [r | dict(zip(NUMBERS, scaler.transform(numbers)[i].tolist(), strict=True)) for i, r in enumerate(some)]
     model = LAYOUTS["rtdl"].build()
     same = wf.Standardize(tuple(scaler.mean_), tuple(scaler.scale_))
+    expected = wf.explain(model, by_hand, processor=table())
     for preprocess in (scaler, scaler.transform, same):
         found = wf.explain(model, some, processor=table(preprocess=preprocess))
-        for one, other in zip(found, wf.explain(model, by_hand, processor=table()), strict=True):
+        for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
         assert found[0].units.values[1] == f"{some[0]['age']:.6g}"  # shown as they were given
     with pytest.raises(BadInput, match="has to keep every column"):
@@ -119,7 +119,6 @@ def standardized(mean: Any, std: Any) -> dict[str, Any]:
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     (standardized((39.0,), (14.0,)), r"mean has 1 for 3 numerical columns.*age, hours, gain"),
-    (standardized((1.0, 2.0, 3.0), (1.0, 2.0)), "std has 2 for 3"),
     (standardized(39.0, 14.0), "mean has a single number for 3"),
     (standardized((1.0, 2.0, 3.0), (1.0, 0.0, 1.0)), "column 'hours' has mean 2.0 and std 0.0.*use 1"),
     (standardized((1.0, 2.0, float("nan")), (1.0, 1.0, 1.0)), "column 'gain' has mean nan"),
@@ -149,22 +148,18 @@ def test_a_table_goes_into_a_file_and_comes_back() -> None:
         table(preprocess=lambda x: x).to_dict()
 
 
-class TwoOfAKind(nn.Module):
+class TwoOfAKind(HomeMade):
     """Arguments that do not say what they are."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = HomeMade("first")
-
     def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return self.inner(right, left)
+        return super().forward(right, left)
 
 
 def test_a_model_that_is_called_in_its_own_way() -> None:
-    model = TwoOfAKind().eval()
+    model, plain = (seeded(lambda kind=kind: kind("first")) for kind in (TwoOfAKind, HomeMade))
     with pytest.raises(BadInput, match=r"takes left, right.*call=lambda"):
         wf.explain(model, ROW, processor=table())
-    expected = wf.explain(model.inner, ROW, processor=table()).scores
+    expected = wf.explain(plain, ROW, processor=table()).scores
     for call in (lambda n, c: (c, n), lambda n, c: {"left": c, "right": n}):
         found = wf.explain(model, ROW, processor=table(call=call))
         np.testing.assert_allclose(found.scores, expected, atol=1e-6)
@@ -177,13 +172,10 @@ class Normed(HomeMade):
         return super().forward(nn.functional.layer_norm(numerical, (len(NUMBERS),)), categorical)
 
 
-def test_a_column_with_one_category_has_no_token_to_be_found() -> None:
+def test_where_tokens_cannot_be_told_they_are_named() -> None:
     one = wf.Table(numerical=NUMBERS, categorical={"work": ["private"], "sex": ["f", "m"]})
     with pytest.raises(NotOffered, match="'work' has one category only"):
         wf.explain(shared("rtdl"), ROW | {"work": "private"}, processor=one)
-
-
-def test_where_tokens_cannot_be_told_they_are_named() -> None:
     model = seeded(lambda: Normed("last"))
     with pytest.raises(NotOffered, match=r"column 'age' reaches 3 tokens.*tokens="):
         wf.explain(model, ROW, processor=table())
@@ -229,7 +221,7 @@ def described(
     return wf.Table(numerical=numerical, categorical=categorical, classes=classes)
 
 
-@pytest.mark.parametrize("name", ["rtdl", "cls_first", "lucidrains_ft"])
+@pytest.mark.parametrize("name", ["cls_first", "lucidrains_ft"])
 def test_another_number_of_columns(name: str) -> None:
     model = LAYOUTS[name].build()
     more = [row | {"x": 1.0} for row in SOME]
@@ -251,21 +243,15 @@ def test_more_categories_than_the_model_has_are_found_whatever_the_rows_hold() -
         wf.explain(model, SOME, processor=described(categorical=flipped))
 
 
-def test_classes_are_as_many_as_outputs() -> None:
+class OneOutput(HomeMade):
+    def forward(self, x_num: Tensor, x_cat: Tensor) -> Tensor:
+        return super().forward(x_num, x_cat)[:, :1]
+
+
+def test_classes_are_as_many_as_outputs_and_one_output_speaks_for_the_second_of_two() -> None:
+    model, two = OneOutput("first").eval(), described(classes=("no", "yes"))
     with pytest.raises(BadInput, match=r"2 classes \(no, yes\) and HomeMade has 3 outputs"):
-        wf.explain(shared("cls_first"), SOME[0], processor=described(classes=("no", "yes")))
-
-
-def test_one_output_speaks_for_the_second_of_two_classes() -> None:
-    class OneOutput(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = HomeMade("first")
-
-        def forward(self, x_num: Tensor, x_cat: Tensor) -> Tensor:
-            return self.inner(x_num, x_cat)[:, :1]
-
-    model, two = OneOutput().eval(), described(classes=("no", "yes"))
+        wf.explain(shared("cls_first"), SOME[0], processor=two)
     assert wf.explain(model, SOME[0], processor=two).target.label == "yes"
     with pytest.raises(UnknownName, match="yes"):
         wf.explain(model, SOME[0], processor=two, target="no")
@@ -291,14 +277,77 @@ def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
         CsvRows(tmp_path / "x.csv", table())
 
 
-def test_ready_codes_are_checked_by_column() -> None:
-    given = {"numerical": torch.zeros(2, 3), "categorical": torch.tensor([[0, 0], [0, 2]])}
-    with pytest.raises(BadInput, match="'sex' holds codes from 0 to 2; its categories are 0 to 1"):
-        wf.explain(shared("cls_first"), given, processor=table())
-
-
 def test_rows_without_a_table_are_told_of_it() -> None:
     frame = pd.DataFrame(SOME)
     for given in (frame, frame.iloc[0], SOME, SOME[0]):
         with pytest.raises(MissingProcessor, match=r"wf\.Table\(numerical="):
             wf.explain(shared("cls_first"), given)
+
+
+# Calling conventions of libraries: deeptab and pytorch_tabular.
+
+
+class ListsOfColumns(nn.Module):
+    """deeptab's convention: three lists with one (B, 1) tensor per column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = HomeMade("first")
+        self.embedding_layer = nn.Identity()
+        self.embedding_layer.feature_info = ({}, {}, {})  # type: ignore[assignment]
+
+    def forward(self, *data: Any) -> Tensor:
+        numbers, codes, embeddings = data
+        assert embeddings == [] and all(x.shape[1] == 1 for x in (*numbers, *codes))
+        return self.inner(torch.cat(numbers, 1), torch.cat(codes, 1))
+
+
+class OneDict(nn.Module):
+    """pytorch_tabular's: one dict in, one dict out; the class token comes last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = HomeMade("last")
+        self.hparams = SimpleNamespace(continuous_dim=len(NUMBERS))
+
+    def embed_input(self, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        return x
+
+    def forward(self, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        x = self.embed_input(x)
+        logits = self.inner(x["continuous"], x["categorical"])
+        return {"logits": logits, "backbone_features": logits}
+
+
+def test_calling_conventions() -> None:
+    row = rows(1)[0]
+    for kind, tokens in (
+        (ListsOfColumns, ("[CLS]", *NUMBERS, *CATEGORIES)),
+        (OneDict, (*CATEGORIES, *NUMBERS, "[CLS]")),
+    ):
+        model = seeded(kind)
+        found = wf.explain(model, row, processor=table(), target=1)
+        assert found.units.labels == tokens
+        plain = wf.explain(model.inner, row, processor=table(), target=1)
+        np.testing.assert_allclose(found.scores, plain.scores, atol=1e-6)
+
+
+def test_embeddings_that_are_written_into() -> None:
+    """pytorch_tabular's shared embeddings overwrite a part of what they looked up."""
+
+    class Overwritten(HomeMade):
+        def forward(self, numerical: Tensor, categorical: Tensor) -> Tensor:
+            codes = []
+            for i, embed in enumerate(self.embeddings):
+                looked_up = embed(categorical[:, i])
+                looked_up[:, :2] = self.bias[0, :2]
+                codes.append(looked_up)
+            x = torch.cat([numerical[:, :, None] * self.weight + self.bias, torch.stack(codes, 1)], 1)
+            return self.head(self.encoder(x).mean(1))
+
+    found = wf.explain(
+        seeded(lambda: Overwritten("none")), rows(1)[0], processor=table(reference=rows(5, seed=1)),
+        method="integrated_gradients", steps=40, target=1,
+    )  # fmt: skip
+    assert found.base is not None
+    assert abs(float(found.scores.sum()) - (found.value - found.base)) < 1e-3
