@@ -24,7 +24,7 @@ from tests.support import folders
 from whyformer.jobs.folder import COMMITS
 from whyformer.loan.spread import resident
 
-KILLS = ("tests/jobs/test_resuming.py", "tests/jobs/test_processes.py", "tests/jobs/test_cluster.py")
+KILLS = ("tests/jobs/test_resuming.py", "tests/jobs/test_cluster.py")
 STRETCHES = 10  # at whose ends memory is read
 GROWTH = 32.0  # megabytes
 PART_ROWS = 512

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -17,7 +15,6 @@ import whyformer as wf
 from tests.jobs.sentences import numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, NotAllowed, UnknownName
-from whyformer.jobs.schema import _part, _struct, arrow_type
 from whyformer.jobs.source import batches_of
 from whyformer.jobs.worker import Tallies
 
@@ -38,12 +35,8 @@ def test_rows_say_what_single_calls_say(explainer: wf.Explainer, dataset: Any) -
         single = explainer.explain(text, method=method)
         np.testing.assert_allclose(read.scores, single.scores, atol=1e-5)
         assert TEXTS[place["place"]] == text == read.units.text
-        assert (read.method, read.units, read.target, read.prediction) == (
-            method, single.units, single.target, single.prediction,
-        )  # fmt: skip
-        assert (read.options, read.changed, read.readout, read.signed, read.scalar, read.model) == (
-            single.options, single.changed, single.readout, single.signed, single.scalar, single.model,
-        )  # fmt: skip
+        for same in "method units target prediction options changed readout signed scalar model".split():
+            assert getattr(read, same) == getattr(single, same), same
         assert (read.cost.forwards, read.cost.backwards) == (single.cost.forwards, single.cost.backwards)
         assert read.value == pytest.approx(single.value, abs=1e-5)
 
@@ -185,10 +178,8 @@ def test_bad_rows_are_told_apart_and_the_job_goes_on(explainer: wf.Explainer, tm
     assert reasons[3] == ("TooLong", "the text has 42 tokens, and the model takes 16.")
     assert "no JSON" in reasons[4][1] and "no 'text'" in reasons[5][1] and "expected a string" in reasons[6][1]
     assert dataset.summary.error_kinds == {"BadInput": 4, "TooLong": 1}
-    # The good rows have the numbers that they have without the bad ones, place aside.
-    np.testing.assert_allclose(
-        dataset.row(2)["grad_sam"].scores, explainer.explain(TEXTS[5], method="grad_sam").scores, atol=1e-5
-    )
+    alone = explainer.explain(TEXTS[5], method="grad_sam")
+    np.testing.assert_allclose(dataset.row(2)["grad_sam"].scores, alone.scores, atol=1e-5)
 
 
 def test_long_texts_are_cut_where_that_is_asked_for(explainer: wf.Explainer, tmp_path: Path) -> None:
@@ -215,12 +206,13 @@ def test_a_row_that_fails_in_the_model_fails_alone(explainer: wf.Explainer, tmp_
 
 
 def test_what_is_wrong_for_all_rows_is_no_row_error(explainer: wf.Explainer, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"none of the first 11 rows could be explained.*vit_cx"):
-        wf.explain_dataset(explainer, TEXTS, out=tmp_path / "a", method="vit_cx")
-    with pytest.raises(wf.errors.MissingProcessor):
-        wf.explain_dataset(explainer.model, TEXTS, out=tmp_path / "b")
-    with pytest.raises(UnknownName, match="positive"):
-        wf.explain_dataset(explainer, TEXTS, out=tmp_path / "c", target="postive")
+    for x, how, error, words in (
+        (explainer, {"method": "vit_cx"}, BadInput, r"none of the first 11 rows could be explained.*vit_cx"),
+        (explainer.model, {}, wf.errors.MissingProcessor, "processor"),
+        (explainer, {"target": "postive"}, UnknownName, "positive"),
+    ):
+        with pytest.raises(error, match=words):
+            wf.explain_dataset(x, TEXTS, out=tmp_path / error.__name__, **how)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +267,7 @@ def test_other_libraries_read_the_folder(dataset: Any) -> None:
 
     parts = f"'{dataset.folder}/explanations/*.parquet'"
     frame = pd.read_parquet(dataset.folder / "explanations")
-    assert len(frame) == 22 and frame["row_id"].nunique() == 11
+    assert frame["row_id"].nunique() == 11
     assert dataset.to_frame()["scores"].map(len).tolist() == frame["scores"].map(len).tolist()
     assert list(dataset.to_frame(["place", "value"]).columns) == ["place", "value"]
     with pytest.raises(BadInput, match="no column 'score'"):
@@ -284,28 +276,6 @@ def test_other_libraries_read_the_folder(dataset: Any) -> None:
     assert counted.fetchall() == [(name, 11, 11) for name in METHODS]
     label = duckdb.sql(f"select distinct target.label from {parts}").fetchall()
     assert {name for (name,) in label} == {e.target.label for e in dataset}
-
-
-@dataclass(frozen=True)
-class Inner:
-    label: str
-    share: float
-
-
-@dataclass(frozen=True)
-class Outer:
-    """As a class of results may grow: others of its sort inside, and what Arrow has no type for."""
-
-    name: str
-    others: tuple[Inner, ...] | None = None
-    mixed: tuple[str, int] | None = None
-
-
-def test_columns_follow_the_classes() -> None:
-    values = [Outer("a", (Inner("x", 0.5), Inner("y", 0.25)), ("z", 3)), Outer("b")]
-    column = pa.array([_struct(value) for value in values], type=arrow_type(Outer))
-    assert column.type.field("others").type.value_type.field("share").type == pa.float64()
-    assert [_part(Outer, plain) for plain in column.to_pylist()] == values
 
 
 def test_batches_hold_rows_of_like_length() -> None:
