@@ -1,21 +1,27 @@
-"""Every block of Python in the README and the docs runs as it stands: those of a page in order, in one namespace.
+"""Every block of Python in the README, the docs and docstrings runs: those of a page in order, in one namespace.
 
 A block that this cannot be asked of says so where readers see it: ```` ```python notest: needs a download ````.
 """
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import numpy as np
 import pytest
 import torch
 
+import whyformer as wf
 from docs.code_blocks import blocks_of, run
+from tests.support import language
 from tests.support.demo_models import shared_models
 from whyformer.checks.jain_wallace import jain_wallace
 from whyformer.heads.pruning import gate_curve
@@ -92,26 +98,18 @@ def test_the_page_runs(
         SHOWS[page](capsys.readouterr().out, tmp_path)
 
 
-def test_few_blocks_are_left_out() -> None:
+def test_few_blocks_are_left_out_and_every_method_has_some() -> None:
+    assert {name for name in PAGES if name.startswith("docs/methods/") and not name.endswith("README.md")} <= set(RUN)
+    assert set(SHOWS) <= set(RUN)
     left_out = {name: sum(b.excuse is not None for b in blocks_of(page)) for name, page in PAGES.items()}
     assert {name: count for name, count in left_out.items() if count} == NOT_RUN
-
-
-def test_every_method_page_has_an_example() -> None:
-    pages = {name for name in PAGES if name.startswith("docs/methods/") and not name.endswith("README.md")}
-    assert len(pages) > 20
-    assert pages <= set(RUN)
-
-
-def test_what_is_expected_belongs_to_pages_that_are_run() -> None:
-    assert set(SHOWS) <= set(RUN)
 
 
 # Pages for those who know other libraries: every call in the right column of their tables runs.
 
 
-COMING_FROM = Path(__file__).parents[2] / "docs" / "coming_from"
-LIBRARIES = sorted(p.stem for p in COMING_FROM.glob("*.md") if p.stem != "index")
+COMING_FROM = ROOT / "docs" / "coming_from"
+LIBRARIES = ("bertviz", "captum", "inseq", "lxt", "pytorch_grad_cam", "shap")
 
 
 def calls(page: Path) -> list[str]:
@@ -132,13 +130,54 @@ def test_every_call_of_ours_runs(name: str, tmp_path: Path, monkeypatch: pytest.
     assert len(ours) >= 4
     for call in ours:
         eval(call, names)
-
-
-def test_every_library_has_a_page() -> None:
-    assert LIBRARIES == ["bertviz", "captum", "inseq", "lxt", "pytorch_grad_cam", "shap"]
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_a_page_says_for_which_version_the_other_calls_were_checked(name: str) -> None:
-    text = (COMING_FROM / f"{name}.md").read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     assert re.search(r"\nThe calls on the left (ran with|are those of) [\w-]+ \d+\.\d+", text)
+
+
+# What help() says of a public name: a sentence, and an example that runs as it stands.
+
+
+NAMES = [name for name in wf.__all__ if name != "__version__"]
+ELSEWHERE = {"extend"}  # its example is a method of one's own, which tests/explainer/test_surface.py registers
+
+
+class Server:
+    """A server that finds every answer likely, in place of one that has to be started."""
+
+    def __init__(self, url: str) -> None:
+        assert url.startswith("http://")
+
+    def __call__(self, prompts: list[Any], answers: list[Any]) -> list[float]:
+        return [-0.1 * len(str(prompt)) for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with what the examples name."""
+    folder = tmp_path_factory.mktemp("desk")
+    language.model("gpt2").save_pretrained(folder / "language-model")
+    language.tokenizer().save_pretrained(folder / "language-model")
+    (folder / "reviews.csv").write_text("text\nI like the movie\nThis is so boring\n", encoding="utf-8")
+    matplotlib.use("agg")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for loader in ("load_sentiment", "load_pets", "load_adult"):  # once for all examples
+            patch.setattr(wf.demo, loader, cache(getattr(wf.demo, loader)))
+        yield folder
+
+
+def test_help_begins_with_a_sentence() -> None:
+    first = {name: (inspect.getdoc(getattr(wf, name)) or "").partition("\n")[0] for name in NAMES}
+    assert {name: words for name, words in first.items() if len(words) > 120 or not words.endswith((".", "?"))} == {}
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - ELSEWHERE))
+def test_its_example_runs(name: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(wf, name)) or "")
+    assert examples, f"help(wf.{name}) shows no example"
+    assert f"wf.{name}(" in "".join(example.source for example in examples) or not inspect.isfunction(getattr(wf, name))
+    if name == "CompletionServer":
+        monkeypatch.setattr(wf, "CompletionServer", Server)
+    scope: dict[str, Any] = {"wf": wf, "torch": torch, "np": np}
+    for example in examples:
+        exec(compile(example.source, f"help(wf.{name})", "single"), scope)

@@ -14,48 +14,31 @@ from docs import build, method_pictures, notebook, start_pictures
 NAME = "raw_attention"  # one forward
 
 
-def altered(path: Path, **told: str) -> None:
-    with Image.open(path) as picture:
-        info, data = dict(picture.info), picture.copy()
-    new = PngImagePlugin.PngInfo()
-    for key, text in (info | {k.replace("_", " "): v for k, v in told.items()}).items():
-        new.add_text(key, str(text))
-    data.save(path, pnginfo=new)
-
-
-@pytest.fixture
-def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / f"{NAME}.png"
-    path.write_bytes((method_pictures.FOLDER / path.name).read_bytes())
-    monkeypatch.setattr(method_pictures, "FOLDER", tmp_path)
-    return path
-
-
 def test_every_method_has_a_picture() -> None:
     assert {p.stem for p in method_pictures.FOLDER.glob("*.png")} == set(wf.list_methods())
 
 
-def test_a_picture_that_holds_is_left_alone(stored: Path) -> None:
+def test_a_picture_that_is_stale_missing_or_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / f"{NAME}.png"
+    path.write_bytes((method_pictures.FOLDER / path.name).read_bytes())
+    monkeypatch.setattr(method_pictures, "FOLDER", tmp_path)
     assert method_pictures.complaint(NAME) is None
-
-
-def test_a_picture_of_other_scores_is_stale(stored: Path) -> None:
-    with Image.open(stored) as picture:
-        numbers = json.loads(picture.info["numbers"])
+    with Image.open(path) as picture:
+        told, data = dict(picture.info), picture.copy()
+    numbers = json.loads(told["numbers"])
     numbers["text"]["scores"][3] *= 1.1
-    altered(stored, numbers=json.dumps(numbers))
-    assert method_pictures.complaint(NAME) == "other scores for the text"
-
-
-def test_a_picture_that_another_file_drew_is_stale(stored: Path) -> None:
-    altered(stored, drawn_by="somebody")
-    assert "another" in (method_pictures.complaint(NAME) or "")
-
-
-def test_a_picture_that_is_missing_or_too_large_is_named(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change, words in (
+        ({"numbers": json.dumps(numbers)}, "other scores for the text"),
+        ({"drawn by": "somebody"}, "another"),
+    ):
+        new = PngImagePlugin.PngInfo()
+        for key, text in (told | change).items():
+            new.add_text(key, str(text))
+        data.save(path, pnginfo=new)
+        assert words in (method_pictures.complaint(NAME) or "")
     monkeypatch.setattr(method_pictures, "LARGEST", 1000)
     assert "bytes" in (method_pictures.complaint(NAME) or "")
-    stored.unlink()
+    path.unlink()
     assert method_pictures.complaint(NAME) == "no picture"
 
 
