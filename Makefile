@@ -43,7 +43,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q 
 ifdef SHUFFLE_SEED
 PYTEST += -p tests.support.shuffle --shuffle-seed $(SHUFFLE_SEED)
 endif
-IN_A_BROWSER := tests/views/test_page.py tests/views/test_accessible.py tests/serve/test_page.py tests/serve/test_page_streams.py
+IN_A_BROWSER := tests/views/test_page.py tests/views/test_accessible.py tests/serve/test_page.py
 OF_CHECK := tests/docs tests/package tests/bench $(IN_A_BROWSER)
 
 # The library. What holds the docs (all their code is run), the programs that print their figures, the packages (built

@@ -61,6 +61,11 @@ def choose(browser: Browser, model: str) -> None:
     until(browser, "!!document.querySelector('.sv-prediction *')")
 
 
+def tick(browser: Browser, *methods: str) -> None:
+    for name in methods:
+        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
+
+
 def write(browser: Browser, words: str, into: str = ".sv-area") -> None:
     browser.does(
         f"(a => {{ a.value = {json.dumps(words)}; a.dispatchEvent(new Event('input')); }})"

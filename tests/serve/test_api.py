@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 from base64 import b64decode
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,6 @@ from tests.serve.served import TEXT, asked, client, explainer, png, served
 from tests.support.processors import picture
 from whyformer.cli.main import app
 from whyformer.cli.service_commands import served_model
-from whyformer.demo import load_adult
 from whyformer.errors import BadInput, UnknownName
 from whyformer.explainer import CoreExplainer
 from whyformer.registry import list_methods
@@ -25,9 +26,7 @@ from whyformer.results.codec import from_plain
 from whyformer.results.result import Result
 from whyformer.serve.app import address, bound
 from whyformer.serve.models import Models, ServedModel
-from whyformer.serve.safety import Input
 from whyformer.serve.store import Store
-from whyformer.verbs import Explainer
 from whyformer.views.html.live import live_html
 
 
@@ -98,9 +97,8 @@ def test_an_edited_word_is_told_as_a_difference(ask: TestClient) -> None:
     edit = {"text": TEXT.replace("paris", "rome").replace("bob works", "ben lives")}
     after = ask.post("/api/explain", json=asked(input=edit, edited_from=before["id"])).json()
     told = after["beside"]["difference"]
-    one, two = (
-        from_plain(Result, ask.get(f"/api/results/{r['id']}/export?format=json").json()) for r in (before, after)
-    )
+    plain = (ask.get(f"/api/results/{r['id']}/export?format=json").json() for r in (before, after))
+    one, two = (from_plain(Result, each) for each in plain)
     assert told["value"] == [pytest.approx(one.value), pytest.approx(two.value)]
     labels = [(u["label"], u["before"] is None, u["after"] is None) for u in told["units"]]
     assert ("paris", False, True) in labels and ("ben", True, False) in labels and ("anna", False, False) in labels
@@ -151,9 +149,6 @@ def test_trust_is_measured_on_this_input(ask: TestClient) -> None:
         assert gone["curve"][0] == alone["curve"][-1] == pytest.approx(remove["mean"][0])  # nothing gone, all there
         assert gone["curve"][-1] == alone["curve"][0]
     assert remove["lines"][0]["curve"] != remove["lines"][1]["curve"]
-    assert all(
-        low <= mean <= high for low, mean, high in zip(remove["low"], remove["mean"], remove["high"], strict=True)
-    )
     measured = {each["method"]: each for each in told["ran"]}
     assert [name for name, each in measured.items() if each["shown"]] == ["attn_lrp", "input_x_gradient"]
     assert measured["attn_lrp"]["agreement"] == pytest.approx(1) and -1 <= measured["saliency"]["agreement"] <= 1
@@ -181,19 +176,14 @@ def test_trust_holds_what_the_method_held(ask: TestClient) -> None:
 
 def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for, explain = [], CoreExplainer.explain
-    monkeypatch.setattr(
-        CoreExplainer, "explain", lambda self, x, **how: asked_for.append(how["method"]) or explain(self, x, **how)
-    )
-    how = {
-        "model": "text",
-        "inputs": [{"text": TEXT}, {"sample": 1}],
-        "methods": ["saliency", "raw_attention"],
-        "wait": 60,
-    }
+    noted = lambda self, x, **how: asked_for.append(how["method"]) or explain(self, x, **how)  # noqa: E731
+    monkeypatch.setattr(CoreExplainer, "explain", noted)
+    methods = ["saliency", "raw_attention"]
+    how = {"model": "text", "inputs": [{"text": TEXT}, {"sample": 1}], "methods": methods, "wait": 60}
     told = ask.post("/api/compare", json=how).json()
-    assert asked_for == how["methods"], "each method explains once"
+    assert asked_for == methods, "each method explains once"
     plain = ask.get(f"/api/results/{told['id']}/export?format=json").json()
-    twin = explainer("text").compare([TEXT, "who is anna"], methods=["saliency", "raw_attention"])
+    twin = explainer("text").compare([TEXT, "who is anna"], methods=methods)
     for metric, by_method in json.loads(json.dumps(twin.to_dict()))["values"].items():
         for name, values in by_method.items():
             assert plain["values"][metric][name] == pytest.approx(values, abs=1e-6)
@@ -201,8 +191,6 @@ def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient, monk
     results = [ask.post("/api/explain", json=asked(method=m)).json()["id"] for m in ("saliency", "attn_lrp")]
     beside = ask.post("/api/compare", json={"results": results}).json()
     assert [m["name"] for m in beside["views"][0]["data"]["maps"]] == ["saliency", "attn_lrp"]
-    other = ask.post("/api/explain", json=asked(input={"text": "who is anna"})).json()["id"]
-    assert ask.post("/api/compare", json={"results": [results[0], other]}).status_code == 422
 
 
 def test_results_are_listed_searched_exported_and_deleted(ask: TestClient) -> None:
@@ -235,25 +223,19 @@ def test_history_is_there_after_a_restart(tmp_path: Path) -> None:
     second.store.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to be one" * 9, None])
-def test_a_file_that_is_no_store_is_refused_untouched(tmp_path: Path, content: bytes | None) -> None:
-    import sqlite3
-
-    file = tmp_path / "other.sqlite"
-    if content is None:
-        other = sqlite3.connect(file)
-        other.execute("CREATE TABLE people (name TEXT)")
-        other.commit()
-        other.close()
-    else:
-        file.write_bytes(content)
-    if not content and content is not None:  # an empty file is one to begin with
-        Store(file).close()
-        return
-    before = file.read_bytes()
-    with pytest.raises(BadInput, match="name another file"):
-        Store(file)
-    assert file.read_bytes() == before
+def test_a_file_that_is_no_store_is_refused_untouched(tmp_path: Path) -> None:
+    empty, words, other = (tmp_path / name for name in ("empty", "words", "other.sqlite"))
+    empty.touch()
+    Store(empty).close()  # one to begin with
+    words.write_bytes(b"no database at all, but long enough to be one" * 9)
+    with closing(sqlite3.connect(other)) as database:
+        database.execute("CREATE TABLE people (name TEXT)")
+        database.commit()
+    for file in (words, other):
+        before = file.read_bytes()
+        with pytest.raises(BadInput, match="name another file"):
+            Store(file)
+        assert file.read_bytes() == before
 
 
 # Which models are served: what the command line loads, what a sample is, what the terminal is told.
@@ -267,14 +249,6 @@ def test_a_folder_is_served_as_what_it_holds(tmp_path: Path, kind: str) -> None:
     served = served_model(str(tmp_path / "mine"))
     assert (served.name, served.kind) == ("mine", kind)  # where it lies is not told
     assert served.explainer.explain(served.samples[0]).scores.size  # something to try it on was made up
-
-
-def test_a_table_is_served_with_a_row_to_try() -> None:
-    model, table = load_adult()
-    served = ServedModel("table", "table", Explainer(model, table))
-    assert set(served.samples[0]) == set(table.columns)
-    row = served.opened(Input(row=dict(served.samples[0])), Store(None))
-    assert served.explainer.explain(row, method="saliency").units.values is not None
 
 
 def test_kinds_that_the_page_cannot_ask_are_refused() -> None:

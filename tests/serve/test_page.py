@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from functools import cache
 
+import numpy as np
 import pytest
 
-from tests.serve.driving import choose, drop, explained, press, result, texts, until, up, visit, write
-from tests.serve.served import TEXT, png, served
+from tests.serve.driving import choose, drop, explained, press, result, texts, tick, until, up, visit, write
+from tests.serve.served import TEXT, explainer, model_of, png, served
 from tests.support.browser import Browser
+from tests.support.processors import picture
 from tests.views.test_accessible import BROKEN, axe
 from whyformer.serve.app import Served
+from whyformer.serve.jobs import Jobs
+from whyformer.serve.models import Models, ServedModel
+from whyformer.serve.safety import written_sound
+from whyformer.serve.store import Store
+from whyformer.verbs import Explainer
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +39,7 @@ def test_the_first_visit_predicts_at_once_and_explains_on_a_click(browser: Brows
     assert browser.does("document.querySelector('.sv-area').value") == TEXT
     until(browser, "document.querySelectorAll('.sv-class').length === 3")
     assert len(texts(browser, ".sv-said")) == 1
-    assert "<b>maybe</b>" in " ".join(texts(browser, ".sv-class button")) and browser.does(
-        "!document.querySelector('.sv-class b')"
-    )
+    assert "<b>maybe</b>" in " ".join(texts(browser, ".sv-class button"))
     identity = explained(browser)
     assert browser.does("location.pathname") == f"/r/{identity}"
     assert "anna" in texts(browser, ".sv-result .wf-token") and len(texts(browser, ".sv-result .wf-line")) > 5
@@ -70,11 +76,9 @@ def test_a_class_is_clicked_for_the_contrast_and_methods_stand_side_by_side(brow
     until(browser, "document.querySelectorAll('.sv-class').length === 3")
     assert browser.does(sides)[1] == other
     until(browser, "document.querySelectorAll('.sv-grey').length === 2")  # the rehearsal is over
-    assert "no image" in texts(browser, ".sv-grey small")[0] and browser.does(
-        "document.querySelector('.sv-grey input').disabled"
-    )
-    for name in ("saliency", "attn_lrp"):
-        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
+    assert "no image" in texts(browser, ".sv-grey small")[0]
+    assert browser.does("document.querySelector('.sv-grey input').disabled")
+    tick(browser, "saliency", "attn_lrp")
     explained(browser, other_than=second)
     assert texts(browser, ".wf-map h3") == ["generic_attention", "saliency", "attn_lrp"]
 
@@ -102,18 +106,13 @@ def test_a_row_is_picked_and_edited(browser: Browser, at: str) -> None:
     visit(browser, at)
     choose(browser, "table")
     before = until(browser, "document.querySelector('.sv-said span')?.textContent")
-    browser.does(
-        "(i => { i.value = 90; i.dispatchEvent(new Event('input')); })(document.querySelector('.sv-cell input'))"
-    )
+    write(browser, "90", ".sv-cell input")
     until(browser, f"document.querySelector('.sv-said span').textContent !== {json.dumps(before)}")
-    for name in ("saliency", "integrated_gradients"):  # the dear one away
-        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
+    tick(browser, "saliency", "integrated_gradients")  # the dear one away
     first = explained(browser)
     browser.does("document.querySelector('.sv-result button.wf-more').click()")
     assert any(label.startswith("age = 90") for label in texts(browser, ".sv-result .wf-label"))
-    browser.does(
-        "(i => { i.value = 30; i.dispatchEvent(new Event('input')); })(document.querySelector('.sv-cell input'))"
-    )
+    write(browser, "30", ".sv-cell input")
     explained(browser, other_than=first)
     assert any(label.startswith("age: 90") and "30" in label for label in texts(browser, ".sv-difference th"))
 
@@ -218,63 +217,198 @@ def test_words_of_errors_are_shown_and_markup_stays_text(browser: Browser, at: s
     browser.errors.clear()  # the browser reports the 422 itself
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_shows_all_of_it(browser: Browser, at: str, dark: bool) -> None:
-    visit(browser, at, width=390, height=800, dark=dark)
-    explained(browser)
-    assert browser.does("document.documentElement.scrollWidth") <= 390
-    assert browser.does("getComputedStyle(document.body).backgroundColor") == (
-        "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
-    )
-    named = (
-        "[...document.querySelectorAll('input, select, textarea, button')].filter(e => !(e.textContent || "
-        "e.labels?.length || e.getAttribute('aria-label') || e.querySelector('img[alt]'))).map(e => e.outerHTML)"
-    )
-    assert browser.does(named) == []  # everything that can be used has a name
-
-
 def test_a_comparison_is_drawn_and_results_are_put_side_by_side(browser: Browser, at: str) -> None:
     visit(browser, at)
     write(browser, "who is anna")
     first = explained(browser)
-    for name in ("saliency", "generic_attention"):
-        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
+    tick(browser, "saliency", "generic_attention")
     second = explained(browser, other_than=first)
     until(browser, f"document.querySelector('.sv-list a').href.endsWith('{second}')")
     browser.does("[...document.querySelectorAll('.sv-list input')].slice(0, 2).forEach(i => i.click())")
     press(browser, "side by side")
     third = result(browser, other_than=second)
     assert sorted(texts(browser, ".wf-map h3")) == ["generic_attention", "saliency"]
-    browser.does("document.querySelector('.sv-methods input[value=raw_attention]').click()")
+    tick(browser, "raw_attention")
     press(browser, "Compare methods")
     result(browser, other_than=third)
-    assert (
-        "saliency" in texts(browser, ".sv-still table")[0] and "raw_attention" in texts(browser, ".sv-still table")[0]
-    )
-    search = "(s => { s.value = 'who comparison'; s.dispatchEvent(new Event('input')); })"
-    browser.does(f"{search}(document.querySelector('.sv-history input[type=search]'))")
+    assert all(name in texts(browser, ".sv-still table")[0] for name in ("saliency", "raw_attention"))
+    write(browser, "who comparison", ".sv-history input[type=search]")
     until(browser, "document.querySelectorAll('.sv-list li').length === 1")
 
 
-# WCAG rules, with everything unfolded
+# Pairs, sound, detectors and models that write; names of markup
+
+
+KINDS = ("pair", "similarity", "sound", "detector", "translation")
+NASTY = "<img src=x onerror=document.title='hit'>"
+
+
+@pytest.fixture(scope="module")
+def streams(one_browser: Browser) -> Iterator[str]:
+    with up(served(*KINDS), one_browser) as address:
+        yield address
+
+
+def asked(browser: Browser, streams: str, model: str) -> str:
+    visit(browser, streams)
+    choose(browser, model)
+    return explained(browser)
+
+
+def test_a_picture_with_a_text(browser: Browser, streams: str) -> None:
+    first = asked(browser, streams, "pair")
+    assert browser.does("document.querySelector('.sv-result .wf-stage img').src").startswith("data:image/jpeg")
+    assert "what" in texts(browser, ".sv-result .wf-token")
+    first = explained(browser, other_than=first)
+    assert texts(browser, ".sv-difference") == []  # nothing was edited
+    write(browser, "what is the cat")
+    explained(browser, other_than=first)
+    assert "cat" in texts(browser, ".sv-result .wf-token") and "cat" in texts(browser, ".sv-difference")[0]
+
+
+def test_two_texts_and_how_alike_they_are(browser: Browser, streams: str) -> None:
+    first = asked(browser, streams, "similarity")
+    told = explainer("similarity").explain(("a cat on the mat", "two birds")).value
+    assert texts(browser, ".sv-prediction p") == [f"similarity: {told:.3f} (cosine)"]
+    assert "pairs of tokens" in texts(browser, ".sv-result")[0]  # what each pair adds
+    write(browser, "a dog on the mat", ".sv-pair textarea")
+    explained(browser, other_than=first)
+    assert "cosine" in texts(browser, ".sv-difference")[0] and "dog" in texts(browser, ".sv-difference")[0]
+
+
+def test_a_sound_is_decoded_by_the_browser_and_drawn_over_time(browser: Browser, streams: str) -> None:
+    first = asked(browser, streams, "sound")
+    assert len(texts(browser, ".sv-result .wf-moment")) > 50
+    stereo = (np.sin(np.arange(4410) / 5) * 0.5).astype(np.float32)
+    drop(browser, written_sound(stereo, 44_100), "x.wav")  # another rate than the model's
+    until(browser, "document.querySelector('.sv-player').src.includes('/api/sounds/')")
+    explained(browser, other_than=first)
+    assert texts(browser, ".sv-result h2") == ["sound, 0.10 s"] and texts(browser, ".sv-difference") == []
+    drop(browser, b"no sound", "x.mp3")
+    until(browser, "document.querySelector('.sv-status').textContent.includes('cannot be read')")
+
+
+def test_every_object_of_a_detector_is_explained(browser: Browser, streams: str) -> None:
+    visit(browser, streams)
+    choose(browser, "detector")
+    assert "no detection is above 0.5" in texts(browser, ".sv-prediction")[0]
+    write(browser, "0.3", ".sv-question input")
+    until(browser, "document.querySelectorAll('.sv-class').length > 1")  # what it says by this measure
+    explained(browser)
+    every = explainer("detector").explain(picture(), target=0.3)
+    names = [f"{i + 1}: {each.target}, query {each.target.position}" for i, each in enumerate(every)]
+    assert len(names) > 1 and texts(browser, ".sv-items button") == names
+    assert f"{len(names)} detections" in texts(browser, ".sv-still h2, .sv-still h3")
+    frame = "document.querySelector('.wf-stage .wf-frame').getAttribute('style')"
+    first = browser.does(frame)
+    visit(browser, browser.does("location.href"))  # by its link: all of them, and from which probability on
+    assert texts(browser, ".sv-items button") == names
+    assert browser.does("document.querySelector('.sv-question input').value") == "0.3"
+    press(browser, names[-1])
+    assert browser.does(frame) != first and texts(browser, ".wf-stage .wf-frame b")[0] == str(every[-1].target)
+    press(browser, "trust", ".sv-result")  # of the one that is chosen
+    until(browser, "document.querySelectorAll('.sv-curve').length === 2", 120)
+    press(browser, names[0])
+    until(browser, "!document.querySelector('.sv-curve')")
+    until(browser, "document.querySelectorAll('.sv-curve').length === 2", 120)
+
+
+def test_written_tokens_are_looked_at_one_by_one(browser: Browser, streams: str) -> None:
+    asked(browser, streams, "translation")
+    assert "it writes:" in texts(browser, ".sv-prediction")[0]
+    assert "The first 20 of" in texts(browser, ".sv-body > div > p")[0]
+    assert len(texts(browser, ".sv-items button")) == 20
+    browser.does("document.querySelectorAll('.sv-items button')[3].click()")
+    shown = texts(browser, ".sv-result .wf-live-view .wf-line .wf-label")
+    assert shown == ["cat", "the"]  # what it writes are no words
+    browser.does("document.querySelector('.sv-result .wf-tools input[type=checkbox]').click()")
+    assert len(texts(browser, ".sv-result .wf-live-view .wf-line")) == 3 + 4  # the source, and what was written before
+    assert texts(browser, ".sv-tabs button") == []
+
+
+# Names of markup
+
+
+@cache
+def nasty_models() -> Served:
+    """A model, a column, a category and classes that are called so."""
+    from whyformer.demo import load_adult
+    from whyformer.inputs.table_schema import Table
+
+    model, table = load_adult()
+    renamed = lambda name: f"{NASTY} {name}"  # noqa: E731
+    other = Table(
+        numerical=tuple(map(renamed, table.numerical)),
+        categorical={renamed(n): tuple(map(renamed, values)) for n, values in table.categorical.items()},
+        classes=tuple(map(renamed, table.classes)),
+        preprocess=table.preprocess,
+    )
+    table_model = ServedModel(renamed("table"), "table", Explainer(model, other))
+    text = model_of("text")
+    return Served(Models([table_model, ServedModel(renamed("text"), "text", text.explainer)]), Store(None), Jobs())
+
+
+def test_names_of_models_columns_and_classes_stay_text_everywhere(browser: Browser) -> None:
+    with up(nasty_models(), browser) as address:
+        visit(browser, address)
+        until(browser, "!!document.querySelector('.sv-class')")
+        tick(browser, "integrated_gradients", "saliency")
+        shown = explained(browser)
+        write(browser, "60", ".sv-cell input")
+        shown = explained(browser, other_than=shown)
+        assert NASTY in texts(browser, ".sv-difference")[0]
+        for tab, there in (("layers × heads", ".sv-head-button"), ("trust", ".sv-curve")):
+            press(browser, tab, ".sv-result")
+            until(browser, f"!!document.querySelector('{there}')", 120)
+            assert browser.does("document.querySelectorAll('img[src=x]').length") == 0
+        press(browser, "Compare methods")
+        result(browser, other_than=shown)
+        write(browser, "img", ".sv-history input[type=search]")
+        until(browser, "document.querySelectorAll('.sv-list li').length === 3")
+        assert browser.does("document.querySelectorAll('img[src=x]').length") == 0
+        assert not browser.does("document.title").startswith("hit") and browser.errors == []
+        page = browser.does(f"fetch('/api/results/{shown}/export?format=html').then(r => r.text())")
+        assert "<img src=x" not in page and "&lt;img src=x" in page
+
+
+def test_what_is_on_screen_is_taken_away(browser: Browser, streams: str) -> None:
+    shown = asked(browser, streams, "pair")
+    links = "[...document.querySelectorAll('.sv-files a')].map(a => [a.textContent, a.getAttribute('href')])"
+    files = [[name, f"/api/results/{shown}/export?format={name.lower()}"] for name in ("JSON", "PNG", "CSV")]
+    page = ["page", f"/api/results/{shown}/export?format=html"]
+    assert browser.does(links) == [page, *files, ["link", f"/r/{shown}"]]
+
+
+# WCAG rules, with everything unfolded, on a phone in the dark
 
 
 @pytest.mark.parametrize(
     ("model", "shown", "dark"),
-    [("text", "trust", False), ("text", "Compare methods", True), ("table", "layers × heads", True)],
+    [
+        ("text", "trust", False),
+        ("text", "Compare methods", True),
+        ("table", "layers × heads", True),
+        ("pair", "layers × heads", False),
+        ("detector", "trust", True),
+        ("translation", "", True),
+        ("sound", "", False),
+    ],
 )
-def test_no_rule_is_broken(browser: Browser, at: str, model: str, shown: str, dark: bool) -> None:
-    visit(browser, at, dark=dark)
+def test_no_rule_is_broken(browser: Browser, at: str, streams: str, model: str, shown: str, dark: bool) -> None:
+    width = 390 if dark else 1300
+    visit(browser, streams if model in KINDS else at, width=width, dark=dark)
     choose(browser, model)
-    for name in ("saliency", "input_x_gradient"):
-        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
-    if model == "table":
-        browser.does("document.querySelector('.sv-methods input[value=integrated_gradients]').click()")
+    if model not in KINDS:
+        tick(browser, "saliency", "input_x_gradient", *["integrated_gradients"] * (model == "table"))
     first = explained(browser)
-    press(browser, shown)
+    if shown:
+        press(browser, shown)
     if shown == "Compare methods":
         result(browser, other_than=first)
+    ground = browser.does("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
     until(browser, "!document.querySelector('.sv-body').textContent.startsWith('working')", 120)
     browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.does("document.documentElement.scrollWidth") <= width
     browser.ask("Runtime.evaluate", expression=axe())
     assert browser.does(BROKEN) == []

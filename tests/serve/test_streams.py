@@ -13,11 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from tests.models import CASES
+from tests.models.kinds import KINDS
 from tests.serve.served import CLIP, asked, client, explainer, png, served
 from tests.serve.test_safety import OTHERS_DRAW
-from tests.support.processors import picture
+from tests.support.processors import picture, siglip, tokenizer
+from whyformer.heads.importance import head_importance
 from whyformer.serve.explaining import labels_of
-from whyformer.serve.models import ServedModel, kind_of, sample_of, second_of
+from whyformer.serve.models import Models, ServedModel, kind_of, sample_of, second_of
 from whyformer.serve.safety import opened_sound, written_sound
 from whyformer.verbs import Explainer
 
@@ -130,10 +133,8 @@ def test_every_object_of_a_detector_is_explained(ask: TestClient) -> None:
 def test_trust_and_heads_are_of_the_object_that_was_chosen(ask: TestClient) -> None:
     result = ask.post("/api/explain", json=asked("detector", target=0.3)).json()
     last = len(result["items"]) - 1
-    told = [
-        ask.post("/api/trust", json={"result": result["id"], "item": item, "wait": 60}).json()["about"]
-        for item in (0, last)
-    ]
+    each = ({"result": result["id"], "item": item, "wait": 60} for item in (0, last))
+    told = [ask.post("/api/trust", json=question).json()["about"] for question in each]
     twins = explainer("detector").explain(picture(), target=0.3, scalar="probability")
     whole = [about["curves"]["remove"]["lines"][0]["curve"][0] for about in told]
     assert whole == pytest.approx([twins[0].value, twins[last].value], abs=1e-4) and whole[0] != whole[1]
@@ -164,17 +165,9 @@ def test_heads_have_the_names_of_their_own_stream(ask: TestClient) -> None:
 
 def test_importance_stands_beside_the_layer_that_it_is_of() -> None:
     """SigLIP measures a layer in the middle that has no map over the input: those after it are not moved up."""
-    from tests.models import CASES
-    from tests.support.processors import siglip
-    from whyformer.heads.importance import head_importance
-    from whyformer.serve.app import Served
-    from whyformer.serve.jobs import Jobs
-    from whyformer.serve.models import Models
-    from whyformer.serve.store import Store
-
     made = Explainer(CASES["siglip"].build("sdpa"), siglip())
-    model = ServedModel("siglip", "pair", made, [(picture(), "a cat")])
-    whole = Served(Models([model]), Store(None), Jobs())
+    whole = served("text")
+    whole.models = Models([ServedModel("siglip", "pair", made, [(picture(), "a cat")])])
     asking = client(whole)
     result = asking.post("/api/explain", json=asked("siglip")).json()["id"]
     told = asking.post("/api/heads", json={"result": result, "wait": 60}).json()["about"]
@@ -187,8 +180,6 @@ def test_importance_stands_beside_the_layer_that_it_is_of() -> None:
 
 
 def test_what_a_model_is_asked_with_is_known_from_its_class() -> None:
-    from tests.models.kinds import KINDS
-
     plain = lambda name: Explainer(KINDS[name].case.build(None))  # noqa: E731
     assert kind_of(plain("yolos"), "image") == "detector" and kind_of(plain("bert_headless"), "text") == "similarity"
     names = {name: second_of(plain(name), "text") for name in ("bert_question", "bert_choice", "bert_tokens")}
@@ -198,9 +189,6 @@ def test_what_a_model_is_asked_with_is_known_from_its_class() -> None:
 
 def test_a_model_that_cannot_be_tried_says_why() -> None:
     """Its sample has no word that is masked, so nothing is predicted."""
-    from tests.models.kinds import KINDS
-    from tests.support.processors import tokenizer
-
     masked = Explainer(KINDS["bert_masked"].case.build(None), tokenizer())
     model = ServedModel("masked", "text", masked, ["a cat on the mat"])
     assert list(model.rehearsal()) == [] and "mask" in model.trouble
