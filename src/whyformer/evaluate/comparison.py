@@ -190,8 +190,7 @@ class Comparison(Result):
             raise NotOffered(
                 "a comparison is saved without its explanations: compare again, with cache=… if it was used."
             )
-        explained: dict[str, tuple[Explanation, ...]] = vars(self)["explained"]
-        return explained
+        return vars(self)["explained"]
 
     def __getitem__(self, name: str) -> ComparedMethod:
         for row in self.rows:
