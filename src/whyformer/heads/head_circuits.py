@@ -57,12 +57,7 @@ class Circuits(Result):
     """
 
     what: ClassVar[str] = "circuits"
-    axes: ClassVar[Mapping[str, str]] = {
-        "paths": "L",
-        "copying": "LH",
-        "matching": "LH",
-        **dict.fromkeys(WEIGHTS, "L"),
-    }
+    axes: ClassVar[Mapping[str, str]] = {"paths": "L", "copying": "LH", "matching": "LH", **dict.fromkeys(WEIGHTS, "L")}
 
     query: list[Float32]
     key: list[Float32]
@@ -76,13 +71,11 @@ class Circuits(Result):
 
     def qk(self, layer: int, head: int) -> Array:
         """(in, in) W_QK = W_Q W_Kᵀ, without the 1/√D; at offset zero for rotary models."""
-        product: Array = self.query[layer][head] @ self.key[layer][head].T
-        return product
+        return self.query[layer][head] @ self.key[layer][head].T
 
     def ov(self, layer: int, head: int) -> Array:
         """(in, out) W_OV = W_V W_O."""
-        product: Array = self.value[layer][head] @ self.output[layer][head]
-        return product
+        return self.value[layer][head] @ self.output[layer][head]
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head: the summaries of its circuits."""
@@ -176,15 +169,13 @@ def _matching(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | N
 
 
 def _positive_shares(left: Tensor, between: Tensor | None, right: Tensor) -> Tensor:
-    pairs = zip(left, right, strict=True)
-    return torch.tensor([positive_share(a @ b if between is None else a @ between @ b) for a, b in pairs]).double()
-
-
-def positive_share(matrix: Tensor) -> float:
-    """Σλ/Σ|λ| over the eigenvalues: 1 if all are positive, -1 if all are negative, 0 if there are none."""
-    values = torch.linalg.eigvals(matrix)
-    total = float(values.abs().sum())
-    return float(values.real.sum()) / total if total else 0.0
+    """(H,) Σλ/Σ|λ| over the eigenvalues: 1 if all are positive, -1 if all are negative, 0 if there are none."""
+    shares = []
+    for a, b in zip(left, right, strict=True):
+        values = torch.linalg.eigvals(a @ b if between is None else a @ between @ b)
+        total = float(values.abs().sum())
+        shares.append(float(values.real.sum()) / total if total else 0.0)
+    return torch.tensor(shares).double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,17 +198,14 @@ class DirectShares(Result):
 
     def ranked(self, index: int = 0) -> list[tuple[int, int, float]]:
         """(layer, head, share) of one input, the largest first."""
-        shares = [
-            (int(i), int(j), float(self.shares[index, i, j])) for i, j in np.argwhere(~np.isnan(self.shares[index]))
-        ]
-        return sorted(shares, key=lambda f: -f[2])
+        known = np.argwhere(~np.isnan(self.shares[index])).tolist()
+        return sorted(((i, j, float(self.shares[index, i, j])) for i, j in known), key=lambda head: -head[2])
 
     def to_frame(self) -> pd.DataFrame:
         """One row per input and head."""
-        known = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.shares))]
-        return dataframe(
-            [{"input": n, "layer": i, "head": j, "share": float(self.shares[n, i, j])} for n, i, j in known]
-        )
+        known = np.argwhere(~np.isnan(self.shares)).tolist()
+        rows = [{"input": n, "layer": i, "head": j, "share": float(self.shares[n, i, j])} for n, i, j in known]
+        return dataframe(rows)
 
 
 view_of.register(DirectShares, direct_view)

@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 # model reads random tokens twice, [A B C D][A B C D]: nothing but the repetition can be known.
 
 
+REPETITION = ("previous_token", "duplicate_token", "induction")
+
+
 @dataclass(frozen=True, eq=False)
 class InductionScores(Result):
     """Mean attention (L, H) of each kind on repeated random tokens, between 0 and 1."""
 
     what: ClassVar[str] = "induction scores"
-    axes: ClassVar[Mapping[str, str]] = {
-        "paths": "L",
-        **dict.fromkeys(("previous_token", "duplicate_token", "induction"), "LH"),
-    }
+    axes: ClassVar[Mapping[str, str]] = {"paths": "L", **dict.fromkeys(REPETITION, "LH")}
 
     previous_token: Float32
     duplicate_token: Float32
@@ -55,8 +55,7 @@ class InductionScores(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head."""
-        names = ("previous_token", "duplicate_token", "induction")
-        return dataframe(rows_of(**{name: getattr(self, name) for name in names}))
+        return dataframe(rows_of(**{name: getattr(self, name) for name in REPETITION}))
 
 
 view_of.register(InductionScores, induction_view)
@@ -128,10 +127,9 @@ def _scores(run: Run, period: int) -> Tensor:
 
 
 def places(run: Run, row: int) -> Tensor:
-    """(N, 1) or, on a grid, (N, 2) coordinates of one input's attention positions; NaN where there is none.
+    """(N, 1) or, on a grid, (N, 2) coordinates of one input's attention positions, in each stream by itself.
 
-    Padding has no place; on a grid neither have special tokens. In a text, positions are counted among the real ones.
-    With several streams each is counted by itself; beside an image, texts have no place.
+    NaN for padding; on a grid also for special tokens and texts.
     """
     units, keep = run.units[row], run.keep_BN[row]
     real = keep.nonzero()[:, 0]
@@ -265,9 +263,17 @@ def roles(
     """
     options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with through(model, inputs, progress=progress, **options) as session:
+        if alignments is not None:
+            given, cross = len(alignments), "cross" in (parts_of(session.study) or ())
+            if given != session.size:
+                raise BadInput(f"{given} alignments for {session.size} inputs: give a list of pairs for each input.")
+            if not cross:
+                raise BadInput(
+                    "alignments are about the cross-attention of an encoder-decoder, and this model has none."
+                )
         text = session.modality.stream in READ
         counts = frequencies if frequencies is not None else _token_counts(session) if text else {}
-        tally = _Tally(_checked_alignments(alignments, session))
+        tally = _Tally(alignments)
         session.each(lambda run, rows: tally.add(run, rows, counts if text else None), label="roles")
         return tally.result(session)
 
@@ -275,24 +281,10 @@ def roles(
 READ = ("text", "source")  # streams of words
 
 
-def _checked_alignments(alignments: Alignments | None, session: Session) -> Alignments | None:
-    if alignments is None:
-        return None
-    if len(alignments) != session.size:
-        raise BadInput(f"{len(alignments)} alignments for {session.size} inputs: give a list of pairs for each input.")
-    parts = parts_of(session.study)
-    if parts is None or "cross" not in parts:
-        raise BadInput("alignments are about the cross-attention of an encoder-decoder, and this model has none.")
-    return alignments
-
-
 def _token_counts(session: Session) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for start in range(0, session.size, session.step):
-        run = session.run(range(start, min(start + session.step, session.size)))
-        for units in run.units:
-            counts.update(units.labels)
-    return counts
+    starts = range(0, session.size, session.step)
+    runs = (session.run(range(start, min(start + session.step, session.size))) for start in starts)
+    return Counter(label for run in runs for units in run.units for label in units.labels)
 
 
 def is_punctuation(label: str) -> bool:
@@ -394,9 +386,7 @@ class _Tally:
         return HeadRoles(
             positional=positional,
             offset=offset,
-            separator=self._means("separator", positional, self.rows),
-            first=self._means("first", positional, self.rows),
-            rare=self._means("rare", positional, self.rows),
+            **{name: self._means(name, positional, self.rows) for name in ("separator", "first", "rare")},
             rare_chance=self.chance / max(self.looked, 1),
             paths=session.paths,
             inputs=session.size,

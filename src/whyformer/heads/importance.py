@@ -19,7 +19,6 @@ from whyformer.heads.importance_kinds import (
     confidence,
     lrp_relevance,
     mask_gradient,
-    of_part,
     open_gates,
     parts_of,
     place_of,
@@ -99,7 +98,8 @@ class HeadImportance(Result):
 
     def part(self, name: str) -> Array:
         """The scores (layers of the part, H) of one part: "encoder", "decoder", "cross" or a stream."""
-        return of_part(self.scores, self.parts, name)
+        one_of("part", name, tuple(dict.fromkeys(self.parts or ("the model has one stream of tokens",))))
+        return self.scores[[i for i, part in enumerate(self.parts or ()) if part == name]]
 
     def ranked(self) -> list[tuple[int, int, float]]:
         """(layer, head, score) from the most to the least important; ties keep their order."""
@@ -214,7 +214,10 @@ def head_importance(
         if kind == "gradient":
             samples, direction = _gradient_samples(session, per, labels)
         elif kind == "ablation":
-            samples = _ablation_samples(session, ablate == "all_but_one", labels)
+            gates, keep_one = open_gates(session), ablate == "all_but_one"
+            samples = session.gather(
+                lambda run, rows: ablation(run, gates, session.heads, _labels_of(labels, rows), keep_one), label=kind
+            )
         else:
             measure = confidence if kind == "confidence" else lrp_relevance if rule == "lrp" else relevance_share
             samples = session.gather(lambda run, rows: measure(run), label=kind)
@@ -237,16 +240,6 @@ def head_importance(
             model=type(session.model).__name__,
             parts=parts_of(session.study),
         )
-
-
-def _ablation_samples(session: Session, keep_one: bool, labels: list[Any] | None) -> Array:
-    """(S, L, H) what taking each head away costs each input."""
-    gates = open_gates(session)
-
-    def measure(run: Run, rows: list[int]) -> Tensor:
-        return ablation(run, gates, session.heads, _labels_of(labels, rows), keep_one)
-
-    return session.gather(measure, label="ablation")
 
 
 def _labels_of(labels: list[Any] | None, rows: list[int]) -> list[Any] | None:

@@ -17,7 +17,7 @@ from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Gate, HeldAttention, Recorder
 from whyformer.engines.attention.maps import real
 from whyformer.engines.attention.stream_maps import normalized, placed, relevance_states
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, one_of
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
 from whyformer.loan.borrow import module_names
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.results.types import Record, Site
@@ -73,11 +73,7 @@ Parts = tuple[str, ...] | None  # of each layer; None: all layers are over one s
 
 
 def parts_of(study: Study) -> Parts:
-    """The part that each layer belongs to, in the order of the calls.
-
-    A model with a target that is written has an "encoder", a "decoder" and "cross" attention from the decoder to the
-    encoder; others are called by their streams: "text", "image", "text → image".
-    """
+    """The part of each layer: "encoder", "decoder" or "cross" where a target is written, else its streams."""
     if not study.multi_stream or study.schedule is None:
         return None
     asked = {step.site: (step.query, step.key) for step in study.schedule.steps}
@@ -90,12 +86,6 @@ def parts_of(study: Study) -> Parts:
 def place_of(parts: Parts, layer: int) -> dict[str, Any]:
     """Columns of a table that say where a layer stands: its part, and its number inside it; none for one stream."""
     return {} if parts is None else {"part": parts[layer], "depth": parts[:layer].count(parts[layer])}
-
-
-def of_part(values_L: Array, parts: Parts, name: str) -> Array:
-    """The layers of one part."""
-    one_of("part", name, tuple(dict.fromkeys(parts or ("the model has one stream of tokens",))))
-    return values_L[[i for i, part in enumerate(parts or ()) if part == name]]
 
 
 # Texts that a model translates: what it writes is what its decoder attends over
@@ -111,10 +101,9 @@ def through(
     each_token: bool = False,
     **options: Any,
 ) -> Iterator[Session]:
-    """A session of any number of inputs. Of a text that is translated, the decoder reads the translation: the one
-    that came with it, as (source, translation), or the model's own.
+    """A session of any number of inputs. The decoder reads the translation that came with a text, or the model's own.
 
-    each_token: one row per token of the translation, which is what is scored there; else one row per translation.
+    each_token: one row per token of a translation, which is what is scored; else one row per translation.
     """
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
     source = loaded.source(inputs)
@@ -242,10 +231,7 @@ def prediction_of(logits_BC: Tensor) -> Tensor:
 
 
 def score_of(run: Run, logits_BC: Tensor, rows: list[int] | None, labels: list[Any] | None) -> Tensor:
-    """(n,) loss at ``labels`` where they are given, else the explained logit.
-
-    ``rows`` are the run's inputs that the logits belong to (all of them by default); ``labels`` go with the rows.
-    """
+    """(n,) loss at ``labels`` where they are given, else the explained logit. ``rows``: whose logits (None: all)."""
     if labels is not None:
         return loss_of(logits_BC, label_indices(labels, logits_BC.detach(), run))
     if rows is None:
@@ -259,10 +245,7 @@ def score_of(run: Run, logits_BC: Tensor, rows: list[int] | None, labels: list[A
 def ablation(
     run: Run, open_LH: Tensor, heads: list[tuple[int, int]], labels: list[Any] | None, keep_one: bool
 ) -> Tensor:
-    """(B, L, H) s(x) - s(x without the head), or the loss that taking it away adds; NaN where there is no head.
-
-    keep_one: take all other heads of the layer away instead ("all but one").
-    """
+    """(B, L, H) s(x) - s(x without the head), or the added loss; keep_one: without the layer's others. NaN: no head."""
     with torch.no_grad():
         whole = run.value_B if labels is None else score_of(run, run.logits, None, labels)
     sign = 1 if labels is None else -1
@@ -461,5 +444,5 @@ def gated(run: Run, rows: Sequence[int], gates: Tensor) -> Tensor:
         if batch.size == 1:
             raise
     np.add.at(run.forwards_B, list(rows), -1)
-    alone = [gated(run, [row], gates if gates.ndim == 2 else gates[i : i + 1]) for i, row in enumerate(rows)]
-    return torch.cat(alone)
+    # Batch and heads could not be told apart at this batch size; one input at a time leaves no doubt.
+    return torch.cat([gated(run, [row], gates if gates.ndim == 2 else gates[i : i + 1]) for i, row in enumerate(rows)])

@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 
 def mixing_BL(run: Run) -> Tensor:
-    """(B, L) mean over the real positions of a layer of Kobayashi et al. 2021's mixing ratio.
-
-    NaN where the blocks of the model could not be taken apart (capture/blocks/anatomy.py).
-    """
+    """(B, L) Kobayashi et al. 2021's mixing ratio, mean over real positions; NaN where blocks cannot be taken apart."""
     sites = run.record(multi_stream=run.multi_stream).sites
     unknown_BL = torch.full((run.batch.size, len(sites)), torch.nan)
     if run.multi_stream:
@@ -73,8 +70,7 @@ class LayerProfile(Result):
 
     def curve(self, name: str) -> Array:
         """(L,) mean over the inputs."""
-        mean: Array = self.samples[:, CURVES.index(name)].mean(0)
-        return mean
+        return self.samples[:, CURVES.index(name)].mean(0)
 
     def curves(self) -> list[tuple[str, str, Array, Array, Array]]:
         """Name, unit, mean and 95 % limits of each curve."""
@@ -169,15 +165,12 @@ def entropy_BL(run: Run) -> Tensor:
 
 
 def distance_BL(run: Run) -> Tensor:
-    """(B, L) mean distance that attention bridges, Σ A·|q - k| / Σ A over heads, rows and columns; those of special
-    tokens are left out, so that a row that looks at [SEP] only counts for nothing.
-    """
+    """(B, L) mean distance that attention bridges, Σ A·|q - k| / Σ A over heads and pairs of ordinary tokens."""
     rows = []
     for row in range(run.batch.size):
         apart_NN = distances(places(run, row))
         ordinary_N = run.keep_BN[row] & ~run.special_BN[row]
-        layers = [_distance(call, row, apart_NN, ordinary_N) for call in calls(run)]
-        rows.append(torch.stack(layers))
+        rows.append(torch.stack([_distance(call, row, apart_NN, ordinary_N) for call in calls(run)]))
     return torch.stack(rows)
 
 

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Metric = Callable[[Tensor, Tensor], Tensor]  # logits (B, C), labels (B,) -> (B,)
-Order = Any  # HeadImportance, (L, H) scores, (layer, head) pairs, or "random"
 
 METRICS = ("accuracy", "loss", "agreement")
 ORDERS = "'random', a HeadImportance, LearnedGates, an array (layers × heads), or a list of (layer, head) pairs"
@@ -110,7 +109,7 @@ def pruning_curve(
     *,
     processor: Any = None,
     tokenizer: Any = None,
-    order: Order = "random",
+    order: Any = "random",
     metric: Annotated[str, OneOf(*METRICS)] | Metric = "accuracy",
     points: Annotated[int, Limits(2)] | None = None,
     attention_at: Mapping[str, str] | None = None,
@@ -176,7 +175,7 @@ def _curve(
     )
 
 
-def removal_order(order: Order, heads: list[tuple[int, int]], seed: int) -> tuple[list[tuple[int, int]], str]:
+def removal_order(order: Any, heads: list[tuple[int, int]], seed: int) -> tuple[list[tuple[int, int]], str]:
     """All heads in the order in which they go, and a name for it."""
     if isinstance(order, str):
         if order != "random":
@@ -309,8 +308,48 @@ def learn_gates(
         refuse_without_gradients(session.model, "learn_gates")
         known = checked_labels(labels, session.size)
         options = {"steps": steps, "lr": lr, "start": start, "seed": seed, "batch_size": session.step}
-        log_a = torch.full_like(open_gates(session), float(start))
-        return _trained(session, known, log_a, penalty, options)
+        log_a = torch.full_like(open_gates(session), float(start)).requires_grad_()
+        exists = torch.zeros_like(log_a, dtype=torch.bool)
+        for at in session.heads:
+            exists[at] = True
+        optimizer = torch.optim.Adam([log_a], lr=lr)
+        generator = torch.Generator().manual_seed(seed)
+        history: dict[str, list[float]] = {"loss": [], "open": []}
+        rows: list[int] = []
+        for _ in session.track(range(steps), "learning gates"):
+            if len(rows) < min(session.step, session.size):  # a new pass over the inputs
+                rows = torch.randperm(session.size, generator=generator).tolist()
+            batch, rows = rows[: session.step], rows[session.step :]
+            uniform = torch.rand(log_a.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(log_a.device)
+            run = session.run(batch)
+            with torch.enable_grad():
+                gates = sampled_gates(log_a, uniform)
+                with Gate(run.batch.size, session.names, session.study.batch_axes, gates=gates):
+                    logits = run.output.logits(run.batch)
+                label_B = label_indices([known[row] for row in batch], logits.detach(), run)
+                loss = loss_of(logits, label_B).mean()
+                still_open = open_probability(log_a)[exists].sum()
+                (gradient,) = torch.autograd.grad(loss + penalty * still_open, log_a)
+            log_a.grad = gradient
+            optimizer.step()
+            session.forwards += len(batch)
+            session.backwards += len(batch)
+            history["loss"].append(float(loss.detach()))
+            history["open"].append(float(still_open.detach()))
+
+        def array(values: Tensor) -> Array:
+            return values.detach().masked_fill(~exists, torch.nan).cpu().numpy()
+
+        return LearnedGates(
+            gates=array(final_gates(log_a)),
+            scores=array(log_a),
+            open=array(open_probability(log_a)),
+            history=history,
+            penalty=penalty,
+            heads=len(session.heads),
+            options=options,
+            cost=session.cost(),
+        )
 
 
 @checked
@@ -345,51 +384,3 @@ def gate_curve(
         tables = [whole] + [torch.nan_to_num(torch.from_numpy(result.gates)).to(whole) for result in trained]
         kept = np.array([len(session.heads), *(result.kept for result in trained)])
         return _curve(session, tables, kept, known, metric, seed, (), "learned gates")
-
-
-def _trained(
-    session: Session, labels: list[Any], log_a: Tensor, penalty: float, options: dict[str, Any]
-) -> LearnedGates:
-    exists = torch.zeros_like(log_a, dtype=torch.bool)
-    for at in session.heads:
-        exists[at] = True
-    log_a = log_a.detach().clone().requires_grad_()
-    optimizer = torch.optim.Adam([log_a], lr=options["lr"])
-    generator = torch.Generator().manual_seed(options["seed"])
-    history: dict[str, list[float]] = {"loss": [], "open": []}
-    rows: list[int] = []
-    for _ in session.track(range(options["steps"]), "learning gates"):
-        if len(rows) < min(session.step, session.size):  # a new pass over the inputs
-            rows = torch.randperm(session.size, generator=generator).tolist()
-        batch, rows = rows[: session.step], rows[session.step :]
-        uniform = torch.rand(log_a.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(log_a.device)
-        run = session.run(batch)
-        with torch.enable_grad():
-            role = Gate(run.batch.size, session.names, session.study.batch_axes, gates=sampled_gates(log_a, uniform))
-            with role:
-                logits = run.output.logits(run.batch)
-            label_B = label_indices([labels[row] for row in batch], logits.detach(), run)
-            loss = loss_of(logits, label_B).mean()
-            still_open = open_probability(log_a)[exists].sum()
-            (gradient,) = torch.autograd.grad(loss + penalty * still_open, log_a)
-        log_a.grad = gradient
-        optimizer.step()
-        session.forwards += len(batch)
-        session.backwards += len(batch)
-        history["loss"].append(float(loss.detach()))
-        history["open"].append(float(still_open.detach()))
-    missing = ~exists
-
-    def array(values: Tensor) -> Array:
-        return values.detach().masked_fill(missing, torch.nan).cpu().numpy()
-
-    return LearnedGates(
-        gates=array(final_gates(log_a)),
-        scores=array(log_a),
-        open=array(open_probability(log_a)),
-        history=history,
-        penalty=penalty,
-        heads=len(session.heads),
-        options=options,
-        cost=session.cost(),
-    )

@@ -119,9 +119,8 @@ class SyntacticHeads(Result):
         """(relation, direction, layer, head, share, baseline, arcs) of the best head of each, largest gain first."""
         rows = []
         for key, share in self.share.items():
-            layer, head = np.unravel_index(int(np.nanargmax(share)), share.shape)
-            hit = float(share[layer, head])
-            rows.append((*key, int(layer), int(head), hit, self.baseline[key], self.arcs[key]))
+            layer, head = divmod(int(np.nanargmax(share)), share.shape[1])
+            rows.append((*key, layer, head, float(share[layer, head]), self.baseline[key], self.arcs[key]))
         return sorted(rows, key=lambda f: f[5] - f[4])
 
     def to_frame(self) -> pd.DataFrame:
@@ -166,10 +165,8 @@ def syntactic(
     usable = [i for i, e in enumerate(encoded) if e is not None and arcs[i]]
     if not usable:
         raise BadInput("no sentence has an arc of these relations and fits the model.")
-    warnings = []
-    if dropped := sum(e is None for e in encoded):
-        warnings.append(f"{dropped} sentences are longer than the model takes and were left out.")
-    tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], loaded.processor)
+    dropped = sum(e is None for e in encoded)
+    tensors, words = _batch([encoded[i] for i in usable], loaded.processor)
     usable_arcs = [arcs[i] for i in usable]
     hits: dict[tuple[str, str], list[Tensor]] = {}
     with passing_through(loaded, tensors, batch_size=batch_size, progress=progress) as session:
@@ -186,7 +183,7 @@ def syntactic(
         offset=offset,
         arcs={key: len(parts) for key, parts in hits.items()},
         sentences=len(usable),
-        warnings=tuple(warnings),
+        warnings=(f"{dropped} sentences are longer than the model takes and were left out.",) if dropped else (),
     )
 
 
@@ -242,12 +239,7 @@ def over_words(attention_HQK: Tensor, words: list[int | None], pieces: str) -> T
 
 
 def _count(
-    run: Run,
-    index: int,
-    words: list[int | None],
-    arcs: Arcs,
-    pieces: str,
-    hits: dict[tuple[str, str], list[Tensor]],
+    run: Run, index: int, words: list[int | None], arcs: Arcs, pieces: str, hits: dict[tuple[str, str], list[Tensor]]
 ) -> None:
     present = sorted({w for w in words if w is not None})
     place = {word: i for i, word in enumerate(present)}  # a word of spaces has no pieces
