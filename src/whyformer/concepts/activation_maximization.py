@@ -84,10 +84,8 @@ def total_variation(image: Tensor) -> Tensor:
 
 
 def penalties_of(image: Tensor, l2: float, tv: float) -> dict[str, Tensor]:
-    """What a picture costs, in units of the activation: λ‖x‖² and its like, as sums over pixels and colours.
-
-    Sums, not means: a mean over the 12,288 numbers of a small picture leaves λ = 1 without any effect.
-    """
+    """What a picture costs, in units of the activation: λ‖x‖² and its like, as sums over pixels and colours."""
+    # Sums, not means: a mean over the 12,288 numbers of a small picture leaves λ = 1 without any effect.
     return {"l2·‖x‖²": l2 * image.square().sum(), "tv·TV(x)": tv * total_variation(image)}
 
 
@@ -309,14 +307,18 @@ def activation_maximization(
         step = stepper(canvas.parameters, optimizer, lr)
         history: list[float] = []
         with Unit(modality, batch, unit) as sought:
-            start = float(sought.value(_with(modality, batch, canvas.image().detach())).detach())
+
+            def value_of(image: Tensor) -> Tensor:
+                return sought.value(batch.with_tensors(**{modality.main: image}))
+
+            start = float(value_of(canvas.image().detach()).detach())
             for _ in track(range(steps), "maximising"):
                 image = canvas.image()
-                value = sought.value(_with(modality, batch, shaken(image, jitter, scale, draw)))
+                value = value_of(shaken(image, jitter, scale, draw))
                 step(value - sum(penalties_of(image, l2, tv).values()))
                 history.append(float(value.detach()))
             image = canvas.image().detach()
-            final = float(sought.value(_with(modality, batch, image)).detach())
+            final = float(value_of(image).detach())
     warnings = []
     if jitter < patch / 2:
         warnings.append(f"jitter={jitter:g} is less than half a patch ({patch} pixels): expect a grid in the picture.")
@@ -367,10 +369,6 @@ def _blank(explainer: CoreExplainer, size: tuple[int, int] | None) -> tuple[Moda
     with torch.no_grad():
         study = study_of(modality, batch)[0]
     return modality, batch, study.grid or (1, 1)
-
-
-def _with(modality: Modality, batch: Batch, image: Tensor) -> Batch:
-    return batch.with_tensors(**{modality.main: image})
 
 
 def _colours(explainer: CoreExplainer, channels: int) -> tuple[Any, Any]:

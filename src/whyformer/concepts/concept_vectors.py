@@ -344,12 +344,9 @@ def _random_vectors(others: list[Array], classifier: str, seed: int) -> list[CAV
 
 
 def _shuffled_vectors(known: dict[str, Array], classifier: str, seed: int) -> list[CAV]:
-    """The examples of all concepts, mixed and dealt out to two sides: what a vector is where no concept tells them.
-
-    None where concepts have too few for vectors that share none: such vectors are too much alike to test anything.
-    """
+    """The examples of all concepts, mixed and dealt out to two sides: what a vector is where no concept tells them."""
     fewest = min(map(len, known.values()))
-    if fewest < RUNS * SMALLEST:
+    if fewest < RUNS * SMALLEST:  # vectors that share examples are too much alike to test anything
         return []
     rng = np.random.default_rng(seed)
     mixed_ND = rng.permutation(np.concatenate([x_ND[rng.permutation(len(x_ND))[:fewest]] for x_ND in known.values()]))

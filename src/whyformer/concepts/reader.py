@@ -52,10 +52,7 @@ def _block(modules: dict[str, nn.Module], path: str) -> str:
 
 
 class Tap:
-    """While open, keeps what a module gave; with ``leaf``, as the start of the graph, so that it can be differentiated.
-
-    The weights are frozen (``borrowed``), so nothing before the leaf is kept for a backward pass.
-    """
+    """While open, keeps what a module gave; with ``leaf``, as the start of the graph, to be differentiated."""
 
     def __init__(self, model: nn.Module, name: str, leaf: bool = False) -> None:
         self.module, self.name, self.leaf = model.get_submodule(name), name, leaf
@@ -74,11 +71,10 @@ class Tap:
         tensor = out[0] if isinstance(out, (tuple, list)) else out
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             raise NotOffered(f"{self.name} gives a {type(tensor).__name__}, no tensor of activations: choose another.")
-        if not self.leaf:
-            self._outputs.append(tensor)
-            return None
-        tensor = tensor.detach().requires_grad_()
+        tensor = tensor.detach().requires_grad_() if self.leaf else tensor
         self._outputs.append(tensor)
+        if not self.leaf:
+            return None
         return (tensor, *out[1:]) if isinstance(out, tuple) else tensor
 
     def take(self) -> Tensor:
