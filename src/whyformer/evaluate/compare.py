@@ -165,6 +165,9 @@ def comparison_of(
     decisive = [m for m, _ in judged if m.kind in RANKED] or [m for m, _ in judged]
     rows = _rows(done, judged, [m.name for m in decisive], values, games)
     methods = [row.name for row in rows if not row.baseline]
+    value = "log-probability of the answer" if games.batch.answers else None
+    if games.modality.opaque:
+        value = f"{games.scalar.replace('_', '-')} of the answer"
     scores = [np.stack([e.explanations[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
     comparison = Comparison(
         rows=rows,
@@ -184,7 +187,7 @@ def comparison_of(
         held=games.held,
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
-        value=_value(games),
+        value=value,
         leaders=tuple(_leader(m, values[m.name], methods, games) for m in decisive),
         metric_agreement=ranking_agreement(_goodness(decisive, values, methods)).tolist(),
     )
@@ -207,13 +210,6 @@ def _leader(metric: Metric, by_method: dict[str, Array], methods: Sequence[str],
     first = methods[int(np.nanargmax(goodness))]
     gain_I = (by_method[first] - by_method[methods[0]]) * (1 if metric.higher_is_better else -1)
     return Leader(metric.name, first, *(float(x[0]) for x in spread(gain_I[:, None], games.seed, games.of)))
-
-
-def _value(games: Games) -> str | None:
-    """What the curves are of; None: the probability of the target."""
-    if games.modality.opaque:
-        return f"{games.scalar.replace('_', '-')} of the answer"
-    return "log-probability of the answer" if games.batch.answers else None
 
 
 def _rows(
