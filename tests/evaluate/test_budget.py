@@ -153,6 +153,8 @@ def test_a_budget_that_nothing_fits_into_names_the_cheapest() -> None:
         explainer().recommend(TEXTS, budget=5, methods=["two_ended", "occlusion"], spaces=[])
     with pytest.raises(BadInput, match=r"1e-09 s: the cheapest of those that stand is raw_attention, about"):
         explainer().recommend(TEXTS, budget="0.000001ms", methods=["two_ended", "raw_attention"], spaces=[])
+    with pytest.raises(BadInput, match=r"1 forwards: the cheapest .* a method of the space 'gradient', 3 forwards"):
+        explainer().recommend(TEXTS, budget=1, methods=[], spaces=["gradient"])
     with pytest.raises(NotOffered, match="fits into 9 forwards can explain this model: grad_cam"):
         explainer().recommend(TEXTS, budget=9, methods=["grad_cam"], spaces=[])
     with pytest.raises(BadInput, match="one method for all inputs"):

@@ -196,11 +196,14 @@ class AffordableMethods:
         self.units = units = len(games.units[longest(games)])
         self._judged: dict[tuple[int, int], float] = {}
         fit, prices = affordable(candidates, units, rates, budget)
-        fitting = [space for space in spaces if price_of(SPACE_METHODS[space], {}, units, rates) <= budget.most]
+        spaced = {space: price_of(SPACE_METHODS[space], {}, units, rates) for space in spaces}
+        fitting = [space for space, price in spaced.items() if price <= budget.most]
         if guided:
             guides = (guided_shap(guide, units, rates, budget.most) for guide in GUIDES)
             runs = (candidate for candidate in guides if candidate is not None and explains_one(candidate, games))
             fit += itertools.islice(runs, 1)
+        if not fit and not fitting:
+            prices |= {f"a method of the space {space!r}": price for space, price in spaced.items()}
         price_text = "about {:.3g} s" if budget.seconds else "{:.0f} forwards"
         self.over = {n: f"{price_text.format(price)} for an input of {units} units" for n, price in prices.items()}
         if not fit and not fitting:
