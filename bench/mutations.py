@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-COPIED = ("src", "tests", "models/src", "pyproject.toml")
+COPIED = ("src", "tests", "docs/code_blocks.py", "models/src", "pyproject.toml", "CONTRIBUTING.md")
 # Imported once, before the process of each mutation is forked: importing them takes longer than most of the tests.
 LIBRARIES = (
     "pytest",
@@ -640,6 +640,7 @@ def main() -> None:
         for mutation in chosen:
             print(f"{mutation.name:42} {mutation.file:36} {mutation.tests}")
         return
+    os.environ["TRITON_INTERPRET"] = "1"  # as tests/conftest.py sets it, before Triton is imported
     for name in LIBRARIES:
         importlib.import_module(name)
     survivors = []
