@@ -22,6 +22,8 @@ from tests.study.test_slopes import IDS, Layers
 from tests.support.language import model as language_model
 from tests.support.language import tokenizer
 from whyformer.capture import fold
+from whyformer.engines.attention.chain import attention_heads
+from whyformer.engines.attention.maps import over_heads
 from whyformer.errors import NotOffered, NotOverUnits, WhyformerError
 
 WAYS: dict[str, list[dict[str, Any]]] = {
@@ -76,6 +78,14 @@ def test_folded_is_full(name: str) -> None:
             close(explainer.explain(inputs, memory="fold", **how), full)
             compared += 1
     assert compared >= 3
+
+
+@pytest.mark.parametrize("heads", ["mean", "sum", 1, [0, -1], [2, 2, 0]])
+def test_weights_of_heads_are_those_of_the_fused_map(heads: Any) -> None:
+    """Only the kernels of a GPU read them."""
+    maps_BHQK, weights = torch.rand(1, 4, 2, 3), attention_heads(heads).weights(4)
+    fused_BQK = torch.einsum("bhqk,h->bqk", maps_BHQK, torch.tensor(weights))
+    torch.testing.assert_close(fused_BQK, over_heads(maps_BHQK, heads))
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,10 @@ def load_adult() -> tuple[Any, Any]:
     from whyformer.tables.saved import load_model
 
     return load_model(model_folder("adult"))
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``wf.demo.census`` and ``wf.demo.pictures`` when they are first used."""
+    if name in {"census", "pictures"}:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
