@@ -12,6 +12,14 @@ from whyformer.demo import load_pets, load_textures
 from whyformer.demo.pictures import CLASSES, face, picture
 
 
+def test_rows_and_pictures_need_no_import_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("census", "pictures"):
+        monkeypatch.delattr(demo, name, raising=False)  # as if no other test had imported it
+    assert len(demo.census.adult_rows()) == 40 and demo.pictures.face is face
+    with pytest.raises(AttributeError, match="no attribute 'rows'"):
+        _ = demo.rows
+
+
 def test_the_model_of_pets_knows_the_drawn_faces() -> None:
     model, processor = load_pets()
     for animal in ("cat", "dog"):

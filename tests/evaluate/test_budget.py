@@ -151,7 +151,7 @@ def test_the_guide_is_the_first_that_fits_and_runs(
 def test_a_budget_that_nothing_fits_into_names_the_cheapest() -> None:
     with pytest.raises(BadInput, match=r"5 forwards: the cheapest .* occlusion, \d+ forwards for an input of 9 units"):
         explainer().recommend(TEXTS, budget=5, methods=["two_ended", "occlusion"], spaces=[])
-    with pytest.raises(BadInput, match=r"1e-09 s: the cheapest of those that stand is raw_attention, about"):
+    with pytest.raises(BadInput, match=r"1e-09 s: the cheapest candidate is raw_attention, about"):
         explainer().recommend(TEXTS, budget="0.000001ms", methods=["two_ended", "raw_attention"], spaces=[])
     with pytest.raises(BadInput, match=r"1 forwards: the cheapest .* a method of the space 'gradient', 3 forwards"):
         explainer().recommend(TEXTS, budget=1, methods=[], spaces=["gradient"])

@@ -23,9 +23,9 @@ WIDEST = 256  # of a head
 def flash(call: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
     """Return result and (B, H, Q) log-sum-exp of torch's choice of a fused kernel on a GPU; None if it has none."""
     query, key, value, mask = call["query"], call["key"], call["value"], call["attn_mask"]
-    if not available() or call["dropout_p"] or query.shape[-1] > WIDEST or query.shape[-1] != value.shape[-1]:
+    if not available() or call["dropout_p"] or mask is not None:
         return None, None
-    if mask is not None:
+    if query.shape[-1] > WIDEST or query.shape[-1] != value.shape[-1]:
         return None, None
     aten, scale, causal, given = torch.ops.aten, call["scale"], call["is_causal"], (query, key, value)
     choice = torch._fused_sdp_choice(*given, None, 0.0, causal, scale=scale, enable_gqa=call["enable_gqa"])

@@ -202,11 +202,11 @@ class AffordableMethods:
             guides = (guided_shap(guide, units, rates, budget.most) for guide in GUIDES)
             runs = (candidate for candidate in guides if candidate is not None and explains_one(candidate, games))
             fit += itertools.islice(runs, 1)
-        if not fit and not fitting:
+        if nothing := not fit and not fitting:
             prices |= {f"a method of the space {space!r}": price for space, price in spaced.items()}
         price_text = "about {:.3g} s" if budget.seconds else "{:.0f} forwards"
         self.over = {n: f"{price_text.format(price)} for an input of {units} units" for n, price in prices.items()}
-        if not fit and not fitting:
+        if nothing:
             raise nothing_fits(budget, self.over, prices)
         self.pool: CandidatePool = pool_of(games, fitting, fit, aside=False)
         if not self.pool.candidates:
@@ -252,6 +252,6 @@ def nothing_fits(budget: Budget, over: dict[str, str], prices: dict[str, float] 
     cheapest = min(prices, key=lambda name: prices[name]) if prices else next(iter(over))
     source = "measured" if prices is None else "declared"
     return BadInput(
-        f"no method fits into a budget of {budget}: the cheapest of those that stand is {cheapest}, "
-        f"{over[cheapest]} ({source}). Raise the budget, or let other methods stand (wf.list_methods())."
+        f"no method fits into a budget of {budget}: the cheapest candidate is {cheapest}, "
+        f"{over[cheapest]} ({source}). Raise the budget, or pass other methods= (wf.list_methods())."
     )

@@ -292,7 +292,7 @@ class TextInput(TokenInput):
         return owners
 
     def _mask(self, one: Batch) -> str:
-        """Return the name of the mask that hides padding; masks of something else may stand beside it."""
+        """Return the name of the mask that hides padding; the model may take other masks, too."""
         keep_N = one.real_BN[0]
 
         def differs(name: str) -> tuple[bool, bool]:
