@@ -447,7 +447,7 @@ MUTATIONS = (
     ),
     Mutation(
         "leak_audit",
-        "study/leak.py",
+        "study/facts.py",
         "return self.amount != 0.0",
         "return self.amount > 0.1",
         "tests/study/test_study.py tests/models/test_models.py tests/test_promises.py",

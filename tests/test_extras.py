@@ -33,8 +33,8 @@ SOURCE = Path(wf.__file__).parent
 CORE = {"torch", "numpy", "scipy", "safetensors", "typer", "rich", "click"}  # typer brings click
 # Imports that need no door, and why.
 ELSEWHERE = {
-    ("capture/kernels.py", "triton"): "asked for only where capture.kernels.available() says so",
-    ("capture/triton_kernels.py", "triton"): "imported by capture/kernels.py alone",
+    ("capture/fold.py", "triton"): "asked for only where capture.fold.available() says so",
+    ("capture/triton_kernels.py", "triton"): "imported by capture/fold.py alone",
     ("engines/perturbation/game.py", "transformers"): "the model that is explained comes from it",
     ("inputs/checkpoint.py", "huggingface_hub"): "part of transformers, which is asked for first",
     ("tables/permutation.py", "sklearn"): "scikit-learn itself asks for these tags",

@@ -29,8 +29,8 @@ from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, G
 from whyformer.run import Attribution, Run
 from whyformer.run.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
+from whyformer.study.facts import Leak
 from whyformer.study.interference import require_same
-from whyformer.study.leak import Leak
 from whyformer.targets import Aims, Scalar, logits_of
 
 log = logging.getLogger("whyformer.explainer")
@@ -287,7 +287,7 @@ class CoreExplainer(LoadedModel):
             return study_of(modality, one)[0]
 
     def audit(self, inputs: Any) -> Leak:
-        """Does information pass between positions outside the captured attention? (study/leak.py)"""
+        """Does information pass between positions outside the captured attention? (study/facts.py)"""
         return self.study(inputs).leak
 
 

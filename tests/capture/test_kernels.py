@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from whyformer.capture import functions
-from whyformer.capture.fold import FoldedSite
+from whyformer.capture.fold import FoldedSite, added_up
 from whyformer.capture.functions import FusedCall, HeadFusion, all_gradients, all_weights
-from whyformer.capture.kernels import added_up
 
 
 def calls(key_heads: int, layers: int = 3) -> list[FusedCall]:

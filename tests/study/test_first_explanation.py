@@ -22,7 +22,7 @@ from whyformer.capture import record, roles
 from whyformer.capture.trail import ProjectionSource
 from whyformer.errors import CaptureError, NotOffered, PartlyCaptured, WhyformerError
 from whyformer.study import study_of
-from whyformer.study.leak import Marks
+from whyformer.study.dataflow import Marks
 
 METHOD = "generic_attention"
 IDS = {"input_ids": torch.randint(2, 40, (1, 48), generator=torch.Generator().manual_seed(0))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -10,9 +11,22 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from whyformer.capture.functions import Args, Function, Kwargs, all_gradients, open_body, sdpa_operands
-from whyformer.capture.intercept import Intercept
+from whyformer.capture import functions as fn
+from whyformer.capture.functions import (
+    Args,
+    Function,
+    Kwargs,
+    all_gradients,
+    open_body,
+    plain_name,
+    repeat_heads,
+    sdpa_operands,
+    tensors_in,
+)
+from whyformer.capture.intercept import Intercept, current_path
 from whyformer.capture.site import OpenSite
+from whyformer.capture.trail import Notes
+from whyformer.errors import NotOffered
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
@@ -219,3 +233,227 @@ def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: i
         forward()
     assert intercept.value_BHKD is not None
     return intercept.value_BHKD
+
+
+# The direct path: from the result of a head along the residual stream to the logits, through no other layer.
+#
+# Everything but that path is held constant: what later layers read from the stream (queries, keys, values, MLPs), and
+# the scale of every normalisation. What remains is linear in the results of the heads, so a head's share of the logit
+# is its slope times itself. That it is linear is checked, function by function: a head that ends in a tanh is refused.
+
+HELD = fn.MEASURES | {"pow", "square"}  # norms written out measure their scale with these; it is held constant
+FACTORS = fn.PRODUCTS | {"mm", "mul", "div"}  # linear in one factor at a time
+SHARES = (fn.LINEAR - fn.LARGEST) | FACTORS | {"multi_head_attention_forward"}
+# The result of a head, on its way to the output projection.
+ON_THE_WAY = fn.LAYOUTS | frozenset("contiguous cat stack to float type_as clone dropout mul".split())
+
+
+class DirectPath(Recorder):
+    """Record with only the direct path in the graph; ``last`` is the number of the projection that makes the logits."""
+
+    explicit = True
+
+    def __init__(self, *where: Any, last: int = -1) -> None:
+        super().__init__(*where)
+        self.last = last
+        self.projections = 0
+        self._results = Notes[bool]()
+
+    def at_site(self, site: OpenSite) -> None:
+        site.attention = site.attention.detach().requires_grad_()
+        site.value = site.value.detach()
+
+    def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
+        maps = [site.attention for site in self.sites]
+        grads = torch.autograd.grad(scalar, maps, retain_graph=again, allow_unused=True)
+        return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
+
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        kwargs = kwargs or {}
+        name, _ = plain_name(func.__name__)
+        live = [t for t in tensors_in((*args, *kwargs.values())) if t.requires_grad]
+        if name in fn.PROJECTIONS:
+            args = self._cut(name, args)
+        elif live and (name in HELD or (name in FACTORS and len(args) > 1 and args[0] is args[1])):
+            args = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
+        elif live and name in fn.NORMS:
+            return _held_norm(name, args, kwargs)
+        before = len(self.sites)
+        out = super().__torch_function__(func, types, args, kwargs)
+        results = tensors_in((out,))
+        if live and name not in fn.PROJECTIONS and any(r.requires_grad for r in results):
+            self._require_linear(name, live)
+        new = len(self.sites) > before and name != "multi_head_attention_forward"
+        if new or (name in ON_THE_WAY and any(self._results.get(t) for t in tensors_in(args))):
+            for result in results:
+                self._results.put(result, True)
+        return out
+
+    def _require_linear(self, name: str, live: list[Tensor]) -> None:
+        if name in SHARES and not (name in FACTORS and len(live) > 1):
+            return
+        where = current_path(self.names) or "the model"
+        raise NotOffered(
+            f"between the heads and the logits the model applies {name} (in {where}), which is not linear, so the "
+            'logit does not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
+        )
+
+    def _cut(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Detach what later layers read through projections, except W_O of the heads and the one to the logits."""
+        number, self.projections = self.projections, self.projections + 1
+        place = 1 if name == "addmm" else 0
+        operand = args[place]
+        if number == self.last or self._results.get(operand):
+            return args
+        return (*args[:place], operand.detach(), *args[place + 1 :])
+
+
+def _held_norm(name: str, args: Args, kwargs: Kwargs) -> Tensor:
+    """layer_norm or rms_norm with its scale held constant."""
+    names = ["input", "normalized_shape", "weight", *(["bias"] if name == "layer_norm" else []), "eps"]
+    call = dict(zip(names, args, strict=False)) | kwargs
+    x, shape, eps = call["input"], call["normalized_shape"], call.get("eps")
+    axes = tuple(range(-(1 if isinstance(shape, int) else len(shape)), 0))
+    if name == "layer_norm":
+        x = x - x.mean(axes, keepdim=True)
+    if eps is None:
+        eps = 1e-5 if name == "layer_norm" else torch.finfo(x.dtype).eps
+    scale = (x.detach().float().square().mean(axes, keepdim=True) + eps).rsqrt()
+    out: Tensor = x * scale.to(x.dtype)
+    weight, bias = call.get("weight"), call.get("bias")
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+# The weights that make queries, keys and values at each site, and those that read its result.
+#
+# The projections that a model computes are remembered, and at a site each head's queries, keys and values are looked
+# for among their columns. Packed weights (GPT-2's c_attn), grouped key heads (Llama) and interleaved layouts (GPT-NeoX)
+# all come out as one first column per head. Rotated queries are recognised by their norms, which a rotation keeps, and
+# by position 0, which is not rotated.
+
+TOLERANCE = 1e-3  # relative; a wrong column is off by about 1
+
+
+@dataclass(frozen=True)
+class HeadWeights:
+    """Columns of a weight, one slice per head: (H, in, D) for q, k, v; (H, D, out) for o."""
+
+    weight_HXY: Tensor
+    rotated: bool = False
+
+
+@dataclass
+class SiteWeights:
+    """The four weights of one site, None where they were not found."""
+
+    path: str
+    heads: int
+    query: HeadWeights | None = None
+    key: HeadWeights | None = None
+    value: HeadWeights | None = None
+    output: HeadWeights | None = None
+
+
+@dataclass(frozen=True)
+class _Projection:
+    weight_XY: Tensor  # in, out
+    operand_NX: Tensor
+    result_NY: Tensor
+
+
+class ProjectionFinder(Observe):
+    """Run one input inside of it; ``found`` then has the weights of each site."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__(1, names)
+        self.found: list[SiteWeights] = []
+        self._recent: list[_Projection] = []
+        self._operands: dict[int, tuple[Tensor, Tensor]] = {}  # queries and keys behind a map, by number
+        self._pairs = Notes[int]()  # those numbers
+        self._result_HND: Tensor | None = None
+
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        name = func.__name__
+        if name in {"linear", "addmm"} and isinstance(out, Tensor):
+            operand, weight = (args[0], args[1].t()) if name == "linear" else args[1:3]
+            self._projected(operand, weight, out)
+        elif name != "__get__" and isinstance(out, Tensor) and self._pairs.get(out) is None:
+            self._pairs.copy(next((a for a in args if isinstance(a, Tensor)), None), out)
+        return out
+
+    def _projected(self, operand: Tensor, weight: Tensor, out: Tensor) -> None:
+        projection = _Projection(weight, operand.reshape(-1, operand.shape[-1]), out.reshape(-1, out.shape[-1]))
+        if self._result_HND is not None and self.found[-1].output is None:
+            starts = columns_of(self._result_HND, projection.operand_NX)
+            if starts is not None:
+                width = self._result_HND.shape[-1]
+                self.found[-1].output = HeadWeights(torch.stack([weight[s : s + width] for s in starts]))
+                self._result_HND = None
+        self._recent.append(projection)
+
+    def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
+        call = sdpa_operands(args, kwargs)
+        self._operands[len(self.sites)] = (call["query"], repeat_heads(call["query"], call["key"]))
+        return super()._sdpa(func, args, kwargs)
+
+    def _product(
+        self, product: Callable[[Tensor, Tensor], Any], left: Tensor, right: Tensor, contraction_of: Any
+    ) -> Any:
+        before = len(self.sites)
+        out = super()._product(product, left, right, contraction_of)
+        if isinstance(out, Tensor) and len(self.sites) == before and left.ndim == right.ndim == 4:
+            number = -1 - len(self._operands)
+            self._operands[number] = (left, right.transpose(-2, -1))
+            self._pairs.put(out, number)
+        return out
+
+    def at_site(self, site: OpenSite) -> None:
+        number = self._pairs.get(site.attention)
+        query, key = self._operands.get(len(self.sites) if number is None else number, (None, None))
+        value_HND = site.value_BHKD[0]
+        sides = [None if side is None or side.ndim != 4 else side[0] for side in (query, key)]
+        found = (self._find(heads_HND) for heads_HND in (*sides, value_HND))
+        self.found.append(SiteWeights(site.path, site.layout.heads, *found))
+        self._result_HND = site.attention_BHQK[0] @ value_HND
+        self._recent, self._operands = [], {}
+
+    def _find(self, heads_HND: Tensor | None) -> HeadWeights | None:
+        if heads_HND is None:
+            return None
+        width = heads_HND.shape[-1]
+        for rotated in (False, True):
+            for projection in reversed(self._recent):
+                starts = columns_of(heads_HND, projection.result_NY, rotated)
+                if starts is not None:
+                    return HeadWeights(torch.stack([projection.weight_XY[:, s : s + width] for s in starts]), rotated)
+        return None
+
+
+def columns_of(heads_HND: Tensor, block_NY: Tensor, rotated: bool = False) -> list[int] | None:
+    """The first column of each head in a block of columns, up to one common factor; None where it is not there."""
+    positions, width = heads_HND.shape[1:]
+    if block_NY.shape[0] != positions or block_NY.shape[1] % width or positions < 3:
+        return None
+    blocks_XND = block_NY.float().reshape(positions, -1, width).transpose(0, 1)
+    wanted = heads_HND.float()
+    if rotated:
+        first = _misfit(wanted[:, 0], blocks_XND[:, 0])
+        misfit = torch.maximum(first, _misfit(wanted.norm(dim=-1), blocks_XND.norm(dim=-1)))
+    else:
+        misfit = _misfit(wanted.flatten(1), blocks_XND.flatten(1))
+    best = misfit.min(1)
+    if bool((best.values > TOLERANCE).any()):
+        return None
+    return [int(i) * width for i in best.indices]
+
+
+def _misfit(wanted_HF: Tensor, blocks_XF: Tensor) -> Tensor:
+    """(H, X) relative distance between each head and its best multiple of each block."""
+    inner = wanted_HF @ blocks_XF.t()
+    energy = blocks_XF.square().sum(1)
+    factor = inner / energy.clamp(min=1e-12)
+    away = wanted_HF[:, None] - factor[..., None] * blocks_XF[None]
+    misfit: Tensor = away.norm(dim=-1) / wanted_HF.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    return misfit

@@ -1,4 +1,4 @@
-"""The two kernels themselves (kernels.py says what they add up). Importing this needs Triton."""
+"""The two kernels themselves (fold.py says what they add up). Importing this needs Triton."""
 
 # Triton reads the source: constants are annotated, and arguments are pointers, strides and sizes.
 # mypy: ignore-errors

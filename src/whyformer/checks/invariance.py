@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whyformer.capture.embeddings import ShiftEmbedding
+from whyformer.capture.leaves import ShiftEmbedding
 from whyformer.checks.attention_rows import mean_known, rank_agreement
 from whyformer.checks.checkup import Finding, same_order
 from whyformer.checks.exam import Exam, ordinary

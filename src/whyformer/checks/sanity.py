@@ -186,7 +186,7 @@ def capture_audit(exam: Exam) -> CaptureAudit:
     """Are there softmaxes that nobody claimed, or ways around the captured attention?
 
     The audit forces every captured map to the identity, changes one position, and requires all others to stay exactly
-    what they were (study/leak.py).
+    what they were (study/facts.py).
 
     Misleads when: an input has a single position: nothing can pass between positions there, and the audit is not run.
     """

@@ -278,7 +278,7 @@ def _followed(unclaimed: int) -> str:
 
 
 def _audit(study: Study) -> str:
-    """The leak audit (study/leak.py) in words."""
+    """The leak audit (study/facts.py) in words."""
     leak = study.leak
     if leak.found:
         return f"LEAK: positions hear of each other without attention at {leak.path} (by {leak.amount:.2g}, not 0)"

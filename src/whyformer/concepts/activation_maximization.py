@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.capture.leaves import SwapEmbedding
 from whyformer.concepts.reader import Tap, layer_name
 from whyformer.engines.gradient.feature_maps import grid_artefact
 from whyformer.errors import BadInput, NotOffered

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.embeddings import ShiftEmbedding
+from whyformer.capture.leaves import ShiftEmbedding
 from whyformer.engines.perturbation.game import cached_file
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games

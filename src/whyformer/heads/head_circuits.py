@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.functions import PROJECTIONS
-from whyformer.capture.projections import DirectPath, HeadWeights, ProjectionFinder, SiteWeights
 from whyformer.capture.record import record, require_sites
-from whyformer.capture.roles import Observe
+from whyformer.capture.roles import DirectPath, HeadWeights, Observe, ProjectionFinder, SiteWeights
 from whyformer.errors import NotOffered
 from whyformer.heads.head_roles import repeated_tokens
 from whyformer.heads.importance_kinds import mask_gradient, open_gates, rows_of, table
@@ -98,7 +97,7 @@ def circuits(
     """The QK and OV circuits of every head.
 
     The weights are found by running the model once and looking for each head's queries, keys and values among what its
-    linear layers produced (capture/projections.py). ``inputs``: one input to run it on; random tokens by default.
+    linear layers produced (capture/roles.py). ``inputs``: one input to run it on; random tokens by default.
 
     Misleads when: norms, MLPs and other layers stand in between, which the product of a few matrices does not see; an
     eigenvalue summary also hides that a head may copy some tokens and suppress others.

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.embeddings import SwapEmbedding
-from whyformer.capture.leaves import LookupLeaves
+from whyformer.capture.leaves import LookupLeaves, SwapEmbedding
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.inputs.batch import (
     NOT_THE_MODELS,

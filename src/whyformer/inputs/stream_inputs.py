@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.capture.leaves import SwapEmbedding
 from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.batch import Batch, Placed
 from whyformer.inputs.units import pick

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
-from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.functions import answered
-from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
+from whyformer.capture.leaves import BeforeAttention, SwapEmbedding, Traced, as_leaf, require_dependent, slopes
 from whyformer.capture.roles import Impose, Recorder, Rewrite
 from whyformer.errors import NotOffered
 from whyformer.inputs.batch import Batch

@@ -1,21 +1,256 @@
-"""What a study says about a model and a kind of input, and what can be read with it."""
+"""The result of a study, and two audits: leaks between positions, and attention that was not intercepted."""
 
 from __future__ import annotations
 
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from whyformer.brief import brief
-from whyformer.capture.site import Plans
+from whyformer.capture.intercept import current_path
+from whyformer.capture.roles import Outline
+from whyformer.capture.site import OpenSite, Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.results.types import Record
+from whyformer.study.dataflow import Fingerprints, Marks
 from whyformer.study.interference import Form
-from whyformer.study.leak import Leak
-from whyformer.study.readout import Readout, SiteFacts
+from whyformer.study.readout import Passes, Readout, SiteFacts
 from whyformer.study.schedule import Schedule, Windows
+
+# Hidden attention: what runs in TorchScript, another thread or a compiled kernel is not intercepted. A model with some
+# of its attention there would seem to be captured as a whole.
+
+
+class Called(NamedTuple):
+    """The modules that are called, by id: in this thread (``here``), and in others."""
+
+    here: set[int]
+    in_threads: set[int]
+
+
+@contextmanager
+def noting_calls() -> Iterator[Called]:
+    """Inside ``with``: note the modules that are called."""
+    called, thread = Called(set(), set()), threading.get_ident()
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        (called.here if threading.get_ident() == thread else called.in_threads).add(id(module))
+
+    handle = register_module_forward_hook(note)
+    try:
+        yield called
+    finally:
+        handle.remove()
+
+
+def unseen(model: nn.Module, called: Called, sites: Sequence[str]) -> PartlyCaptured | None:
+    """The error that the attention of ``sites`` (paths) is not all that there is, or None."""
+    scripts: list[str] = []  # the outermost parts that are TorchScript
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and not any(path.startswith(f"{s}.") for s in scripts):
+            scripts.append(path)
+    if scripts:
+        return PartlyCaptured(
+            f"{', '.join(scripts[:8])}: TorchScript hides its functions from Python, so attention in there is not seen "
+            f"and a map would be partial. Pass the Python module that it was made from."
+        )
+    modules = dict(model.named_modules())
+    # What ran here as well is used by somebody else at the same time.
+    elsewhere = [path for path, module in modules.items() if id(module) in called.in_threads - called.here]
+    if elsewhere:
+        return PartlyCaptured(
+            f"{', '.join(elsewhere[:8])}: this part of the model ran in another thread, where it is not seen, so a map "
+            f"would be partial. Run the model in the calling thread."
+        )
+    of_torch = ("torch.nn.modules.container", "torch.nn.modules.dropout", "torch.nn.modules.linear")
+    kinds = {type(modules[path]) for path in sites if path} - {type(model)} | {nn.MultiheadAttention}
+    kinds = {kind for kind in kinds if not kind.__module__.startswith(of_torch)}
+    alike = [path for path, m in modules.items() if isinstance(m, tuple(kinds)) and id(m) in called.here]
+    blind = [path for path in alike if not any(site == path or site.startswith(f"{path}.") for site in sites)]
+    if not blind:
+        return None
+    return PartlyCaptured(
+        f"{', '.join(blind[:8])}: {len(blind)} of {len(alike)} modules of the same kind ran without their attention "
+        f"being seen (in a compiled function, or by a kernel that is not torch's), so a map would be partial. "
+        "Run the model uncompiled."
+    )
+
+
+# The leak audit: does information pass between positions anywhere outside the captured attention?
+#
+# Every captured map is forced to the identity and one position's values are changed at the first site. Wherever the
+# model later holds one vector per position, all other positions must be what they were, bit for bit. What enters the
+# head is compared, too, and the output, where the head does not read the changed position: a last block whose attention
+# was not seen shows nowhere else. With several streams there is one run per stream, and no other stream may change,
+# except tokens that a stream's result is placed at. With windows, the token that a merged one contains may change it.
+
+ROUNDING = 1e-4  # of a fingerprint; what is larger is no rounding
+GENTLE = (2**-5, 2**-10)  # sizes of a change; 1 is a strong one
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Largest change at a position that should not have changed, and the first place where it showed."""
+
+    amount: float = 0.0
+    path: str = ""
+    checked: int = 0  # places that were compared
+
+    @property
+    def found(self) -> bool:
+        return self.amount != 0.0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One position to disturb at one attention call, and the positions that may change with it."""
+
+    site: int
+    position: int
+    heard: Mapping[int, Set[int]]  # by number of positions: those that may change; of all others none
+
+
+def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra: int) -> Leak:
+    """Run one input twice, the second time with a change at one position, and compare the other positions.
+
+    The position is one that the head does not read, where there is one. real: (N,) which positions hold the input.
+    read: those that the head reads, where that is known. sites: how many attentions there are.
+    """
+    positions = real.nonzero()[:, 0].tolist()
+    if len(positions) < 2:
+        return Leak()
+    others = [] if read is None else [p for p in positions if p not in read]
+    position = (others or positions)[len(others or positions) // 3]  # not in the middle, which a flip leaves alone
+    length, probe = len(real), Probe(0, position, {len(real): {position}})
+    # Where there are embeddings, what happens before the first site is audited as well. Convolutional front ends mix
+    # neighbours legitimately: there the audit starts at the first site.
+    embedded = run.modality.embeds and not extra
+
+    def changed(strength: float, embedded: bool = embedded) -> Marks:
+        forward = partial(run.shifted, position, strength) if embedded else run
+        return _marks(forward, _Isolate(run.names, {length}, probe, strength=strength, last=sites))
+
+    plain = _marks(run, _Isolate(run.names, {length}, last=sites))
+    strong = changed(1.0)
+    leak = _verdict(plain, strong, changed, probe)
+    if leak.found or not others or _moved(plain, strong) <= ROUNDING:
+        return leak
+    # Embeddings may go to the head around all layers, which is no exchange that maps would have to show. And a head
+    # that chooses its rows may have chosen another: it does not after a small change.
+    amounts = [_moved(plain, changed(strength, embedded=False)) for strength in (1.0, GENTLE[-1])]
+    if amounts[0] <= ROUNDING or not amounts[1]:
+        return leak
+    again = _marks(run, _Isolate(run.names, {length}))  # a model may answer differently each time
+    return leak if _moved(plain, again) > ROUNDING else Leak(amounts[0], "the output", len(plain))
+
+
+def _moved(plain: Marks, changed: Marks) -> float:
+    """Return the relative change of the output; 0 where it is not finite."""
+    share = float((plain.output - changed.output).abs().max() / plain.output.abs().max().clamp_min(1e-30))
+    return share if math.isfinite(share) else 0.0
+
+
+def audit_streams(run: Passes, probes: Sequence[Probe], cross: Set[int]) -> Leak:
+    """Compare one run per probe with one without; ``cross`` are the calls where one stream asks another."""
+    lengths = {n for probe in probes for n in probe.heard}
+    plain = _marks(run, _Isolate(run.names, lengths, cross=cross))
+    for probe in probes:
+
+        def changed(strength: float, probe: Probe = probe) -> Marks:
+            return _marks(run, _Isolate(run.names, lengths, probe, cross, strength))
+
+        leak = _verdict(plain, changed(1.0), changed, probe)
+        if leak.found:
+            return leak
+    return Leak(checked=len(plain) * len(probes))
+
+
+def _verdict(plain: Marks, strong: Marks, changed: Callable[[float], Marks], probe: Probe) -> Leak:
+    """A leak, unless it is of the size of rounding and goes away once both runs take the same way through the model.
+
+    A router may send the changed position to another expert. Then the others are multiplied in groups of another size,
+    and rounded differently. A change that is small enough leaves the router where it was.
+    """
+    leak, share = _compared(plain, strong, probe)
+    if not leak.found or share > ROUNDING or plain.way == strong.way:
+        return leak
+    for strength in GENTLE:
+        gentle = changed(strength)
+        if gentle.way == plain.way:
+            return _compared(plain, gentle, probe)[0]
+    return leak
+
+
+def _marks(forward: Callable[[], Tensor], intercept: _Isolate) -> Marks:
+    with torch.no_grad(), intercept:
+        output = forward()
+    marks = intercept.prints.handed_over()
+    marks.output = output.detach().double()
+    return marks
+
+
+def _compared(plain: Marks, changed: Marks, probe: Probe) -> tuple[Leak, float]:
+    """Return the first place that changed and should not have, and the size of the change relative to it."""
+    for (path, before), (_, after) in zip(plain, changed, strict=False):
+        if len(before) != len(after) or torch.equal(before, after):
+            continue
+        apart = (before - after).abs()
+        apart[list(probe.heard[len(before)])] = 0
+        amount = float(apart.max())
+        if amount:
+            return Leak(amount, path, len(plain)), amount / max(float(before.abs().max()), 1e-30)
+    return Leak(checked=len(plain)), 0.0
+
+
+class _Isolate(Outline):
+    """Forces every map to the identity, and keeps a fingerprint of each position wherever it has a vector."""
+
+    explicit = True
+
+    def __init__(
+        self,
+        names: dict[int, str],
+        lengths: Set[int],
+        probe: Probe | None = None,
+        cross: Set[int] | None = None,
+        strength: float = 1.0,
+        last: int | None = None,
+    ) -> None:
+        super().__init__(1, names)
+        self.lengths, self.probe, self.cross, self.strength = lengths, probe, cross, strength
+        self.prints = Fingerprints(lengths, partial(current_path, names), last)
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        self.prints.see(func.__name__, args, out, len(self.sites))
+        return out
+
+    def at_site(self, site: OpenSite) -> None:
+        weights, value = site.attention_BHQK, site.value_BHKD
+        queries, keys = weights.shape[-2:]
+        identity = torch.zeros(weights.shape, dtype=weights.dtype, device=value.device)  # weights may be a mere shape
+        index = len(self.sites)
+        if site.kind == "self" if self.cross is None else index not in self.cross:
+            rows = torch.arange(queries, device=identity.device)
+            identity[:, :, rows, rows + site.first_query] = 1
+        site.attention_BHQK = identity  # cross-attention is silenced: no other stream may speak
+        self.prints.at_values(value)
+        probe = self.probe
+        if probe is not None and index == probe.site and probe.position < keys:
+            changed = value.clone()
+            value_HD = changed[0, :, probe.position]  # of windows, in the first one
+            changed[0, :, probe.position] = value_HD.lerp(value_HD * -1.5 + 0.5, self.strength)
+            site.value_BHKD = changed
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.units import joined
 from whyformer.results.types import Units
 from whyformer.shapes import Array
-from whyformer.study.facts import Study
-from whyformer.study.leak import Leak, Probe, audit_streams
+from whyformer.study.facts import Leak, Probe, Study, audit_streams
 from whyformer.study.readout import Passes, Readout, Severed, direct_rows, positions_of, reached_rows, readout_of
 from whyformer.study.schedule import START, Link, Schedule, Windows, unsteady, windows_of
 

@@ -24,9 +24,8 @@ from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study.dataflow import MarkingSurvey, trace
 from whyformer.study.entrance import first_moved, misplaced, misplaced_in_streams, reads_padding
-from whyformer.study.facts import Study
+from whyformer.study.facts import ROUNDING, Study, leak_of, noting_calls, unseen
 from whyformer.study.interference import MIXES, SINGLY
-from whyformer.study.leak import ROUNDING, leak_of, noting_calls, unseen
 from whyformer.study.readout import (
     Passes,
     Readout,

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
-from whyformer.capture.embeddings import SwapEmbeddings
-from whyformer.capture.leaves import BeforeAttention, Entrance, Traced, as_leaf
+from whyformer.capture.leaves import BeforeAttention, Entrance, SwapEmbeddings, Traced, as_leaf
 from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lifted
 from whyformer.errors import BadInput, NotOffered, UnknownName
