@@ -145,7 +145,7 @@ def test_compare_names_what_can_stand_in_place_of_a_token() -> None:
 EXCUSED = {
     ("capture/decompose/", "decompx"): "the method that raised",
     ("cli/demo.py", "whyformer explain"): "a command to copy, which the demo has just run",
-    ("cli/doctor.py", "shap package"): "a library",
+    ("cli/catalogues.py", "shap package"): "a library",
     ("cli/catalogues.py", "whyformer methods generic_attention"): "how the command is written",
     ("evaluate/candidate.py", "names no method"): "how a method is written",
     ("registry.py", "pass a name such as"): "how a method is written",

@@ -17,7 +17,8 @@ from rich.cells import cell_len
 from tests.cli.test_cli import run, told
 from whyformer import __main__ as start
 from whyformer import extras
-from whyformer.cli import _selftest, doctor
+from whyformer.cli import _selftest
+from whyformer.cli import catalogues as doctor
 from whyformer.cli._input import kind_of
 from whyformer.cli._selftest import by_hand, self_test
 from whyformer.errors import BadInput

@@ -1,4 +1,4 @@
-"""Reading what the user typed: texts, targets, options, file names."""
+"""Reading what the user typed: texts, targets, options, file names, tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,10 @@ from typer.core import TyperGroup
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files.paths import trouble_writing
+from whyformer.files.paths import IMAGES, trouble_writing
 
 # What ``whyformer explain`` was given: a text, images, a table, sound. The sub-command that fits is put in front.
 
-IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 KINDS = {**dict.fromkeys(IMAGES, "image"), ".csv": "table", ".wav": "sound", ".txt": "text"}
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # a path has lost one of two strokes; C:/ is none
 HELP = ("-h", "--help")
@@ -30,20 +31,16 @@ class Explaining(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in HELP:
-            args = self.named(args)
+            inputs = self._inputs(args)
+            kind = kind_of(inputs)
+            files = [each for each in inputs if each.lower().endswith(".txt") and Path(each).is_file()]
+            if files and files == inputs:  # a text file becomes the sub-command's --file
+                if len(inputs) > 1:
+                    raise BadInput(f"one text file at a time: {inputs[0]!r} or {inputs[1]!r}.")
+                at = args.index(inputs[0])
+                args = [*args[:at], "--file", *args[at:]]
+            args = [kind, *args]
         return list(super().parse_args(ctx, args))
-
-    def named(self, args: list[str]) -> list[str]:
-        """Put the sub-command in front of the arguments; a text file becomes its ``--file``."""
-        inputs = self._inputs(args)
-        kind = kind_of(inputs)
-        files = [each for each in inputs if each != "-" and each.lower().endswith(".txt") and Path(each).is_file()]
-        if files and files == inputs:
-            if len(inputs) > 1:
-                raise BadInput(f"one text file at a time: {inputs[0]!r} or {inputs[1]!r}.")
-            at = args.index(inputs[0])
-            args = [*args[:at], "--file", *args[at:]]
-        return [kind, *args]
 
     def _inputs(self, args: Sequence[str]) -> list[str]:
         """The arguments that are neither options nor their values."""
@@ -113,8 +110,8 @@ def refuse_address(argument: str) -> None:
         )
 
 
-PICTURES = (".html", ".png", ".svg", ".pdf")
 DRAWN = (".png", ".svg", ".pdf")  # by matplotlib
+PICTURES = (".html", *DRAWN)
 DATA = (".json", ".npz")
 RECODE = "Convert it first, e.g.: iconv -f latin1 -t utf-8"
 # Of the digits that isdigit() knows, int() reads some, and none where there are thousands of them.
@@ -222,10 +219,83 @@ def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), f
     if out is None:
         return
     if out.suffix not in endings:
-        raise typer.BadParameter(
-            f"{out.name!r}: the ending says what is written; use {', '.join(endings)}", param_hint=flag
-        )
+        words = f"{out.name!r}: the ending says what is written; use {', '.join(endings)}"
+        raise typer.BadParameter(words, param_hint=flag)
     if out.suffix in DRAWN:
         require("matplotlib", why=f"writing {out.name!r}")
     if trouble := trouble_writing(out):
         raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint=flag)
+
+
+# Tables: model and Table of --model, and rows of a CSV file.
+
+MOST = 10  # rows that are explained one by one without being asked for by number
+FIRST = 3  # of more rows
+
+
+def load_table(name: str | None) -> tuple[Any, Any]:
+    """Model and Table: shipped, from a folder, or from a function of the user's."""
+    from whyformer.inputs.table_schema import Table
+
+    if name is None:
+        from whyformer.demo import load_adult
+
+        return load_adult()
+    if ":" not in name or Path(name).is_dir():
+        from whyformer.tables.saved import load_model
+
+        return load_model(name)
+    module, _, function = name.rpartition(":")
+    load = getattr(_module(module), function, None)
+    if load is None:
+        raise BadInput(f"there is no {function!r} in {module!r}: --model module:function names a function.")
+    made = load()
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Table):
+        raise BadInput(f"{name} has to return (model, whyformer.Table).")
+    return made[0], made[1]
+
+
+def _module(name: str) -> Any:
+    path = Path(name)
+    if path.suffix != ".py":
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            raise BadInput(f"{name!r} cannot be imported ({error}). Give file.py:function, or a folder.") from None
+    spec = spec_from_file_location(path.stem, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise BadInput(f"there is no file {name!r}.")
+    module = module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows_of(path: Path | None, table: Any, size: int) -> Any:
+    """The rows of the file, or those that are shipped."""
+    from whyformer.demo.census import rows_file
+    from whyformer.tables.global_explanation import CsvRows
+
+    return CsvRows(path or rows_file(), table, size)
+
+
+def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tuple[Any, list[Any], list[str]]:
+    """An Explainer, the rows, and what they are called."""
+    from whyformer.verbs import Explainer
+
+    loaded, table = load_table(model)
+    rows = rows_of(path, table, 1024)
+    shown = rows.rows if rows.rows <= MOST else FIRST
+    if not numbers and shown < rows.rows:
+        others = "choose others with --row N, or average them all with --overall."
+        typer.echo(f"The first {shown} of {rows.rows} rows: {others}", err=True)
+    wanted = numbers or list(range(shown))
+    beyond = [n for n in wanted if n >= rows.rows]
+    if beyond:
+        raise BadInput(f"--row {beyond[0]}: the file has {rows.rows} rows, numbered 0 to {rows.rows - 1}.")
+    picked: dict[int, dict[str, Any]] = {}
+    for start, piece in zip(range(0, rows.rows, rows.size), rows, strict=False):
+        for n in wanted:
+            if start <= n < start + rows.size:
+                picked[n] = {name: values[n - start] for name, values in piece.items()}
+    return Explainer(loaded, table), [picked[n] for n in wanted], [f"row {n}" for n in wanted]

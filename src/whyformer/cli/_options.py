@@ -11,14 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._input import DATA, PICTURES, check_out, number_or_word, options_from, target_from
+from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, number_or_word, options_from, target_from
 from whyformer.errors import BadInput
 from whyformer.files.paths import quiet
 from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
-from whyformer.inputs.families import task_of
+from whyformer.inputs.families import compares_texts, task_of
 
 REQUIRED = inspect.Parameter.empty
-TEXT_UNITS = ("token", "word", "sentence", "role")
 HEAD_RESULTS = ("importance", "roles", "layers", "pruning", "gates", "induction", "circuits")
 ANSWER_LENGTH = 32  # tokens of an answer of ``whyformer ask``, unless --generate is given
 SHIPPED_POOLING = "mean"  # the textures of the shipped model are spread over its tokens; wf.tcav has another default
@@ -34,11 +33,15 @@ def known_methods(value: Any) -> Any:
     return value
 
 
-def known_units(value: str) -> str:
-    """Refuse units that texts do not have."""
-    if value not in TEXT_UNITS:
-        raise typer.BadParameter(f"{value!r} is none of token, word, sentence and role", param_hint="--units")
-    return value
+def _one_of(*names: str) -> Callable[[str], str]:
+    """Return a callback that refuses other values."""
+
+    def check(value: str) -> str:
+        if value not in names:
+            raise typer.BadParameter(f"{value!r} is none of {', '.join(names)}")
+        return value
+
+    return check
 
 
 def _option(
@@ -156,8 +159,14 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "generate/ask": _option(int, "--generate -g N", "Tokens the answer may have.", shown=str(ANSWER_LENGTH), min=1),
     "span": _option(bool, "--span", "The answer as a whole instead of token by token.", False),
     "choices": _option(str, "--choices A,B", "Which of these comes next: yes,no"),
-    "units": _option(str, "--units UNIT", "What gets a score: token, word or sentence.", "token", callback=known_units),
-    "by": _option(str, "--by UNIT", "Highlight by token or by word.", "token"),
+    "units": _option(
+        str,
+        "--units UNIT",
+        "What gets a score: token, word or sentence.",
+        "token",
+        callback=_one_of("token", "word", "sentence", "role"),
+    ),
+    "by": _option(str, "--by UNIT", "Highlight by token or by word.", "token", callback=_one_of("token", "word")),
     "detail": _option(bool, "--detail", "Scores of single pixels, too, of methods that have them.", False),
     "own_scale": _option(bool, "--own-scale", "With several methods: a colour scale for each.", False),
     # How methods are evaluated.
@@ -321,8 +330,6 @@ class CommandArguments(SimpleNamespace):
 
     def load_with_inputs(self, command: str, demo: bool = True) -> tuple[Any, Any, list[Any]]:
         """Model, processor, inputs; ``demo``: without texts, the sentences of the demo."""
-        from whyformer.cli._input import inputs_from
-
         model, processor, kind = self.load_any()
         return model, processor, inputs_from(self.inputs or [], self.file, kind, command, demo)
 
@@ -378,7 +385,7 @@ MISFITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # kind of comma
     ),
     (
         "encoder",
-        lambda model: not _compares_texts(model),
+        lambda model: not compares_texts(model, ("", "")),
         "is a MODEL: it has a head, and would be asked about both texts together, not how alike they are. Give an "
         "encoder without a head (a SentenceTransformer, or what AutoModel.from_pretrained(…).save_pretrained(…) "
         "writes); what a classifier of pairs says is explained in Python, whyformer.explain(model, (first, second), "
@@ -407,12 +414,6 @@ def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
         if kind == "sound":
             return model, checkpoint.sound_processor()
         return model, checkpoint.processor(*PROCESSOR.get(kind, TOKENIZER))
-
-
-def _compares_texts(model: Any) -> bool:
-    from whyformer.inputs.families import compares_texts
-
-    return compares_texts(model, ("", ""))
 
 
 def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[Any, Any, str]:

@@ -30,19 +30,20 @@ def say_written(*paths: Path) -> None:
         typer.echo(as_symbols(f"wrote {path}"), err=True)
 
 
-def deliver(found: Any, asked: CommandArguments, **drawn: Any) -> None:
-    """Print a result, or its JSON with --json, and write --out; the same for several inputs, a row of results each."""
-    (_deliver_rows if type(found) is list else _deliver_one)(found, asked, **drawn)  # a Generation is a list, too
+def deliver(found: Any, asked: CommandArguments, plain: Any = None, **drawn: Any) -> None:
+    """Print a result, or its JSON with --json, and write --out; the same for several inputs, a row of results each.
 
-
-def _deliver_one(result: Any, asked: CommandArguments, plain: Any = None, **drawn: Any) -> None:
-    """``plain``: what --json prints instead of the whole result."""
+    ``plain``: what --json prints instead of one whole result.
+    """
+    if type(found) is list:  # a Generation is a list, too
+        _deliver_rows(found, asked, **drawn)
+        return
     if asked.json:
-        print_json(result.to_dict() if plain is None else plain)
+        print_json(found.to_dict() if plain is None else plain)
     else:
-        result.show(**drawn)
+        found.show(**drawn)
     if asked.out is not None:
-        say_written(result.save(asked.out, **(drawn if asked.out.suffix in PICTURES else {})))
+        say_written(found.save(asked.out, **(drawn if asked.out.suffix in PICTURES else {})))
 
 
 def _deliver_rows(

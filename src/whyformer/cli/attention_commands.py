@@ -1,4 +1,4 @@
-"""whyformer attention and capture: attention maps, and what was seen inside a model."""
+"""whyformer attention, capture and heads: attention maps, what was seen inside a model, and which heads matter."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whyformer.cli._input import drawn_faces, inputs_from, number_or_word
-from whyformer.cli._options import CommandArguments, takes
+from whyformer.cli._input import drawn_faces, inputs_from, number_or_word, texts_from
+from whyformer.cli._options import HEAD_RESULTS, CommandArguments, takes
 from whyformer.cli._results import deliver, print_json, seen_by
 from whyformer.errors import BadInput, one_of
-from whyformer.extras import require
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +19,106 @@ if TYPE_CHECKING:
     from whyformer.study import Study
 
 
-# whyformer attention: the attention maps themselves, as matrices or in the colours of their heads.
+UNASKED = ("induction", "circuits")  # these need no inputs
+ORDERS = ("importance", "gates", "random")
+
+
+@takes(
+    "inputs file model trust_remote_code what/heads kind per target normalize labels order points penalty steps/gates "
+    "batch_size seed out json"
+)
+def heads(asked: CommandArguments) -> None:
+    """Show which attention heads matter, and what they do.
+
+    Without texts: the five sentences of the demo.
+
+    \b
+    Examples:
+      whyformer heads
+      whyformer heads "I like the movie" --kind ablation
+      whyformer heads --file reviews.txt --out heads.png
+      whyformer heads --what roles --file reviews.txt
+      whyformer heads --what layers --out layers.png
+      whyformer heads --what pruning --file reviews.txt --labels labels.txt
+      whyformer heads --what gates --penalty 0.05 --out gates.html
+      whyformer heads --model my-gpt2/ --what induction
+    """
+    one_of("--what", asked.what, HEAD_RESULTS)
+    one_of("--order", asked.order, ORDERS)
+    from whyformer import heads as library
+
+    model, processor, modality = asked.load_any()
+    common: dict[str, Any] = {"processor": processor, "batch_size": asked.batch_size}
+    seeded, target = {"seed": asked.seed}, {"target": asked.settings["target"]}
+    importance = {"kind": asked.kind, "per": asked.per, "normalize": asked.normalize, **target, **seeded, **common}
+    beside: dict[str, Any] = {}
+    raw = inputs_from(asked.inputs or [], asked.file, modality, "heads") if asked.what not in UNASKED else []
+    result: Any
+    if asked.what == "induction":
+        result = library.induction(model, **common, **seeded)
+    elif asked.what == "circuits":
+        result = library.circuits(model, processor=processor, **seeded)
+    elif asked.what == "importance":
+        result = library.head_importance(model, raw, **importance)
+    elif asked.what == "roles":
+        result = library.roles(model, raw, **common)
+    elif asked.what == "layers":
+        result = library.layer_profile(model, raw, **target, **common)
+    else:
+        demo = modality == "text" and not asked.inputs and asked.file is None
+        classes = _classes(asked.labels, raw, demo, needed="gates" in (asked.what, asked.order))
+        training = {"penalty": asked.penalty, "steps": asked.steps, **seeded, **common}
+        if asked.what == "gates":
+            result = library.learn_gates(model, raw, classes or [], **training)
+        else:
+            settings = {"points": asked.points, **seeded, **common}
+            result, beside = _pruning(model, raw, classes, asked.order, importance, training, settings)
+    deliver(result, asked, plain=result.rows() if asked.what in ("roles", "layers") else None, **beside)
+
+
+def _classes(file: Path | None, inputs: list[Any], demo: bool, needed: bool) -> list[int | str] | None:
+    """Return a class per input. Pruning without classes measures agreement with the whole model."""
+    from whyformer.demo import SENTENCE_LABELS
+
+    if file is None:
+        if needed and not demo:
+            raise BadInput("gates are trained on the right answers: give --labels FILE, one class per line.")
+        return list(SENTENCE_LABELS) if demo else None
+    classes = [number_or_word(line.strip()) for line in texts_from([], file)]
+    if len(classes) != len(inputs):
+        raise BadInput(f"{str(file)!r} has {len(classes)} labels, and there are {len(inputs)} inputs: one each.")
+    return classes
+
+
+def _pruning(
+    model: Any,
+    inputs: list[Any],
+    classes: list[int | str] | None,
+    order: str,
+    importance: dict[str, Any],
+    training: dict[str, Any],
+    settings: dict[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """Return the curve, and a random one to draw beside it. The order is found on inputs that are not tested."""
+    from whyformer import heads
+
+    if len(inputs) < 2:
+        raise BadInput("pruning needs two inputs at least: one half finds the order, the other tests it.")
+    settings["metric"] = "agreement" if classes is None else "accuracy"
+    if order == "random":  # found on nothing
+        return heads.pruning_curve(model, inputs, classes, order="random", **settings), {}
+    found_on, tested_on, truth = inputs[::2], inputs[1::2], classes and classes[1::2]
+    ranked: Any
+    if order == "gates":
+        ranked = heads.learn_gates(model, found_on, (classes or [])[::2], **training)
+    else:
+        ranked = heads.head_importance(model, found_on, **importance)
+    curve, chance = (heads.pruning_curve(model, tested_on, truth, order=o, **settings) for o in (ranked, "random"))
+    typer.echo(
+        f"the order of heads comes from {len(found_on)} inputs, the curve from {len(tested_on)} others.", err=True
+    )
+    return curve, {"beside": [chance]}
+
 
 WHAT = ("map", "grid", "colours", "streams")
 SCALES = ("shared", "free", "full")
@@ -48,7 +146,12 @@ def attention(asked: CommandArguments) -> None:
     one_of("--what", chosen, WHAT)
     options: dict[str, Any] = {"values": asked.values}
     if asked.scale is not None:
-        options["scale"] = _scale(asked.scale)
+        low, comma, high = asked.scale.partition(",")
+        try:
+            options["scale"] = (float(low), float(high)) if comma else asked.scale
+        except ValueError:
+            words = f"{asked.scale!r}: {', '.join(SCALES)}, or two numbers as 0,0.5"
+            raise typer.BadParameter(words, param_hint="--scale") from None
     from whyformer.verbs import Explainer
 
     shown = "mean" if asked.head is None else number_or_word(asked.head)
@@ -65,16 +168,6 @@ def attention(asked: CommandArguments) -> None:
     as_data = asked.json or (asked.out is not None and asked.out.suffix == ".json")
     rows = [[one.result(asked.layer, shown)] for one in maps] if as_data else []
     deliver(rows, asked, views=views, names=[str(i) for i in range(1, len(maps) + 1)], title="Attention")
-
-
-def _scale(text: str) -> Any:
-    low, comma, high = text.partition(",")
-    try:
-        return (float(low), float(high)) if comma else text
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r}: {', '.join(SCALES)}, or two numbers as 0,0.5", param_hint="--scale"
-        ) from None
 
 
 def _inputs(asked: CommandArguments, kind: str) -> dict[str, Any]:
@@ -115,7 +208,11 @@ class _Maps:
             labels = self._labels(at) if options["values"] else None
             view = views.heads_grid(self.record, sites=sites, labels=labels, **options)
         elif what == "streams":
-            view = views.attention_streams(self.record, self._by_stream(), layer=at, head=head, **options)
+            labels = {
+                stream: [label for label, s in zip(self.units.labels, self.units.stream, strict=True) if s == stream]
+                for stream in dict.fromkeys(self.units.stream)
+            }
+            view = views.attention_streams(self.record, labels, layer=at, head=head, **options)
         else:
             (seen,) = seen_by(self.explainer, [self.raw])
             view = views.heads_over_image(self.record, self.units, seen, site=at, query=query)
@@ -126,13 +223,6 @@ class _Maps:
         sites = self.record.sites
         keys = sites[site].attention_BHQK.shape[3] if -len(sites) <= site < len(sites) else 0
         return self.units if keys == len(self.units) else None
-
-    def _by_stream(self) -> dict[str, list[str]]:
-        units = self.units
-        return {
-            stream: [label for label, s in zip(units.labels, units.stream, strict=True) if s == stream]
-            for stream in dict.fromkeys(units.stream)
-        }
 
     def result(self, layer: int | None, head: Any) -> AttentionMaps:
         """Labels and matrices: all of them, or those that were asked for."""
@@ -178,7 +268,19 @@ def capture(asked: CommandArguments) -> None:
     elif study.unclaimed:
         trouble = "a softmax looks like attention but was not used as such (see above): the maps may be incomplete."
     if asked.json:
-        _print_json(study, trouble)
+        from dataclasses import asdict
+
+        print_json(
+            {
+                "sites": [asdict(s) for s in study.sites],
+                "readout": None if study.readout is None and not study.readouts else _readout(study),
+                "grid": study.grid,
+                "unclaimed": study.unclaimed,
+                "leak": asdict(study.leak),
+                "notes": study.notes,
+                "trouble": trouble,
+            }
+        )
     else:
         _print(type(loaded).__name__, study, trouble)
     if trouble:
@@ -189,13 +291,14 @@ def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
     """An input of the kind that the model takes; what the user did not give is noise."""
     if kind == "text":
         return text
-    if kind == "image":
-        return _picture(image)
-    if kind == "pair":
-        return _picture(image), text
     import numpy as np
 
     noise = np.random.default_rng(0)
+    if kind in ("image", "pair"):
+        from whyformer.files.image_file import open_image
+
+        picture = open_image(noise.integers(0, 256, (224, 224, 3), np.uint8) if image is None else image)
+        return picture if kind == "image" else (picture, text)
     if kind == "sound":
         return noise.normal(size=16000).astype(np.float32)
     boxes = {"visual_feats": ("visual_feat_dim", "visual_pos"), "visual_embeds": ("visual_embedding_dim", "")}
@@ -205,18 +308,6 @@ def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
     size, corners = boxes[name]
     regions = {name: noise.normal(size=(6, getattr(model.config, size))).astype(np.float32)}
     return regions | ({corners: noise.random((6, 4)).astype(np.float32)} if corners else {}), text
-
-
-def _picture(path: Path | None) -> Any:
-    from whyformer.files.image_file import open_image
-
-    if path is not None:
-        return open_image(path)
-    require("PIL", why="a picture to try the model on")
-    import numpy as np
-    from PIL import Image
-
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8))
 
 
 def _print(name: str, study: Study, trouble: str | None) -> None:
@@ -235,7 +326,11 @@ def _print(name: str, study: Study, trouble: str | None) -> None:
     lines.append(Text(f"read from   {_readout(study)}"))
     if study.grid:
         lines.append(Text(f"grid        {study.grid[0]} × {study.grid[1]} patches"))
-    lines.append(Text(f"followed    {_followed(count)}"))
+    followed = "everything that looks like attention, to what it weighs"
+    if count:
+        they = "softmax looks like attention and was" if count == 1 else "softmaxes look like attention and were"
+        followed = f"not all: {count} {they} not followed to what is weighed"
+    lines.append(Text(f"followed    {followed}"))
     lines += [Text(f"  - {line}") for line in study.unclaimed]
     lines += [Text(f"past it     {_audit(study)}")]
     lines += [Text(f"note        {note}") for note in study.notes]
@@ -269,14 +364,6 @@ def _sites(study: Study) -> Table:
     return table
 
 
-def _followed(unclaimed: int) -> str:
-    """Say whether every softmax of the forward pass was followed to the values that it weighs."""
-    if not unclaimed:
-        return "everything that looks like attention, to what it weighs"
-    they = "looks like attention and was" if unclaimed == 1 else "look like attention and were"
-    return f"not all: {unclaimed} softmax{'' if unclaimed == 1 else 'es'} {they} not followed to what is weighed"
-
-
 def _audit(study: Study) -> str:
     """The leak audit (study/facts.py) in words."""
     leak = study.leak
@@ -285,19 +372,3 @@ def _audit(study: Study) -> str:
     if leak.checked:
         return f"nothing: positions hear of each other by attention alone ({leak.checked} places compared)"
     return "not tried (too few positions, or streams that could not be put in order)"
-
-
-def _print_json(study: Study, trouble: str | None) -> None:
-    import dataclasses
-
-    print_json(
-        {
-            "sites": [dataclasses.asdict(s) for s in study.sites],
-            "readout": None if study.readout is None and not study.readouts else _readout(study),
-            "grid": study.grid,
-            "unclaimed": study.unclaimed,
-            "leak": dataclasses.asdict(study.leak),
-            "notes": study.notes,
-            "trouble": trouble,
-        }
-    )

@@ -1,16 +1,183 @@
-"""whyformer methods and metrics: what is registered, what it looks at, what it costs."""
+"""whyformer doctor, methods and metrics: what this machine has, and what is registered, looks at what, costs what."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import platform
 from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from whyformer.cli._options import CommandArguments, takes
 from whyformer.cli._results import print_json
+from whyformer.extras import LIBRARIES, installed
+from whyformer.version import __version__
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from whyformer.registry import Method, Metric
+
+
+CORE = ("torch", "numpy", "scipy", "safetensors", "typer", "rich")
+FOR = {  # what an extra is for
+    "hf": "models of the Hugging Face libraries, and images",
+    "models": "the small shipped models of the demo",
+    "plot": "figures: .png, .svg, .pdf",
+    "eval": "concepts (tcav), clusters, metrics by name",
+    "shap": "the algorithms of the shap package, and its plots",
+    "tabular": "tables: DataFrames, and the shipped census model",
+    "batch": "datasets into Parquet files (whyformer batch)",
+    "ray": "the same on many machines",
+    "web": "the page in the browser (whyformer serve)",
+    "notebook": "pages in a notebook that ask its kernel",
+}
+MODELS = ("sentiment", "pets", "textures", "adult")
+
+
+@takes("json test")
+def doctor(asked: CommandArguments) -> None:
+    """Say what works on this machine, and what to install.
+
+    Versions, extras with the command that installs them, devices and what
+    can be used of them, shipped models, and a self-test: a tiny model is
+    explained and compared with what is known of it. Exit code 1 if that fails.
+
+    \b
+    Examples:
+      whyformer doctor
+      whyformer doctor --json
+    """
+    from whyformer.cli._selftest import self_test
+
+    devices = _devices()
+    state: dict[str, Any] = {
+        "whyformer": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "libraries": {name: _version(name) for name in CORE},
+        "extras": _extras(),
+        "devices": devices,
+        "models": _models(),
+        "self_test": [self_test(device["name"]) for device in devices] if asked.test else [],
+    }
+    if asked.json:
+        print_json(state)
+    else:
+        _print(state)
+    if any(outcome["trouble"] for outcome in state["self_test"]):
+        raise typer.Exit(1)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _extras() -> list[dict[str, Any]]:
+    """Each extra with its libraries, whether all of them are here, and the command that brings them."""
+    libraries: dict[str, dict[str, str]] = {}
+    for module, (package, extra) in LIBRARIES.items():
+        if extra:
+            libraries.setdefault(extra, {})[module] = package
+    return [
+        {
+            "name": extra,
+            "for": FOR[extra],
+            "present": all(map(installed, modules)),
+            "libraries": {package: _version(package) for package in modules.values()},
+            "install": f"pip install 'whyformer[{extra}]'",
+        }
+        for extra, modules in sorted(libraries.items(), key=lambda each: [*FOR].index(each[0]))
+    ]
+
+
+def _devices() -> list[dict[str, Any]]:
+    """The processor, and every GPU with what can be used of it."""
+    import torch
+
+    devices: list[dict[str, Any]] = [
+        {"name": "cpu", "what": f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} at once", "uses": {}}
+    ]
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        about = torch.cuda.get_device_properties(number)
+        uses = {"triton": installed("triton"), "cuda_graphs": True}
+        what = f"{about.name}, {about.total_memory / 2**30:.0f} GiB"
+        devices.append({"name": f"cuda:{number}", "what": what, "uses": uses})
+    if torch.backends.mps.is_available():
+        devices.append({"name": "mps", "what": "Apple GPU", "uses": {"triton": False, "cuda_graphs": False}})
+    return devices
+
+
+def _models() -> dict[str, str | None]:
+    """Shipped models by name, and where they are; None where they are not."""
+    if not installed("whyformer_models"):
+        return dict.fromkeys(MODELS)
+    from whyformer.demo import model_folder
+
+    folders = {name: Path(model_folder(name)) for name in MODELS}
+    return {name: str(folder) if folder.is_dir() else None for name, folder in folders.items()}
+
+
+def _print(state: dict[str, Any]) -> None:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from whyformer.views.terminal.terminal_page import put
+
+    def listed(rows: list[tuple[str, Text]]) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, words in rows:
+            table.add_row(Text(f"  {name}"), words)
+        return table
+
+    lines: list[RenderableType] = [
+        Text(f"whyformer {state['whyformer']}, Python {state['python']}, {state['system']}", style="bold"),
+        Text(", ".join(f"{name} {number}" for name, number in state["libraries"].items())),
+    ]
+    extras = []
+    for extra in state["extras"]:
+        if extra["present"]:
+            versions = ", ".join(f"{package} {number}" for package, number in extra["libraries"].items())
+            told = Text("yes", style="green").append(f"  {versions}", style="dim")
+        else:
+            told = Text("no", style="yellow").append(f"   {extra['for']}: ", style="dim").append(extra["install"])
+        extras.append((extra["name"], told))
+    devices = [(each["name"], Text(_device_words(each))) for each in state["devices"]]
+    for heading, rows in (("Extras", extras), ("Devices", devices)):
+        lines += ["", Text(heading, style="bold"), listed(rows)]
+    here = [name for name, folder in state["models"].items() if folder]
+    words = f"{', '.join(here)} (nothing is downloaded)" if here else "none here: pip install 'whyformer[models]'"
+    lines += ["", Text.assemble(("Shipped models", "bold"), f"  {words}")]
+    outcomes = []
+    for outcome in state["self_test"]:
+        told = Text(f"FAILED: {outcome['trouble']}", style="red")
+        if not outcome["trouble"]:
+            words = f"  two methods agree with numpy, and the model is as it was ({outcome['seconds']:.1f} s)"
+            told = Text("passed", style="green").append(words, style="dim")
+        outcomes.append((outcome["device"], told))
+    if outcomes:
+        lines += ["", Text("Self-test", style="bold"), listed(outcomes)]
+    put(Group(*lines))
+
+
+def _device_words(device: dict[str, Any]) -> str:
+    uses = device["uses"]
+    if not uses:
+        return str(device["what"])
+    triton = "Triton kernels for long inputs" if uses["triton"] else "no Triton (pip install triton: long inputs)"
+    graphs = "CUDA graphs (compiled=True)" if uses["cuda_graphs"] else "no CUDA graphs"
+    return f"{device['what']}; {triton}; {graphs}"
+
 
 SCOPE = "local"  # what is registered explains one prediction; what looks at many inputs is a verb of its own
 LOOKS_AT = """
@@ -46,9 +213,13 @@ def methods(asked: CommandArguments) -> None:
 
     chosen = [get_method(asked.name)] if asked.name else list(list_methods().values())
     if asked.json:
-        print_json([_plain(m) for m in chosen])
+        print_json([_plain_method(m) for m in chosen])
     elif asked.name:
-        _sheet(chosen[0], _facts(chosen[0]))
+        (m,) = chosen
+        says = "signed (for and against)" if m.signed else "unsigned (how much)"
+        depends = "depends on the class" if m.class_specific else "the same for every class"
+        looks, scores = f"{m.specificity}; post-hoc, {SCOPE}", f"{says}; {depends}"
+        _sheet(m, {"looks at": looks, "scores": scores, "cost": f"{m.cost_text} per input"})
     else:
         from rich.text import Text
 
@@ -79,9 +250,12 @@ def metrics(asked: CommandArguments) -> None:
 
     chosen = [get_metric(asked.name)] if asked.name else list(list_metrics().values())
     if asked.json:
-        print_json([_plain_metric(m) for m in chosen])
+        shown = ("kind", "higher_is_better")
+        print_json([_plain(m, {name: getattr(m, name) for name in shown}, m.defaults) for m in chosen])
     elif asked.name:
-        _sheet(chosen[0], _metric_facts(chosen[0]))
+        (m,) = chosen
+        good = "high" if m.higher_is_better else "low"
+        _sheet(m, {"kind": f"{m.kind}; {good} is good", "cost": f"{m.cost_text} per input"})
     else:
         from rich.text import Text
 
@@ -94,12 +268,8 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _needs(entry: Method | Metric) -> str:
-    return ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing"
-
-
-def _sheet(entry: Method | Metric, facts: list[str]) -> None:
-    """Its docstring, free to wrap at the terminal's width, then the facts and the options."""
+def _sheet(entry: Method | Metric, facts: dict[str, str]) -> None:
+    """Print the docstring, free to wrap at the terminal's width, then the facts and the options."""
     from rich.console import Group
     from rich.text import Text
 
@@ -107,11 +277,15 @@ def _sheet(entry: Method | Metric, facts: list[str]) -> None:
 
     paragraphs = (inspect.getdoc(entry.run) or "").split("\n\n")
     options = [f"  {k}={v!r}" for k, v in entry.defaults.items()] or ["  (none)"]
+    needs = ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing"
+    facts |= {"needs": needs, "paper": entry.paper}
+    width = max(map(len, facts))
+    lines = [f"{name:<{width}}  {words}" for name, words in facts.items()]
     put(
         Group(
             Text(entry.name, style="bold"),
             *(Text(" ".join(part.split()).replace("``", "") + "\n") for part in paragraphs),
-            *(Text(line) for line in [*facts, "options", *options]),
+            *(Text(line) for line in [*lines, "options", *options]),
         )
     )
 
@@ -134,53 +308,13 @@ def _table(
     put(Group(*before, table, *after))
 
 
-def _plain(m: Method) -> dict[str, Any]:
-    return {
-        "name": m.name,
-        "idea": m.idea,
-        "family": "post-hoc",
-        "specificity": m.specificity,
-        "scope": SCOPE,
-        "signed": m.signed,
-        "class_specific": m.class_specific,
-        "needs": sorted(m.needs),
-        "cost": m.cost_text,
-        "options": {
-            k: v if isinstance(v, (str, int, float, bool, type(None))) else repr(v) for k, v in m.defaults.items()
-        },
-        "paper": m.paper,
-    }
+def _plain_method(m: Method) -> dict[str, Any]:
+    about: dict[str, Any] = {"family": "post-hoc", "specificity": m.specificity, "scope": SCOPE}
+    about |= {"signed": m.signed, "class_specific": m.class_specific}
+    plain = (str, int, float, bool, type(None))
+    return _plain(m, about, {k: v if isinstance(v, plain) else repr(v) for k, v in m.defaults.items()})
 
 
-def _facts(m: Method) -> list[str]:
-    says = "signed (for and against)" if m.signed else "unsigned (how much)"
-    depends = "depends on the class" if m.class_specific else "the same for every class"
-    return [
-        f"looks at  {m.specificity}; post-hoc, {SCOPE}",
-        f"scores    {says}; {depends}",
-        f"cost      {m.cost_text} per input",
-        f"needs     {_needs(m)}",
-        f"paper     {m.paper}",
-    ]
-
-
-def _plain_metric(m: Metric) -> dict[str, Any]:
-    return {
-        "name": m.name,
-        "idea": m.idea,
-        "kind": m.kind,
-        "higher_is_better": m.higher_is_better,
-        "needs": sorted(m.needs),
-        "cost": m.cost_text,
-        "options": {k: list(v) if isinstance(v, tuple) else v for k, v in m.defaults.items()},
-        "paper": m.paper,
-    }
-
-
-def _metric_facts(m: Metric) -> list[str]:
-    return [
-        f"kind   {m.kind}; {'high' if m.higher_is_better else 'low'} is good",
-        f"cost   {m.cost_text} per input",
-        f"needs  {_needs(m)}",
-        f"paper  {m.paper}",
-    ]
+def _plain(entry: Method | Metric, about: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    known = {"name": entry.name, "idea": entry.idea, **about, "needs": sorted(entry.needs), "cost": entry.cost_text}
+    return known | {"options": options, "paper": entry.paper}

@@ -12,10 +12,7 @@ from whyformer.cli._options import SHIPPED_CLASS, SHIPPED_POOLING, CommandArgume
 from whyformer.cli._results import deliver
 from whyformer.errors import BadInput
 from whyformer.extras import require
-
-# whyformer tcav: does the model's answer depend on a concept?
-
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+from whyformer.files.paths import IMAGES
 
 
 @takes(
@@ -89,9 +86,9 @@ def _read(path: Path, modality: str) -> list[Any]:
         if path.is_dir():
             raise BadInput(f"{str(path)!r} is a folder: texts are read from files, one per line.")
         return list(texts_from([], path))
-    files = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURES) if path.is_dir() else []
+    files = sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES) if path.is_dir() else []
     if not files:
-        raise BadInput(f"there are no images in {str(path)!r} ({', '.join(PICTURES)}).")
+        raise BadInput(f"there are no images in {str(path)!r} ({', '.join(IMAGES)}).")
     return list(files)
 
 

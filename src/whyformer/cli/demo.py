@@ -13,9 +13,7 @@ from whyformer.cli._input import check_out
 from whyformer.cli._options import CommandArguments, takes
 from whyformer.demo import SENTENCES
 from whyformer.extras import SHIPPED, require
-
-# The part of the demo with pictures: drawn faces for the model of pets, and stripes for the model of textures.
-
+from whyformer.files.paths import quiet
 
 FACE_METHODS = ("attention_rollout", "generic_attention", "grad_cam", "saliency")
 HORSE_METHODS = ("generic_attention", "saliency", "integrated_gradients", "occlusion")
@@ -33,55 +31,33 @@ STRIPES = (
 
 def picture_views() -> list[Any]:
     """A cat, a dog, a striped horse, and whether stripes make the zebra."""
+    from whyformer.cli.concept_commands import shipped_concepts
+    from whyformer.concepts.concept_vectors import tcav
     from whyformer.demo.pictures import face, picture
-
-    views = []
-    pets = _explained("pets", [face("cat"), face("dog")], FACE_METHODS)
-    for name, (image, explanations) in zip(("A drawn cat", "A drawn dog"), pets, strict=True):
-        views.append(_beside(f"{name}, and a model of cats and dogs", image, explanations, DRAWN))
-    ((image, explanations),) = _explained("textures", [picture("horse", "striped", seed=2)], HORSE_METHODS)
-    views.append(_beside("A striped horse, and a model of shapes and textures", image, explanations, HORSE))
-    return [*views, _stripes()]
-
-
-def _explained(name: str, images: list[Any], methods: tuple[str, ...]) -> list[tuple[Any, list[Any]]]:
-    """Per image: its pixels, and one explanation per method."""
-    require("PIL", why="pictures")
-    from PIL import Image
-
     from whyformer.verbs import Explainer
-
-    explanations = Explainer(*_loaded(name)).explain(
-        [Image.fromarray(pixels) for pixels in images], method=list(methods), progress=False
-    )
-    return [(pixels, [explanations[method][i] for method in methods]) for i, pixels in enumerate(images)]
-
-
-def _beside(title: str, image: Any, explanations: list[Any], note: str) -> Any:
-    """The picture first, then one map per method, each on its own scale."""
     from whyformer.views import side_by_side
+    from whyformer.views.concepts import scores_view
     from whyformer.views.marks import Picture
     from whyformer.views.view import Panel
 
-    view = side_by_side(explanations, image=image, shared=False, title=title)
-    panels = (Panel((Picture(image),), "input"), *view.panels)
-    return replace(view, panels=panels, columns=len(panels), caption=f"{view.caption} {note}")
-
-
-def _stripes() -> Any:
-    from whyformer.cli.concept_commands import shipped_concepts
-    from whyformer.concepts.concept_vectors import tcav
-    from whyformer.files.paths import quiet
-    from whyformer.views.concepts import scores_view
-
+    pets = {f"A drawn {animal}, and a model of cats and dogs": face(animal) for animal in ("cat", "dog")}
+    horse = {"A striped horse, and a model of shapes and textures": picture("horse", "striped", seed=2)}
+    views = []
+    for name, images, methods, note in (
+        ("pets", pets, FACE_METHODS, DRAWN),
+        ("textures", horse, HORSE_METHODS, HORSE),
+    ):
+        explained = Explainer(*_loaded(name)).explain([*images.values()], method=list(methods), progress=False)
+        for number, (title, image) in enumerate(images.items()):
+            maps = [explained[method][number] for method in methods]
+            view = side_by_side(maps, image=image, shared=False, title=title)
+            panels = (Panel((Picture(image),), "input"), *view.panels)
+            views.append(replace(view, panels=panels, columns=len(panels), caption=f"{view.caption} {note}"))
     with quiet():
         arguments = shipped_concepts(0, sets=12, size=10)
     pairs = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("dotted", "bubbly")]
     result = tcav(arguments.pop("model"), **arguments, relative=pairs, pooling="mean", progress=False)
-    return replace(scores_view(result, title="Do zebras need stripes? (TCAV)"), caption=STRIPES)
-
-
-# The part of the demo with a table: one row of census data, and all of them together.
+    return [*views, replace(scores_view(result, title="Do zebras need stripes? (TCAV)"), caption=STRIPES)]
 
 
 TABLE_METHODS = ("raw_attention", "generic_attention", "integrated_gradients", "occlusion")
@@ -92,7 +68,7 @@ CENSUS = (
 ROW = 1
 
 
-def table_views(row: int = ROW) -> list[Any]:
+def table_views() -> list[Any]:
     """One row by several methods, and the columns over all rows that are shipped."""
     from whyformer.demo.census import adult_rows
     from whyformer.tables.global_explanation import explain_global
@@ -103,7 +79,7 @@ def table_views(row: int = ROW) -> list[Any]:
     model, table = _loaded("adult")
     rows = adult_rows()
     explainer = Explainer(model, table)
-    explained = explainer.explain(rows[row], method=list(TABLE_METHODS), progress=False)
+    explained = explainer.explain(rows[ROW], method=list(TABLE_METHODS), progress=False)
     one = side_by_side(explained, title="A row of a table")
     everything = explain_global(explainer, rows, method="integrated_gradients", target=">50K", progress=False)
     return [
@@ -112,8 +88,7 @@ def table_views(row: int = ROW) -> list[Any]:
     ]
 
 
-# In the terminal: one screen each, by the methods that explain unasked.
-
+# In the terminal: one screen each, by the default methods.
 
 FEW = 6  # entries of a list, so that all of it fits on a screen
 TOLD = ("method", "cost", "doubt")  # of the details; the page has all of them
@@ -139,7 +114,6 @@ def screens() -> Iterator[tuple[str, Any]]:
 
 def _loaded(name: str) -> tuple[Any, Any]:
     from whyformer import demo as shipped
-    from whyformer.files.paths import quiet
 
     with quiet():
         return getattr(shipped, f"load_{name}")()
@@ -147,8 +121,8 @@ def _loaded(name: str) -> tuple[Any, Any]:
 
 # On the page: five sentences, three pictures and a table, by several methods.
 
-
 METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
+QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")  # a second or two together
 LEAD = (
     "A small sentiment model reads five sentences and calls each one positive or negative. Four methods say which "
     "words that came from; the higher a word's score, the more it counted. Then two small vision transformers look "
@@ -190,23 +164,22 @@ def demo(asked: CommandArguments) -> None:
         view.show()
     typer.echo("Now several methods side by side, and which of them can be trusted (half a minute) …", err=True)
     demo_page(asked.out).save(asked.out)
-    report = demo_report()
-    report.save(report_out)
-    _closing(asked.out, report_out, " ".join(report.view().lead))
-
-
-def _closing(out: Path, report_out: Path, verdict: str) -> None:
-    """Where the pages are, and three things to try."""
     from rich.console import Group
     from rich.text import Text
 
+    from whyformer.reports.report import report
     from whyformer.views.terminal.terminal_page import put
 
+    model, tokenizer = _loaded("sentiment")
+    methods = [*METHODS, "occlusion"]
+    settings: dict[str, Any] = {"shown": len(methods), "checks": QUICK_CHECKS, "progress": False}
+    trust = report(model, list(SENTENCES), processor=tokenizer, methods=methods, **settings)
+    trust.save(report_out)
     lines = [
-        Text(f"The page    {out}: five sentences, three pictures and a table, by several methods"),
+        Text(f"The page    {asked.out}: five sentences, three pictures and a table, by several methods"),
         Text(f"The report  {report_out}: can these explanations be trusted?"),
         Text(),
-        Text(verdict),
+        Text(" ".join(trust.view().lead)),
         Text(),
         Text("Three things to try", style="bold"),
     ]
@@ -227,26 +200,6 @@ def demo_page(out: Path) -> Any:
     views += picture_views()
     views += table_views()
     return page(views, "Why did your transformer say that?", lead=lead, outro=_next(out))
-
-
-# Checks that take a second or two together.
-QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")
-
-
-def demo_report() -> Any:
-    """The methods of the page, and taking words away, compared on the same sentences."""
-    from whyformer.reports.report import report
-
-    model, tokenizer = _loaded("sentiment")
-    return report(
-        model,
-        list(SENTENCES),
-        processor=tokenizer,
-        methods=[*METHODS, "occlusion"],
-        shown=len(METHODS) + 1,
-        checks=QUICK_CHECKS,
-        progress=False,
-    )
 
 
 def _next(out: Path) -> tuple[Any, ...]:

@@ -88,12 +88,7 @@ def check(asked: CommandArguments) -> None:
         found = run(model, raw, processor=processor, checks=asked.checks or None, method=asked.method, **asked.settings)
         deliver(found, asked)
         return
-    if (
-        asked.inputs
-        or asked.file
-        or asked.checks
-        or any(given is not None for given in (asked.method, asked.target, asked.cache))
-    ):
+    if any((asked.inputs, asked.file, asked.checks, asked.method, asked.target, asked.cache)):
         raise BadInput("--train trains on the examples of its file: give no texts, --file, --checks or --method.")
     from whyformer.checks.retrained import retrained_attention
 

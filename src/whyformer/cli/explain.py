@@ -1,14 +1,26 @@
-"""whyformer explain text|prompt|image|table|pair|similar|sound: why did the model say that?"""
+"""whyformer explain text|prompt|image|table|pair|similar|sound, and whyformer ask: why did the model say that?"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from whyformer.cli._input import Explaining, drawn_faces, object_from, refuse_address, text_of_stdin, texts_from
-from whyformer.cli._options import CommandArguments, takes
+from whyformer.cli._input import (
+    Explaining,
+    chosen_rows,
+    drawn_faces,
+    load_table,
+    object_from,
+    refuse_address,
+    rows_of,
+    text_of_stdin,
+    texts_from,
+)
+from whyformer.cli._options import ANSWER_LENGTH, CommandArguments, takes
 from whyformer.cli._results import deliver, deliver_report, next_classes, per_input, repeated, seen_by, written
+from whyformer.errors import BadInput, NotOffered
 
 MODEL = "model/given trust_remote_code"
 ENDS = "out/explain json/explain"
@@ -27,6 +39,7 @@ def pair(asked: CommandArguments) -> None:
           --scalar cosine
     """
     from whyformer.files.image_file import open_image
+    from whyformer.inputs.image_tokens import SIZES
 
     opened = open_image(asked.image)
     explainer = asked.explainer("pair")
@@ -37,7 +50,11 @@ def pair(asked: CommandArguments) -> None:
         f"{asked.image.name}: {text} → {row[0].target.label}" if row[0].target.label else f"{asked.image.name}: {text}"
         for text, row in zip(repeated(explained, asked.texts), results, strict=True)
     ]
-    seen = _pictures(explainer, raw, opened)
+    modality, batch, _ = explainer.prepare(raw)
+    if SIZES in batch.tensors or batch.tensors[modality.image].ndim != 4:  # packed patches (Qwen2-VL) are no picture
+        seen = [opened] * len(raw)
+    else:
+        seen = seen_by(explainer, raw, modality.image)
     deliver(results, asked, images=repeated(explained, seen), titles=titles)
 
 
@@ -74,16 +91,6 @@ def sound(asked: CommandArguments) -> None:
     deliver(per_input(explained), asked, titles=titles, views=written(explained))
 
 
-def _pictures(explainer: Any, raw: list[Any], opened: Any) -> list[Any]:
-    """The image as the model saw it; packed patches (Qwen2-VL) are no picture, so the file itself is shown."""
-    from whyformer.inputs.image_tokens import SIZES
-
-    modality, batch, _ = explainer.prepare(raw)
-    if SIZES in batch.tensors or batch.tensors[modality.image].ndim != 4:
-        return [opened] * len(raw)
-    return seen_by(explainer, raw, modality.image)
-
-
 @takes(
     "text/prompt model/language trust_remote_code answer/prompt generate span units choices method target/token "
     f"versus/token option memory seed/explain {ENDS}"
@@ -102,7 +109,7 @@ def prompt(asked: CommandArguments) -> None:
       whyformer explain prompt "Is fire cold?" --model my-llm/ \\
           --choices yes,no
     """
-    refuse_both(asked.generate, asked.answer)
+    _refuse_both(asked)
     if asked.span and asked.generate is None and asked.answer is None:
         raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
     if asked.choices is not None:
@@ -117,11 +124,10 @@ def prompt(asked: CommandArguments) -> None:
         deliver(rows, asked, views=views, names=[result.method for result in results])
 
 
-def refuse_both(generate: int | None, answer: str | None) -> None:
-    if generate is not None and answer is not None:
-        raise typer.BadParameter(
-            "--generate is for what the model writes, and --answer gives it", param_hint="--answer"
-        )
+def _refuse_both(asked: CommandArguments) -> None:
+    if asked.generate is not None and asked.answer is not None:
+        words = "--generate is for what the model writes, and --answer gives it"
+        raise typer.BadParameter(words, param_hint="--answer")
 
 
 @takes(
@@ -140,8 +146,6 @@ def text(asked: CommandArguments) -> None:
       cat reviews.txt | whyformer explain text - --json
       whyformer explain text --file reviews.txt --model my-bert/
     """
-    if asked.by not in ("token", "word"):
-        raise typer.BadParameter(f"{asked.by!r} is neither token nor word", param_hint="--by")
     raw = texts_from(asked.texts or [], asked.file)
     explainer = asked.explainer("text")
     explained = asked.explain(explainer, raw)
@@ -204,18 +208,25 @@ def table(asked: CommandArguments) -> None:
       whyformer explain table rows.csv --model mine.py:load \\
           --context training.csv --row 3
     """
-    from whyformer.cli._table import chosen_rows, in_context_pictures, overall_picture
-
     if asked.context is not None and (asked.overall or asked.report is not None):
         raise typer.BadParameter("explains single rows: leave out --overall and --report", param_hint="--context")
     if asked.overall and asked.report is not None:
         raise typer.BadParameter("a report is of single rows: leave out --overall", param_hint="--report")
+    together = "--overall" if asked.overall else "--context" if asked.context is not None else ""
+    if together and len(asked.method or []) > 1:
+        raise typer.BadParameter(f"{together} takes one method at a time", param_hint="--method")
+    method = {"method": asked.method[0]} if asked.method else {}
+    if asked.overall:
+        from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
+
+        loaded, schema = load_table(asked.model)
+        rows = rows_of(asked.rows, schema, asked.batch_size or BATCH_SIZE)
+        deliver(explain_global(loaded, rows, processor=schema, **method, **asked.settings), asked)
+        return
+    explainer, raw, titles = chosen_rows(asked.rows, asked.model, asked.row or [])
     if asked.context is not None:
-        in_context_pictures(asked.rows, asked.context, asked.row or [], asked)
-    elif asked.overall:
-        overall_picture(asked.rows, asked)
+        _explain_in_context(explainer, raw, titles, method, asked)
     else:
-        explainer, raw, titles = chosen_rows(asked.rows, asked.model, asked.row or [])
         _finish(explainer, raw, asked.explain(explainer, raw), asked, titles=titles)
 
 
@@ -226,7 +237,42 @@ def _finish(explainer: Any, raw: list[Any], explained: Any, asked: CommandArgume
     deliver_report(explainer, raw, asked)
 
 
-app = typer.Typer(
+def _explain_in_context(
+    explainer: Any, raw: list[Any], titles: list[str], method: dict[str, Any], asked: CommandArguments
+) -> None:
+    """Explain rows beside training rows (in-context models); their answers are in the table's target column."""
+    from dataclasses import replace
+
+    from whyformer.tables.in_context import explain_in_context
+
+    table = explainer.processor
+    if not table.target:
+        raise BadInput("which column of the training rows is the answer? Name it: Table(…, target='…').")
+    if asked.out is not None and len(raw) > 1:
+        raise typer.BadParameter("one file holds one row: choose it with --row N", param_hint="--out")
+    (columns,) = list(rows_of(asked.context, table, 2**31 - 1))  # all rows at once
+    if table.target not in columns:
+        raise BadInput(f"{str(asked.context)!r} has no column {table.target!r}, the answers that the model is told.")
+    answers = [str(v) if str(v) in table.classes else _number(table.target, v) for v in columns.pop(table.target)]
+    options = {k: v for k, v in asked.settings.items() if k not in {"batch_size", "seed"}} | method
+    results = explain_in_context(explainer.model, raw, context=columns, answers=answers, processor=table, **options)
+    assert isinstance(results, list)
+    views = [result.view() for result in results]
+    titled = [replace(view, title=f"{title}: {view.title}") for title, view in zip(titles, views, strict=True)]
+    deliver([[result] for result in results], asked, views=titled, names=titles)
+
+
+def _number(column: str, value: Any) -> float | int:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"column {column!r} of the training rows holds {value!r}, which is no class of the table and no number."
+        ) from None
+    return int(number) if number.is_integer() else number
+
+
+explain = typer.Typer(
     cls=Explaining,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -246,4 +292,80 @@ app = typer.Typer(
     short_help="Explain a prediction: which words, patches or columns.",
 )
 for command in (text, prompt, image, table, pair, similar, sound):
-    app.command(command.__name__)(command)
+    explain.command(command.__name__)(command)
+
+
+DOCUMENTS = (".txt", ".md")  # files of --docs
+
+
+@takes(
+    "question model/language trust_remote_code docs generate/ask answer system method/ask units option seed/explain "
+    "out/explain json/explain"
+)
+def ask(asked: CommandArguments) -> None:
+    """Ask a language model, and see what its answer came from.
+
+    The question is put as the tokenizer's chat template says.
+
+    \b
+    Examples:
+      whyformer ask "Where does Tom live?" --model my-llm/
+      whyformer ask "Is it safe?" --model my-llm/ --units sentence
+      whyformer ask "Who signed?" --model my-llm/ --docs contracts/ \\
+          --out cited.html
+    """
+    _refuse_both(asked)
+    question = (text_of_stdin() if asked.question == "-" else asked.question).strip()
+    if not question:
+        raise typer.BadParameter("the question is empty", param_hint="QUESTION")
+    documents = None if asked.docs is None else _documents(asked.docs)
+    if documents is not None and (asked.system is not None or asked.units != "token"):
+        raise typer.BadParameter(
+            "--system and --units are for questions without --docs: documents are cited by the sentence",
+            param_hint="--docs",
+        )
+    lm, tokenizer = asked.load("language")
+    options = asked.settings | {"method": asked.method, "processor": tokenizer}
+    options["generate"] = asked.generate or ANSWER_LENGTH
+    if documents is not None:
+        from whyformer.language.citations import cite
+
+        del options["units"]
+        deliver(cite(lm, question, documents, answer=asked.answer, **options), asked)
+        return
+    from whyformer.verbs import explain
+
+    if asked.answer is not None:
+        del options["generate"]
+    deliver(explain(lm, _prompt(tokenizer, question, asked.system, asked.answer), **options), asked)
+
+
+def _prompt(tokenizer: Any, question: str, system: str | None, answer: str | None) -> Any:
+    """A chat, where the tokenizer can write one out; else the question as it stands."""
+    if getattr(tokenizer, "chat_template", None):
+        roles = (("system", system), ("user", question), ("assistant", answer))
+        return [{"role": role, "content": words} for role, words in roles if words is not None]
+    if system is not None:
+        raise NotOffered(
+            "--system is told through a chat template, and this tokenizer has none: leave it out, or write the whole "
+            "prompt yourself: whyformer explain prompt."
+        )
+    typer.echo("The tokenizer has no chat template: the model reads the question as it stands.", err=True)
+    return question if answer is None else (question, answer)
+
+
+def _documents(folder: Path) -> dict[str, str]:
+    """Texts by file name, in the order of names."""
+    if not folder.is_dir():
+        raise BadInput(f"--docs: there is no folder {str(folder)!r}.")
+    texts = {}
+    for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in DOCUMENTS and p.is_file()):
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"--docs: {str(path)!r} is no UTF-8 text file.") from error
+        if text:
+            texts[path.relative_to(folder).as_posix()] = text
+    if not texts:
+        raise BadInput(f"--docs: {str(folder)!r} holds no {' or '.join(DOCUMENTS)} file with a word in it.")
+    return texts

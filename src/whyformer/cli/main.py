@@ -1,6 +1,6 @@
 """Build the command line from the files of this folder and turn errors into exit codes.
 
-COMMANDS lists the commands of each file: functions of that name, or ``app`` (a Typer) where a command has sub-commands.
+COMMANDS lists the commands of each file: functions of that name, or a Typer where a command has sub-commands.
 Heavy libraries are imported inside functions, so that ``--help`` is quick.
 
 Exit codes: 0 done, 1 whyformer could not do it (the reason is on stderr), 2 wrong usage, 130 stopped by Ctrl-C.
@@ -27,15 +27,12 @@ from whyformer.version import __version__
 INTERRUPTED = 130  # as shells say of Ctrl-C
 FIRST = ("demo", "explain")  # of the list of commands; the others follow by name
 COMMANDS = {
-    "ask": ("ask",),
-    "attention_commands": ("attention", "capture"),
-    "catalogues": ("methods", "metrics"),
+    "attention_commands": ("attention", "capture", "heads"),
+    "catalogues": ("doctor", "methods", "metrics"),
     "concept_commands": ("tcav", "maximize"),
     "demo": ("demo",),
-    "doctor": ("doctor",),
     "evaluation": ("check", "compare", "recommend"),
-    "explain": ("explain",),
-    "head_commands": ("heads",),
+    "explain": ("ask", "explain"),
     "service_commands": ("batch", "serve"),
 }
 WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports click or brings its own, by version
@@ -112,17 +109,13 @@ def whyformer(
     """Why did your transformer say that?"""
 
 
-def _add_commands() -> None:
-    for file, names in COMMANDS.items():
-        module = import_module(f"whyformer.cli.{file}")
-        for name in names:
-            if hasattr(module, "app"):
-                app.add_typer(module.app, name=name)
-            else:
-                app.command(name=name)(getattr(module, name))
-
-
-_add_commands()
+for _file, _names in COMMANDS.items():
+    for _name in _names:
+        _command = getattr(import_module(f"whyformer.cli.{_file}"), _name)
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name)
+        else:
+            app.command(name=_name)(_command)
 
 
 def main() -> None:

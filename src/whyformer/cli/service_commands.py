@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from whyformer.cli._input import load_table
 from whyformer.cli._options import CommandArguments, load, load_any, takes
 from whyformer.cli._results import say_written
-from whyformer.cli._table import load_table
 from whyformer.extras import SHIPPED, require
 from whyformer.files.paths import quiet
 
 if TYPE_CHECKING:
     from whyformer.serve.models import ServedModel
-
-
-# whyformer batch: a whole dataset explained into a folder, resumed where it stopped.
 
 
 @takes(
@@ -103,13 +100,14 @@ def served_model(name: str) -> ServedModel:
     from whyformer.serve.models import ServedModel, kind_of
     from whyformer.verbs import Explainer
 
+    short = Path(name).name or name  # clients are not shown where a folder is
     if _is_table(name):
-        return ServedModel(_short(name), "table", Explainer(*load_table(name)))
+        return ServedModel(short, "table", Explainer(*load_table(name)))
     if (Path(name) / "1_Pooling").is_dir():  # a SentenceTransformer, which may read its tokens in a way of its own
-        return ServedModel(_short(name), "similarity", Explainer(*load("encoder", name)))
+        return ServedModel(short, "similarity", Explainer(*load("encoder", name)))
     model, processor, kind = load_any(name)
     explainer = Explainer(model, processor)
-    return ServedModel(_short(name), kind_of(explainer, kind), explainer)
+    return ServedModel(short, kind_of(explainer, kind), explainer)
 
 
 def hub_model(name: str) -> ServedModel:
@@ -123,8 +121,3 @@ def hub_model(name: str) -> ServedModel:
     model, processor, kind = load_any(name, pickles=False)
     explainer = Explainer(model, processor)
     return ServedModel(name, kind_of(explainer, kind), explainer)
-
-
-def _short(name: str) -> str:
-    """Return the last part of a path: clients are not shown where a folder is."""
-    return Path(name).name or name

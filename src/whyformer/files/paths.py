@@ -22,6 +22,8 @@ from whyformer.errors import BadInput, UnknownName
 from whyformer.extras import require
 from whyformer.shapes import Array
 
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
 # Files of words and arrays from anywhere: what they claim to hold is looked at before it is read.
 
 DEEPEST = 100  # levels of brackets; results have about ten

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files.paths import csv_header, csv_lines, is_file, is_folder, path_of, readable_file
+from whyformer.files.paths import IMAGES, csv_header, csv_lines, is_file, is_folder, path_of, readable_file
 from whyformer.inputs.table_schema import Table
 
-IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt")
 # Columns that hold the input where nobody says which does, the likeliest first.
 INPUT_COLUMNS = ("text", "sentence", "prompt", "image", "review", "content")
@@ -47,13 +46,19 @@ class Rows:
 def rows_of(source: Any) -> Rows:
     """Return the rows of a file, folder, Dataset, DataFrame or iterable."""
     if isinstance(source, (str, Path)):
-        return _of_path(path_of(source, "source"))
+        path = path_of(source, "source")
+        return _of_folder(path) if is_folder(path) else _of_file(path)
     if hasattr(source, "column_names") and hasattr(source, "__getitem__"):  # a Dataset of the datasets library
         size = len(source) if hasattr(source, "__len__") else None
         return Rows(type(source).__name__, size, lambda: iter(source), columns=tuple(source.column_names or ()))
     if hasattr(source, "itertuples") and hasattr(source, "columns"):  # a DataFrame of pandas
         names = tuple(map(str, source.columns))
-        return Rows("DataFrame", len(source), lambda: _records(source, names), columns=names)
+        return Rows(
+            "DataFrame",
+            len(source),
+            lambda: (dict(zip(names, row, strict=True)) for row in source.itertuples(index=False, name=None)),
+            columns=names,
+        )
     if isinstance(source, Mapping) or not isinstance(source, Iterable):
         raise BadInput(
             f"source is a {type(source).__name__}: give a file ({', '.join(FILES)}), a folder of images, a Dataset, a "
@@ -65,9 +70,7 @@ def rows_of(source: Any) -> Rows:
     return Rows(f"a {type(source).__name__}", size, lambda: iter(source))
 
 
-def _of_path(path: Path) -> Rows:
-    if is_folder(path):
-        return _of_folder(path)
+def _of_file(path: Path) -> Rows:
     readable_file(path, "file", "source")
     kind = path.suffix.lower()
     if kind == ".parquet":
@@ -147,11 +150,6 @@ def _lines(path: Path) -> int:
     return size
 
 
-def _records(frame: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    for row in frame.itertuples(index=False, name=None):
-        yield dict(zip(names, row, strict=True))
-
-
 def arrow(why: str) -> Any:
     """The pyarrow library, with what reads and writes Parquet."""
     require("pyarrow", why=why)
@@ -175,7 +173,7 @@ class Columns:
         self.chosen = (column,) if isinstance(column, str) else tuple(column or ())
         if len(self.chosen) > 2:
             raise BadInput(f"column={list(self.chosen)!r}: one column holds the input, or two a pair of texts.")
-        for name in (*self.chosen, *([key] if key else []), *([aim] if aim else [])):
+        for name in filter(None, (*self.chosen, key, aim)):
             if rows.columns and name not in rows.columns:
                 raise BadInput(f"there is no column {name!r} in {rows.name}: it has {', '.join(rows.columns)}.")
         if rows.columns and not self.chosen and self.table is None:
@@ -212,18 +210,18 @@ class Columns:
         if not isinstance(row, Mapping):
             return row
         if self.table is not None and not self.chosen:
-            names = [name for name in self.table.columns if name in row]
-            return {name: self._as_category(name, row[name]) for name in names}
+            cells = {name: row[name] for name in self.table.columns if name in row}
+            return {
+                name: self.spelled.get(name, {}).get(cell.strip(), cell) if isinstance(cell, str) else cell
+                for name, cell in cells.items()
+            }
         if not self.chosen:
             self.chosen = (self._likely(list(row)),)
-        missing = [name for name in (*self.chosen, *([self.aim] if self.aim else [])) if name not in row]
+        missing = [name for name in (*self.chosen, self.aim) if name and name not in row]
         if missing:
             return Unreadable(f"the row has no {missing[0]!r}, only {', '.join(map(str, row))}.", str(dict(row))[:200])
         parts = tuple(row[name] for name in self.chosen)
         return parts[0] if len(parts) == 1 else parts
-
-    def _as_category(self, name: str, cell: Any) -> Any:
-        return self.spelled.get(name, {}).get(cell.strip(), cell) if isinstance(cell, str) else cell
 
 
 # The plan of a job, from the input alone: rows with ids, parts of rows, and batches of like length in a part.
