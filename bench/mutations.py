@@ -556,8 +556,8 @@ MUTATIONS = (
     Mutation(
         "job_files_cut_short",
         "jobs/folder.py",
-        "return is_file(file) and file.stat().st_size == commit.bytes",
-        "return is_file(file)",
+        "if is_file(file) and file.stat().st_size == commit.bytes:",
+        "if is_file(file):",
         "tests/jobs/test_resuming.py",
     ),
 )

@@ -14,8 +14,17 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.files.paths import is_file, readable_folder
-from whyformer.jobs.folder import ERRORS, Commit, part_file, read_commits, read_manifest
-from whyformer.jobs.schema import SEVERAL, explanations_in, failure_schema, schema
+from whyformer.jobs.folder import (
+    ERRORS,
+    SEVERAL,
+    Commit,
+    explanations_in,
+    failure_schema,
+    part_file,
+    read_commits,
+    read_manifest,
+    schema,
+)
 from whyformer.jobs.source import arrow
 from whyformer.jobs.worker import RARE_SHARE, Tallies
 from whyformer.parameters import checked
@@ -235,7 +244,7 @@ class _Agreements:
 
 
 def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, value: float) -> Case:
-    chosen = [*dataset.entries_of(part, lines)]
+    chosen = [*explanations_in(dataset.table(part).take(lines), dataset._same)]
     place = chosen[0][0]
     explanations = tuple(explanation for _, explanation in chosen)
     return Case(place["row_id"], place["place"], place["name"], reason, value, explanations)
@@ -311,10 +320,6 @@ class ExplainedDataset:
         """Every explanation with what its row is called: row_id, place, name, step."""
         for commit in self.parts:
             yield from explanations_in(self.table(commit.part), self._same)
-
-    def entries_of(self, part: int, lines: Sequence[int]) -> Iterator[tuple[dict[str, Any], Explanation]]:
-        """Some lines of one part."""
-        return explanations_in(self.table(part).take(list(lines)), self._same)
 
     @property
     def _same(self) -> dict[str, Any]:

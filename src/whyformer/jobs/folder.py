@@ -9,18 +9,178 @@ summary.json, summary.html       when all parts are done
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from whyformer.errors import BadInput, JobStopped
 from whyformer.files.paths import is_file, made_folder
-from whyformer.jobs.source import Part
+from whyformer.jobs.source import Part, Row, arrow
+from whyformer.results.codec import from_plain, to_plain
+from whyformer.results.types import Cost, Explanation, Target, Units
+
+# Explanations as columns of Parquet, and back. What is known of units, targets and costs comes from their classes.
+
+WHY = "explaining a dataset"
+SEVERAL = "step"  # which of several explanations of one row
+PARTS = {"target": Target, "prediction": Target, "units": Units, "cost": Cost}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A row that could not be explained, and why."""
+
+    row_id: str
+    place: int
+    name: str
+    kind: str  # of the error
+    reason: str
+    content: str
+
+
+def arrow_type(hint: Any) -> Any:
+    """Return the Arrow type of an annotation; None if there is none (JSON is used)."""
+    pa = arrow(WHY)
+    plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        rest = [part for part in inner if part is not type(None)]
+        return arrow_type(rest[0]) if len(rest) == 1 else None
+    if origin is tuple and len({*inner} - {Ellipsis}) == 1:
+        member = arrow_type(inner[0])
+        return None if member is None else pa.list_(member)
+    if is_dataclass(hint):
+        kind: Any = hint
+        return pa.struct([(name, arrow_type(part) or pa.string()) for name, part in _hints(kind).items()])
+    return plain.get(hint)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
+@cache
+def _as_json(kind: Any) -> tuple[str, ...]:
+    """Fields of a class that Arrow has no type for."""
+    return tuple(name for name, hint in _hints(kind).items() if arrow_type(hint) is None)
+
+
+@cache
+def schema() -> Any:
+    """The columns of explanations."""
+    pa = arrow(WHY)
+    words = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            ("row_id", pa.string()),
+            ("place", pa.int64()),
+            ("name", pa.string()),
+            (SEVERAL, pa.int32()),
+            ("method", words),
+            *((name, arrow_type(kind)) for name, kind in PARTS.items() if name != "cost"),
+            ("scores", pa.list_(pa.float32())),
+            ("value", pa.float64()),
+            ("base", pa.float64()),
+            ("scalar", words),
+            ("signed", pa.bool_()),
+            ("checks", pa.map_(pa.string(), pa.float64())),
+            ("readout", words),
+            ("cost", arrow_type(Cost)),
+            ("warnings", pa.list_(pa.string())),
+            ("options", words),
+            ("changed", pa.list_(pa.string())),
+        ]
+    )
+
+
+@cache
+def failure_schema() -> Any:
+    """The columns of errors."""
+    return arrow(WHY).schema([(name, arrow_type(hint)) for name, hint in _hints(Failure).items()])
+
+
+Entry = tuple[Row, int, Explanation]  # row, which of its explanations
+
+
+def table_of(entries: Sequence[Entry]) -> Any:
+    """Explanations as a table of Arrow."""
+    pa = arrow(WHY)
+    columns: dict[str, Sequence[Any]] = {
+        "row_id": [row.id for row, _, _ in entries],
+        "place": [row.place for row, _, _ in entries],
+        "name": [row.name for row, _, _ in entries],
+        SEVERAL: [step for _, step, _ in entries],
+        "checks": [list(e.checks.items()) for _, _, e in entries],
+        "options": [json.dumps(to_plain(e.options), ensure_ascii=False) for _, _, e in entries],
+    }
+    for name in ("method", "value", "base", "scalar", "signed", "readout", "warnings", "changed"):
+        columns[name] = [getattr(e, name) for _, _, e in entries]
+    for name in PARTS:
+        columns[name] = [_struct(getattr(e, name)) for _, _, e in entries]
+    arrays = {name: pa.array(values, type=schema().field(name).type) for name, values in columns.items()}
+    scores = [e.scores for _, _, e in entries]
+    ends = np.cumsum([0, *map(len, scores)], dtype=np.int32)
+    flat = np.concatenate(scores) if scores else np.zeros(0, np.float32)
+    arrays["scores"] = pa.ListArray.from_arrays(ends, flat.astype(np.float32, copy=False))
+    return pa.table([arrays[name] for name in schema().names], schema=schema())
+
+
+def failures_table(failures: Sequence[Failure]) -> Any:
+    """Errors as a table of Arrow."""
+    return arrow(WHY).Table.from_pylist([vars(failure) for failure in failures], schema=failure_schema())
+
+
+def parquet_bytes(table: Any) -> bytes:
+    """Return the table as Parquet; equal tables give equal bytes."""
+    stream = io.BytesIO()
+    arrow(WHY).parquet.write_table(table, stream, compression="zstd")
+    return stream.getvalue()
+
+
+def _struct(value: Any) -> Any:
+    """A value as Arrow takes it: a class as a dict, also in a tuple; its fields that Arrow has no type for as JSON."""
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return [_struct(part) for part in value]
+    if not is_dataclass(value):
+        return value
+    kind: Any = type(value)
+    as_json = _as_json(kind)
+    return {
+        name: json.dumps(to_plain(part)) if name in as_json else _struct(part) for name, part in vars(value).items()
+    }
+
+
+def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Explanation]]:
+    """Row by row: where it belongs (row_id, place, name, step), and the explanation. ``same``: what all have."""
+    for batch in table.to_batches():
+        for entry in batch.to_pylist():
+            place = {name: entry.pop(name) for name in ("row_id", "place", "name", SEVERAL)}
+            entry |= {name: _part(kind, entry[name]) for name, kind in PARTS.items()}
+            entry |= {
+                "scores": np.array(entry["scores"], np.float32),
+                "checks": dict(entry["checks"]),
+                "warnings": tuple(entry["warnings"]),
+                "options": json.loads(entry["options"]),
+                "changed": None if entry["changed"] is None else tuple(entry["changed"]),
+            }
+            yield place, Explanation(**entry, **same)
+
+
+def _part(kind: Any, plain: dict[str, Any]) -> Any:
+    return from_plain(kind, plain | {name: json.loads(plain[name]) for name in _as_json(kind)})
+
 
 log = logging.getLogger("whyformer.jobs")
 MANIFEST, COMMITS, LOCK = "manifest.json", "commits.jsonl", "lock"
@@ -78,16 +238,7 @@ class JobFolder:
                     f"out={str(self.folder)!r} holds other things ({strangers[0]}): give a new or an empty folder."
                 )
             self.write(path, json.dumps({"format": FORMAT, "source": source, "asked": dict(asked)}, indent=1).encode())
-        self._refuse_other(asked, read_manifest(self.folder)["asked"])
-        for kind in (EXPLANATIONS, ERRORS):
-            (self.folder / kind).mkdir(exist_ok=True)
-            for leftover in (self.folder / kind).glob(f"*{UNFINISHED}"):
-                leftover.unlink()
-        # A file that was taken away, or cut short, is made again.
-        self.commits = {commit.part: commit for commit in read_commits(self.folder) if self._is_whole(commit)}
-
-    def _refuse_other(self, asked: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-        now = json.loads(json.dumps(dict(asked)))
+        before, now = read_manifest(self.folder)["asked"], json.loads(json.dumps(dict(asked)))
         other = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if other:
             told = "; ".join(f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))}" for name in other)
@@ -95,30 +246,31 @@ class JobFolder:
                 f"out={str(self.folder)!r} holds a job that was asked for something else: {told}. Ask for the same to "
                 "go on with it, or give another folder."
             )
+        for kind in (EXPLANATIONS, ERRORS):
+            (self.folder / kind).mkdir(exist_ok=True)
+            for leftover in (self.folder / kind).glob(f"*{UNFINISHED}"):
+                leftover.unlink()
+        for commit in read_commits(self.folder):
+            file = part_file(self.folder, commit.part)
+            if is_file(file) and file.stat().st_size == commit.bytes:  # else it is made again
+                self.commits[commit.part] = commit
 
-    def _is_whole(self, commit: Commit) -> bool:
-        file = part_file(self.folder, commit.part)
-        return is_file(file) and file.stat().st_size == commit.bytes
-
-    def done(self, part: Part) -> bool:
-        """Return whether the part is committed; raise if its rows have changed since."""
-        commit = self.commits.get(part.number)
-        if commit is None:
-            return False
-        if commit.digest != part.digest:
-            first = part.rows[0].place
+    def left(self, parts: Iterator[Part]) -> Iterator[Part]:
+        """Yield the parts that are not committed; raise if rows that are committed have changed or are gone."""
+        changed = ""
+        last = -1
+        for part in parts:
+            last = part.number
+            if last not in self.commits:
+                yield part
+            elif self.commits[last].digest != part.digest:
+                first = part.rows[0].place
+                changed = f"rows {first} to {first + len(part.rows) - 1} are others now"
+                break
+        if changed or max(self.commits, default=-1) > last:
             raise BadInput(
-                f"the input is not what it was when this job began: rows {first} to {first + len(part.rows) - 1} are "
-                "others now. Give the input as it was, or another folder."
-            )
-        return True
-
-    def refuse_fewer(self, parts: int) -> None:
-        """Raise if parts beyond the end of the input are committed."""
-        if self.commits and max(self.commits) >= parts:
-            raise BadInput(
-                "the input is not what it was when this job began: it has fewer rows now. Give the input as it was, or "
-                "another folder."
+                f"the input is not what it was when this job began: {changed or 'it has fewer rows now'}. Give the "
+                "input as it was, or another folder."
             )
 
     def commit(self, written: Written) -> None:

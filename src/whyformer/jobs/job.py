@@ -6,7 +6,8 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +18,8 @@ from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
 from whyformer.files.paths import path_of
 from whyformer.jobs.dataset import ExplainedDataset
-from whyformer.jobs.folder import MANIFEST, Commit, JobFolder, Written, read_manifest
+from whyformer.jobs.folder import MANIFEST, WHY, Commit, JobFolder, Written, read_manifest
 from whyformer.jobs.processes import Actors, Pool, Processes, cluster, require_whole, run_here
-from whyformer.jobs.schema import WHY
 from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, rows_of
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
@@ -60,39 +60,24 @@ class Progress:
         if self.kind and time.monotonic() - self.last >= EVERY[self.kind]:
             self.say("part")
 
-    def facts(self) -> dict[str, Any]:
-        """Return rows, total, rows per second since this run began, seconds left, errors."""
-        seconds = time.monotonic() - self.started
-        rate = (self.rows - self.before) / seconds if seconds > 0 else 0.0
-        left = None if self.size is None or not rate else max(0.0, (self.size - self.rows) / rate)
-        return {
-            "rows": self.rows,
-            "of": self.size,
-            "rows_per_second": round(rate, 2),
-            "seconds_left": None if left is None else round(left, 1),
-            "errors": self.errors,
-        }
-
     def say(self, event: str) -> None:
+        """Write rows, total, rows per second since this run began, seconds left and errors."""
         self.last = time.monotonic()
-        facts = self.facts()
+        seconds = self.last - self.started
+        rate = (self.rows - self.before) / seconds if seconds > 0 else 0.0
+        left = None if self.size is None or not rate else round(max(0.0, (self.size - self.rows) / rate), 1)
         if self.kind == "json":
-            sys.stderr.write(json.dumps({"event": event, **facts}) + "\n")
+            facts = {"event": event, "rows": self.rows, "of": self.size, "rows_per_second": round(rate, 2)}
+            sys.stderr.write(json.dumps(facts | {"seconds_left": left, "errors": self.errors}) + "\n")
         elif self.kind == "line":
-            sys.stderr.write(f"\r\033[K{_line(facts)}" + ("\n" if event == "done" else ""))
+            of = "" if self.size is None else f" of {self.size:,}"
+            words = [f"{self.rows:,}{of} rows", f"{rate:,.1f} rows/s"]
+            if left is not None:
+                clock = str(timedelta(seconds=round(left)))
+                words.append(f"{clock.removeprefix('0:').removeprefix('0')} left")
+            words.append(f"{self.errors:,} error{'' if self.errors == 1 else 's'}")
+            sys.stderr.write(f"\r\033[K{' · '.join(words)}" + ("\n" if event == "done" else ""))
         sys.stderr.flush()
-
-
-def _line(facts: dict[str, Any]) -> str:
-    of = f" of {facts['of']:,}" if facts["of"] is not None else ""
-    words = [f"{facts['rows']:,}{of} rows", f"{facts['rows_per_second']:,.1f} rows/s"]
-    if facts["seconds_left"] is not None:
-        minutes, seconds = divmod(round(facts["seconds_left"]), 60)
-        hours, minutes = divmod(minutes, 60)
-        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-        words.append(f"{clock} left")
-    words.append(f"{facts['errors']:,} errors" if facts["errors"] != 1 else "1 error")
-    return " · ".join(words)
 
 
 ENGINES = ("local", "ray")
@@ -192,7 +177,7 @@ def explain_dataset(
             store.commit(written)
             shown.add(written.commit)
 
-        left = _left(chain([first], parts), store)
+        left = store.left(chain([first], parts))
         if engine == "ray":
             with cluster(address, workers) as ray:
                 Pool(Actors(ray, explainer, work, workers), worker.proven).run(left, commit)
@@ -218,16 +203,6 @@ def _summarize(dataset: ExplainedDataset, top: int) -> None:
             f"all {dataset.rows} rows are done and safe in {str(dataset.folder)!r}, but the summary is not "
             f"({error.__cause__.strerror}): make room, and run the same again to have it."
         ) from error
-
-
-def _left(parts: Iterator[Part], store: JobFolder) -> Iterator[Part]:
-    """Yield parts that are not committed; raise at the end if parts beyond the input are."""
-    number = -1
-    for part in parts:
-        number = part.number
-        if not store.done(part):
-            yield part
-    store.refuse_fewer(number + 1)
 
 
 def _default(explainer: CoreExplainer, part: Part) -> str:

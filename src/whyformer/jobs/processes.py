@@ -29,10 +29,7 @@ from whyformer.jobs.folder import Written
 from whyformer.jobs.source import Part
 from whyformer.jobs.worker import Prepared, Work, Worker
 
-# Parts for several workers: who has which, and what becomes of them when a worker dies.
-#
-# Where workers are (processes here, actors of Ray) is for their ``Staff`` to know. A worker that dies, with its process
-# or its machine, is replaced, and its parts are given to others.
+# Parts for several workers. One that dies, with its process or its machine, is replaced, and its parts go to others.
 
 IN_FLIGHT = 2  # parts per worker: one that it explains, and one that waits for it
 ATTEMPTS = 3  # of a part whose worker dies
@@ -219,17 +216,6 @@ class _Process:
         self.owed.append(answer)
         return answer
 
-    def bury(self) -> None:
-        """Close the pipe of a dead process, and mark the answers it owes as lost."""
-        self.process.join(5)
-        self.pipe.close()
-        code = self.process.exitcode
-        error: Exception = Gone(f"a process ended, with {code}")
-        if not self.ready and (code or 0) > 0:  # nobody killed it: the next would end in the same way
-            error = JobStopped(AT_START)
-        while self.owed:
-            self.owed.popleft().said = False, error
-
 
 class Processes(Staff):
     """Processes of this machine, started anew for the job."""
@@ -266,9 +252,16 @@ class Processes(Staff):
                 said = worker.pipe.recv()
                 worker.ready = True
                 worker.owed.popleft().said = said
-            except CLOSED:
+            except CLOSED:  # it is dead: its answers are lost
                 self.free.append(worker.device)
-                worker.bury()
+                worker.process.join(5)
+                worker.pipe.close()
+                code = worker.process.exitcode
+                error: Exception = Gone(f"a process ended, with {code}")
+                if not worker.ready and (code or 0) > 0:  # nobody killed it: the next would end in the same way
+                    error = JobStopped(AT_START)
+                while worker.owed:
+                    worker.owed.popleft().said = False, error
         return [answer for answer in answers if answer.said is not None]
 
     def read(self, answer: Any) -> Any:
@@ -334,9 +327,7 @@ def _sent(error: Exception) -> Exception:
     return error if str(same) == str(error) else JobStopped(f"a worker stopped ({type(error).__name__}: {error}).")
 
 
-# The engine of many machines: actors of Ray explain parts, and the driver commits what they send back.
-#
-# Ray executes, and nothing more: the plan and the log of commits are the same as on one machine.
+# Ray: actors explain parts, and this process commits what they send back, as on one machine.
 
 
 class RemoteWorker:
@@ -361,17 +352,9 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
     require("ray", why="engine='ray'")
     import ray
 
-    ours = not ray.is_initialized()
-    if ours:
-        _connect(ray, address, workers)
-    try:
+    if ray.is_initialized():
         yield ray
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _connect(ray: Any, address: str | None, workers: int | None) -> None:
+        return
     local: dict[str, Any] = {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
     place = local if address is None else {"address": address}
     try:
@@ -379,6 +362,10 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or ["it does not answer"])[0]
         raise BadInput(f"no Ray cluster could be reached at address={address!r} ({reason}).") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 class Actors(Staff):

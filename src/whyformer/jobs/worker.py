@@ -23,8 +23,7 @@ from whyformer.errors import (
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Source
 from whyformer.inputs.text import TextInput
-from whyformer.jobs.folder import Commit, Written
-from whyformer.jobs.schema import Entry, Failure, failures_table, parquet_bytes, table_of
+from whyformer.jobs.folder import Commit, Entry, Failure, Written, failures_table, parquet_bytes, table_of
 from whyformer.jobs.source import Part, Row, Unreadable, batches_of
 from whyformer.shapes import Array
 
@@ -167,18 +166,21 @@ class Worker:
 
     def _lengths(self, rows: list[Row]) -> tuple[list[int], int | None]:
         """Tokens of each row, where they are texts, and how many the model takes; 1 each where they are not."""
-        plain = [row for row in rows if _is_text(row.content)]
-        if not plain:
-            return [1] * len(rows), None
-        modality = self.explainer.source([plain[0].content]).modality
+        contents = [row.content if isinstance(row.content, (tuple, list)) else (row.content,) for row in rows]
+        plain = [
+            (row, tuple(parts))
+            for row, parts in zip(rows, contents, strict=True)
+            if all(isinstance(part, str) for part in parts) and any(part.strip() for part in parts)
+        ]
+        modality = self.explainer.source([plain[0][0].content]).modality if plain else None
         if not isinstance(modality, TextInput) or modality.processor is None:
             return [1] * len(rows), None
-        texts: list[Any] = [(row.content,) if isinstance(row.content, str) else tuple(row.content) for row in plain]
+        texts: list[Any] = [parts for _, parts in plain]
         if all(len(text) == 1 for text in texts):  # in one call, which the tokenizer spreads over its threads
             ids = modality.encoding_of([text for (text,) in texts])["input_ids"]  # type: ignore[arg-type]
         else:
             ids = [modality.encoding_of(*text)["input_ids"] for text in texts]
-        lengths = {row.place: len(tokens) for row, tokens in zip(plain, ids, strict=True)}
+        lengths = {row.place: len(tokens) for (row, _), tokens in zip(plain, ids, strict=True)}
         return [lengths.get(row.place, 1) for row in rows], modality.max_length()
 
     def _encoded(self, rows: list[Row], failures: list[Failure]) -> list[tuple[list[Row], Source]]:
@@ -258,11 +260,6 @@ class Worker:
             return  # it may be the row's own target that nobody knows
         if isinstance(error, OF_THE_JOB) and not self.proven:
             raise error
-
-
-def _is_text(content: Any) -> bool:
-    parts = content if isinstance(content, (tuple, list)) else (content,)
-    return bool(parts) and all(isinstance(p, str) for p in parts) and any(p.strip() for p in parts)
 
 
 def _failure(row: Row, error: Exception) -> Failure:
