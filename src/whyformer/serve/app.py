@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from io import BytesIO
 from types import FrameType
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from whyformer.extras import require
 from whyformer.registry import get_method
 from whyformer.serve.drawn import FORMATS, drawn, exported, subject_of
 from whyformer.serve.explaining import compared, explained, heads, methods_compared, predicted, side_by_side_of
-from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Lane, Work
+from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Work
 from whyformer.serve.models import PICTURES, Models, ServedModel
 from whyformer.serve.safety import (
     About,
@@ -48,44 +48,44 @@ from whyformer.version import __version__
 from whyformer.views.html.html_page import STYLE
 from whyformer.views.html.live import drawing
 
-# The page that the browser opens: its markup, style and script. No other page is asked for anything.
-
 HERE = pathlib.Path(__file__).parent
-
-
-@cache
-def index() -> str:
-    """Return the HTML page; its script draws everything."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<title>whyformer</title>\n<link rel="icon" href="data:,">\n'
-        '<link rel="stylesheet" href="/static/style.css">\n</head>\n<body class="wf-body">\n'
-        '<div class="wf" id="serve"><noscript>This page is drawn by its script. Without one, ask over HTTP: '
-        "POST /api/explain.</noscript></div>\n"
-        '<script type="module" src="/static/serve.js"></script>\n</body>\n</html>\n'
-    )
-
-
-@cache
-def script() -> str:
-    """Made by frontend/build.py."""
-    return drawing() + (HERE / "serve.js").read_text(encoding="utf-8")
-
-
-@cache
-def style() -> str:
-    """Return the style of saved pages, and that of the server's page."""
-    return STYLE + (HERE / "serve.css").read_text(encoding="utf-8")
-
-
-# Pictures and sounds that come from a client or belong to a model, in and out. What is handed out is written anew.
-
+# The page that the browser opens. Its script, made by frontend/build.py, draws everything.
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>whyformer</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/static/style.css">
+</head>
+<body class="wf-body">
+<div class="wf" id="serve"><noscript>This page is drawn by its script. Without one, ask over HTTP: \
+POST /api/explain.</noscript></div>
+<script type="module" src="/static/serve.js"></script>
+</body>
+</html>
+"""
+HEARTBEAT = 15.0  # seconds: proxies close what is silent for longer
+PREDICTED_WITHIN = 60.0
 LONGEST_SIDE = 1024  # of a picture that a page shows
 Identity = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 
 
-def add_uploads(app: FastAPI, models: Models, store: Store) -> None:
+@dataclass(eq=False)
+class Served:
+    """All that the routes share."""
+
+    models: Models
+    store: Store
+    jobs: Jobs
+    host: str = "127.0.0.1"
+    token: str | None = None
+
+
+def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
+    """Pictures and sounds that come from a client or belong to a model; what is handed out is written anew."""
+
     @app.get("/api/samples")
     def sample(
         model: Annotated[str, Query(max_length=200)], number: Annotated[int, Query(ge=0, le=10_000)]
@@ -134,21 +134,6 @@ def _png(image: Any) -> bytes:
     return written.getvalue()
 
 
-HEARTBEAT = 15.0  # seconds: proxies close what is silent for longer
-PREDICTED_WITHIN = 60.0
-
-
-@dataclass(eq=False)
-class Served:
-    """All that the routes share."""
-
-    models: Models
-    store: Store
-    jobs: Jobs
-    host: str = "127.0.0.1"
-    token: str | None = None
-
-
 def answer(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return JSON in ASCII, where lone surrogates, which inputs may hold, are escaped."""
     return Response(json.dumps(data, allow_nan=False), status, headers, "application/json")
@@ -176,7 +161,7 @@ def application(served: Served) -> Any:
     _add_words(app)
     _add_pages(app)
     _add_models(app, served)
-    add_uploads(app, served.models, served.store)
+    _add_uploads(app, served.models, served.store)
     _add_questions(app, served)
     _add_jobs(app, served)
     _add_results(app, served)
@@ -205,9 +190,12 @@ def _add_words(app: FastAPI) -> None:
 
 
 def _add_pages(app: FastAPI) -> None:
+    script = drawing() + (HERE / "serve.js").read_text(encoding="utf-8")
+    style = STYLE + (HERE / "serve.css").read_text(encoding="utf-8")
+
     @app.get("/")
     def page() -> Response:
-        return Response(index(), media_type="text/html; charset=utf-8")
+        return Response(PAGE, media_type="text/html; charset=utf-8")
 
     @app.get("/r/{identity}")
     def linked(identity: Identity) -> Response:
@@ -216,11 +204,11 @@ def _add_pages(app: FastAPI) -> None:
 
     @app.get("/static/serve.js")
     def page_script() -> Response:
-        return Response(script(), media_type="text/javascript; charset=utf-8")
+        return Response(script, media_type="text/javascript; charset=utf-8")
 
     @app.get("/static/style.css")
     def page_style() -> Response:
-        return Response(style(), media_type="text/css; charset=utf-8")
+        return Response(style, media_type="text/css; charset=utf-8")
 
 
 def rehearse(served: Served, model: ServedModel) -> Job:
@@ -253,21 +241,21 @@ def _add_models(app: FastAPI, served: Served) -> None:
         return answer({"model": model, "methods": chosen.methods(), "trouble": chosen.trouble or None})
 
 
-async def _queued(
-    served: Served, model: ServedModel, what: str, work: Work, units: int, wait: float, lane: Lane = "ordinary"
-) -> Response:
+async def _queued(served: Served, model: ServedModel, what: str, work: Work, units: int, wait: float) -> Response:
     """Return the answer if it is ready in time, else the job."""
-    job = served.jobs.add(model.name, what, work, units, lane)
-    if wait and await job.ended(wait):
-        return await run_in_threadpool(_ended, served, job)
-    return answer(served.jobs.told(job), 202, {"location": f"/api/jobs/{job.id}"})
-
-
-def _ended(served: Served, job: Job) -> Response:
+    job = served.jobs.add(model.name, what, work, units)
+    if not wait or not await job.ended(wait):
+        return answer(served.jobs.told(job), 202, {"location": f"/api/jobs/{job.id}"})
     if job.state != "done":
-        return answer({"error": job.error, "job": job.id}, 409 if job.state == "cancelled" else 422)
-    entry = served.store.get(job.answer)
-    return answer({"error": "the result was deleted."}, 404) if entry is None else answer(drawn(entry))
+        return _failed(job)
+    entry = await run_in_threadpool(served.store.get, job.answer)
+    if entry is None:
+        return answer({"error": "the result was deleted."}, 404)
+    return answer(await run_in_threadpool(drawn, entry))
+
+
+def _failed(job: Job) -> Response:
+    return answer({"error": job.error, "job": job.id}, 409 if job.state == "cancelled" else 422)
 
 
 def _add_questions(app: FastAPI, served: Served) -> None:
@@ -278,9 +266,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         if not await job.ended(PREDICTED_WITHIN):
             served.jobs.cancel(job)
             raise Busy("the model is busy with long work: ask again in a moment.")
-        if job.state != "done":
-            return answer({"error": job.error}, 409 if job.state == "cancelled" else 422)
-        return answer(job.answer)
+        return answer(job.answer) if job.state == "done" else _failed(job)
 
     @app.post("/api/explain")
     async def explain(asked: Explain) -> Response:

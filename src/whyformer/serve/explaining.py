@@ -96,32 +96,30 @@ def predicted(served: ServedModel, asked: Predict, store: Store) -> dict[str, An
     ]
     told: dict[str, Any] = {"prediction": said | {"next": others}, "units": list(first.units.labels)}
     told |= {"scalar": first.scalar, "value": float(first.value), "erasable": erasable(first.units)}
-    if isinstance(result, list):
-        told["items"] = [_item(each) for each in result]
+    if isinstance(result, list):  # objects of a detector with their boxes, or written tokens
+        frames = [frames_of(each) for each in result]
+        told["items"] = [
+            {
+                "label": str(each.target),
+                "query": each.target.position if framed else None,
+                "box": list(framed[0].box) if framed else None,
+            }
+            for each, framed in zip(result, frames, strict=True)
+        ]
         told["note"] = next((note for note in first.warnings if note.startswith("no detection")), None)
     return told
-
-
-def _item(explanation: Explanation) -> dict[str, Any]:
-    """One object of a detector with its box, or one written token."""
-    frames = frames_of(explanation)
-    return {
-        "label": str(explanation.target),
-        "query": explanation.target.position if frames else None,
-        "box": list(frames[0].box) if frames else None,
-    }
 
 
 def explained(served: ServedModel, question: Explain, store: Store) -> Working:
     """One result per method; those that refuse are listed with their reason."""
     before = None if question.edited_from is None else explanations_of(store, question.edited_from, served)
-    raw = served.opened(question.input, store)
+    raw, settings = served.opened(question.input, store), _settings(question)
     results: list[Any] = []
     failures: dict[str, str] = {}
     count = 0
     for method in dict.fromkeys(question.methods):
         try:
-            made = listed(served.explainer.explain(raw, method=method, **how_of(question)))
+            made = listed(served.explainer.explain(raw, method=method, **settings))
             results += made[:MOST_ITEMS]
             count = max(count, len(made))
         except WhyformerError as reason:
@@ -141,8 +139,8 @@ def explained(served: ServedModel, question: Explain, store: Store) -> Working:
     return kept(store, served, question, question.input, results, failures=failures, **fields)
 
 
-def how_of(question: Explain) -> dict[str, Any]:
-    """The question by the names that ``explain`` has."""
+def _settings(question: Explain) -> dict[str, Any]:
+    """Return the question by the names that ``explain`` has."""
     settings: dict[str, Any] = {"target": question.aim, "scalar": question.scalar, "seed": question.seed}
     if question.units != "token":
         settings["units"] = question.units

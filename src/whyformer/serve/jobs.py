@@ -178,9 +178,9 @@ class ModelQueue:
                     lane.remove(job)
 
     def ahead_of(self, job: Job) -> int:
-        """How many wait before it, the one that runs included."""
+        """Return how many wait before it, the one that runs included."""
         with self._changed:
-            queued = [*self.lanes["quick"], *self.lanes["ordinary"], *self.lanes["idle"]]
+            queued = [each for lane in self.lanes.values() for each in lane]
             return queued.index(job) + (self.current is not None) if job in queued else 0
 
     def close(self, seconds: float) -> None:

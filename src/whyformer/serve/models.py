@@ -91,8 +91,11 @@ def sample_of(explainer: CoreExplainer, kind: str) -> Any:
         return PROMPT
     if kind == "table":
         return _row(explainer.processor)
-    if kind == "sound":
-        return _chirp(rate_of(explainer)), rate_of(explainer)
+    if kind == "sound":  # a second that rises from 200 to 1,000 Hz, loudest in its middle
+        rate = rate_of(explainer)
+        time = np.arange(rate, dtype=np.float32) / rate
+        chirp = 0.5 * np.sin(np.pi * time) * np.sin(2 * np.pi * (200 * time + 400 * time**2))
+        return chirp.astype(np.float32), rate
     return (_ramp(), CAPTION) if kind == "pair" else _ramp()
 
 
@@ -108,23 +111,14 @@ def _ramp() -> Any:
     require("PIL", why="a picture to try a model on")
     from PIL import Image
 
-    ramp = np.linspace(0, 255, 224, dtype=np.uint8)
-    return Image.fromarray(
-        np.stack([np.tile(ramp, (224, 1)), np.tile(ramp[:, None], (1, 224)), np.full((224, 224), 128, np.uint8)], -1)
-    )
-
-
-def _chirp(rate: int) -> np.ndarray[Any, Any]:
-    """A second that rises from 200 to 1,000 Hz, loudest in its middle."""
-    time = np.arange(rate, dtype=np.float32) / rate
-    return (0.5 * np.sin(np.pi * time) * np.sin(2 * np.pi * (200 * time + 400 * time**2))).astype(np.float32)
+    down, across = np.meshgrid(*[np.linspace(0, 255, 224, dtype=np.uint8)] * 2, indexing="ij")
+    return Image.fromarray(np.stack([across, down, np.full_like(down, 128)], -1))
 
 
 MOST_CLASSES = 2000  # that a page is told by name
 MANY_UNITS = 64
 MOST_MODELS = 8  # that clients may load, beside those that were named at the start
 
-Loader = Callable[[str], "ServedModel"]
 log = logging.getLogger("whyformer.serve")
 
 
@@ -192,7 +186,7 @@ class ServedModel:
 
     def opened(self, asked: Input, store: Store) -> Any:
         """Return the input for the explainer. Only text models get strings: others would open a file of that name."""
-        sample = self._sample(asked)
+        sample = None if asked.sample is None else self._sample(asked.sample)
         ways = asked.ways - {"sample"}
         allowed = [set(names) for names in TAKES[self.kind]]
         if sample is not None:  # of a picture with a text, the text may be another
@@ -210,24 +204,24 @@ class ServedModel:
             return self.erased(image, asked, text), text
         if asked.erased:
             raise BadInput("erased is for patches of a picture.")
-        if sample is not None:
-            return self._prompt(sample, asked) if self.kind == "language" else sample
+        if sample is not None and self.kind != "language":
+            return sample
         if self.kind == "sound":
             return self._sound(_uploaded(asked.sound, store, "sound"))
         if self.kind == "table":
             return dict(asked.row or {})
-        words = _filled(asked.prompt if asked.text is None else asked.text)
-        return self._prompt(words, asked) if self.kind == "language" else self._texts(words, asked.second)
+        words = sample or _filled(asked.prompt if asked.text is None else asked.text)
+        if self.kind != "language":
+            return self._texts(words, asked.second)
+        if asked.chat and getattr(self.explainer.processor, "chat_template", None):
+            said = [] if asked.answer is None else [{"role": "assistant", "content": asked.answer}]
+            return [{"role": "user", "content": words}, *said]
+        return words if asked.answer is None else (words, asked.answer)
 
-    def _sample(self, asked: Input) -> Any:
-        if asked.sample is None:
-            return None
-        if asked.sample >= len(self.samples):
-            raise BadInput(
-                f"{self.name!r} has {len(self.samples)} samples, numbered from 0: there is no {asked.sample}."
-            )
-        sample = self.samples[asked.sample]
-        return (sample,) if self.kind in ("image", "detector") else sample
+    def _sample(self, number: int) -> Any:
+        if number >= len(self.samples):
+            raise BadInput(f"{self.name!r} has {len(self.samples)} samples, numbered from 0: there is no {number}.")
+        return (self.samples[number],) if self.kind in ("image", "detector") else self.samples[number]
 
     def _sound(self, data: bytes) -> Any:
         """At the rate that the model wants."""
@@ -251,12 +245,6 @@ class ServedModel:
         lines = [line.strip() for line in second.splitlines() if line.strip()]
         return (words, lines if "one per line" in pair[0][1] else second)
 
-    def _prompt(self, words: str, asked: Input) -> Any:
-        if asked.chat and getattr(self.explainer.processor, "chat_template", None):
-            said = [] if asked.answer is None else [{"role": "assistant", "content": asked.answer}]
-            return [{"role": "user", "content": words}, *said]
-        return words if asked.answer is None else (words, asked.answer)
-
     def erased(self, image: Any, asked: Input, text: str | None = None) -> Any:
         """The picture with some patches in its mean colour; patches are counted as ``Explanation.units`` has them."""
         if not asked.erased:
@@ -266,7 +254,10 @@ class ServedModel:
 
         units = first_of(self.explainer.explain(image if text is None else (image, text), method="random")).units
         if not erasable(units):
-            raise NotOffered(NOT_ERASABLE)
+            raise NotOffered(
+                "patches can be erased where the model sees the whole picture, squeezed; this one crops it, keeps its "
+                "proportions, or reads no grid of patches."
+            )
         rows, columns = units.grid or (0, 0)
         patches = [i for i in range(len(units)) if units.is_patch(i)]
         pixels = np.array(image)
@@ -319,12 +310,6 @@ def is_dear(method: str, units: int) -> bool:
     return method == "shap" or (get_method(method).slow and units > MANY_UNITS)
 
 
-NOT_ERASABLE = (
-    "patches can be erased where the model sees the whole picture, squeezed; this one crops it, keeps its proportions, "
-    "or reads no grid of patches."
-)
-
-
 def erasable(units: Any) -> bool:
     return units.grid is not None and units.picture_size is not None
 
@@ -363,7 +348,7 @@ def _shown(sample: Any) -> Any:
 class Models:
     """Those that are served, by name."""
 
-    def __init__(self, served: Sequence[ServedModel], loader: Loader | None = None) -> None:
+    def __init__(self, served: Sequence[ServedModel], loader: Callable[[str], ServedModel] | None = None) -> None:
         self.by_name: dict[str, ServedModel] = {}
         for model in served:
             count = sum(name.partition(" #")[0] == model.name for name in self.by_name)

@@ -9,12 +9,14 @@ import re
 import secrets
 import threading
 import warnings
+import wave
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from io import BytesIO
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from whyformer.errors import BadInput
@@ -219,7 +221,19 @@ class RequestGuard:
         if body is None:
             await _refuse(send, 413, f"too large: at most {most} bytes.")
             return
-        await self.app(scope, _again(body, receive), _with_headers(send))
+        replayed = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def received() -> Message:
+            return next(replayed, None) or await receive()
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                have = {name.lower() for name, _ in message["headers"]}
+                more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in have]
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        await self.app(scope, received, sent)
 
     def _refusal(self, scope: Message, headers: dict[str, str], most: int) -> tuple[Any, ...] | None:
         host = headers.get("host", "")
@@ -301,34 +315,6 @@ async def _body(receive: Receive, most: int) -> bytes | None:
             return bytes(body)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that replays the body that was read."""
-    told = False
-
-    async def received() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return received
-
-
-def _with_headers(send: Send) -> Send:
-    async def sent(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            have = {name.lower() for name, _ in message["headers"]}
-            more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in have]
-            message["headers"] = [*message["headers"], *more]
-        await send(message)
-
-    return sent
-
-
-# Pictures
-
-
 def opened_picture(data: bytes) -> Any:
     """RGB, upright. Its kind and size are read before its pixels are: a small file can hold billions of them."""
     require("PIL", why="reading images")
@@ -354,15 +340,8 @@ def opened_picture(data: bytes) -> Any:
             ) from error
 
 
-# Sound
-
-
 def opened_sound(data: bytes) -> tuple[Any, int]:
     """Samples in [-1, 1] and their rate, of a 16-bit WAV: its header is read before its samples are."""
-    import wave
-
-    import numpy as np
-
     try:
         with wave.open(BytesIO(data)) as file:
             channels, width, rate, frames = file.getparams()[:4]
@@ -382,10 +361,6 @@ def opened_sound(data: bytes) -> tuple[Any, int]:
 
 def written_sound(samples: Any, rate: int) -> bytes:
     """As a 16-bit WAV."""
-    import wave
-
-    import numpy as np
-
     written = BytesIO()
     with wave.open(written, "wb") as file:
         file.setnchannels(1)
