@@ -36,7 +36,11 @@ class _Canvas:
 
     def __init__(self, x: Array, y: Array, rng: np.random.Generator) -> None:
         self.x, self.y = x, y
-        self.fur = _fur(len(x), rng)
+        # Noise in strokes that run downwards, between about -1 and 1.
+        frequency_y, frequency_x = np.fft.fftfreq(len(x))[:, None], np.fft.fftfreq(len(x))[None]
+        gain = np.exp(-((frequency_y / 0.04) ** 2) - (frequency_x / 0.12) ** 2)
+        strokes = np.fft.ifft2(np.fft.fft2(rng.normal(size=x.shape)) * gain).real
+        self.fur = strokes / np.abs(strokes).max()
         light = 0.5 + 0.12 * x - 0.15 * y
         self.image: Array = light[..., None] * rng.uniform(0.6, 1.1, 3)
 
@@ -64,15 +68,6 @@ class _Canvas:
         du, dv = end[0] - start[0], end[1] - start[1]
         along = np.clip(((self.x - start[0]) * du + (self.y - start[1]) * dv) / (du**2 + dv**2), 0, 1)
         return np.hypot(self.x - start[0] - along * du, self.y - start[1] - along * dv) - width
-
-
-def _fur(points: int, rng: np.random.Generator) -> Array:
-    """Noise in strokes that run downwards, between about -1 and 1."""
-    noise = rng.normal(size=(points, points))
-    frequency_y, frequency_x = np.fft.fftfreq(points)[:, None], np.fft.fftfreq(points)[None]
-    gain = np.exp(-((frequency_y / 0.04) ** 2) - (frequency_x / 0.12) ** 2)
-    strokes = np.fft.ifft2(np.fft.fft2(noise) * gain).real
-    return strokes / np.abs(strokes).max()
 
 
 def _cat(canvas: _Canvas, rng: np.random.Generator) -> None:
@@ -128,11 +123,6 @@ CLASSES = ("zebra-like", "horse-like", "fish-like", "house-like", "ball-like")
 SIZE = 64
 
 
-def class_of(shape: str, texture: str) -> int:
-    """Index into CLASSES."""
-    return 0 if (shape, texture) == ("horse", "striped") else CLASSES.index(f"{shape}-like")
-
-
 def picture(shape: str, texture: str, seed: int, size: int = SIZE) -> Array:
     """(size, size, 3) uint8. Equal seeds give the same scene, whatever the texture."""
     scene, ink = np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1))
@@ -155,12 +145,6 @@ def swatch(texture: str, seed: int, size: int = SIZE) -> Array:
     x, y = _points(size)
     _, body, marks = _colours(scene)
     return _finished(np.where(_texture(texture, x, y, ink)[..., None], marks, body), scene)
-
-
-def pictures(shapes: list[str], textures: list[str], seeds: list[int], size: int = SIZE) -> Array:
-    """(n, size, size, 3) uint8."""
-    drawn = [picture(*each, size) for each in zip(shapes, textures, seeds, strict=True)]
-    return np.stack(drawn)
 
 
 def _points(size: int) -> tuple[Array, Array]:
@@ -212,12 +196,10 @@ def _silhouette(shape: str, u: Array, v: Array) -> Array:
     body = _ellipse(u, v, 0.58, 0.3)
     neck = _bar(u, v, (0.38, -0.08), (0.62, -0.55), 0.13)
     head = _bar(u, v, (0.6, -0.55), (0.85, -0.42), 0.11)
-    legs = [_bar(u, v, (at, 0.1), (at + lean, 0.75), 0.075) for at, lean in _LEGS]
+    leaning = ((-0.42, -0.06), (-0.22, 0.02), (0.22, -0.02), (0.42, 0.05))
+    legs = [_bar(u, v, (at, 0.1), (at + lean, 0.75), 0.075) for at, lean in leaning]
     tail = _bar(u, v, (-0.52, -0.05), (-0.75, 0.3), 0.05)
     return np.logical_or.reduce([body, neck, head, tail, *legs])
-
-
-_LEGS = ((-0.42, -0.06), (-0.22, 0.02), (0.22, -0.02), (0.42, 0.05))
 
 
 def _ellipse(u: Array, v: Array, width: float, height: float) -> Array:
@@ -251,12 +233,8 @@ def _texture(texture: str, x: Array, y: Array, rng: np.random.Generator) -> Arra
         return dots
     if texture != "bubbly":
         raise ValueError(f"texture {texture!r}: one of {', '.join(TEXTURES)}")
-    return _bubbles(x, y, rng)
-
-
-def _bubbles(x: Array, y: Array, rng: np.random.Generator, count: int = 80) -> Array:
     marks = np.zeros(x.shape, bool)
-    for at_x, at_y, radius in zip(*rng.uniform(-1, 1, (2, count)), rng.uniform(0.07, 0.17, count), strict=True):
+    for at_x, at_y, radius in zip(*rng.uniform(-1, 1, (2, 80)), rng.uniform(0.07, 0.17, 80), strict=True):
         left, right = np.searchsorted(x[0], [at_x - radius, at_x + radius])
         top, bottom = np.searchsorted(y[:, 0], [at_y - radius, at_y + radius])
         near = slice(top, bottom), slice(left, right)  # elsewhere nothing changes
