@@ -57,8 +57,9 @@ def test_every_file_is_a_command_with_a_line_that_fits() -> None:
 # demo
 
 
-def test_demo(tmp_path: Path) -> None:
-    out = tmp_path / "demo.html"
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, out = SENTENCES[:2], tmp_path / "demo.html"
+    monkeypatch.setattr("whyformer.cli.demo.SENTENCES", few)
     shown = run("demo", "--out", out).stdout
     *screens, closing = re.split(r"^(?:\d\. .*, and a model of .*|The page    .*)$", shown, flags=re.MULTILINE)[1:]
     said = [re.findall(r"^prediction +(\S+) \([\d.]+ %\), next \S+ \([\d.<> ]+ %\)$", s, re.MULTILINE) for s in screens]
@@ -67,13 +68,13 @@ def test_demo(tmp_path: Path) -> None:
     assert str(tmp_path / "demo-report.html") in closing.replace("\n", "") and len(closing.splitlines()) <= 24
     assert closing.rstrip().splitlines()[-3].startswith("  whyformer explain ")
     page = out.read_text(encoding="utf-8")
-    for words in (*SENTENCES, *METHODS, "zebra-like", "A row of a table", "over forty rows", "What to try next"):
+    for words in (*few, *METHODS, "zebra-like", "A row of a table", "over forty rows", "What to try next"):
         assert words in page
     assert "striped | dotted, striped | bubbly, bubbly | striped" in page  # not by chance
     assert "http" not in page.split("</style>")[1]
-    assert page.count('<section class="wf-view">') == len(SENTENCES) + 3 + 1 + 2, "sentences, pictures, concepts, table"
+    assert page.count('<section class="wf-view">') == len(few) + 3 + 1 + 2, "sentences, pictures, concepts, table"
     assert "a drawing made by the demo" in page
-    assert "1st of 5 on 5 texts" in (tmp_path / "demo-report.html").read_text(encoding="utf-8")
+    assert "1st of 5 on 2 texts" in (tmp_path / "demo-report.html").read_text(encoding="utf-8")
 
 
 def test_what_the_demo_tells_people_to_type_exists(

@@ -169,14 +169,12 @@ def test_a_full_queue_is_a_429_with_words() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
 def test_ctrl_c_ends_the_server_while_it_listens_and_works(tmp_path: Path) -> None:
     program = (
-        "import time, whyformer as wf; from whyformer.demo import load_adult; from whyformer.serve.app import run\n"
-        "from whyformer.serve.app import Served; from whyformer.serve.jobs import Jobs\n"
-        "from whyformer.serve.models import Models, ServedModel; from whyformer.serve.store import Store\n"
-        "model = ServedModel('table', 'table', wf.Explainer(*load_adult()))\n"  # whose libraries are imported soon
-        f"whole = Served(Models([model]), Store(None), Jobs(), token='{TOKEN}')\n"
-        "def forever():\n    from whyformer.run.session import tracker\n"
-        "    for _ in tracker(None)(range(10**6), 'forever'): time.sleep(0.01)\n"
-        "job = whole.jobs.add('table', 'forever', forever)\n"
+        "import time; from whyformer.run.session import tracker; from whyformer.serve.app import Served, run\n"
+        "from whyformer.serve.jobs import Jobs; from whyformer.serve.models import Models\n"
+        "from whyformer.serve.store import Store\n"
+        f"whole = Served(Models([]), Store(None), Jobs(), token='{TOKEN}')\n"
+        "def forever():\n    for _ in tracker(None)(range(10**6), 'forever'): time.sleep(0.01)\n"
+        "job = whole.jobs.add('any', 'forever', forever)\n"
         "run(whole, 0, lambda at: print(at, job.id, flush=True))"
     )
     with subprocess.Popen(
