@@ -59,7 +59,7 @@ LONG = (
     "tests/jobs/",
     "tests/views/test_page.py",
     "tests/cli/",
-    "tests/docs/test_example_notebook.py",
+    "tests/docs/test_site.py",
     "tests/serve/",
     "tests/methods/test_stream_gradients.py",
     "tests/checks/",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,20 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, in_context
+from bench import attention_debate, batch, in_context, smollm2
 from bench.attention_debate_training import Said, adversary_loss, jsd, kl, tvd
-from bench.batch import job, padding, sentences
+from bench.batch import padding
 from bench.in_context_model import COLUMNS, tasks, trained
+from bench.needle import FACTS, Case, case_of, caused, explained, judged
+from bench.needle_report import merged, report
 from bench.one_pass import FORMULAS, INTEGRALS, main, one_pass, plain, products
-from tests.jobs.sentences import census_explainer
+from bench.recommend_budget import RULES, arguments, rows_of, subject
+from bench.recommend_budget import main as recommend_budget
 from tests.models import CASES
 from tests.references.checks import attention_debate as twin
 from whyformer.demo import load_sentiment
-from whyformer.demo.census import adult_rows
+from whyformer.inputs.chat import sentences
+from whyformer.results.types import Cost, Explanation, Target, Units
 
 GOOD, BAD = ("good", "great", "fine", "fun"), ("bad", "awful", "dull", "slow")
 OTHER = ("the", "a", "film", "plot", "and", "but")
@@ -171,18 +174,125 @@ def test_padding_is_what_rows_of_other_lengths_cost() -> None:
     x = wf.Explainer(*wf.demo.load_sentiment())
     assert padding(x, ["a good movie"] * 40) == 0
     assert padding(x, ["good"] * 31 + ["good good good"]) == pytest.approx(1 - (31 * 3 + 5) / (32 * 5))
-    assert 0 < padding(x, sentences(600)) < 0.15
+    assert 0 < padding(x, batch.sentences(600)) < 0.15
 
 
-def test_the_second_half_of_a_job_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that took a second each: so many rows per second as a part has."""
-    real, number = os.replace, iter(range(1000))
+# The needle bench: one sentence holds the answer, and ranks are counted as said.
 
-    def replace(source: str, target: str) -> None:
-        real(source, target)
-        if str(target).endswith(".parquet"):
-            os.utime(target, (moment := 1e9 + next(number), moment))
 
-    monkeypatch.setattr(os, "replace", replace)
-    rate = job(census_explainer(), adult_rows(), method="raw_attention", part_rows=8)
-    assert rate == pytest.approx(8, rel=1e-3)
+class Words:
+    """Splits at spaces: as much of a tokenizer as writing a case takes."""
+
+    def __call__(self, text: str) -> dict[str, list[str]]:
+        return {"input_ids": text.split()}
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        return f"<user>\n{messages[0]['content']}<end>\n<assistant>\n"
+
+
+@pytest.mark.parametrize(("number", "chat"), [(0, True), (1, False)])
+def test_one_sentence_holds_the_answer(number: int, chat: bool) -> None:
+    case = case_of(Words(), 0, number, chat)
+    passage = case.prompt[slice(*case.passage)]
+    spans = sentences(case.prompt)
+    needle = case.prompt[slice(*case.needle)]
+    assert case.needle in spans and needle.endswith(f" is {case.number}.")
+    facts = [sentence for sentence in passage.split(". ") if " is " in sentence]
+    assert len(facts) == FACTS
+    assert [case.number[0]] == [f.split()[-1][0] for f in facts if f.split()[-1][0] == case.number[0]]
+    assert case.prompt.endswith(needle.removesuffix(f"{case.number}."))  # the begun answer is the needle's own words
+    assert case.prompt.count(case.number) == 1
+    assert case.other in passage and case.other[0] != case.number[0]
+    assert case.with_number("0000").count("0000.") == 1 and case.number not in case.with_number("0000")
+
+
+LETTERS = Case("A b. C d. E f. G", (0, 14), (5, 9), "d", "f")  # three sentences, and what the prompt ends with
+
+
+def scored(scores: list[float], spans: tuple[tuple[int, int], ...]) -> Explanation:
+    count = len(scores)
+    units = Units(("x",) * count, (False,) * count, ("text",) * count, spans=spans)
+    at = Target(0)
+    return Explanation(np.array(scores, np.float32), units, at, "logit", 1.0, at, "attn_lrp", cost=Cost(1.0, 1.0))
+
+
+def test_ranks() -> None:
+    """Among the passage, among all, and both again without the first token, which the first sentence begins with."""
+    spans = ((0, 1), (1, 4), (5, 6), (6, 9), (10, 11), (11, 14), (15, 16))
+    row = judged(LETTERS, scored([9.0, 0.0, 2.0, 1.0, 3.0, -3.0, 5.0], spans))
+    assert row["ranks"]["sum"] == [2, 3, 1, 2]
+    assert row["ranks"]["max"] == [3, 4, 2, 3]
+    assert row["ranks"]["positive"] == [3, 4, 2, 3]  # of two that are equal, the other stands above
+    assert row["first_token"] == pytest.approx(9 / 23)
+
+
+def test_report(capsys: pytest.CaptureFixture[str]) -> None:
+    def row(number: int, rank: int, method: str) -> dict[str, Any]:
+        said = {"ranks": {"sum": [rank] * 4, "max": [1] * 4}, "first_token": 0.25, "passes": [1.0, 1.0]}
+        case = {"case": number, "tokens": 230, "right": True, "sentences": 4, "methods": {method: said}}
+        return case | {"position": {"first": number == 0, "last": False}}
+
+    rows = [row(0, 1, "a"), row(1, 2, "a"), row(1, 1, "b"), {"case": 2, "tokens": 230, "right": False}]
+    assert [len(each.get("methods", ())) for each in merged(rows)] == [1, 2, 0]
+    report(rows)
+    printed = capsys.readouterr().out
+    assert "3 tried, 2 answered" in printed
+    assert "| b | 1 + 1 | 1 | 100.0% [20.7%, 100.0%] | 100.0% |" in printed
+    assert "| a | 1 + 1 | 2 | 50.0% [9.5%, 90.5%] | 100.0% |" in printed
+    assert "| the first sentence | 0 | 2 | 50.0%" in printed
+
+
+def test_smollm2_is_explained_by_the_needle() -> None:
+    if complaint := smollm2.missing():
+        pytest.skip(complaint)
+    model, tokenizer = smollm2.load()
+    cases = [case_of(tokenizer, 0, number, True) for number in range(3)]
+    answered = [case for case in cases if caused(model, tokenizer, case)]
+    assert len(answered) >= 2
+    explainer = wf.Explainer(model, tokenizer)
+    for case in answered:
+        assert explained(explainer, tokenizer, case, [["attn_lrp"]])["attn_lrp"]["ranks"]["sum"][0] == 1
+
+
+# The held-out claim of recommend within a budget, on the shipped models and few methods.
+
+
+def test_the_choice_is_not_behind_the_best_in_hindsight() -> None:
+    methods = ["attn_lrp", "value_norms", "two_ended"]
+    how = ["--kinds", "text", "--budgets", "3", "150", "--inputs", "4", "--halves", "2", "3", "--splits", "2"]
+    rows = list(rows_of(arguments(how), methods, spaces=[], guided=False))
+    assert [(row.budget, row.half, len(row.splits)) for row, _ in rows] == [("3", 2, 2), ("150", 2, 2)]
+    (_, cheap), (_, dear) = rows
+    assert "two_ended" in cheap.over and {c.name for c in dear.pool.candidates} == set(methods)
+    for row, _ in rows:
+        assert not row.behind, row.line()
+        assert all(split.lead[0] >= 0 for split in row.splits), "the choice itself stands in hindsight"
+
+
+def test_a_split_is_what_recommend_does() -> None:
+    """The same halves: the same choice, the same best in hindsight, the same lead."""
+    how = arguments(["--kinds", "table", "--budgets", "30", "--inputs", "8", "--halves", "4", "--splits", "1"])
+    methods = ["attn_lrp", "raw_attention", "saliency"]
+    ((row, _),) = rows_of(how, methods, spaces=[], guided=False)
+    order = np.random.default_rng([0, 4, 0]).permutation(8)
+    halves = np.random.default_rng(0).permutation(8)  # how recommend parts its inputs
+    explainer, made = subject("table", how)
+    placed: list[object] = [None] * 8
+    for place, number in zip(halves, order, strict=True):
+        placed[place] = made[number]
+    budgeted = explainer.recommend(placed, budget=30, methods=methods, spaces=[]).budgeted
+    split = row.splits[0]
+    assert (split.chosen, split.hindsight) == (budgeted.choice.name, budgeted.hindsight.name)
+    assert split.lead[0] == pytest.approx(budgeted.hindsight.over_choice[0], abs=1e-5)
+
+
+def test_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how = ["--kinds", "table", "--inputs", "4", "--halves", "2", "--splits", "1", "--budgets", "3"]
+    assert recommend_budget([*how, "--methods", "attn_lrp", "value_norms", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "| table | 3 | 2 |" in said and "in 0 of 1 splits" in said
+    stored = json.loads((tmp_path / "table_3.json").read_text())
+    assert np.shape(stored["values"]) == (4, len(stored["names"]), 2)
+    assert recommend_budget(["--saved", str(tmp_path), "--halves", "2", "--splits", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(RULES) and all("of 3 |" in line for line in lines[2:])

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image, PngImagePlugin
 
+import whyformer
 import whyformer as wf
 from bench import in_context, model_kinds, tabular_data, tabular_study
 from bench.needle import noted
 from bench.needle_report import report
 from bench.ranks import STUDENT, interval, spearman
+from docs import build, method_pictures, notebook, start_pictures
 from docs import gradsam_vs_shap as guide
 from tests.models.kinds import KINDS
 
@@ -180,3 +183,128 @@ def test_rank_correlation_and_intervals() -> None:
     mean, half = interval(values)
     assert (mean - half, mean + half) == pytest.approx((low, high), abs=1e-5)
     np.testing.assert_allclose(STUDENT, stats.t.ppf(0.975, np.arange(1, 31)), atol=1e-4)
+
+
+# Stored pictures and outputs that are missing, stale or too large are named; those in the repository are not.
+
+NAME = "raw_attention"  # one forward
+
+
+def test_every_method_has_a_picture() -> None:
+    assert {p.stem for p in method_pictures.FOLDER.glob("*.png")} == set(wf.list_methods())
+
+
+def test_a_picture_that_is_stale_missing_or_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / f"{NAME}.png"
+    path.write_bytes((method_pictures.FOLDER / path.name).read_bytes())
+    monkeypatch.setattr(method_pictures, "FOLDER", tmp_path)
+    assert method_pictures.complaint(NAME) is None
+    with Image.open(path) as picture:
+        told, data = dict(picture.info), picture.copy()
+    numbers = json.loads(told["numbers"])
+    numbers["text"]["scores"][3] *= 1.1
+    for change, words in (
+        ({"numbers": json.dumps(numbers)}, "other scores for the text"),
+        ({"drawn by": "somebody"}, "another"),
+    ):
+        new = PngImagePlugin.PngInfo()
+        for key, text in (told | change).items():
+            new.add_text(key, str(text))
+        data.save(path, pnginfo=new)
+        assert words in (method_pictures.complaint(NAME) or "")
+    monkeypatch.setattr(method_pictures, "LARGEST", 1000)
+    assert "bytes" in (method_pictures.complaint(NAME) or "")
+    path.unlink()
+    assert method_pictures.complaint(NAME) == "no picture"
+
+
+def test_machines_may_differ_a_little() -> None:
+    one = {"text": {"labels": ["a", "b"], "scores": [1.0, 0.5]}}
+    near = {"text": {"labels": ["a", "b"], "scores": [1.005, 0.5]}}
+    assert method_pictures.difference(one, near) is None
+    assert method_pictures.difference(one, {"text": {"labels": ["a", "c"], "scores": [1.0, 0.5]}})
+    assert method_pictures.difference(one, {**one, "image": one["text"]})
+
+
+def test_a_page_without_a_part_that_all_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.incomplete() == []
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    folder = tmp_path / "docs" / "methods"
+    folder.mkdir(parents=True)
+    (folder / f"{NAME}.md").write_text("\n## Idea\n\n## Formula\n\n## Example\n", encoding="utf-8")
+    named = [words for words in build.incomplete() if f"/{NAME}.md" in words]
+    assert named == [f"docs/methods/{NAME}.md has no part '## When it misleads'"]
+
+
+def test_start_pages_show_what_their_code_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start_pictures.stale() == []
+    monkeypatch.setattr(start_pictures, "digest", lambda blocks: "other")
+    assert start_pictures.stale() == list(start_pictures.PAGES)
+
+
+def test_outputs_of_the_notebook_belong_to_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not notebook.is_stale()
+    cells = notebook.cells()
+    monkeypatch.setattr(notebook, "cells", lambda: [*cells, {"kind": "code", "text": "1 + 1"}])
+    assert notebook.is_stale()
+
+
+def test_what_pages_share_is_put_back() -> None:
+    script = f'<script type="module">{"x" * notebook.LEAST}</script>'
+    shared: dict[str, str] = {}
+    lean = notebook.without_shared(f'<iframe srcdoc="&lt;p&gt;{script.replace(chr(34), "&quot;")}"></iframe>', shared)
+    assert lean == "<p><!-- script -->" and shared == {"script": script}
+    assert script.replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;") in notebook.frame(lean, shared, "x")
+
+
+# Maps of the house: every room says what it holds, and what maps name is there.
+
+SOURCE = Path(whyformer.__file__).parent
+ROOMS = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
+MAPS = [ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md", *sorted(SOURCE.rglob("README.md"))]
+MAPPED = ["capture", "inputs", "engines/attention", "engines/gradient", "engines/perturbation", "views/terminal", "run"]
+
+
+def said(room: Path) -> str:
+    """What a room says of itself."""
+    readme = room / "README.md"
+    own = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return f"{own}\n" + (readme.read_text(encoding="utf-8") if readme.is_file() else "")
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.relative_to(SOURCE).as_posix())
+def test_a_room_says_what_it_holds(room: Path) -> None:
+    words = said(room)
+    assert words.partition("\n")[0].endswith((".", "?")), words[:80]
+
+
+@pytest.mark.parametrize("room", MAPPED)
+def test_a_map_of_a_room_names_every_file(room: str) -> None:
+    words = said(SOURCE / room)
+    files = {path.name for path in (SOURCE / room).glob("*.py")} - {"__init__.py"}
+    assert {name for name in files if not re.search(rf"\b{re.escape(name)}", words)} == set()
+
+
+def test_architecture_names_every_file_at_the_top_and_every_room() -> None:
+    words = MAPS[0].read_text(encoding="utf-8")
+    files = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py", "version.py"}
+    rooms = {f"{path.name}/" for path in ROOMS if path.parent == SOURCE}
+    assert {name for name in files | rooms if f"`{name}" not in words} == set()
+
+
+@pytest.mark.parametrize("page", MAPS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_are_named_are_there(page: Path) -> None:
+    """A path from the package, the room or the root; in a paragraph or row, also from a room that it names."""
+    here = [SOURCE, page.parent, ROOT]
+    missing = []
+    for part in page.read_text(encoding="utf-8").replace("|\n|", "|\n\n|").split("\n\n"):
+        rooms = [SOURCE / name for name in re.findall(r"`([a-z_/]+)/`", part)]
+        for name in re.findall(r"`([\w/]+\.py)`", part):
+            if "x.py" not in name and not any((place / name).is_file() for place in [*here, *rooms, *beside(part)]):
+                missing.append(name)
+    assert missing == []
+
+
+def beside(part: str) -> list[Path]:
+    """Rooms of files that a paragraph names by their paths: what stands beside them is named without."""
+    return [SOURCE / path.rpartition("/")[0] for path in re.findall(r"`([a-z_/]+/[a-z_]+\.py)`", part)]

@@ -10,8 +10,24 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.serve.driving import choose, drop, explained, press, result, texts, tick, until, up, visit, write
-from tests.serve.served import TEXT, explainer, model_of, png, served
+from tests.serve.served import (
+    TEXT,
+    choose,
+    drop,
+    explained,
+    explainer,
+    model_of,
+    png,
+    press,
+    result,
+    served,
+    texts,
+    tick,
+    until,
+    up,
+    visit,
+    write,
+)
 from tests.support.browser import Browser
 from tests.support.processors import picture
 from tests.views.test_accessible import BROKEN, axe
