@@ -20,8 +20,8 @@ from bench.frontier.picture import draw
 from bench.frontier.planted import Trained
 from bench.frontier.subject import Row
 from bench.frontier.text import Sentences, made_sentences, read_sentences
-from bench.known_truth import backgrounds, columns, objects
-from bench.known_truth.__main__ import collected, main
+from bench.known_truth import columns
+from bench.known_truth.__main__ import main
 from bench.known_truth.facts import Facts
 from bench.known_truth.job import NAMES, task_of
 from bench.known_truth.report import best, interval, overall_table, summary, table
@@ -41,18 +41,6 @@ def test_every_input_has_cause_and_distractors(name: str) -> None:
     assert held_out.cause_IU.any(1).all() and (held_out.counted_IU & ~held_out.cause_IU).any(1).all()
     for change in held_out.changes.values():
         assert change.possible_I.mean() > 0.4
-
-
-def test_objects_share_no_cell_and_are_asked_about_in_turn() -> None:
-    held_out = objects.Objects().held_out(np.random.default_rng(5), COUNT)
-    half, pictures = COUNT // 2, held_out.inputs["pixel_values"]
-    assert held_out.rival_IU is not None and not (held_out.cause_IU & held_out.rival_IU).any()
-    assert (held_out.cause_IU[:half] == held_out.rival_IU[half:]).all()
-    assert torch.equal(pictures[:half], pictures[half:])
-    difference = (pictures != held_out.changes["object"].inputs["pixel_values"]).any(1)
-    side, grid = backgrounds.PATCH, backgrounds.GRID
-    cells = difference.reshape(COUNT, grid, side, grid, side).any(4).any(2).reshape(COUNT, -1).numpy()
-    assert (cells == held_out.cause_IU).all(), "what changes with the class of an object is what its cells are"
 
 
 # The gate
@@ -157,18 +145,6 @@ def test_tables_rank_and_note_overlaps() -> None:
     ]
     limits = interval(good)
     assert limits["low"] < limits["mean"] < limits["high"]
-
-
-def test_a_model_that_did_not_learn_its_task_is_in_no_table() -> None:
-    gates = [{"seed": n, "steps": 5, "right": 1.0, "flipped": {"x": 1.0}, "disturbed": 0.0} for n in range(2)]
-    passed = {"gate": gates[0] | {"passed": True}, "found": {"a": found("a", [0.5, 1.0])}}
-    failed = {"gate": gates[1] | {"passed": False}, "found": {}}
-    everything, lines = collected(
-        {("words", 0): passed, ("words", 1): failed, ("facts", 0): failed}, ["words", "facts"]
-    )
-    assert list(everything["summary"]) == ["words"] and everything["summary"]["words"]["a"]["auroc_per_model"] == [0.75]
-    assert len(everything["gates"]["words"]) == 2 and sum("NOT PASSED" in line for line in lines) == 2
-    assert collected({("facts", 0): failed}, ["facts"])[0]["summary"] == {}
 
 
 def test_the_command_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,9 +20,8 @@ from bench.attention_debate_training import Said, adversary_loss, jsd, kl, tvd
 from bench.batch import padding
 from bench.in_context_model import COLUMNS, tasks, trained
 from bench.needle import FACTS, Case, case_of, caused, explained, judged
-from bench.needle_report import merged, report
 from bench.one_pass import FORMULAS, INTEGRALS, main, one_pass, plain, products
-from bench.recommend_budget import RULES, arguments, rows_of, subject
+from bench.recommend_budget import RULES, arguments, rows_of
 from bench.recommend_budget import main as recommend_budget
 from tests.models import CASES
 from tests.references.checks import attention_debate as twin
@@ -226,22 +225,6 @@ def test_ranks() -> None:
     assert row["first_token"] == pytest.approx(9 / 23)
 
 
-def test_report(capsys: pytest.CaptureFixture[str]) -> None:
-    def row(number: int, rank: int, method: str) -> dict[str, Any]:
-        said = {"ranks": {"sum": [rank] * 4, "max": [1] * 4}, "first_token": 0.25, "passes": [1.0, 1.0]}
-        case = {"case": number, "tokens": 230, "right": True, "sentences": 4, "methods": {method: said}}
-        return case | {"position": {"first": number == 0, "last": False}}
-
-    rows = [row(0, 1, "a"), row(1, 2, "a"), row(1, 1, "b"), {"case": 2, "tokens": 230, "right": False}]
-    assert [len(each.get("methods", ())) for each in merged(rows)] == [1, 2, 0]
-    report(rows)
-    printed = capsys.readouterr().out
-    assert "3 tried, 2 answered" in printed
-    assert "| b | 1 + 1 | 1 | 100.0% [20.7%, 100.0%] | 100.0% |" in printed
-    assert "| a | 1 + 1 | 2 | 50.0% [9.5%, 90.5%] | 100.0% |" in printed
-    assert "| the first sentence | 0 | 2 | 50.0%" in printed
-
-
 def test_smollm2_is_explained_by_the_needle() -> None:
     if complaint := smollm2.missing():
         pytest.skip(complaint)
@@ -267,23 +250,6 @@ def test_the_choice_is_not_behind_the_best_in_hindsight() -> None:
     for row, _ in rows:
         assert not row.behind, row.line()
         assert all(split.lead[0] >= 0 for split in row.splits), "the choice itself stands in hindsight"
-
-
-def test_a_split_is_what_recommend_does() -> None:
-    """The same halves: the same choice, the same best in hindsight, the same lead."""
-    how = arguments(["--kinds", "table", "--budgets", "30", "--inputs", "8", "--halves", "4", "--splits", "1"])
-    methods = ["attn_lrp", "raw_attention", "saliency"]
-    ((row, _),) = rows_of(how, methods, spaces=[], guided=False)
-    order = np.random.default_rng([0, 4, 0]).permutation(8)
-    halves = np.random.default_rng(0).permutation(8)  # how recommend parts its inputs
-    explainer, made = subject("table", how)
-    placed: list[object] = [None] * 8
-    for place, number in zip(halves, order, strict=True):
-        placed[place] = made[number]
-    budgeted = explainer.recommend(placed, budget=30, methods=methods, spaces=[]).budgeted
-    split = row.splits[0]
-    assert (split.chosen, split.hindsight) == (budgeted.choice.name, budgeted.hindsight.name)
-    assert split.lead[0] == pytest.approx(budgeted.hindsight.over_choice[0], abs=1e-5)
 
 
 def test_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

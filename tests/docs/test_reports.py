@@ -150,26 +150,6 @@ def test_all_readings_run_with_shap_among_them(small_table: Path, monkeypatch: p
     assert set(result["readings"]["SHAP"]) == set(tabular_study.AGAINST)
 
 
-def test_a_second_run_does_what_is_left(
-    small_table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = small_table / "results.json"
-    done = [
-        {"data": "california", "model": "TabTransformer", "seed": seed, **rest}
-        for seed, rest in enumerate([{"skipped": "one column"}, {"error": "it broke"}])
-    ]
-    out.write_text(json.dumps(done))
-    command = ["tabular_study", "--data", small_table, "--datasets", "california", "--seeds", 2, "--processes", 1]
-    command += ["--models", "TabTransformer", "FT-Transformer", "--out", out, "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", [str(part) for part in command])
-    monkeypatch.setattr(tabular_study, "lacking", lambda model: ["a_package"] if model == "FT-Transformer" else [])
-    tabular_study.main()
-    printed = capsys.readouterr().out
-    assert "FT-Transformer is left out: it needs a_package" in printed
-    assert "1 jobs are in" in printed and "1 are left" in printed
-    assert [(r["seed"], "skipped" in r) for r in json.loads(out.read_text())] == [(0, True), (1, True)]
-
-
 def test_rank_correlation_and_intervals() -> None:
     from scipy import stats
 

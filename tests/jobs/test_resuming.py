@@ -21,7 +21,7 @@ from tests.support import folders
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput, JobStopped
 from whyformer.jobs.folder import COMMITS, EXPLANATIONS, MANIFEST, Commit, Written, read_commits
-from whyformer.jobs.processes import ATTEMPTS, Gone, Pool, Staff, _sent, _serve, devices_of
+from whyformer.jobs.processes import ATTEMPTS, Gone, Pool, _sent, _serve, devices_of
 from whyformer.jobs.source import Part, Row
 from whyformer.jobs.worker import Work
 
@@ -239,7 +239,7 @@ def test_a_worker_whose_driver_is_gone_ends() -> None:
     serve(there)
 
 
-class Mortal(Staff):
+class Mortal:
     """Workers that die when ``dies`` says so, of the number of the part (None: at their start)."""
 
     size = 2

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import logging
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
@@ -23,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 import whyformer as wf
 from docs.release_notes import faults, section, versions
 from tests.package.test_install import REPOSITORY
-from tests.support import fresh_clones, shuffle
+from tests.support import shuffle
 from tests.support.process_state import restored
 from whyformer import registry, views
 from whyformer.inputs import modalities
@@ -230,16 +228,6 @@ def test_a_seed_orders_files_and_their_tests_and_keeps_files_together() -> None:
     assert shuffled(3, NODES) == orders[2]
 
 
-def test_a_seed_chooses_the_number_of_workers_if_there_are_some() -> None:
-    def workers(seed: int, asked: int | None) -> Any:
-        config: Any = SimpleNamespace(option=SimpleNamespace(shuffle_seed=seed, numprocesses=asked))
-        next(shuffle.pytest_cmdline_main(config))
-        return config.option.numprocesses
-
-    assert {workers(seed, 3) for seed in range(1, 11)} == {2, 3, 4}
-    assert workers(1, None) is None
-
-
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
     "environment variable WF_LEFT": lambda patch, _: patch.setenv("WF_LEFT", "secret"),
     "working directory": lambda patch, path: patch.chdir(path),
@@ -267,45 +255,3 @@ def test_what_a_file_of_tests_leaves_changed_is_named(
     monkeypatch.undo()
     with restored():
         pass
-
-
-# Installing into a .venv that is there fails, and so does a clone that holds what the last run left.
-MAKE = """
-test: .venv/.ready
-\t@test ! -e seen
-\t@test -z "$$SEEDS$$PYTHONPATH" && echo "$(SHUFFLE_SEED)" > seen
-\t@echo "12 passed, 1 skipped in 90.00s (0:01:30)"
-\t@test $(SHUFFLE_SEED) != 2
-
-.venv/.ready: Makefile
-\tmkdir .venv
-\ttouch .venv/.ready
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="make and its shell")
-def test_clones_are_tested_seed_by_seed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, temporary = tmp_path / "source", tmp_path / "temporary"
-    for folder in (source, temporary):
-        folder.mkdir()
-    (source / "Makefile").write_text(MAKE)
-    git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b.invalid"]
-    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "a"]):
-        subprocess.run([*git, *command], check=True)
-    monkeypatch.setattr(fresh_clones.tempfile, "tempdir", str(temporary))
-    monkeypatch.setenv("SEEDS", "1 2")
-    assert fresh_clones.main([1, 3], source) == 0 and not list(temporary.iterdir())
-    capsys.readouterr()
-    (source / "new").touch()
-    assert fresh_clones.main([1, 2], source) == 1
-    shown = capsys.readouterr().out
-    assert "not committed" in shown and "1 of 2 seeds passed" in shown
-    rows = [line.split(maxsplit=4) for line in shown.splitlines()[-3:-1]]
-    assert [(row[0], row[1], row[3], row[4]) for row in rows] == [
-        ("1", "passed", "1.5", "12 passed, 1 skipped"),
-        ("2", "failed", "1.5", "12 passed, 1 skipped"),
-    ]
-    (log,) = temporary.rglob("*.txt")
-    assert log.name == "seed-2.txt" and "12 passed" in log.read_text() and not (source / "seen").exists()

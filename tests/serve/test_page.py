@@ -406,7 +406,6 @@ def test_what_is_on_screen_is_taken_away(browser: Browser, streams: str) -> None
         ("table", "layers × heads", True),
         ("pair", "layers × heads", False),
         ("detector", "trust", True),
-        ("translation", "", True),
         ("sound", "", False),
     ],
 )

@@ -216,7 +216,7 @@ AIMS = st.sampled_from([None, 0, 2, 10**6, 0.4, "LABEL_0", "similarity"])
 
 
 @OTHERS_DRAW
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=UNCHECKED)
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=UNCHECKED)
 @given(MODELS, st.lists(st.sampled_from([*FIELDS]), min_size=1, max_size=3, unique=True), st.data())
 def test_no_input_is_a_500(ask: TestClient, model: str, names: list[str], data: st.DataObject) -> None:
     known = {"IMAGE": ask.post("/api/images", content=png()).json()["image"]}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from whyformer.results.types import Explanation
 
 WHY = "Why did the model say that?"
+PER_INPUT = {"image": "images", "title": "titles", "others": "others"}  # an option of one picture → a list for all
 
 
 def print_json(plain: Any) -> None:
@@ -54,22 +55,27 @@ def _deliver_rows(
     title: str = WHY,
     **drawn: Any,
 ) -> None:
-    """Write one HTML page, one picture per input, or one data file per result.
+    """Write one HTML page, one picture per input (``views``, if given), or one data file per result.
 
-    ``views``: pictures to show in place of one per input. ``names``: of files, for rows of one result.
+    ``names``: of files, for rows of one result. ``drawn``: options of pictures; PER_INPUT are lists.
     """
+    from whyformer.views import page, side_by_side, view_of
+
     if asked.json:
         print_json([result.to_dict() for row in rows for result in row])
         if asked.out is None:
             return
-    views = views_of(rows, **drawn) if views is None else views
+    if views is None:
+        views, shared = [], drawn.pop("shared", True)
+        lists = {name: drawn.pop(plural, None) for name, plural in PER_INPUT.items()}
+        for i, row in enumerate(rows):
+            own = {name: values[i] for name, values in lists.items() if values} | drawn
+            views.append(view_of(row[0], **own) if len(row) == 1 else side_by_side(row, shared=shared, **own))
     for view in [] if asked.json else views:
         view.show()
     if asked.out is None:
         return
     if asked.out.suffix == ".html":
-        from whyformer.views import page
-
         say_written(page(views, title).save(asked.out))
         return
     if asked.out.suffix not in DATA:
@@ -81,26 +87,6 @@ def _deliver_rows(
     for name, each in files:
         out = asked.out if len(files) == 1 else asked.out.with_name(f"{asked.out.stem}-{name}{asked.out.suffix}")
         say_written(each.save(out))
-
-
-def views_of(
-    rows: list[list[Any]],
-    *,
-    images: list[Any] | None = None,
-    titles: list[str] | None = None,
-    others: list[Any] | None = None,
-    shared: bool = True,
-    **options: Any,
-) -> list[Any]:
-    """One view per input: a single explanation in full, several side by side."""
-    from whyformer.views import side_by_side, view_of
-
-    views = []
-    for i, row in enumerate(rows):
-        own: dict[str, Any] = {"image": images[i] if images else None, "title": titles[i] if titles else ""}
-        own |= {"others": others[i] if others else (), **options}
-        views.append(view_of(row[0], **own) if len(row) == 1 else side_by_side(row, shared=shared, **own))
-    return views
 
 
 def per_input(explained: Any) -> list[list[Explanation]]:

@@ -332,7 +332,12 @@ def _print(name: str, study: Study, trouble: str | None) -> None:
         followed = f"not all: {count} {they} not followed to what is weighed"
     lines.append(Text(f"followed    {followed}"))
     lines += [Text(f"  - {line}") for line in study.unclaimed]
-    lines += [Text(f"past it     {_audit(study)}")]
+    leak, past = study.leak, "not tried (too few positions, or streams that could not be put in order)"
+    if leak.found:
+        past = f"LEAK: positions hear of each other without attention at {leak.path} (by {leak.amount:.2g}, not 0)"
+    elif leak.checked:
+        past = f"nothing: positions hear of each other by attention alone ({leak.checked} places compared)"
+    lines.append(Text(f"past it     {past}"))
     lines += [Text(f"note        {note}") for note in study.notes]
     lines.append("")
     verdict = f"Attention methods cannot be used: {trouble}" if trouble else "Attention methods can be used."
@@ -362,13 +367,3 @@ def _sites(study: Study) -> Table:
         streams = " ← ".join(site.streams)
         table.add_row(*cells, *([str(site.windows)] if windowed else []), *([streams] if several else []))
     return table
-
-
-def _audit(study: Study) -> str:
-    """The leak audit (study/facts.py) in words."""
-    leak = study.leak
-    if leak.found:
-        return f"LEAK: positions hear of each other without attention at {leak.path} (by {leak.amount:.2g}, not 0)"
-    if leak.checked:
-        return f"nothing: positions hear of each other by attention alone ({leak.checked} places compared)"
-    return "not tried (too few positions, or streams that could not be put in order)"

@@ -213,7 +213,14 @@ def methods(asked: CommandArguments) -> None:
 
     chosen = [get_method(asked.name)] if asked.name else list(list_methods().values())
     if asked.json:
-        print_json([_plain_method(m) for m in chosen])
+        told = []
+        for m in chosen:
+            about: dict[str, Any] = {"family": "post-hoc", "specificity": m.specificity, "scope": SCOPE}
+            about |= {"signed": m.signed, "class_specific": m.class_specific}
+            plain = (str, int, float, bool, type(None))
+            options = {k: v if isinstance(v, plain) else repr(v) for k, v in m.defaults.items()}
+            told.append(_plain(m, about, options))
+        print_json(told)
     elif asked.name:
         (m,) = chosen
         says = "signed (for and against)" if m.signed else "unsigned (how much)"
@@ -306,13 +313,6 @@ def _table(
     for row in rows:
         table.add_row(*row)
     put(Group(*before, table, *after))
-
-
-def _plain_method(m: Method) -> dict[str, Any]:
-    about: dict[str, Any] = {"family": "post-hoc", "specificity": m.specificity, "scope": SCOPE}
-    about |= {"signed": m.signed, "class_specific": m.class_specific}
-    plain = (str, int, float, bool, type(None))
-    return _plain(m, about, {k: v if isinstance(v, plain) else repr(v) for k, v in m.defaults.items()})
 
 
 def _plain(entry: Method | Metric, about: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -163,14 +163,22 @@ def demo(asked: CommandArguments) -> None:
         typer.secho(f"{number}. {heading}", bold=True)
         view.show()
     typer.echo("Now several methods side by side, and which of them can be trusted (half a minute) …", err=True)
-    demo_page(asked.out).save(asked.out)
     from rich.console import Group
     from rich.text import Text
 
+    from whyformer.registry import meaning_of
     from whyformer.reports.report import report
+    from whyformer.verbs import Explainer
+    from whyformer.views import page, side_by_side
     from whyformer.views.terminal.terminal_page import put
+    from whyformer.views.view import Fact, Terms
 
     model, tokenizer = _loaded("sentiment")
+    explained = Explainer(model, tokenizer).explain(list(SENTENCES), method=list(METHODS), progress=False)
+    views = [side_by_side([explained[name][i] for name in METHODS]) for i in range(len(SENTENCES))]
+    views += [*picture_views(), *table_views()]
+    lead = (LEAD, Terms(tuple(Fact(name, meaning_of(name)) for name in METHODS)), SPECIAL)
+    page(views, "Why did your transformer say that?", lead=lead, outro=_next(asked.out)).save(asked.out)
     methods = [*METHODS, "occlusion"]
     settings: dict[str, Any] = {"shown": len(methods), "checks": QUICK_CHECKS, "progress": False}
     trust = report(model, list(SENTENCES), processor=tokenizer, methods=methods, **settings)
@@ -186,20 +194,6 @@ def demo(asked: CommandArguments) -> None:
     longest = max(len(command) for command, _ in TRY)
     lines += [Text(f"  {command:<{longest}}").append(f"   {words}", style="dim") for command, words in TRY]
     put(Group(*lines))
-
-
-def demo_page(out: Path) -> Any:
-    from whyformer.registry import meaning_of
-    from whyformer.verbs import Explainer
-    from whyformer.views import page, side_by_side
-    from whyformer.views.view import Fact, Terms
-
-    explained = Explainer(*_loaded("sentiment")).explain(list(SENTENCES), method=list(METHODS), progress=False)
-    views = [side_by_side([explained[name][i] for name in METHODS]) for i in range(len(SENTENCES))]
-    lead = (LEAD, Terms(tuple(Fact(name, meaning_of(name)) for name in METHODS)), SPECIAL)
-    views += picture_views()
-    views += table_views()
-    return page(views, "Why did your transformer say that?", lead=lead, outro=_next(out))
 
 
 def _next(out: Path) -> tuple[Any, ...]:

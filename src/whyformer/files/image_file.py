@@ -118,25 +118,20 @@ def resized(values_RC: Array, size: tuple[int, int] | None, interpolation: str =
         return values_RC
     if len(size) != 2 or min(size) < 1:
         raise BadInput(f"size={size!r}: two whole numbers of at least 1, height and width.")
-    for axis in (0, 1):
-        values_RC = _resized_axis(values_RC, axis, size[axis], interpolation)
+    for axis, length in enumerate(size):
+        count = values_RC.shape[axis]
+        # Centres of the new cells in units of the old ones; beyond the outer centres the border value holds.
+        centres = (np.arange(length) + 0.5) * count / length - 0.5
+        if interpolation == "nearest":
+            values_RC = np.take(values_RC, np.clip(np.floor(centres + 0.5), 0, count - 1).astype(int), axis)
+            continue
+        low = np.clip(np.floor(centres), 0, count - 1).astype(int)
+        high = np.minimum(low + 1, count - 1)
+        shape = [1] * values_RC.ndim
+        shape[axis] = length
+        part = np.clip(centres - low, 0, 1).reshape(shape).astype(np.float32)
+        values_RC = np.take(values_RC, low, axis) * (1 - part) + np.take(values_RC, high, axis) * part
     return values_RC
-
-
-def _resized_axis(values: Array, axis: int, length: int, interpolation: str) -> Array:
-    count = values.shape[axis]
-    # Centres of the new cells in units of the old ones; beyond the outer centres the border value holds.
-    centres = (np.arange(length) + 0.5) * count / length - 0.5
-    if interpolation == "nearest":
-        nearest: Array = np.take(values, np.clip(np.floor(centres + 0.5), 0, count - 1).astype(int), axis)
-        return nearest
-    low = np.clip(np.floor(centres), 0, count - 1).astype(int)
-    high = np.minimum(low + 1, count - 1)
-    shape = [1] * values.ndim
-    shape[axis] = length
-    part = np.clip(centres - low, 0, 1).reshape(shape).astype(np.float32)
-    result: Array = np.take(values, low, axis) * (1 - part) + np.take(values, high, axis) * part
-    return result
 
 
 def jpeg_uri(pixels: Array) -> str:

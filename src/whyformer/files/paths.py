@@ -13,9 +13,8 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
 from numpy.lib import format as npy
 
 from whyformer.errors import BadInput, UnknownName
@@ -33,6 +32,7 @@ TOKENS = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 ARRAY_BYTES, WORD_BYTES, TIMES = 1 << 28, 1 << 25, 100
 NUMBERS, WORDS = "biuf", "U"  # kinds of numpy's types; no objects, which would run code when they are read
 ENDING = ".npy"
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 LONGEST_HEADER = 1 << 16  # bytes, of one array
 LONGEST_FIELD = 2**31 - 1  # of CSV; its own limit is 128 kB
 
@@ -114,7 +114,10 @@ def members_bytes(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> t
         if not name.endswith(ENDING) or names.count(name) > 1:
             raise Damaged(f"{name!r} in it is no array, or is there twice")
         with archive.open(member) as stream:
-            shape, kind = _array_header(stream)
+            version = npy.read_magic(stream)
+            if version not in HEADERS:
+                raise Damaged(f"it is of version {version} of numpy's format, which is not read here")
+            shape, _, kind = HEADERS[version](stream, max_header_size=LONGEST_HEADER)
             if kind.kind not in NUMBERS and (kind.kind != WORDS or shape):
                 raise Damaged(f"{name!r} in it holds {kind}, not numbers")
             size = math.prod(shape) * kind.itemsize
@@ -132,15 +135,6 @@ def require_room(unfolded: tuple[int, int], size: int) -> None:
     for wanted, free in zip(unfolded, (ARRAY_BYTES, WORD_BYTES), strict=True):
         if wanted > max(free, TIMES * size):
             raise Damaged(f"its {size / 1e6:.1f} MB would take {wanted / 1e6:.0f} MB of memory")
-
-
-def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = npy.read_magic(stream)
-    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
-    if read is None:
-        raise Damaged(f"it is of version {version} of numpy's format, which is not read here")
-    shape, _, kind = read(stream, max_header_size=LONGEST_HEADER)
-    return shape, kind
 
 
 # While a model is loaded: no progress bars and notices of transformers, in terminals and below cells of notebooks.

@@ -10,7 +10,6 @@ import io
 import os
 import pickle
 import signal
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,36 +39,15 @@ class Gone(Exception):
     """A worker died before it answered."""
 
 
-class Staff(ABC):
-    """Where workers run. Workers, and the answers that they owe, are whatever tells them apart."""
-
-    size: int
-
-    @abstractmethod
-    def start(self) -> tuple[Any, Any]:
-        """A new worker, and the answer that says it is ready."""
-
-    @abstractmethod
-    def give(self, worker: Any, part: Part, proven: bool) -> Any:
-        """A part for a worker: the answer that will hold what it made of it."""
-
-    @abstractmethod
-    def wait(self, answers: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """Those of the answers that are there, or never will be; none where time ran out."""
-
-    @abstractmethod
-    def read(self, answer: Any) -> Any:
-        """What the worker says. Its error, where it lives and says what is wrong; ``Gone`` where it died."""
-
-    @abstractmethod
-    def end(self, worker: Any) -> None:
-        """Away with a worker, whatever it does."""
-
-
 class Pool:
-    """Workers, the parts that each has, and those that wait to be given to one."""
+    """Workers, the parts that each has, and those that wait to be given to one.
 
-    def __init__(self, staff: Staff, proven: bool) -> None:
+    Its staff starts ``size`` workers: ``start`` returns a worker and an answer to wait for, ``give`` hands it a part
+    and returns the answer that will hold the result. ``wait`` returns the answers that have come, or never will;
+    ``read`` returns what one holds, raises the worker's error, or Gone if the worker died. ``end`` kills a worker.
+    """
+
+    def __init__(self, staff: Processes | Actors, proven: bool) -> None:
         self.staff, self.proven = staff, proven
         self.starting: dict[Any, Any] = {}  # what it will say → worker
         self.busy: dict[Any, tuple[Any, Part]] = {}  # what will come → worker, part
@@ -217,7 +195,7 @@ class _Process:
         return answer
 
 
-class Processes(Staff):
+class Processes:
     """Processes of this machine, started anew for the job."""
 
     def __init__(self, explainer: CoreExplainer, work: Work, workers: int) -> None:
@@ -368,7 +346,7 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-class Actors(Staff):
+class Actors:
     """Actors of Ray, each with a CPU, and with a GPU where the cluster has some."""
 
     def __init__(self, ray: Any, explainer: CoreExplainer, work: Work, workers: int | None) -> None:

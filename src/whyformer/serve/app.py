@@ -300,9 +300,12 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         return await about(asked, "trust")
 
     async def about(asked: About, kind: str) -> Response:
-        entry = None if asked.again else await run_in_threadpool(_known_about, served.store, asked, kind)
-        if entry is not None:
-            return answer(await run_in_threadpool(drawn, entry))
+        for identity in [] if asked.again else await run_in_threadpool(served.store.about, asked.result, kind):
+            entry = await run_in_threadpool(served.store.get, identity)
+            if entry is None or entry.question.get("item", 0) != asked.item:
+                continue
+            if entry.results[0].get("thorough", False) or not asked.thorough:  # an answer with at least these checks
+                return answer(await run_in_threadpool(drawn, entry))
         subject = await run_in_threadpool(subject_of, served.store, asked.result, asked.item)
         model, identity = served.models[subject.entry.model], subject.entry.id
         if kind == "heads":
@@ -310,17 +313,6 @@ def _add_questions(app: FastAPI, served: Served) -> None:
             return await _queued(served, model, kind, work, 2, asked.wait)
         work = partial(trust, model, identity, served.store, asked.thorough, asked.item)
         return await _queued(served, model, kind, work, trust_units(model, subject, asked.thorough), asked.wait)
-
-
-def _known_about(store: Store, asked: About, kind: str) -> Entry | None:
-    """Return an earlier answer about the same object with at least these checks."""
-    for identity in store.about(asked.result, kind):
-        entry = store.get(identity)
-        if entry is None or entry.question.get("item", 0) != asked.item:
-            continue
-        if entry.results[0].get("thorough", False) or not asked.thorough:
-            return entry
-    return None
 
 
 def _add_jobs(app: FastAPI, served: Served) -> None:

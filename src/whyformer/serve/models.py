@@ -90,21 +90,18 @@ def sample_of(explainer: CoreExplainer, kind: str) -> Any:
     if kind == "language":
         return PROMPT
     if kind == "table":
-        return _row(explainer.processor)
+        table = explainer.processor
+        scaled = table.preprocess if isinstance(table.preprocess, Standardize) else None
+        means = scaled.mean if scaled is not None else (0.0,) * len(table.numerical)
+        row = {name: values[0] for name, values in table.categorical.items()}
+        row |= {name: float(mean) for name, mean in zip(table.numerical, means, strict=True)}
+        return {name: row.get(name) for name in table.columns}
     if kind == "sound":  # a second that rises from 200 to 1,000 Hz, loudest in its middle
         rate = rate_of(explainer)
         time = np.arange(rate, dtype=np.float32) / rate
         chirp = 0.5 * np.sin(np.pi * time) * np.sin(2 * np.pi * (200 * time + 400 * time**2))
         return chirp.astype(np.float32), rate
     return (_ramp(), CAPTION) if kind == "pair" else _ramp()
-
-
-def _row(table: Table) -> dict[str, Any]:
-    scaled = table.preprocess if isinstance(table.preprocess, Standardize) else None
-    means = scaled.mean if scaled is not None else (0.0,) * len(table.numerical)
-    numbers = {name: float(mean) for name, mean in zip(table.numerical, means, strict=True)}
-    first = {name: values[0] for name, values in table.categorical.items()}
-    return {name: numbers.get(name, first.get(name)) for name in table.columns}
 
 
 def _ramp() -> Any:
@@ -186,7 +183,12 @@ class ServedModel:
 
     def opened(self, asked: Input, store: Store) -> Any:
         """Return the input for the explainer. Only text models get strings: others would open a file of that name."""
-        sample = None if asked.sample is None else self._sample(asked.sample)
+        sample = None
+        if asked.sample is not None:
+            if asked.sample >= (count := len(self.samples)):
+                raise BadInput(f"{self.name!r} has {count} samples, numbered from 0: there is no {asked.sample}.")
+            sample = self.samples[asked.sample]
+            sample = (sample,) if self.kind in ("image", "detector") else sample
         ways = asked.ways - {"sample"}
         allowed = [set(names) for names in TAKES[self.kind]]
         if sample is not None:  # of a picture with a text, the text may be another
@@ -217,11 +219,6 @@ class ServedModel:
             said = [] if asked.answer is None else [{"role": "assistant", "content": asked.answer}]
             return [{"role": "user", "content": words}, *said]
         return words if asked.answer is None else (words, asked.answer)
-
-    def _sample(self, number: int) -> Any:
-        if number >= len(self.samples):
-            raise BadInput(f"{self.name!r} has {len(self.samples)} samples, numbered from 0: there is no {number}.")
-        return (self.samples[number],) if self.kind in ("image", "detector") else self.samples[number]
 
     def _sound(self, data: bytes) -> Any:
         """At the rate that the model wants."""
