@@ -154,9 +154,6 @@ def test_each_row_says_what_is_explained_and_lines_are_for_a_log(bert_folder: Pa
 SENTENCE = SENTENCES[0]
 
 
-# attention
-
-
 def test_attention_prints_the_weights_that_the_model_has() -> None:
     shown = told("attention", SENTENCE, "--layer", 2, "--head", 1)
     record = wf.Explainer(*load_sentiment()).record(SENTENCE)
@@ -165,15 +162,9 @@ def test_attention_prints_the_weights_that_the_model_has() -> None:
     assert shown[0]["labels"] == ["[CLS]", "i", "like", "the", "movie", "[SEP]"] and site["site"] == 2
     everything = told("attention")
     assert len(everything[0]["sites"]) == 4 and everything[0]["head"] == "mean"
-
-
-def test_attention_with_its_numbers() -> None:
-    shown = run("attention", SENTENCE, "--layer", 2, "--values").stdout
-    weight = wf.Explainer(*load_sentiment()).record(SENTENCE).sites[2].attention_BHQK[0].mean(0)[0, 2]
-    assert f"{weight:.2f}" in shown and "mean over 4 heads" in shown and "movie" in shown
-
-
-# maximize
+    values = run("attention", SENTENCE, "--layer", 2, "--values").stdout
+    weight = record.sites[2].attention_BHQK[0].mean(0)[0, 2]
+    assert f"{weight:.2f}" in values and "mean over 4 heads" in values and "movie" in values
 
 
 def test_maximize_is_the_verb(tmp_path: Path) -> None:
@@ -186,9 +177,6 @@ def test_maximize_is_the_verb(tmp_path: Path) -> None:
     assert np.array_equal(saved.image, same.image) and saved.penalties == pytest.approx(same.penalties)
     text = told("maximize", "positive", "--model", model_folder("sentiment"), "--steps", 2, "--length", 3)
     assert len(text["tokens"]) == 3
-
-
-# heads
 
 
 def test_pruning_tests_an_order_on_other_inputs(tmp_path: Path) -> None:
@@ -215,9 +203,6 @@ def test_gates_are_learned(tmp_path: Path) -> None:
     np.testing.assert_allclose(wf.load(tmp_path / "g.npz").scores, same.scores, rtol=1e-5)
     pruned = run("heads", "--what", "pruning", "--order", "gates", "--points", 2, *how).stdout
     assert "learned gates" in pruned and "random, seed 0" in pruned
-
-
-# tcav
 
 
 @pytest.fixture
@@ -263,9 +248,6 @@ def test_files_of_texts(tmp_path: Path) -> None:
         target="positive", processor=tokenizer,
     )  # fmt: skip
     assert found["rows"][0]["magnitude"] == pytest.approx(same.rows[0].magnitude, rel=1e-4)  # one default for both
-
-
-# compare, recommend and check
 
 
 def test_compare(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The command line: one file per command, named after it; main.py finds them."""
+"""The command line: commands of one subject share a file, and main.py lists them."""
