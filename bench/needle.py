@@ -26,7 +26,7 @@ import torch
 import whyformer as wf
 from bench.needle_report import report
 from bench.smollm2 import load
-from whyformer.inputs.chat import members, sentences
+from whyformer.inputs.units import members, sentences
 
 ADJECTIVES = "blue red green yellow white black brown pink grey purple golden wooden".split()
 THINGS = "house boat box door car tent shop tower barn bus ship hotel".split()

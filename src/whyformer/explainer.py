@@ -16,10 +16,10 @@ from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.estimate import Estimate, Memory, advise, estimate, foldable
 from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, take_all_tokens
-from whyformer.inputs.base import Source
 from whyformer.inputs.batch import Column, Decoding, Messages, Paired, Prompted, Several, Single, Tensors
-from whyformer.inputs.chat import SIZES, token_sentences
 from whyformer.inputs.language import require_next_token
+from whyformer.inputs.modalities import Source
+from whyformer.inputs.units import SIZES, token_sentences
 from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with, refuse_without_gradients
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws

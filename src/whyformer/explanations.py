@@ -15,11 +15,12 @@ from torch import Tensor
 from whyformer.engines.attention.chain import NotFoldable
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.estimate import folding
-from whyformer.inputs.base import Modality, Source
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation, on_host
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import ENCODER_STREAMS, says_tokens
 from whyformer.inputs.language import ANSWER, shortened
-from whyformer.inputs.processing import processed
+from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import pick
 from whyformer.loan.spread import LONG, Peak
 from whyformer.registry import Method, default_method

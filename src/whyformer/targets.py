@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
@@ -23,7 +24,12 @@ def require_dense(name: str, tensor: Tensor, remedy: str) -> None:
     """
     kind, call = "", ""
     with torch._C.DisableTorchFunction():  # whoever records the model's operations need not see these
-        if tensor.is_meta or (type(tensor) not in (Tensor, nn.Parameter) and _is_fake(tensor)):
+        # Subclasses that are wrappers have no storage of their own: asking for it raises.
+        fake = False
+        if type(tensor) not in (Tensor, nn.Parameter):
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                fake = tensor.untyped_storage().device.type == "meta"
+        if tensor.is_meta or fake:
             kind = "a tensor without data (on the meta device)"
         elif tensor.is_nested:
             kind, call = "a nested tensor", ".to_padded_tensor(0)"
@@ -38,16 +44,9 @@ def require_dense(name: str, tensor: Tensor, remedy: str) -> None:
         raise BadInput(f"{name} is {kind}: {remedy.format(call)}" if call else f"{name} is {kind}: give one with data.")
 
 
-def _is_fake(tensor: Tensor) -> bool:
-    try:
-        return tensor.untyped_storage().device.type == "meta"
-    except (RuntimeError, NotImplementedError):  # subclasses that are wrappers have no storage of their own
-        return False
-
-
 TOLERANCE = 1e-4  # of a sum of probabilities
-SUMMED = "every row is within [0, 1] and adds up to 1"
-SQUASHED = "it ends in a sigmoid"
+# How probabilities are recognised, and what made them: a softmax (False) or a sigmoid (True).
+SIGNS = {False: ("every row is within [0, 1] and adds up to 1", "softmax"), True: ("it ends in a sigmoid", "sigmoid")}
 PROBABILITIES = (
     "the model returns probabilities ({how}): what is called its logit is the probability itself, which hardly moves "
     "where the model is sure. For logits, pass it without its last {last}."
@@ -175,15 +174,15 @@ def are_probabilities(logits_BC: Tensor) -> bool:
 
 
 def probabilities_note(by_sigmoid: bool) -> str:
-    """What an explanation of probabilities has to say."""
-    how, last = (SQUASHED, "sigmoid") if by_sigmoid else (SUMMED, "softmax")
+    """Return the remark for explanations of probabilities."""
+    how, last = SIGNS[by_sigmoid]
     return PROBABILITIES.format(how=how, last=last)
 
 
 def refuse_twice(scalar: str, by_sigmoid: bool = False) -> None:
-    """Of probabilities no softmax is taken, and no sigmoid."""
+    """Raise for scalars that would take a softmax or sigmoid of probabilities."""
     if scalar in {"probability", "log_probability", "log_odds"}:
-        how, last = (SQUASHED, "sigmoid") if by_sigmoid else (SUMMED, "softmax")
+        how, last = SIGNS[by_sigmoid]
         raise NotOffered(
             f"scalar={scalar!r} is made of logits, and this model returns probabilities already ({how}). Leave scalar "
             f"out: the probability itself is then explained; or pass a model without the {last} at its end."
@@ -256,26 +255,20 @@ def resolve_targets(
                     f"target {want!r}: the model has one row of logits for this input, so a position says nothing. "
                     "Leave it out."
                 )
-            others = None if want.versus is None else class_index(want.versus, classes, labels, ids)
+            versus = None if want.versus is None else class_index(want.versus, classes, labels, ids)
             index = class_index(want.index, classes, labels, ids)
-            targets.append(replace(want, index=index, versus=others, position=position, independent=independent))
+            targets.append(replace(want, index=index, versus=versus, position=position, independent=independent))
             continue
         pair = want if isinstance(want, tuple) else (want,)
         if len(pair) > 2:
             raise BadInput(f"target {want!r}: a tuple means 'first rather than second' and has two members.")
-        indices = [best[row] if w is None else class_index(w, classes, labels, ids) for w in pair]
-        if len(indices) > 1 and indices[0] == indices[1]:
+        index, *others = [best[row] if w is None else class_index(w, classes, labels, ids) for w in pair]
+        if others == [index]:
             raise BadInput(f"target {want!r}: a class rather than itself is always 0. Name two different classes.")
-        targets.append(
-            Target(
-                indices[0],
-                labels.get(indices[0], ""),
-                indices[1] if len(indices) > 1 else None,
-                labels.get(indices[1], "") if len(indices) > 1 else "",
-                position,
-                independent,
-            )
-        )
+        target = Target(index, labels.get(index, ""), position=position, independent=independent)
+        for other in others:
+            target = replace(target, versus=other, versus_label=labels.get(other, ""))
+        targets.append(target)
     return targets
 
 

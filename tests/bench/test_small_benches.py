@@ -26,7 +26,7 @@ from bench.recommend_budget import main as recommend_budget
 from tests.models import CASES
 from tests.references.checks import attention_debate as twin
 from whyformer.demo import load_sentiment
-from whyformer.inputs.chat import sentences
+from whyformer.inputs.units import sentences
 from whyformer.results.types import Cost, Explanation, Target, Units
 
 GOOD, BAD = ("good", "great", "fine", "fun"), ("bad", "awful", "dull", "slow")

@@ -12,8 +12,9 @@ from torch import nn
 
 import whyformer as wf
 from tests.support.language import model, tokenizer
+from tests.support.processors import in_bytes
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.inputs.chat import PromptText, prompt_of
+from whyformer.inputs.units import PromptText, prompt_of
 
 PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
 
@@ -44,10 +45,8 @@ def test_a_part_of_an_answer_that_begins_with_spaces() -> None:
     part = wf.explain(lm, (PROMPT, "  " + ANSWER), processor=tokenizer(), span=(2, 7))
     assert part.target.label == "paris"
     assert part.value == pytest.approx(log_probability(lm, ids(PROMPT), ids("paris")), rel=1e-5)
-    said = wf.explain(lm, (PROMPT, "  Yes . no ."), processor=tokenizer(), method="raw_attention")
-    assert said.text == "  Yes . no ." and said.sentences == ((0, 4),)  # what follows the mark is no capital
     said = wf.explain(lm, (PROMPT, "  Yes . No ."), processor=tokenizer(), method="raw_attention")
-    assert said.sentences == ((0, 2), (2, 4))
+    assert said.text == "  Yes . No ." and said.sentences == ((0, 2), (2, 4))
 
 
 def test_an_end_stays_where_the_text_has_it() -> None:
@@ -58,6 +57,7 @@ def test_an_end_stays_where_the_text_has_it() -> None:
         whole = wf.explain(lm, (prompt, ANSWER), processor=tok, span=True, method="raw_attention")
         read = tok(prompt)["input_ids"][:length]
         assert whole.value == pytest.approx(log_probability(lm, read, ids(ANSWER)), rel=1e-5)
+        assert whole.prediction.label == ANSWER
         assert len(wf.explain(lm, prompt, processor=tok, generate=1, method="raw_attention")[0].scores) == length
     tok = copy.deepcopy(tokenizer())
     tok.chat_template = "{% for m in messages %}{{ m['content'] }} <eos>{% endfor %}"  # every turn is closed by one
@@ -65,16 +65,15 @@ def test_an_end_stays_where_the_text_has_it() -> None:
     assert len(wf.explain(lm, chat, processor=tok, generate=1, method="raw_attention")[0].scores) == 6
 
 
-@pytest.mark.parametrize("padding", [0, 2])
-def test_positions_of_tensors_go_on_in_the_answer(padding: int) -> None:
-    lm, text = model("llama"), torch.tensor([[0] * padding + ids(PROMPT)])
-    mask = torch.tensor([[0] * padding + [1] * 5])
+def test_positions_of_tensors_go_on_in_the_answer() -> None:
+    lm, text = model("llama"), torch.tensor([[0, 0, *ids(PROMPT)]])
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1]])
     tensors = {"input_ids": text, "attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
     said = wf.explain(lm, tensors, generate=3, method="input_x_gradient")[0]
     plain = wf.explain(lm, PROMPT, processor=tokenizer(), generate=3, method="input_x_gradient")
     np.testing.assert_allclose(np.nan_to_num(said.matrix), np.nan_to_num(plain.matrix), atol=1e-5)
     with pytest.raises(NotOffered, match="leave position_ids out"):
-        wf.explain(lm, tensors | {"position_ids": torch.arange(5 + padding)[None] + 7}, generate=3)
+        wf.explain(lm, tensors | {"position_ids": torch.arange(7)[None] + 7}, generate=3)
 
 
 def test_what_is_written_after_tensors_is_read_like_any_text() -> None:
@@ -117,15 +116,12 @@ def test_a_position_says_which_of_several_tokens() -> None:
     "inputs, how, message",
     [
         (PROMPT, {"generate": {"max_new_tokens": 0}}, "whole number from 1"),
-        (PROMPT, {"generate": {"max_length": 3}}, "max_length"),
         (PROMPT, {"generate": {"max_length": 999}}, "takes 256"),
         (PROMPT, {"generate": {"no_such_wish": 1}}, "no_such_wish"),
         (PROMPT, {"generate": {"return_dict_in_generate": True}}, "leave return_dict_in_generate out"),
         (PROMPT, {"generate": {"num_return_sequences": 2, "do_sample": True}}, "num_return_sequences"),
-        (PROMPT, {"generate": 2, "choices": ["yes", "no"]}, "choices"),
         ((PROMPT, ANSWER), {"span": True, "choices": ["yes", "no"]}, "choices"),
         (PROMPT, {"choices": ["zebra", "no"]}, "no token for 'zebra'"),
-        (PROMPT, {"scalar": "cosine"}, "compare two inputs"),
         ((PROMPT, ANSWER), {"scalar": "cosine", "span": True}, "compare two inputs"),
         (PROMPT, {"target": ("paris and", "rome"), "span": (0, 3)}, "leave span out"),
         (("the", ANSWER), {"span": True, "method": "occlusion", "replace": "delete"}, "follows nothing"),
@@ -134,11 +130,6 @@ def test_a_position_says_which_of_several_tokens() -> None:
 def test_what_cannot_be_asked(inputs: Any, how: dict[str, Any], message: str) -> None:
     with pytest.raises(WhyformerError, match=message):
         wf.explain(model("llama"), inputs, processor=tokenizer(), **how)
-
-
-def test_of_an_answer_as_a_whole_the_answer_is_predicted() -> None:
-    span = wf.explain(model("llama"), (PROMPT, ANSWER), processor=tokenizer(), span=True, method="raw_attention")
-    assert span.prediction.label == ANSWER
 
 
 def test_one_gradient_is_that_of_the_whole_answer_in_any_batch() -> None:
@@ -157,7 +148,7 @@ def test_words_are_those_of_the_whole_answer() -> None:
     assert np.isnan(said.matrix[2, 6])
 
 
-@pytest.mark.parametrize("content", ["user", "help", "assistant", "a b", " he said "])
+@pytest.mark.parametrize("content", ["user", "assistant", " he said "])
 def test_a_message_is_found_behind_its_heading(content: str) -> None:
     tok = copy.deepcopy(tokenizer())
     tok.chat_template = (
@@ -184,16 +175,6 @@ def test_a_template_that_reads_what_is_said() -> None:
     assert isinstance(prompt, PromptText) and prompt.parts == ((12, 19, "user"),)
 
 
-def in_bytes() -> Any:
-    """A tokenizer of bytes: characters beyond ASCII are several tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    made = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=["input_ids", "attention_mask"])
-
-
 def test_a_character_of_several_tokens_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written by the model or given: the same characters, the same value, the same words."""
     import transformers as t
@@ -212,32 +193,30 @@ def test_a_character_of_several_tokens_has_them_all(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(np.nan_to_num(written.matrix), np.nan_to_num(same.matrix), atol=1e-5)
 
 
-class Tiny(nn.Module):
+class PlainForCausalLM(nn.Module):
     """A language model of one's own, without a mask or with torch's."""
 
     def __init__(self, lm: nn.Module) -> None:
         super().__init__()
         self.lm = lm
 
-
-class PlainForCausalLM(Tiny):
     def forward(self, input_ids: torch.Tensor) -> Any:
         return self.lm(input_ids=input_ids).logits
 
 
-class MaskedForCausalLM(Tiny):
+class MaskedForCausalLM(PlainForCausalLM):
     def forward(self, input_ids: torch.Tensor, key_padding_mask: torch.Tensor | None = None) -> Any:
         mask = None if key_padding_mask is None else (~key_padding_mask).long()
         return self.lm(input_ids=input_ids, attention_mask=mask).logits
 
 
-class LastForCausalLM(Tiny):
+class LastForCausalLM(PlainForCausalLM):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
         return self.lm(input_ids=input_ids, attention_mask=attention_mask).logits[:, -1]
 
 
 @pytest.mark.parametrize("kind", [PlainForCausalLM, MaskedForCausalLM])
-def test_answers_of_several_lengths_by_a_model_of_ones_own(kind: type[Tiny]) -> None:
+def test_answers_of_several_lengths_by_a_model_of_ones_own(kind: type[PlainForCausalLM]) -> None:
     lm, pairs = model("llama"), [(PROMPT, ANSWER), ("the cat", "yes")]
     for one, (prompt, answer) in zip(wf.explain(kind(lm), pairs, processor=tokenizer(), span=True), pairs, strict=True):
         assert one.value == pytest.approx(log_probability(lm, ids(prompt), ids(answer)), rel=1e-5)

@@ -13,8 +13,8 @@ import torch
 
 import whyformer as wf
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NothingCaptured, NotOffered
-from whyformer.inputs.chat import members, sentences, spans_of, token_sentences, words
 from whyformer.inputs.prompt import changed
+from whyformer.inputs.units import members, sentences, token_sentences, words
 from whyformer.run import session
 
 WEIGHTS = {"France": 1.5, "capital": 0.5, "Berlin": -0.75, "…": 0.125}
@@ -53,6 +53,9 @@ def test_words_score_what_the_answer_loses_without_them(model: Recorded) -> None
     assert explanation.units.text == PAIR[0] and list(explanation.units.spans or ()) == words(PAIR[0])
     assert explanation.options["replace"] == "delete"
     assert explanation.cost.forwards == len(model.prompts) == len(explanation.units) + 1
+    for how in ({"units": "word"}, {"span": True}):  # what is explained anyway
+        same = wf.explain(model, PAIR, **how)
+        assert same.units == explanation.units and np.array_equal(same.scores, explanation.scores)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +72,6 @@ def test_sentences_and_stretches_of_ones_own(
     assert list(explanation.units.labels) == labels
     np.testing.assert_allclose(explanation.scores, scores, atol=1e-5)
     assert len(model.prompts) == len(labels) + 1
-
-
-def test_token_means_word_where_there_is_no_tokenizer(model: Recorded) -> None:
-    by_default, by_word = (wf.explain(model, PAIR, **how) for how in ({}, {"units": "word"}))
-    assert by_default.units == by_word.units
 
 
 def test_something_else_may_stand_in_place_of_a_word(model: Recorded) -> None:
@@ -97,10 +95,10 @@ def test_inputs_together_are_as_alone(model: Recorded) -> None:
         assert (explanation.value, explanation.target) == (alone.value, alone.target)
 
 
-@pytest.mark.parametrize(("scalar", "value"), [("probability", math.exp(VALUE)), ("log_odds", None)])
-def test_other_scalars_are_made_of_the_log_probability(model: Recorded, scalar: str, value: float | None) -> None:
-    expected = VALUE - math.log1p(-math.exp(VALUE)) if value is None else value
-    assert wf.explain(model, PAIR, scalar=scalar).value == pytest.approx(expected, rel=1e-5)
+def test_other_scalars_are_made_of_the_log_probability(model: Recorded) -> None:
+    scalars = {"probability": math.exp(VALUE), "log_odds": VALUE - math.log1p(-math.exp(VALUE))}
+    for scalar, expected in scalars.items():
+        assert wf.explain(model, PAIR, scalar=scalar).value == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_certain_answer_stays_finite() -> None:
@@ -109,15 +107,9 @@ def test_a_certain_answer_stays_finite() -> None:
     assert explanation.value == pytest.approx(0.0, abs=1e-6)
 
 
-def test_methods_are_compared_and_every_text_is_asked_once(
-    model: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_are_compared_and_every_text_is_asked_once(model: Recorded, tmp_path: Path) -> None:
     pairs = [PAIR, ("A river. France, not Berlin. The capital!", " Paris")]
-    how: dict[str, Any] = {
-        "methods": ["occlusion", "raw_attention"],
-        "units": "sentence",
-        "metrics": ["aopc", "deletion"],
-    }
+    how: dict[str, Any] = {"methods": ["occlusion", "raw_attention"], "units": "sentence", "metrics": ["aopc"]}
     comparison = wf.compare(model, pairs, cache=tmp_path, **how)
     assert len(model.prompts) == len(set(model.prompts)) <= 2 * 2**3
     assert comparison.replacement == "delete" and "asked from outside" in comparison.failures["raw_attention"]
@@ -126,8 +118,6 @@ def test_methods_are_compared_and_every_text_is_asked_once(
     assert comparison.values["aopc"]["occlusion"][0] == pytest.approx(np.mean(falls), abs=1e-4)
     assert comparison["occlusion"].scores["aopc"].mean > comparison["random"].scores["aopc"].mean
     assert comparison.value == "log-probability of the answer"
-    comparison.show()
-    assert "occlusion" in capsys.readouterr().out
     other = wf.compare(lambda p, a: [-1.0 - 0.01 * len(x) for x in p], pairs, cache=tmp_path, **how)
     assert other.values["aopc"] != comparison.values["aopc"], "a cache knows one function from another"
 
@@ -171,7 +161,7 @@ def test_the_check_up_says_what_cannot_be_known_of_it(model: Recorded) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "raw_attention", "saliency", "decompx"])
+@pytest.mark.parametrize("method", ["generic_attention", "saliency", "decompx"])
 def test_what_needs_to_look_inside_says_what_does_not(model: Recorded, method: str) -> None:
     with pytest.raises((NotOffered, NothingCaptured), match=r"asked from outside.*perturbation method: occlusion"):
         wf.explain(model, PAIR, method=method)
@@ -181,14 +171,14 @@ def test_what_needs_to_look_inside_says_what_does_not(model: Recorded, method: s
     ("inputs", "how", "error", "words"),
     [
         ("a prompt alone", {}, BadInput, r"\(prompt, answer\).*generate="),
-        (["prompt", "answer"], {}, BadInput, r"\(prompt, answer\)"),
         (("a", "b", "c"), {}, BadInput, r"\(prompt, answer\)"),
         (("prompt", ""), {}, BadInput, "answer is empty"),
         (("  ", " x"), {}, BadInput, "has no words"),
         ([PAIR, (" ", "x")], {}, BadInput, r"inputs\[1\].*has no words"),
         (PAIR, {"units": "paragraph"}, BadInput, "units='paragraph'.*'sentence'"),
         (PAIR, {"units": []}, BadInput, "units="),
-        (PAIR, {"units": [(0, 500)]}, BadInput, r"units\[0\] = \(0, 500\)"),
+        (PAIR, {"units": [(0, 500)]}, BadInput, r"units\[0\] = \(0, 500\): the text has"),
+        (PAIR, {"units": [(3, 3)]}, BadInput, "the text has"),
         (PAIR, {"units": [(0, 5), (3, 8)]}, BadInput, "overlap"),
         (PAIR, {"target": " Rome"}, BadInput, "target=' Rome'.*Leave target out"),
         (PAIR, {"method": "occlusion", "replace": "mask"}, BadInput, "replace='mask'.*'delete'"),
@@ -205,10 +195,6 @@ def test_what_cannot_be_asked(model: Recorded, inputs: Any, how: dict[str, Any],
     with pytest.raises(error, match=words):
         wf.explain(model, inputs, **how)
     assert len(model.prompts) <= ("replace" in how)
-
-
-def test_an_answer_is_a_span_anyway(model: Recorded) -> None:
-    np.testing.assert_array_equal(wf.explain(model, PAIR, span=True).scores, wf.explain(model, PAIR).scores)
 
 
 @pytest.mark.parametrize(
@@ -237,11 +223,9 @@ TEXT = 'He said "stop" (twice, loudly).\n\nThen: 3 cats. The end '
     [
         (["He"], 'said "stop" (twice, loudly).\n\nThen: 3 cats. The end '),
         (["said", "stop"], 'He "" (twice, loudly).\n\nThen: 3 cats. The end '),
-        (["twice"], 'He said "stop" (, loudly).\n\nThen: 3 cats. The end '),
         (["(", "twice", ","], 'He said "stop" loudly).\n\nThen: 3 cats. The end '),
         (["loudly"], 'He said "stop" (twice,).\n\nThen: 3 cats. The end '),
         (["Then", ":"], 'He said "stop" (twice, loudly).\n\n3 cats. The end '),
-        ([")"], 'He said "stop" (twice, loudly.\n\nThen: 3 cats. The end '),
         (["cats"], 'He said "stop" (twice, loudly).\n\nThen: 3. The end '),
         (["end"], 'He said "stop" (twice, loudly).\n\nThen: 3 cats. The '),
     ],
@@ -287,25 +271,11 @@ def test_sentences(text: str, expected: list[str]) -> None:
     assert texts(text, sentences(text)) == expected
 
 
-def test_words_leave_spaces_out() -> None:
+def test_words_leave_spaces_out_and_tokens_go_where_most_of_them_is() -> None:
     text = "It's state-of-the-art, no."
     assert texts(text, words(text)) == ["It's", "state-of-the-art", ",", "no", "."]
-
-
-def test_tokens_go_where_most_of_them_is() -> None:
     assert members([(0, 3), (3, 6), (6, 7), (7, 7)], [(0, 4), (4, 7)]) == [[0], [1, 2]]
     assert members([(0, 3)], []) == []
-
-
-@pytest.mark.parametrize("units", [[(0, 99)], [(3, 3)], [(-1, 2)]])
-def test_ranges_lie_within_the_text(units: list[tuple[int, int]]) -> None:
-    with pytest.raises(BadInput, match="the text has 5 characters"):
-        spans_of("a b c", units)
-
-
-def test_ranges_do_not_overlap() -> None:
-    with pytest.raises(BadInput, match="overlap"):
-        spans_of("a b c", [(2, 4), (0, 3)])
 
 
 def test_sentences_of_an_answer_are_ranges_of_its_tokens() -> None:

@@ -1,18 +1,23 @@
-"""Raw inputs as people have them: strings, pairs, files, pipelines, slow tokenizers, odd images, ready tensors."""
+"""Raw inputs as people have them (strings, pairs, files, slow tokenizers, odd images), and those that are refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
 import whyformer as wf
-from tests.models import CASES
-from tests.support import folders
-from whyformer.inputs.image import blurred, patch_index
+from tests.models import CASES, model_of
+from tests.support import folders, processors
+from tests.tables import models as tables
+from whyformer.errors import BadInput, MissingProcessor, ModelFailed
+from whyformer.files.image_file import open_image
 
 
 def picture(size: tuple[int, int] = (40, 40), mode: str = "RGB", seed: int = 0) -> Image.Image:
@@ -46,20 +51,10 @@ def test_a_column_of_texts_is_a_list_of_them(tmp_path: Path) -> None:
     explainer = wf.Explainer(folders.bert(), folders.tokenizer(tmp_path))
     texts = ["the movies was boring .", "i like it"]
     listed = explainer.explain(texts)
-    for column in (pd.Series(texts), pd.DataFrame({"text": texts})["text"].to_numpy(), np.array(texts)):
+    for column in (pd.Series(texts), pd.Series(texts, dtype="category"), np.array(texts)):
         for one, other in zip(explainer.explain(column), listed, strict=True):
             assert one.units.labels == other.units.labels
             np.testing.assert_array_equal(one.scores, other.scores)
-
-
-def test_several_methods_share_one_record(tmp_path: Path) -> None:
-    model, tokenizer = folders.bert(), folders.tokenizer(tmp_path)
-    names = ["raw_attention", "attention_rollout", "generic_attention", "grad_sam"]
-    found = wf.explain(model, "i like it", processor=tokenizer, method=names)
-    assert list(found) == names
-    assert all(isinstance(e, wf.Explanation) for e in found.values())
-    assert max(e.cost.forwards for e in found.values()) == 1
-    assert max(e.cost.backwards for e in found.values()) == 1
 
 
 def test_a_pair_of_texts(tmp_path: Path) -> None:
@@ -115,33 +110,18 @@ def test_targets(tmp_path: Path) -> None:
     assert explainer.explain("i like it").target == explainer.explain("i like it").prediction
 
 
-@pytest.mark.parametrize("scalar", ["logit", "log_odds", "probability"])
-def test_scalars(tmp_path: Path, scalar: str) -> None:
-    model, tokenizer = folders.bert(), folders.tokenizer(tmp_path)
-    found = wf.explain(model, "i like it", processor=tokenizer, target=1, scalar=scalar)
-    logits = model(**tokenizer("i like it", return_tensors="pt")).logits[0].detach()
-    p = logits.softmax(0)[1]
-    expected = {"logit": logits[1], "probability": p, "log_odds": (p / (1 - p)).log()}[scalar]
-    assert found.scalar == scalar
-    assert found.value == pytest.approx(float(expected), abs=1e-4)
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
 def test_images_in_every_usual_mode(mode: str) -> None:
     found = wf.explain(folders.vit(), picture(mode=mode), processor=folders.image_processor(), target="dog")
-    assert found.units.grid == (4, 4)
-    assert found.units.labels[:2] == ("[CLS]", "patch 0,0")
-    assert found.target.label == "dog"
+    assert found.units.grid == (4, 4) and found.target.label == "dog"
 
 
 def test_image_files(tmp_path: Path) -> None:
     picture().save(tmp_path / "a.png")
     explainer = wf.Explainer(folders.vit(), folders.image_processor())
-    by_path = explainer.explain(tmp_path / "a.png")
     by_image = explainer.explain(picture())
-    both = explainer.explain([str(tmp_path / "a.png"), picture(seed=1)])
-    assert np.array_equal(by_path.scores, by_image.scores)
-    assert len(both) == 2
+    for path in (tmp_path / "a.png", str(tmp_path / "a.png")):
+        assert np.array_equal(explainer.explain(path).scores, by_image.scores)
 
 
 def test_a_non_square_image_has_a_non_square_grid() -> None:
@@ -168,20 +148,6 @@ def test_tokens_that_the_model_adds_are_named_and_special(name: str, added: tupl
     assert found.units.grid == (4, 4)
 
 
-def test_patch_index_and_blur() -> None:
-    assert patch_index((2, 3), 4, 6).tolist() == [[0, 0, 1, 1, 2, 2]] * 2 + [[3, 3, 4, 4, 5, 5]] * 2
-    flat = torch.full((1, 3, 8, 8), 2.0)
-    torch.testing.assert_close(blurred(flat), flat)
-
-
-def test_a_table_names_its_columns() -> None:
-    case = CASES["rtdl_ft_transformer"]
-    found = wf.explain(case.build(None), case.inputs(), target=0)[0]
-    assert found.units.labels[:2] == ("[CLS]", "x_cont[0]")
-    assert found.units.special[0] and not any(found.units.special[1:])
-    assert len(found.scores) == 8
-
-
 def test_numerical_columns_that_bypass_attention_are_not_scored_as_zero() -> None:
     case = CASES["lucidrains_tab_transformer"]
     found = wf.explain(case.build(None), case.inputs(), method="attention_rollout")[0]
@@ -195,3 +161,251 @@ def test_batch_as_large_as_the_heads_is_told_apart_by_the_probe(tmp_path: Path) 
     for text, found in zip(texts, together, strict=True):
         alone = wf.explain(folders.bert("eager"), text, processor=folders.tokenizer(tmp_path), target=1)
         np.testing.assert_allclose(found.scores, alone.scores, atol=1e-5)
+
+
+# Inputs that mean nothing: each is refused, and the message says what is wrong and what to pass instead.
+
+NOISE = np.random.default_rng(0).standard_normal(400).astype(np.float32)
+IDS = torch.tensor([[2, 6, 7, 8, 3]])
+PIXELS = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> wf.Explainer:
+    return wf.Explainer(folders.bert(), folders.tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+@pytest.fixture(scope="module")
+def image() -> wf.Explainer:
+    return wf.Explainer(folders.vit(), folders.image_processor())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (["i like it", "so good", ""], r"^inputs\[2\]: "),
+        (["", "i like it"], r"^inputs\[0\]: "),
+        (["i like it", None, 3], r"^inputs\[1\]: "),
+        ([("i like it", "so good"), ("a", "b", "c")], r"^inputs\[1\]: "),
+        (pd.Series(["i like it", " "]), r"^inputs\[1\]: "),
+        (["", ""], "^the text is empty"),  # all fail alike: no place is named
+        (pd.Series(["i like it", None]), r"1 of 2 texts are missing.*inputs\[1\].*dropna"),
+        (pd.Series(["i like it", pd.NA], dtype="string"), "1 of 2 texts are missing"),
+        (np.array(["i like it", float("nan")], dtype=object), "1 of 2 texts are missing"),
+        ({"i like it", "the movies"}, "a set, which has no order"),
+        ({"text": "i like it"}, "a dict with the keys .text."),
+        ({"input_ids": [[2, 6, 3]]}, "no tensor in it"),
+        (IDS[:, :0], "holds nothing"),
+        ({"input_ids": IDS.float()}, "token ids are whole"),
+        ({"input_ids": IDS.to(torch.complex64)}, "complex"),
+        ({"input_ids": IDS.bool()}, "True and False"),
+        ({"input_ids": -IDS}, "0 or more"),
+        ({"input_ids": IDS, "attention_mask": torch.ones(1, 3)}, "one number per token"),
+        ({"input_ids": IDS, "attention_mask": torch.zeros(1, 5)}, "hides every position of input 0"),
+        ({"input_ids": IDS, "attention_mask": torch.full((1, 5), torch.nan)}, "NaN"),
+    ],
+)
+def test_texts(text: wf.Explainer, wrong: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        text.explain(wrong, method="occlusion")
+
+
+def test_texts_without_their_tokenizer(text: wf.Explainer) -> None:
+    with pytest.raises(MissingProcessor, match=r"^text needs"):
+        wf.explain(text.model, ["i like it", "so good"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([Image.new("RGB", (40, 40)), "nofile.png"], r"^inputs\[1\]: .*nofile.png"),
+        (Image.new("RGB", (0, 5)), "0×5 pixels"),
+        ([Image.new("RGB", (5, 0))], "5×0 pixels"),
+        (PIXELS[:, :, :0], "holds nothing"),
+        (PIXELS.to(torch.complex64), "complex"),
+        (PIXELS > 0.5, "True and False"),
+        (PIXELS * torch.nan, "NaN or infinity in input 0"),
+        (PIXELS * torch.inf, "NaN or infinity"),
+        ({"pixel_values": PIXELS.long()}, "whole numbers"),
+    ],
+)
+def test_pictures(image: wf.Explainer, wrong: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        image.explain(wrong, method="occlusion")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (NOISE > 0, "real numbers"),
+        (NOISE.astype(complex), "real numbers"),
+        (NOISE * np.nan, "NaN"),
+        ((NOISE, 16000, 1), "pair"),
+        ((NOISE, "16000"), "samples a second"),
+    ],
+)
+def test_sounds(wrong: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        wf.explain(model_of("wav2vec2"), wrong, processor=processors.wav2vec2())
+
+
+def test_ready_tensors_of_a_table() -> None:
+    numbers, codes = torch.full((1, 3), torch.nan), torch.zeros(1, 2, dtype=torch.long)
+    with pytest.raises(BadInput, match="numerical holds NaN"):
+        wf.Explainer(tables.HomeMade("first"), tables.table()).record({"numerical": numbers, "categorical": codes})
+
+
+def test_a_mask_that_is_added_may_hide_by_minus_infinity() -> None:
+    class Added(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(20, 16), nn.Linear(16, 2)
+            self.attend = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, input_ids: Tensor, attention_bias: Tensor) -> Tensor:
+            x = self.embed(input_ids)
+            y, _ = self.attend(x, x, x, attn_mask=attention_bias[0], need_weights=True)
+            return self.head((x + y).mean(1))
+
+    bias = torch.zeros(1, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
+    assert wf.explain(Added(), {"input_ids": IDS, "attention_bias": bias}, method="raw_attention")
+
+
+class Broken(nn.Module):
+    def forward(self, input_ids: Tensor) -> Tensor:
+        raise KeyError("five")
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion", "saliency"])
+def test_errors_of_the_model_are_the_models(method: str) -> None:
+    """Whose code raised, on which input, what to try; the cause stays attached."""
+    words = r"Broken raised KeyError: 'five' .*forward.*input_ids \(1, 5\).*model\("
+    with pytest.raises(ModelFailed, match=words) as error:
+        wf.explain(Broken(), {"input_ids": IDS}, method=method)
+    assert isinstance(error.value.__cause__, KeyError)
+
+
+# Pictures that cannot be read, and what to pass instead
+
+
+def explained(image: object) -> object:
+    return wf.explain(folders.vit(), image, processor=folders.image_processor())
+
+
+def pixels(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("array", "trouble"),
+    [
+        (pixels(3, 32, 32), r"is 3 × 32 × 32, .*array\.transpose\(1, 2, 0\).*'pixel_values': torch\.from_numpy"),
+        (pixels(1, 32, 32), r"transpose\(1, 2, 0\)"),
+        (pixels(32, 32, 2), r"is 32 × 32 × 2: a picture is height × width × 3"),
+        (pixels(0, 32, 3), "is 0 × 32 × 3"),
+        (pixels(2, 2, 32, 32, 3), "is 2 × 2 × 32 × 32 × 3: .*several of one size are inputs × height × width × 3"),
+        (np.zeros(32), "is 32: a picture is"),
+        (pixels(32, 32, 3).astype(np.int64), r"int64 numbers from 0 to 255: .*array\.astype\('uint8'\)"),
+        (pixels(32, 32) > 9, "bool numbers from 0 to 1"),
+        ((pixels(32, 32, 3) / 255).round().astype(np.uint8), r"no number but 0 and 1, .* pass floats from 0 to 1"),
+        (pixels(32, 32).astype(np.uint16), "uint16 numbers"),
+        (pixels(32, 32).astype(object), "object numbers: pixels are"),
+        (pixels(32, 32, 3).astype(np.float32), r"floats from 0 to 255, .*array / 255"),
+        (pixels(32, 32, 3) / 255 - 0.5, r"floats from -0\.5 to 0\.5, .*no picture any more"),
+        (np.full((32, 32, 3), np.nan), "NaN or infinity"),
+        ({}, r"got dict\.$"),
+    ],
+)
+def test_an_array_that_is_no_picture(array: object, trouble: str) -> None:
+    for given in (array, [array]) if isinstance(array, np.ndarray) else ([array],):
+        with pytest.raises(BadInput, match=trouble):
+            explained(given)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pixels(20, 30),
+        pixels(20, 30, 1),
+        pixels(20, 30, 4),
+        pixels(20, 30, 3) / 255,
+        (pixels(20, 30) / 255).astype(np.float32),
+        pixels(3, 30, 3),  # three rows of three colours: colours are last
+    ],
+    ids=lambda array: f"{array.dtype} {array.shape}",
+)
+def test_an_array_is_the_picture_that_it_shows(array: np.ndarray) -> None:
+    shades = array if array.dtype == np.uint8 else np.rint(array.astype(float) * 255).astype(np.uint8)
+    expected = Image.fromarray(shades[..., 0] if shades.shape[2:] == (1,) else shades).convert("RGB")
+    assert np.array_equal(np.asarray(open_image(array)), np.asarray(expected))
+
+
+def test_arrays_are_explained_as_pictures_are() -> None:
+    arrays = np.stack([pixels(20, 30, 3, seed=seed) for seed in (1, 2)])
+    expected = explained([Image.fromarray(array) for array in arrays])
+    single = explained(arrays[0])
+    assert isinstance(single, wf.Explanation)
+    np.testing.assert_allclose(single.scores, expected[0].scores, atol=1e-6)  # type: ignore[index]
+    for several in (explained(list(arrays)), explained(arrays), explained(arrays / 255)):
+        for one, other in zip(several, expected, strict=True):  # type: ignore[call-overload]
+            np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+            assert one.picture == other.picture
+
+
+def test_a_model_whose_arguments_do_not_say_picture() -> None:
+    class Wrapped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = folders.vit()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(pixel_values=x).logits
+
+    model, array, processor = Wrapped(), pixels(20, 30, 3), folders.image_processor()
+    expected = wf.explain(folders.vit(), array, processor=processor)
+    for given in (array, Image.fromarray(array)):
+        np.testing.assert_allclose(wf.explain(model, given, processor=processor).scores, expected.scores, atol=1e-6)
+    with pytest.raises(BadInput, match="tensors"):  # without a processor, who knows what an array is?
+        wf.explain(model, array)
+
+
+def test_a_folder_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"is a folder: name an image in it"):
+        explained(tmp_path)
+
+
+def test_pixels_of_another_size_than_the_model_takes() -> None:
+    given = torch.zeros(1, 3, 48, 40)
+    with pytest.raises(BadInput, match=r"pixel_values of 48×40 pixels do not fit.*'interpolate_pos_encoding': True"):
+        wf.explain(folders.vit(), {"pixel_values": given})
+    (found,) = wf.explain(folders.vit(), {"pixel_values": given, "interpolate_pos_encoding": True})
+    assert found.units.image_size == (48, 40)
+
+
+def test_an_image_without_its_batch_axis() -> None:
+    with pytest.raises(BadInput, match=r"pixels\[None\]"):
+        wf.explain(folders.vit(), {"pixel_values": torch.zeros(3, 32, 32)})
+
+
+def test_pictures_of_16_bits_have_their_greys(tmp_path: Path) -> None:
+    """Pillow would cut every number off at 255: white nearly everywhere."""
+    numbers = (np.arange(32 * 32).reshape(32, 32) * 64).astype(np.uint16)
+    path = tmp_path / "scan.tif"
+    Image.fromarray(numbers).save(path)
+    for image in (path, Image.open(path), Image.fromarray(numbers)):
+        seen = np.asarray(open_image(image))
+        assert seen.shape == (32, 32, 3)
+        np.testing.assert_allclose(seen[..., 0], numbers / 257, atol=0.51)
+
+
+def test_numbers_without_a_white_are_no_picture(tmp_path: Path) -> None:
+    numbers = np.linspace(-1, 3, 32 * 32, dtype=np.float32).reshape(32, 32)
+    path = tmp_path / "depth.tif"
+    Image.fromarray(numbers).save(path)
+    for image in (path, Image.fromarray(numbers)):
+        with pytest.raises(BadInput, match=r"from -1 to 3, and which of them is black.*fromarray"):
+            explained(image)
+    image, black, white = Image.open(path), -1, 3  # and now as it advises
+    array = np.asarray(image)
+    scaled = Image.fromarray(((array - black) / (white - black) * 255).clip(0, 255).astype("uint8"))
+    assert isinstance(explained(scaled), wf.Explanation)

@@ -99,10 +99,7 @@ def test_patches_have_names_a_grid_and_tokens_that_are_none() -> None:
     assert units.special == (True, True, *[False] * 24)
     assert units.grid == (4, 6) and units.image_size == (16, 24)
     assert result.heatmap().shape == (4, 6)
-
-
-def test_overlapping_patches_are_still_a_grid() -> None:
-    model, inputs = ast(stride=3, frames=31)
+    model, inputs = ast(stride=3, frames=31)  # patches that overlap
     units = wf.explain(model, inputs, method="attention_rollout")[0].units
     assert units.grid == (5, 10) and len(units) == 52
 
@@ -124,7 +121,7 @@ def test_a_spectrogram_is_drawn_with_low_frequencies_at_the_bottom() -> None:
         explanation_view(result, image=np.zeros((16, 24, 3), np.uint8))
 
 
-@pytest.mark.parametrize("method", ["saliency", "input_x_gradient", "integrated_gradients", "attn_lrp"])
+@pytest.mark.parametrize("method", ["input_x_gradient", "attn_lrp"])
 @pytest.mark.parametrize("make", [ast, whisper_classifier])
 def test_gradients_are_taken_where_the_positions_are(make: Callable[[], Sound], method: str) -> None:
     """The tensor has fewer rows than the model has positions, and they are not the same."""
@@ -162,16 +159,9 @@ def test_padding_is_no_frame() -> None:
 
 
 def test_the_passes_that_find_time_are_counted() -> None:
-    model, inputs = whisper_classifier()
-    calls = 0
-
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    model.register_forward_hook(count)
-    result = wf.explain(model, inputs, method="attention_rollout")[0]
-    assert result.cost.setup_forwards + result.cost.forwards == calls
-    calls = 0
-    again = wf.explain(model, inputs, method="attention_rollout")[0]
-    assert again.cost.setup_forwards == 0 and calls == again.cost.forwards
+    (model, inputs), calls = whisper_classifier(), []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    cost = wf.explain(model, inputs, method="attention_rollout")[0].cost
+    assert cost.setup_forwards + cost.forwards == len(calls)
+    again = wf.explain(model, inputs, method="attention_rollout")[0].cost
+    assert again.setup_forwards == 0 and cost.setup_forwards + cost.forwards + again.forwards == len(calls)

@@ -21,7 +21,7 @@ from tests.references import windows as twin
 from tests.support import processors
 from tests.support.processors import picture, tokenizer
 from whyformer.errors import BadInput, MissingProcessor, NotOffered
-from whyformer.inputs.image_tokens import SIZES, packed
+from whyformer.inputs.image import SIZES, packed
 
 pytest.importorskip("PIL.Image")
 
@@ -157,23 +157,20 @@ def wav(path: Path, samples: Any, rate: int = 16000) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["whisper", "wav2vec2"])
-def test_sound_as_an_array_with_its_rate_and_as_a_file(name: str, tmp_path: Path) -> None:
-    samples = SOUND if name == "whisper" else NOISE
-    path = wav(tmp_path / "clip.wav", samples)
-    rounded = (samples * 3000).astype(np.int16).astype(np.float32) / 32768
-    expected = flat([explainer(name).explain(rounded)])
+def test_sound_as_an_array_with_its_rate_and_as_a_file(tmp_path: Path) -> None:
+    path, heard = wav(tmp_path / "clip.wav", NOISE), explainer("wav2vec2")
+    rounded = (NOISE * 3000).astype(np.int16).astype(np.float32) / 32768
+    expected = heard.explain(rounded)
+    assert expected.units.labels[1].endswith("s")
     for raw in (path, str(path), (rounded, 16000), (rounded.tolist(), 16000)):
-        for one, other in zip(flat([explainer(name).explain(raw)]), expected, strict=True):
-            close(one.scores, other.scores)
-    labels = [
-        label for label, s in zip(expected[0].units.labels, expected[0].units.stream, strict=True) if s != "target"
-    ]
-    assert labels[1].endswith("s")
+        close(heard.explain(raw).scores, expected.scores)
     with pytest.raises(BadInput, match="resample"):
-        explainer(name).explain(wav(tmp_path / "slow.wav", samples, 8000))
+        heard.explain(wav(tmp_path / "slow.wav", NOISE, 8000))
     with pytest.raises(BadInput, match="no sound"):
-        explainer(name).explain(str(tmp_path / "none.wav"))
+        heard.explain(str(tmp_path / "none.wav"))
+    path.write_bytes(path.read_bytes()[:30])
+    with pytest.raises(BadInput, match=r"cannot be read as \.wav"):
+        heard.explain(path)
 
 
 # Answers of the model itself
@@ -262,28 +259,21 @@ def test_two_texts_without_a_pooling_of_the_models_own() -> None:
 # Encoder-decoders
 
 
-@pytest.mark.parametrize("name", ["t5", "bart"])
-def test_each_generated_token_is_explained(name: str) -> None:
-    model, source = model_of(name), "what is this"
+def test_each_generated_token_is_explained() -> None:
+    model, source = model_of("t5"), "what is this"
     steps = wf.explain(model, source, processor=tokenizer())
     encoded = tokenizer()(source, return_tensors="pt")
+    asked = {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
     with torch.no_grad():
-        written = model.generate(
-            input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], max_new_tokens=32, num_beams=1,
-            do_sample=False,
-        )[0].tolist()  # fmt: skip
+        written = model.generate(**asked, max_new_tokens=32, num_beams=1, do_sample=False)[0].tolist()
     assert [s.target.index for s in steps] == written[1 : len(steps) + 1]
     for number in (0, 3):
         assert steps[number].units.stream == ("source",) * 4 + ("target",) * (number + 1)
-        given = {
-            "input_ids": encoded["input_ids"],
-            "attention_mask": encoded["attention_mask"],
-            "decoder_input_ids": torch.tensor([written[: number + 1]]),
-        }
+        given = {"decoder_input_ids": torch.tensor([written[: number + 1]]), **asked}
         close(steps[number].scores, wf.explain(model, given, target=written[number + 1])[0].scores)
     several = wf.explain(model, [source, "a cat on the mat"], processor=tokenizer())
     close(several[0][2].scores, steps[2].scores)
-    fresh = CASES[name].build("sdpa")  # studied on the shortest prefix: the last token is read all the same
+    fresh = CASES["t5"].build("sdpa")  # studied on the shortest prefix: the last token is read all the same
     short = {"input_ids": encoded["input_ids"], "decoder_input_ids": torch.tensor([written[:1]])}
     assert wf.explain(fresh, short, target=1)[0].readout == "target: last position"
     close(wf.explain(fresh, source, processor=tokenizer())[2].scores, steps[2].scores)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models.case import seeded
 from tests.models.hf import ENCODER
-from tests.support.processors import PLACES, pair_tokenizer
-from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
+from tests.support.processors import PLACES, in_bytes, pair_tokenizer
+from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.answers import LONGEST
 from whyformer.views.header import answer_words, predicted
 
@@ -50,8 +50,7 @@ def encoded(*texts: Any) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Head:
-    """A head with two inputs of different length. score: one number of the output of a plain forward; rows: where the
-    head reads it."""
+    """A head with two inputs of different length. place: a number of a plain forward, where it is read, its label."""
 
     name: str
     model: Callable[[], nn.Module]
@@ -79,19 +78,9 @@ def at_answer(output: Any, tensors: dict[str, Tensor]) -> Any:
     return lambda o: o.start_logits[0, start] + o.end_logits[0, end], [start, end], label
 
 
-def at_start(output: Any, tensors: dict[str, Tensor]) -> Any:
-    start, _ = best_span(output, tensors)
-    return lambda o: o.start_logits[0, start], [start], f"start of {words(tensors, start, start)}"
-
-
 def surely(output: Any, tensors: dict[str, Tensor]) -> Any:
-    start, end = best_span(output, tensors)
-    label = words(tensors, start, end)
-    return (
-        lambda o: o.start_logits[0].softmax(0)[start] * o.end_logits[0].softmax(0)[end],
-        [start, end],
-        label,
-    )
+    _, (start, end), label = at_answer(output, tensors)
+    return lambda o: o.start_logits[0].softmax(0)[start] * o.end_logits[0].softmax(0)[end], [start, end], label
 
 
 def at_entity(output: Any, tensors: dict[str, Tensor]) -> Any:
@@ -135,25 +124,19 @@ def best_choice(output: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 MASKED = ("anna lives in [MASK] and bob works in rome .", "[MASK] works .")
-NLI = ("entailment", "neutral", "contradiction")
 qa = lambda: model_for("QuestionAnswering", num_labels=2)  # noqa: E731
 HEADS = [
     Head("answer", qa, (QUESTION, SHORT), lambda raw: encoded(*raw), at_answer),
-    Head("start", qa, (QUESTION, SHORT), lambda raw: encoded(*raw), at_start, "start"),
     Head("answer_probability", qa, (QUESTION, SHORT), lambda raw: encoded(*raw), surely, None, "probability"),
     Head("entity", lambda: model_for("TokenClassification", names=ENTITIES), (TEXT, SHORT_TEXT), encoded, at_entity),
     Head("mask", lambda: model_for("MaskedLM"), MASKED, encoded, at_mask),
     Head("choice", lambda: model_for("MultipleChoice"), CHOICES, chosen, best_choice),
-    Head("nli", lambda: model_for("SequenceClassification", names=NLI), (QUESTION, SHORT), lambda raw: encoded(*raw),
-         at_row(0, names=NLI)),
     Head("multi_label", lambda: model_for("SequenceClassification", problem_type="multi_label_classification"),
          (TEXT, SHORT_TEXT), encoded, at_row(0, 2), 2),
     Head("regression", lambda: model_for("SequenceClassification", num_labels=1, problem_type="regression"),
          (TEXT, SHORT_TEXT), encoded, at_row(0, names=["score"])),
     Head("decoder", lambda: model_for("SequenceClassification", family="GPT2", num_labels=3, pad_token_id=0),
          (TEXT, SHORT_TEXT), encoded, at_row(-1)),
-    Head("reward", lambda: model_for("SequenceClassification", family="GPT2", num_labels=1, pad_token_id=0),
-         (QUESTION, SHORT), lambda raw: encoded(*raw), at_row(-1, names=["score"])),
     Head("decoder_answer", lambda: model_for("QuestionAnswering", family="GPT2"), (QUESTION, SHORT),
          lambda raw: encoded(*raw), at_answer),
 ]  # fmt: skip
@@ -161,7 +144,7 @@ HEADS = [
 
 def plain(head: Head, tensors: dict[str, Tensor], **instead: Tensor) -> Any:
     """The model as it is."""
-    given = {k: v for k, v in (tensors | instead).items() if not (k == "input_ids" and "inputs_embeds" in instead)}
+    given = tensors | instead
     if head.name == "choice":
         given = {k: v[:, None] for k, v in given.items()}
     return head.model()(**given, output_attentions=True)
@@ -174,10 +157,6 @@ def by_formula(head: Head, tensors: dict[str, Tensor], score: Any, rows: list[in
             value = score(plain(head, tensors))
             changed = [torch.where(torch.arange(ids.shape[1]) == i, 4, ids) for i in range(ids.shape[1])]
             return torch.stack([value - score(plain(head, tensors, input_ids=other)) for other in changed])
-    if method == "input_x_gradient":
-        words = head.model().get_input_embeddings()(ids).detach().requires_grad_()
-        (slope,) = torch.autograd.grad(score(plain(head, tensors, inputs_embeds=words)), words)
-        return (slope * words)[0].sum(-1).detach()
     output = plain(head, tensors)
     slopes = torch.autograd.grad(score(output), output.attentions)
     relevance = torch.eye(ids.shape[1])
@@ -191,7 +170,7 @@ def explained(head: Head, inputs: Any, method: str = "generic_attention") -> Any
     return wf.explain(head.model(), inputs, processor=pair_tokenizer(), method=method, **how)
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "input_x_gradient", "occlusion"])
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.name)
 def test_value_and_scores_are_those_of_a_plain_forward(head: Head, method: str) -> None:
     """In a batch with padding, too: each input is what its own formula says."""
@@ -293,28 +272,11 @@ def test_a_token_that_is_deleted_takes_the_answer_along() -> None:
 
 
 def test_an_answer_inside_words() -> None:
-    """Pieces of words, by their characters: what stands in the context is the label, not the pieces joined."""
-    import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-
-    context = "Anna Müller lives in New-York."
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(vocab_size=90, special_tokens=["<s>", "<pad>", "</s>"], show_progress=False)
-    made.train_from_iterator([context] * 3, trainer)
-    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    names = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>"}
-    pieces = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, model_input_names=["input_ids", "attention_mask"], **names
-    )
-    config = transformers.RobertaConfig(**(ENCODER | {"num_labels": 2, "pad_token_id": 1, "vocab_size": 90}))
-    model = seeded(lambda: transformers.RobertaForQuestionAnswering(config))
+    """By its characters: what stands in the context is the label, not the pieces joined."""
+    model, context = model_for("QuestionAnswering", num_labels=2, vocab_size=256), "Anna Müller lives in New-York."
     for target, label in {"müller lives": "Müller lives", "York": "York"}.items():
-        result = wf.explain(model, ("lives", context), processor=pieces, target=target)
-        assert result.target.label.endswith(label)
-        tokens = pieces("lives", context)
-        characters = [tokens.token_to_chars(i) for i in (result.target.position, result.target.end)]
-        assert context[characters[0].start : characters[1].end].strip() == result.target.label
+        result = wf.explain(model, ("lives", context), processor=in_bytes(), target=target)
+        assert result.target.label == label
 
 
 def test_answers_found_by_beams_are_refused() -> None:
@@ -324,17 +286,6 @@ def test_answers_found_by_beams_are_refused() -> None:
     model = seeded(lambda: transformers.XLMForQuestionAnswering(config))
     with pytest.raises(NotOffered, match="ForQuestionAnsweringSimple"):
         wf.explain(model, QUESTION, processor=pair_tokenizer(), method="occlusion")
-
-
-def test_every_method_that_applies_explains_an_answer() -> None:
-    refused = []
-    for method in wf.list_methods():
-        try:
-            result = wf.explain(qa(), QUESTION, processor=pair_tokenizer(), method=method)
-            assert (len(result.scores), result.target) == (16, result.prediction)
-        except WhyformerError:
-            refused.append(method)
-    assert refused == ["grad_cam", "vit_cx"]  # which are for pictures
 
 
 # Labels of tokens
@@ -355,19 +306,15 @@ def test_a_label_is_explained_where_it_is_strongest() -> None:
     assert entity(wf.Target(3, position=4)).target == wf.Target(3, "B-LOC", position=4)
     with pytest.raises(UnknownName, match="B-LOC"):
         entity("ORG")
-    # The choice of a token is said.
+    # The choice of a token is said; where everything is outside the nearest is explained.
     unasked = entity()
     assert any(f"token {unasked.target.position}, " in w and "other than O" in w for w in unasked.warnings)
     assert not any("names another" in w for w in entity(wf.Target(3, position=4)).warnings)
-
-
-def test_where_everything_is_outside_the_nearest_is_explained() -> None:
     model = model_for("TokenClassification", names=("O", "B-PER"), num_labels=2)
     with torch.no_grad():
         model.classifier.bias[0] = 50.0  # type: ignore[union-attr, operator]
     result = wf.explain(model, TEXT, processor=pair_tokenizer())
-    assert str(result.target) == "B-PER"
-    assert any("the model gives none" in w for w in result.warnings)
+    assert str(result.target) == "B-PER" and any("the model gives none" in w for w in result.warnings)
 
 
 # Masks and choices
@@ -452,7 +399,7 @@ def test_a_choice_says_how_likely_it_is_and_what_comes_next() -> None:
     np.testing.assert_allclose([p for p, _ in known], [p for p, _ in ranked], atol=1e-5)
 
 
-def test_a_number_is_what_is_said_first() -> None:
+def test_a_number_is_what_is_said_first_and_has_no_probability() -> None:
     model = model_for("SequenceClassification", num_labels=1, problem_type="regression")
     explanation = wf.explain(model, TEXT, processor=pair_tokenizer())
     with torch.no_grad():
@@ -460,22 +407,17 @@ def test_a_number_is_what_is_said_first() -> None:
     assert explanation.prediction.probability is None
     name, _, told = answer_words(explanation).partition(" = ")
     assert name == "score" and float(told) == pytest.approx(value, rel=1e-3)
-
-
-@pytest.mark.parametrize("numbers", [1, 3])
-@pytest.mark.parametrize("scalar", ["probability", "log_odds"])
-def test_a_number_has_no_probability(scalar: str, numbers: int) -> None:
-    model = model_for("SequenceClassification", num_labels=numbers, problem_type="regression")
-    with pytest.raises(NotOffered, match="estimates a number"):
-        wf.explain(model, TEXT, processor=pair_tokenizer(), scalar=scalar)
+    for scalar in ("probability", "log_odds"):
+        with pytest.raises(NotOffered, match="estimates a number"):
+            wf.explain(model, TEXT, processor=pair_tokenizer(), scalar=scalar)
 
 
 # Other verbs
 
 
-@pytest.mark.parametrize("head", [h for h in HEADS if h.name in {"answer", "mask", "choice"}], ids=lambda h: h.name)
+@pytest.mark.parametrize("head", [h for h in HEADS if h.name in {"answer", "mask"}], ids=lambda h: h.name)
 def test_comparisons_and_heads_are_of_the_same_number(head: Head) -> None:
-    """The head scores of two inputs are the mean of each: both verbs explain what ``explain`` does."""
+    """The head scores of two inputs are the mean of each."""
     how: dict[str, Any] = {"processor": pair_tokenizer(), "progress": False}
     inputs = list(head.inputs)
     both, *each = (wf.head_importance(head.model(), x, **how).scores for x in (inputs, inputs[:1], inputs[1:]))

@@ -19,27 +19,32 @@ from tests.support.processors import tokenizer
 from tests.test_errors import refused
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, PartlyCaptured
 
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 GRADIENTS = ["saliency", "input_x_gradient", "smooth_grad", "integrated_gradients"]
 
 
-class Pooled(nn.Module):
-    """A learned query reads the text."""
+class Block(nn.Module):
+    """What some of the models share."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(50, 16)
+        self.words, self.entry, self.colour = nn.Embedding(50, 16), nn.Linear(5, 16), nn.Linear(3, 16)
         self.block = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
         self.query = nn.Parameter(torch.randn(16))
         self.pool = nn.MultiheadAttention(16, 2, batch_first=True)
         self.head = nn.Linear(16, 3)
+
+
+class Pooled(Block):
+    """A learned query reads the text."""
 
     def forward(self, ids: Tensor) -> Tensor:
         hidden = self.block(self.words(ids))
         return self.head(self.pool(self.query.expand(len(hidden), 1, -1), hidden, hidden)[0][:, 0])
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_a_query_of_the_models_own_is_no_token_of_the_text() -> None:
     model, ids = seeded(Pooled), randint(1, 50, 2, 6)
     for method in ("generic_attention", "occlusion", *GRADIENTS):
@@ -72,15 +77,7 @@ class Renamed(Wrapped):
         return super().forward(input_ids=tokens, attention_mask=mask)
 
 
-class Hidden(Wrapped):
-    """torch.nn's convention: True hides."""
-
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        mask = None if padding_mask is None else ~padding_mask
-        return super().forward(input_ids=tokens, attention_mask=mask)
-
-
-@pytest.mark.parametrize("wrapper", [Wrapped, Renamed, Hidden])
+@pytest.mark.parametrize("wrapper", [Wrapped, Renamed])
 def test_texts_for_a_model_with_names_of_its_own(wrapper: type[Wrapped]) -> None:
     config = hf.BertConfig(vocab_size=100, num_labels=3, **SIZE)
     model = seeded(lambda: hf.BertForSequenceClassification(config))
@@ -116,15 +113,10 @@ def test_positions_that_are_looked_up_are_no_column() -> None:
 
 
 def test_steps_that_become_fewer_positions() -> None:
-    size = {
-        "d_model": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "ffn_dim": 32,
-        "use_cls_token": True,
-        "num_targets": 3,
-    }
-    config = hf.PatchTSTConfig(num_input_channels=1, context_length=16, patch_length=4, **size)
+    config = hf.PatchTSTConfig(
+        num_input_channels=1, context_length=16, patch_length=4, d_model=16, num_hidden_layers=2, ffn_dim=32,
+        num_attention_heads=2, use_cls_token=True, num_targets=3,
+    )  # fmt: skip
     model = seeded(lambda: hf.PatchTSTForClassification(config))
     inputs = {"past_values": randn(2, 16, 1)}
     for method in GRADIENTS:
@@ -166,20 +158,13 @@ def test_windows_before_a_decoder_are_refused() -> None:
             wf.explain(model, inputs, method=method, target=7)
 
 
-class Masked(nn.Module):
+class Masked(Block):
     """Steps of floats, the padded ones hidden."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entry = nn.Linear(5, 16)
-        self.block = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
-        self.head = nn.Linear(16, 3)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return self.head(self.block(self.entry(x), src_key_padding_mask=~mask.bool())[:, 0])
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_padding_among_steps_of_floats_is_no_unit() -> None:
     model, mask = seeded(Masked), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
     x = randn(2, 4, 5)
@@ -191,7 +176,6 @@ def test_padding_among_steps_of_floats_is_no_unit() -> None:
         assert both[1].units.labels == alone.units.labels
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_a_mask_that_says_the_opposite_is_refused() -> None:
     """True hides in this model, so an input without padding would seem to have no position at all."""
     hide = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]).bool()
@@ -218,47 +202,28 @@ def test_an_image_that_comes_in_patches() -> None:
         assert all(np.abs(one.scores[np.array(one.units.stream) == "image"]).max() > 0 for one in found)
 
 
-def deformable() -> nn.Module:
+def test_a_detector_that_looks_at_sampled_points_is_refused() -> None:
     backbone = hf.ResNetConfig(
         embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", out_features=["stage2"]
     )
-    return hf.DeformableDetrForObjectDetection(
-        hf.DeformableDetrConfig(
-            backbone_config=backbone, use_pretrained_backbone=False, d_model=32, encoder_layers=1, decoder_layers=2,
-            encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_queries=5,
-            num_feature_levels=1, encoder_n_points=2, decoder_n_points=2, num_labels=3,
-        )
+    config = hf.DeformableDetrConfig(
+        backbone_config=backbone, use_pretrained_backbone=False, d_model=32, encoder_layers=1, decoder_layers=2,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_queries=5,
+        num_feature_levels=1, encoder_n_points=2, decoder_n_points=2, num_labels=3,
     )  # fmt: skip
-
-
-def test_a_detector_that_looks_at_sampled_points_is_refused() -> None:
+    model = seeded(lambda: hf.DeformableDetrForObjectDetection(config))
     with pytest.raises(NotOverUnits, match=r"5 positions that are no patches.*sampled points"):
-        wf.explain(seeded(deformable), {"pixel_values": randn(1, 3, 96, 96)}, method="occlusion", target=(2, 1))
-
-
-def test_detectors_that_ask_of_each_class_by_itself() -> None:
-    """No class of theirs means: no object. The last one is a class like the others."""
-    from whyformer.inputs.detection import DetectionInput
-
-    model = seeded(deformable)
-    modality = DetectionInput(model)
-    batch = modality.adopt({"pixel_values": randn(2, 3, 96, 96)})
-    with torch.no_grad():
-        best = model(pixel_values=batch.tensors["pixel_values"]).logits.sigmoid()[..., 2].argmax(1)
-    steps, wanted = modality.expanded(batch, 2)
-    assert wanted == [2, 2] and list(steps.positions) == best.tolist()
+        wf.explain(model, {"pixel_values": randn(1, 3, 96, 96)}, method="occlusion", target=(2, 1))
 
 
 # Video: frames are no positions
 
 
-@pytest.mark.parametrize("name", ["videomae", "vivit"])
-def test_frames_of_a_video_are_not_taken_for_the_models_positions(name: str) -> None:
-    case = OTHERS[name]
+def test_frames_of_a_video_are_not_taken_for_the_models_positions() -> None:
+    case = OTHERS["vivit"]
     model, inputs = case.build("sdpa"), case.inputs()
-    embeddings = getattr(model, name).embeddings
     kept: list[Tensor] = []
-    hook = embeddings.register_forward_hook(lambda m, a, out: kept.append(out))
+    hook = model.vivit.embeddings.register_forward_hook(lambda m, a, out: kept.append(out))
     score = model(**inputs).logits[:, 1].sum()
     hook.remove()
     (gradient,) = torch.autograd.grad(score, kept[0])
@@ -270,22 +235,14 @@ def test_frames_of_a_video_are_not_taken_for_the_models_positions(name: str) -> 
         wf.explain(model, inputs, method="saliency", target=1, at="input")
 
 
-class Coloured(nn.Module):
+class Coloured(Block):
     """Text whose every word is told the mean colour of a picture, which has no position of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(50, 16)
-        self.colour = nn.Linear(3, 16)
-        self.block = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
-        self.head = nn.Linear(16, 3)
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
         told = self.colour(pixel_values.mean((-2, -1)))[:, None]
         return self.head(self.block(self.words(input_ids) + told)[:, 0])
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_a_picture_that_got_no_scores_is_named() -> None:
     inputs = {"input_ids": randint(1, 50, 2, 6), "pixel_values": randn(2, 3, 8, 8)}
     for one in wf.explain(seeded(Coloured), inputs, method="generic_attention", target=1):
@@ -339,13 +296,6 @@ def test_predictions_come_before_hidden_states():
     result = wf.explain(model, series, method="attention_rollout", target=3, progress=False)[0]
     with torch.no_grad():
         assert abs(result.value - float(model(**series).mean_predictions[0, 3])) < 1e-5
-
-
-def test_numbers_that_are_estimated_have_no_probability():
-    model = built("PatchTSTForRegression", **SERIES)("eager")
-    assert wf.explain(model, steps(), method="input_x_gradient", progress=False)[0].prediction.probability is None
-    with refused(NotOffered, "estimates a number"):
-        wf.explain(model, steps(), method="input_x_gradient", scalar="probability")
 
 
 def test_partial_attention_is_called_that_by_methods_that_look_at_blocks():

@@ -29,6 +29,18 @@ def word_level(
     return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, **options)
 
 
+def in_bytes(**names: str) -> Any:
+    """A tokenizer of bytes: characters beyond ASCII are several tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    inputs = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, pad_token=letters[0], **names)
+
+
 @cache
 def tokenizer(eos: int = 2, masked: bool = True, **more: int) -> Any:
     """``more``: further tokens and their ids; masked=False: a tokenizer that gives no mask, as SigLIP's."""

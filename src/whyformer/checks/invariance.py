@@ -19,7 +19,7 @@ from whyformer.checks.attention_rows import mean_known, rank_agreement
 from whyformer.checks.checkup import Finding, same_order
 from whyformer.checks.exam import Exam, ordinary
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import Source
+from whyformer.inputs.modalities import Source
 from whyformer.parameters import Count, Rate
 from whyformer.results.types import Explanation
 

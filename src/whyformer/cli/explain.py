@@ -39,7 +39,7 @@ def pair(asked: CommandArguments) -> None:
           --scalar cosine
     """
     from whyformer.files.image_file import open_image
-    from whyformer.inputs.image_tokens import SIZES
+    from whyformer.inputs.image import SIZES
 
     opened = open_image(asked.image)
     explainer = asked.explainer("pair")

@@ -42,8 +42,9 @@ from whyformer.compiled.forms import (
 )
 from whyformer.compiled.graph import RECORDERS, cause_of, new_pool, tolerance
 from whyformer.errors import BadInput
-from whyformer.inputs.base import Modality, Source
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import PLAIN, Batch
+from whyformer.inputs.modalities import Source
 from whyformer.inputs.text import TextInput
 from whyformer.loan.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowed, in_turn, is_as_borrowed, known_about
 from whyformer.loan.digests import circumstances

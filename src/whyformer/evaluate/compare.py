@@ -23,7 +23,7 @@ from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Hold, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
 from whyformer.shapes import Array
-from whyformer.targets import SQUASHED, SUMMED, Aims, Scalar
+from whyformer.targets import SIGNS, Aims, Scalar
 
 DEFAULT_METRICS = ("comprehensiveness", "sufficiency", "aopc", "insertion", "ranked_truthfulness")
 WITH_RATIONALES = ("token_f1", "auprc")
@@ -255,7 +255,7 @@ def _metric_warnings(games: Games, judged: Judged, marks: Annotations) -> list[s
     twice = [run for run in games.runs if run.gives_probabilities and run.logits.shape[1] > 1]
     squashed = [m.name for m, options in judged if (m.defaults | options).get("value") == "probability"]
     if twice and squashed:
-        reason, last = (SQUASHED, "sigmoid") if twice[0].output.ends_in_sigmoid else (SUMMED, "softmax")
+        reason, last = SIGNS[bool(twice[0].output.ends_in_sigmoid)]
         warnings.append(
             f"the model returns probabilities ({reason}), and a softmax is taken of them again by "
             f"{', '.join(squashed)}: pass a model without the {last} at its end, or "

@@ -19,7 +19,7 @@ from torch import Tensor
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files.paths import is_file, path_of
 from whyformer.heads.importance_kinds import table
-from whyformer.inputs.processing import processed
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.text import TextInput
 from whyformer.parameters import BatchSize, OneOf, checked
 from whyformer.results.codec import Float32

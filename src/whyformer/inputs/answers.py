@@ -12,8 +12,8 @@ from torch import Tensor
 from whyformer.capture.functions import scalar_from
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch, Raw, named_tensors
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.language import position_of, ranked
-from whyformer.inputs.processing import processed
 from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes
 from whyformer.results.types import Choice, Target
 from whyformer.targets import logits_of
@@ -25,10 +25,7 @@ ALIKE = 1e-3  # of the largest logit: how far a choice alone may be from the sam
 
 
 class SpanInput(LocatedInput):
-    """Extractive question answering: start + end logit of an answer, or one of the two.
-
-    The answer is the best span of the context, one that is given as text, or the tokens that a Target names.
-    """
+    """Extractive question answering: start + end logit of the best answer or a named one, or one of the two."""
 
     def call(self, batch: Batch, **extra: Any) -> Any:
         """(B, N, 2) start and end logits of every token."""
@@ -177,24 +174,18 @@ class SpanInput(LocatedInput):
             spans = [(i, facts["spans"][i]) for i in within if facts["spans"][i] is not None]
             inside = [[i for i, s in spans if s.start < end and s.end > start] for start, end in places]
             results = [(tokens[0], tokens[-1]) for tokens in inside if tokens]
-        else:
-            results = self._same_tokens(batch, row, within, answer)
+        else:  # of tensors: where the answer's tokens are in a row
+            ids, results = self.real_ids(batch, row), []
+            for text in (answer, f" {answer}"):
+                spelling = list(processed(self.tokenizer, text, add_special_tokens=False)["input_ids"])
+                count = len(spelling)
+                results += [(i, i + count - 1) for i in within if spelling and ids[i : i + count] == spelling]
         if not results:
             raise BadInput(
                 f"target {answer!r} does not stand in the context (or was cut off with its end): give an answer as it "
                 "stands there, 'start' or 'end', or its tokens as Target(0, position=first, end=last)."
             )
         return results
-
-    def _same_tokens(self, batch: Batch, row: int, within: list[int], answer: str) -> list[tuple[int, int]]:
-        """Return the same for tensors: where the answer's tokens are in a row."""
-        ids, places = self.real_ids(batch, row), []
-        for text in (answer, f" {answer}"):
-            spelling = list(processed(self.tokenizer, text, add_special_tokens=False)["input_ids"])
-            places += [
-                (i, i + len(spelling) - 1) for i in within if spelling and ids[i : i + len(spelling)] == spelling
-            ]
-        return places
 
 
 def _best_spans(logits_N2: Tensor, within_N: Tensor) -> list[tuple[int, int]]:
@@ -210,15 +201,13 @@ def _best_spans(logits_N2: Tensor, within_N: Tensor) -> list[tuple[int, int]]:
 
 
 def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
-    starts = [i for i in range(len(text)) if part and text.startswith(part, i)]
-    return [(start, start + len(part)) for start in starts]
+    return [(i, i + len(part)) for i in range(len(text)) if part and text.startswith(part, i)]
 
 
 class ChoiceInput(LocatedInput):
     """Multiple choice, (prompt, [choice, …]): the logit of one choice, over the tokens of the prompt and of it.
 
-    The model reads every choice by itself, so one is explained without the others. Tensors are (inputs, choices,
-    tokens) until a choice is made.
+    Tensors are (inputs, choices, tokens) until a choice is made; the model reads every choice by itself.
     """
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
@@ -243,8 +232,7 @@ class ChoiceInput(LocatedInput):
 
     def adopt(self, tensors: Any) -> Batch:
         named = named_tensors(tensors, self.parameters)
-        tensor = named.get(self.main)
-        ids = tensor.shape if isinstance(tensor, Tensor) else torch.Size()
+        ids: torch.Size = getattr(named.get(self.main), "shape", torch.Size())
         if len(ids) != 3:
             return super().adopt(tensors)
         flat = super().adopt({k: v.flatten(0, 1) if isinstance(v, Tensor) else v for k, v in named.items()})
@@ -295,27 +283,26 @@ class ChoiceInput(LocatedInput):
                         "this model says something else of a choice alone than beside the others: its choices look at "
                         "each other, and the logit of one cannot be explained by its own tokens."
                     )
-        rows = list(range(batch.size))
+        rows, facts = list(range(batch.size)), batch.encodings
         keep_BN = batch.real_BN[rows, chosen]
         used = keep_BN.any(0)
-        facts = [batch.encodings[row] for row in rows]
         return replace(
             batch,
             tensors={k: v[rows, chosen][:, used] for k, v in batch.tensors.items()},
             keep_BN=keep_BN[:, used],
             raw=tuple((one[0], one[1][choice]) for one, choice in zip(batch.raw, chosen, strict=False)),
-            encodings=tuple(self._cut(f["each"][c], used) for f, c in zip(facts, chosen, strict=True)),
+            encodings=tuple(_cut(f["each"][c], used) for f, c in zip(facts, chosen, strict=True)),
             warnings=tuple(f["notes"][c] for f, c in zip(facts, chosen, strict=True)),
             targets=tuple(aims),
             predictions=tuple(predictions),
         )
 
-    @staticmethod
-    def _cut(facts: dict[str, Any], used_N: Tensor) -> dict[str, Any]:
-        """Cut facts of a user's own ids, which count padding."""
-        if len(facts["ids"]) != len(used_N):
-            return facts
-        return facts | {"ids": [i for i, used in zip(facts["ids"], used_N.tolist(), strict=True) if used]}
+
+def _cut(facts: dict[str, Any], used_N: Tensor) -> dict[str, Any]:
+    """Cut facts of a user's own ids, which count padding."""
+    if len(facts["ids"]) != len(used_N):
+        return facts
+    return facts | {"ids": [i for i, used in zip(facts["ids"], used_N.tolist(), strict=True) if used]}
 
 
 def _choice(want: Any, names: list[str], best: int) -> int:

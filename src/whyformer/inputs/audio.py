@@ -16,19 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.roles import first_values
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, shown
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, reading, shown
 from whyformer.files.paths import readable_file
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
-from whyformer.inputs.processing import processed
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.loan.borrow import borrowed, known_about, module_names
 from whyformer.results.types import Units
 
-# The axes of time and frequency are found by changing slices of the tensor, and by which positions change then.
-
 Grid = tuple[int, int]
 
+# The axes of time and frequency are found by changing slices of the tensor, and by which positions change then.
 MOVED = 0.1  # of the largest change: a position that changes less does not hold the slice
 ALL_OF_THEM = 0.75  # a slice that changes so many positions is not a step: a band of mel reaches every frame
 
@@ -60,8 +59,7 @@ def layout_of(
 ) -> SoundLayout:
     """Find the layout of one input's tensor (without the batch axis) in 4 passes.
 
-    values_at: (positions, numbers) the values of the first attention with another tensor. grid: of the model's patch
-    embedding, if it has one. bands: the number of frequencies, where it is known.
+    values_at: (positions, numbers) the values of the first attention. grid: of the model's patch embedding.
     """
     before = values_at(sound)
     length, other = len(before), _other(sound)
@@ -109,6 +107,7 @@ class AudioInput(Modality):
     """One clip per input; units are frames, labelled with their time, or patches of time and frequency (AST)."""
 
     stream = "audio"
+    replacements = ("zero", "mean")
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_values") -> None:
         super().__init__(model, processor)
@@ -172,7 +171,7 @@ class AudioInput(Modality):
         return passes
 
     def _key(self, batch: Batch) -> tuple[Any, ...]:
-        return ("where time lies", self.main, tuple(batch.tensors[self.main].shape[1:]))
+        return "where time lies", self.main, tuple(batch.tensors[self.main].shape[1:])
 
     def layout(self, batch: Batch, length: int | None = None) -> SoundLayout:
         """Return the layout that was found; without it, the likely one by the shape of the tensor."""
@@ -257,10 +256,6 @@ class AudioInput(Modality):
 
     # Silence
 
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        return ("zero", "mean")
-
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         """Return the frame of each sample or column."""
         sound = one.tensors[self.main][0]
@@ -325,6 +320,8 @@ def _edges(size: int, count: int) -> list[int]:
 class Frames(StreamInput):
     """Sound: the samples, or columns of a spectrogram, that each frame covers."""
 
+    fillers = ("zero", "mean")
+
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         zero = numbers.new_zeros(())
         scores = []
@@ -339,15 +336,20 @@ class Frames(StreamInput):
         shape = [-1 if axis == time else 1 for axis in range(numbers.ndim)]
         return (torch.arange(numbers.shape[time], device=numbers.device) < last).view(shape)
 
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        return ("zero", "mean")
-
 
 def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
     """Return mono float samples at ``rate`` of an array, (array, rate), or the path of a .wav file."""
     if isinstance(raw, (str, Path)):
-        raw = _wav(readable_file(raw, "sound", "clip"))
+        path = readable_file(raw, "sound", "clip")
+        # A file that was cut off or changed ends in errors of wave, struct or numpy.
+        with (
+            reading(f"{str(path)!r} cannot be read as .wav", "Pass an array of samples instead."),
+            wave.open(str(path)) as file,
+        ):
+            if file.getsampwidth() != 2:
+                raise BadInput(f"{str(path)!r}: only 16-bit .wav files are read; pass an array of samples instead.")
+            sound = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
+            raw = sound.reshape(-1, file.getnchannels()).mean(1), file.getframerate()
     if isinstance(raw, tuple):
         if len(raw) != 2:
             raise BadInput(f"a clip with its rate is a pair, (samples, rate), and this has {len(raw)} parts.")
@@ -369,16 +371,3 @@ def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
     if not np.isfinite(samples).all():
         raise BadInput(f"sample {int(np.argmax(~np.isfinite(samples)))} of the clip is NaN or infinite.")
     return samples
-
-
-def _wav(path: Path) -> tuple[np.ndarray[Any, Any], int]:
-    try:
-        with wave.open(str(path)) as file:
-            if file.getsampwidth() != 2:
-                raise BadInput(f"{str(path)!r}: only 16-bit .wav files are read; pass an array of samples instead.")
-            samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
-            return samples.reshape(-1, file.getnchannels()).mean(1), file.getframerate()
-    except BadInput:
-        raise
-    except Exception as error:  # a file that was cut off or changed ends in errors of wave, struct or numpy
-        raise BadInput(f"{str(path)!r} cannot be read as .wav ({error}): pass an array of samples instead.") from error

@@ -1,13 +1,13 @@
 """The interface of a modality: how inputs of one kind are encoded, what their units are, and how a unit is masked.
 
-A new modality answers three questions (encode, units, keep); everything else has a default.
+A new modality defines encode, units and keep; everything else has a default.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.leaves import LookupLeaves, SwapEmbedding
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import (
     NOT_THE_MODELS,
     PLAIN,
@@ -27,7 +27,6 @@ from whyformer.inputs.batch import (
     SamplePool,
     all_real,
     are_tensors,
-    is_single,
     model_failed,
     named_tensors,
     others_note,
@@ -42,28 +41,8 @@ from whyformer.results.types import Units
 NO_WEIGHT = torch.empty(0)  # of a model without any
 
 
-@dataclass(frozen=True)
-class Source:
-    """Inputs as they were given: encoded already (tensors, rows of a table), or raw and encoded on request."""
-
-    modality: Modality
-    whole: Batch | None
-    size: int
-    raw: tuple[Raw, ...] = ()
-    single: bool = False  # one raw input, not a list of them
-
-    def batch(self, rows: Sequence[int] | None = None) -> Batch:
-        """Return some of the inputs (None: all), padded among themselves."""
-        if self.whole is not None:
-            return self.whole if rows is None else self.whole.select(rows)
-        return _encoded(self.modality, list(self.raw) if rows is None else [self.raw[i] for i in rows])
-
-
 class Modality(ABC):
-    """One kind of input. Abstract; the final classes are in the files beside this one.
-
-    Defaults fit one tensor of floats, (inputs, positions, features).
-    """
+    """One kind of input. Abstract; defaults fit one tensor of floats, (inputs, positions, features)."""
 
     # What the input is
     stream: str  # what its units are called: words are drawn as text, units with a grid as a picture, others as bars
@@ -112,20 +91,9 @@ class Modality(ABC):
     def encode(self, raw: Sequence[Raw]) -> Batch:
         """Turn raw inputs into tensors."""
 
-    def source(self, inputs: Any) -> Source:
-        """Wrap what was given; raw inputs are encoded later."""
-        if are_tensors(inputs):
-            batch = self.adopt(inputs)
-            return Source(self, batch, batch.size)
-        if isinstance(inputs, (Mapping, Set)):
-            raise BadInput(_no_list(inputs))
-        if isinstance(inputs, list) and inputs and isinstance(inputs[0], (Mapping, list)):
-            inputs = self.from_messages(inputs)
-        single = is_single(inputs)
-        raw = (inputs,) if single else tuple(inputs)
-        if not raw:
-            raise BadInput("there is nothing to explain: the list of inputs is empty.")
-        return Source(self, None, len(raw), raw, single)
+    def read(self, inputs: Any) -> tuple[Batch, bool] | None:
+        """Return tensors (or rows of a table) as a batch, and whether it is a single row; None: raw inputs."""
+        return (self.adopt(inputs), False) if are_tensors(inputs) else None
 
     def from_messages(self, inputs: list[Any]) -> Any:
         """Turn a chat (messages: dicts with role and content), or a list of chats, into one input each."""
@@ -205,7 +173,7 @@ class Modality(ABC):
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         """Return the units of each input, when the model's attention runs over ``length`` positions.
 
-        ``front``: how many of the positions that the model adds itself come before the input's; None: all of them.
+        front: how many of the positions that the model adds itself come before the input's; None: all of them.
         """
 
     @abstractmethod
@@ -213,10 +181,7 @@ class Modality(ABC):
         """(B, length) real positions of the model's attention."""
 
     def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
-        """Return groups of units that are scored as one, and their names; None where each unit is scored by itself.
-
-        facts: what the encoding knows about the input.
-        """
+        """Return groups of units that are scored as one, and their names; None where each unit is scored by itself."""
         if self.segments == "token":
             return None
         raise NotOffered(f"units={self.segments!r} divides a text, and this input is none. Leave units out.")
@@ -265,10 +230,7 @@ class Modality(ABC):
         return None
 
     def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
-        """Return where the numbers of one stream enter the model, for gradients; [] for positions of the model's own.
-
-        whole: the modality that this one is the ``part`` of.
-        """
+        """Return where the numbers of one stream of ``whole`` enter the model; [] for positions of the model's own."""
         return []
 
     # Masking units
@@ -306,10 +268,15 @@ class Modality(ABC):
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Return the baseline of tensors that change: once, or once per draw if it is random.
 
-        pool: for one of the :attr:`fillers`; None: ``name`` is one of the :attr:`replacements`.
+        pool: for one of the :attr:`fillers`; None: ``name`` is one of the :attr:`replacements`. Here: zeros, or the
+        mean vector of the input's real positions.
         """
         self.require_replacement(name)
-        return [{self.main: torch.zeros_like(one.tensors[self.main])}]
+        vectors = one.tensors[self.main]
+        if name == "mean":
+            real = self.keep(one, vectors.shape[1], None)[0]
+            return [{self.main: vectors[0, real].mean(0).expand_as(vectors)}]
+        return [{self.main: torch.zeros_like(vectors)}]
 
     def require_replacement(self, name: Any) -> None:
         """Raise if the baseline is not one of the replacements."""
@@ -396,10 +363,7 @@ class Modality(ABC):
         return None
 
     def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
-        """Return whether the input is one of the ``keys`` positions, and the others were learned (rows).
-
-        forward: runs the model, and counts the passes.
-        """
+        """Return whether the input is one of the ``keys`` positions, the others learned; ``forward`` counts passes."""
         return False
 
     def reads_other_steps(self, one: Batch, keys: int) -> bool:
@@ -464,6 +428,8 @@ class Modality(ABC):
 class LearnedPositions(Modality):
     """Positions that the model brings itself (object queries, a pooling probe): shown, and flagged as special."""
 
+    replacements = ()
+
     def __init__(self, model: nn.Module, main: str, stream: str = "queries") -> None:
         super().__init__(model)
         self.main, self.stream = main, stream
@@ -474,14 +440,13 @@ class LearnedPositions(Modality):
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         labels = tuple(f"[query {i}]" for i in range(length))
         plain = Units(labels, (True,) * length, (self.stream,) * length)
-        return [replace(plain, boxes=_boxes(batch, row, length)) for row in range(batch.size)]
+        # Facts of a detector's picture hold the boxes that its queries predicted.
+        facts = [facts if isinstance(facts, dict) else {} for facts in batch.encodings] or [{}] * batch.size
+        boxes = [known.get("boxes") or () for known in facts]
+        return [replace(plain, boxes=each if len(each) == length else None) for each in boxes]
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return all_real(batch.size, length, device=batch.tensors[self.main].device)
-
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        return ()
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         return {}
@@ -490,59 +455,8 @@ class LearnedPositions(Modality):
         return [{}]
 
 
-def _encoded(modality: Modality, raw: list[Raw]) -> Batch:
-    """Encode raw inputs; an error caused by one of several names that input."""
-    try:
-        return modality.encode(raw)
-    except MissingProcessor:
-        raise
-    except BadInput as error:
-        place = _to_blame(modality, raw, str(error)) if len(raw) > 1 else None
-        if place is not None:
-            error.args = (f"inputs[{place}]: {error}",)
-        raise
-
-
-def _to_blame(modality: Modality, raw: list[Raw], message: str) -> int | None:
-    """Return the first input that raises this error by itself, unless all inputs do."""
-    first, fine = None, False
-    for place, one in enumerate(raw):
-        try:
-            modality.encode([one])
-            fine = True
-        except BadInput as error:
-            first = place if first is None and str(error) == message else first
-        if fine and first is not None:
-            return first
-    return None
-
-
-def _no_list(inputs: Mapping[Any, Any] | Set[Any]) -> str:
-    """Return what to pass in place of a dict of raw inputs, or of a set (it has no order)."""
-    if not isinstance(inputs, Mapping):
-        return "the inputs are a set, which has no order: pass a list of them."
-    names = ", ".join(repr(str(key)) for key in list(inputs)[:8]) or "none"
-    first = next(iter(inputs), "text")
-    return (
-        f"the inputs are a dict with the keys {names} and no tensor in it. Pass the text or picture itself, e.g. "
-        f"inputs[{first!r}], or a list of them; or the model's own tensors by the names of its arguments."
-    )
-
-
-def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...] | None:
-    """Return the boxes that a detector's queries predicted."""
-    facts = batch.encodings[row] if batch.encodings else None
-    boxes = facts.get("boxes") if isinstance(facts, dict) else None
-    return boxes if boxes is not None and len(boxes) == length else None
-
-
 def over_features(detail: Tensor, largest: bool) -> Tensor:
     """(B, N) the sum, or the largest, of a (B, N, …) tensor at each step or column."""
     if detail.ndim <= 2:
         return detail
     return detail.flatten(2).amax(2) if largest else detail.flatten(2).sum(2)
-
-
-def shifted(values: Tensor) -> Tensor:
-    """Other numbers of about the same size."""
-    return values * -1.5 + 0.1

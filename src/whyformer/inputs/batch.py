@@ -55,11 +55,7 @@ LABELS = ("label", "start_positions", "end_positions")  # read for a loss, not f
 
 
 def axes_along(name: str, tensor: Tensor, width: int) -> tuple[int, ...]:
-    """Return the axes of an argument that have one entry per token.
-
-    A mask or bias may have two of them, (B, N, N) or (B, 1, N, N). Other arguments of two or three axes have the tokens
-    on the second one.
-    """
+    """Return the axes of an argument that have one entry per token: of a mask or bias, (B, 1, N, N), perhaps two."""
     if name.startswith("decoder_") or INPUT_STREAMS.get(name) in {"image", "audio"}:
         return ()  # of another length, though it may be the same by chance
     if _hides(name):
@@ -273,6 +269,11 @@ class Placed(Protocol):
     def keep_BN(self) -> Tensor: ...
     @property
     def units(self) -> list[Units]: ...
+
+
+def shifted(values: Tensor) -> Tensor:
+    """Return other numbers of about the same size."""
+    return values * -1.5 + 0.1
 
 
 Filling = dict[str, Tensor]  # the baseline of one input, tensor by tensor: (1, …) or what expands to it

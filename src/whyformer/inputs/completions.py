@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from email.message import Message
 from http.client import HTTPException
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
@@ -102,11 +101,7 @@ class CompletionServer:
                 raise
 
     def log_probability(self, prompt: str, answer: str) -> float:
-        """Return the sum over the tokens of one answer.
-
-        A token that holds the end of the prompt and the start of the answer ("the " + "mat" as "the", " mat") counts
-        as the answer's: without it a part of the answer would be left out.
-        """
+        """Return the sum over the tokens of one answer."""
         number = self._summed(prompt, answer) if prompt else None
         if number is None:
             number = self._summed(self.start + prompt, answer)
@@ -123,7 +118,8 @@ class CompletionServer:
         text = prompt + answer
         numbers, starts = _tokens_of(self._completion({"prompt": text, "echo": True, "logprobs": 1}), text)
         ends = [*starts[1:], len(text)]
-        # Pieces of one character have no length of their own; what the server generated begins where the text ends.
+        # A token that holds the end of the prompt and the start of the answer is the answer's. Pieces of one character
+        # have no length of their own; what the server generated begins where the text ends.
         counted = [
             number
             for number, start, end in zip(numbers, starts, ends, strict=True)
@@ -241,9 +237,7 @@ def _host(url: str) -> str:
 class _Stays(HTTPRedirectHandler):
     """Follows no redirect: the key is for this server only."""
 
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> Request | None:
+    def redirect_request(self, *request: Any) -> None:  # type: ignore[override]
         return None
 
 
@@ -268,28 +262,17 @@ def _tokens_of(choice: dict[str, Any], text: str) -> tuple[list[float | None], l
         raise NotOffered(f"the server's reply has no log-probabilities of tokens. {NEEDED}")
     if text not in str(choice.get("text")):
         raise NotOffered(f"the server's reply does not repeat the text that was sent. {NEEDED}")
-    tokens = [str(token) for token in tokens]
-    offsets = facts.get("text_offset")
-    starts = offsets if _spell(text, tokens, offsets) else _aligned(text, tokens)
+    # The server's own offsets are not read: those of vLLM are off by the start tokens.
+    starts = _aligned(text, [str(token) for token in tokens])
     if starts is None:
         raise NotOffered(f"the tokens of the server's reply do not spell the text that was sent. {NEEDED}")
     return numbers, starts
 
 
-def _spell(text: str, tokens: list[str], offsets: Any) -> bool:
-    """Return whether the server's offsets point to the tokens; those of vLLM are off by the start tokens."""
-    if not isinstance(offsets, list) or len(offsets) != len(tokens) or not all(isinstance(o, int) for o in offsets):
-        return False
-    within = [(t, o) for t, o in zip(tokens, offsets, strict=True) if o < len(text)]
-    return "".join(t for t, _ in within) == text and all(text.startswith(t, o) for t, o in within)
-
-
 def _aligned(text: str, tokens: list[str]) -> list[int] | None:
-    """Return where each token begins, found by matching in order; None where they do not spell the text.
-
-    Tokens that are not in the text (a start token, the bytes of a character) have no length; the space before a word
-    may be missing in its token.
-    """
+    """Return where each token begins, found by matching in order; None where they do not spell the text."""
+    # Tokens that are not in the text (a start token, the bytes of a character) have no length; the space before a word
+    # may be missing in its token.
     starts, at, unread = [], 0, 0
     for token in tokens:
         word = token.strip()

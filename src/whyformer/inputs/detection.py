@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
-from whyformer.inputs.base import LearnedPositions, Modality, shifted
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.families import class_names
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.similarity import StreamsInput
+from whyformer.inputs.multi_input import StreamsInput
 from whyformer.loan.borrow import borrowed, known_about
 from whyformer.results.types import Target, Units
 
@@ -85,11 +86,9 @@ class DetectionInput(StreamsInput, ImageInput):
             inside = _corners(output.pred_boxes).clamp(0, 1).tolist()
             boxes = [tuple(tuple(box) for box in row) for row in inside]
         picks = self._picks_queries(batch.select([0]), output)
-        logits = output.logits.float()
-        probability = self._probability(logits)
+        probability = self._probability(output.logits.float())
         best, classes = probability.max(-1)
         rows, queries, wanted, warnings = [], [], [], []
-        everything = target is None or isinstance(target, float)
         for row in range(batch.size):
             want = target[row] if isinstance(target, list) else target
             if want is None or isinstance(want, float):
@@ -103,20 +102,18 @@ class DetectionInput(StreamsInput, ImageInput):
                 rows.append(row)
                 queries.append(query)
                 wanted.append(index)
-                warnings.append(note)
-        batch_warnings = batch.warnings or ((),) * batch.size
+                warnings.append((*(batch.warnings[row] if batch.warnings else ()), *note, *[PICKED] * picks))
         facts: list[dict[str, Any]] = [{"boxes": boxes[r]} for r in rows]
         if picks:
             corners = _corners(output.pred_boxes)
-            warnings = [(*w, PICKED) for w in warnings]
             for fact, row, query in zip(facts, rows, queries, strict=True):
                 found_at, classes_C = corners[row, query].tolist(), probability[row, query].tolist()
                 fact["object"] = {"box": found_at, "classes": classes_C}
         steps = replace(
             batch.select(rows),
             positions=tuple(queries),
-            warnings=tuple((*batch_warnings[r], *w) for r, w in zip(rows, warnings, strict=True)),
-            groups=tuple(rows) if everything else (),
+            warnings=tuple(warnings),
+            groups=tuple(rows) if target is None or isinstance(target, float) else (),
             encodings=tuple(facts),
         )
         return steps, wanted
@@ -220,15 +217,15 @@ class PaddedImage(ImageInput):
     """Images of different sizes in one batch, padded at the right and bottom; ``pixel_mask`` says how far."""
 
     def padded_grid(self, batch: Batch, length: int) -> tuple[int, int]:
-        rows, columns = self._sides(batch, length)
-        return rows.count, columns.count
+        return self._patches(batch, length)[0]
 
-    def _sides(self, batch: Batch, length: int) -> tuple[_Side, _Side]:
+    def _patches(self, batch: Batch, length: int) -> tuple[tuple[int, int], tuple[Fraction, Fraction]]:
+        """Return how many patches there are along the two sides, and how many pixels each of them is long."""
         height, width = batch.tensors[self.main].shape[-2:]
         for stride in (32, 16, 8, 64, 4):
             rows, columns = math.ceil(height / stride), math.ceil(width / stride)
             if rows * columns == length:
-                return _Side(rows, stride, 1), _Side(columns, stride, 1)
+                return (rows, columns), (Fraction(stride), Fraction(stride))
         rows, columns = self._grid(batch, length, None)
         if rows * columns != length:
             raise NotOverUnits(
@@ -236,7 +233,7 @@ class PaddedImage(ImageInput):
                 "that looks at sampled points (Deformable DETR) attends between its queries only. What it saw cannot "
                 "be laid over the image."
             )
-        return _Side(rows, height, rows), _Side(columns, width, columns)
+        return (rows, columns), (Fraction(height, rows), Fraction(width, columns))
 
     def _mask(self, batch: Batch) -> Tensor | None:
         """(B, height, width) the pixels of the pictures, where it is given."""
@@ -251,17 +248,14 @@ class PaddedImage(ImageInput):
         return small.bool()[0].flatten(1)
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        """Return the patches of each picture, as many as it has by itself.
-
-        The model's own small mask may let a row or column of padding through, which becomes special units.
-        """
-        down, across = self._sides(batch, length)
+        """Return the patches of each picture; padding that the model's own mask lets through becomes special units."""
+        grid, (patch_height, patch_width) = self._patches(batch, length)
         size, mask, result = batch.tensors[self.main].shape[-2:], self._mask(batch), []
         for row, keep in enumerate(self.keep(batch, length, front)):
-            real = keep.view(down.count, across.count)
+            real = keep.view(grid)
             high, wide = size if mask is None else (int(mask[row].any(1).sum()), int(mask[row].any(0).sum()))
-            rows = min(down.patches(high), int(real.any(1).sum()))
-            columns = min(across.patches(wide), int(real.any(0).sum()))
+            rows = min(math.ceil(high / patch_height), int(real.any(1).sum()))
+            columns = min(math.ceil(wide / patch_width), int(real.any(0).sum()))
             cells = real.nonzero().tolist()
             padding = tuple(i >= rows or j >= columns for i, j in cells)
             names = ["[padding {},{}]" if outside else "patch {},{}" for outside in padding]
@@ -269,16 +263,3 @@ class PaddedImage(ImageInput):
             stream = ("image",) * len(cells)
             result.append(Units(labels, padding, stream, (rows, columns), image_size=(int(high), int(wide))))
         return result
-
-
-@dataclass(frozen=True)
-class _Side:
-    """Patches along one side of an image, each ``pixels / per`` pixels long."""
-
-    count: int
-    pixels: int
-    per: int
-
-    def patches(self, length: int) -> int:
-        """Return how many of them a picture of this length covers, the last one perhaps in part."""
-        return -(-length * self.per // self.pixels)

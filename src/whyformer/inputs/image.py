@@ -1,8 +1,8 @@
-"""Images: patches of a vision transformer."""
+"""Images: patches of a vision transformer, and image tokens inside a text (LLaVA, Qwen2-VL)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,25 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits
 from whyformer.files.image_file import jpeg_uri, open_image
-from whyformer.inputs.base import Modality, shifted
-from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, all_real
-from whyformer.inputs.processing import processed
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, all_real, shifted
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.stream_inputs import Layout, StreamInput, at_units
 from whyformer.inputs.units import assemble, resampled
 from whyformer.results.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
-OTHER_SHAPES = (
-    "do_center_crop",
-    "do_crop",
-    "do_crop_margin",
-    "crop_pct",
-    "do_pad",
-    "do_thumbnail",
-    "keep_aspect_ratio",
-)
+OTHER_SHAPES = "do_center_crop do_crop do_crop_margin crop_pct do_pad do_thumbnail keep_aspect_ratio".split()
 CHANNELS = 4  # of a picture, at most; a longer axis holds rows or columns
 
 
@@ -38,18 +30,20 @@ class ImageInput(Modality):
 
     stream = "image"
     pixels = True
+    replacements = ("mean", "zero", "blur")
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
         super().__init__(model, processor)
         self.main = main
+        self.image_processor = getattr(processor, "image_processor", processor)
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
-        if self.processor is None:
+        processor = self.image_processor
+        if processor is None:
             raise MissingProcessor(
                 "images need the model's image processor: pass processor=AutoImageProcessor.from_pretrained(…), or "
                 "give tensors ({'pixel_values': …}) instead."
             )
-        processor = getattr(self.processor, "image_processor", self.processor)
         if not hasattr(processor, "preprocess"):
             raise BadInput(
                 f"processor is a {type(processor).__name__}, which is no image processor, and the inputs are images. "
@@ -150,9 +144,8 @@ class ImageInput(Modality):
         mask = batch.tensors.get("pixel_mask")
         if mask is not None and mask.ndim == 3:  # smaller images were padded at the right and bottom
             pixels = pixels[:, : int(mask[row].any(1).sum()), : int(mask[row].any(0).sum())]
-        processor = getattr(self.processor, "image_processor", self.processor)
-        mean, std = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
-        if mean is None or std is None or not getattr(processor, "do_normalize", True):
+        mean, std = (getattr(self.image_processor, name, None) for name in ("image_mean", "image_std"))
+        if mean is None or std is None or not getattr(self.image_processor, "do_normalize", True):
             mean, std = [0.0] * len(pixels), [1.0] * len(pixels)
         colours = pixels.float() * pixels.new_tensor(std).float()[:, None, None]
         colours = (colours + pixels.new_tensor(mean).float()[:, None, None]).clamp(0, 1) * 255
@@ -161,8 +154,7 @@ class ImageInput(Modality):
     def _picture_size(self, batch: Batch, row: int) -> tuple[int, int] | None:
         """Return height and width of the given picture, if the processor only resized it, to one size."""
         raw: Any = batch.raw[row] if batch.raw else None
-        image = raw[0] if isinstance(raw, tuple) else raw
-        processor = getattr(self.processor, "image_processor", self.processor)
+        image, processor = raw[0] if isinstance(raw, tuple) else raw, self.image_processor
         size = getattr(processor, "size", None) or {}
         if not hasattr(image, "convert") or not getattr(processor, "do_resize", False):
             return None
@@ -186,19 +178,12 @@ class ImageInput(Modality):
         other[..., :rows, :columns] = shifted(other[..., :rows, :columns])
         return batch.with_tensors(**{self.main: other})
 
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        return ("mean", "zero", "blur")
-
     def background(self, pixels: Tensor, replacement: str) -> Tensor:
         """Return the baseline of a patch: the image's mean colour, zero in the model's input space, or a blur."""
+        self.require_replacement(replacement)
         if replacement == "mean":
             return pixels.mean((-2, -1), keepdim=True).expand_as(pixels)
-        if replacement == "zero":
-            return torch.zeros_like(pixels)
-        if replacement == "blur":
-            return blurred(pixels)
-        raise UnknownName("replacement", replacement, self.replacements)
+        return torch.zeros_like(pixels) if replacement == "zero" else blurred(pixels)
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         """Return the patch of each pixel, for all channels; padding belongs to none."""
@@ -216,17 +201,15 @@ class ImageInput(Modality):
         pixels = one.tensors[self.main]
         if pool is not None and name == "resample":
             return resampled([self.main], one, pool)
-        if pool is not None and name == "grey":
-            return [{self.main: torch.zeros_like(pixels)}]
-        if pool is not None and name == "black":
-            return [{self.main: self._black(pixels)}]
+        if pool is not None and name in {"grey", "black"}:
+            return [{self.main: self._black(pixels) if name == "black" else torch.zeros_like(pixels)}]
         high, wide = units.image_size or pixels.shape[-2:]  # of the picture without its padding
         filled = pixels.clone()
         filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], name)
         return [{self.main: filled}]
 
     def _black(self, pixels: Tensor) -> Tensor:
-        processor = getattr(self.processor, "image_processor", self.processor)
+        processor = self.image_processor
         if processor is None:
             raise NotOffered("what black looks like to the model is known to its image processor: pass processor=….")
         if not getattr(processor, "do_normalize", True):
@@ -261,6 +244,7 @@ class Pixels(StreamInput):
     """An image whose patches are the units."""
 
     smooths = True
+    fillers = ("zero", "mean", "blur")
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         units = self.units(row)
@@ -271,10 +255,6 @@ class Pixels(StreamInput):
         inside = torch.zeros(numbers.shape[-2:], dtype=torch.bool, device=numbers.device)
         inside[:high, :wide] = True
         return inside
-
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        return ("zero", "mean", "blur")
 
 
 def patch_masks(units: Units, pixels: Tensor) -> Tensor:
@@ -327,3 +307,149 @@ def blurred(pixels: Tensor, sigma: float = 5.0) -> Tensor:
     padded = F.pad(pixels, (radius,) * 4, mode="reflect")
     horizontal = F.conv2d(padded, weight[:, :, None], groups=channels)
     return F.conv2d(horizontal, weight[:, :, :, None], groups=channels)
+
+
+# Images packed end to end (Qwen2-VL and its kin):
+PATCHES, SIZES = "pixel_values", "image_grid_thw"  # (patches of all images, D); (images, 3) time, rows, columns
+
+
+def are_packed(tensors: Any) -> bool:
+    """Return whether the images are packed into one row of patches, with a table of their sizes."""
+    return isinstance(tensors, Mapping) and isinstance(tensors.get(SIZES), Tensor) and PATCHES in tensors
+
+
+def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """(images, most patches, D), the shorter ones padded with zeros; one image per input."""
+    sizes, patches = tensors[SIZES], tensors[PATCHES]
+    inputs = len(tensors["input_ids"]) if "input_ids" in tensors else len(sizes)
+    counts = sizes.prod(1).tolist()
+    if len(sizes) != inputs:
+        raise BadInput(f"{len(sizes)} images for {inputs} inputs: explain inputs with one image each.")
+    if patches.ndim != 2 or len(patches) != sum(counts):
+        raise BadInput(
+            f"{PATCHES} has shape {tuple(patches.shape)}, and {SIZES} speaks of {sum(counts)} patches: pass both as "
+            "the processor gives them."
+        )
+    rows = torch.nn.utils.rnn.pad_sequence(list(patches.split(counts)), batch_first=True)
+    return {**tensors, PATCHES: rows}
+
+
+def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Pack the images again, as the model takes them."""
+    counts = tensors[SIZES].prod(1).tolist()
+    rows = [patches[:count] for patches, count in zip(tensors[PATCHES], counts, strict=True)]
+    return tensors | {PATCHES: torch.cat(rows)}
+
+
+def token_grid(config: Any, size: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Rows and columns of one image's tokens, and of its pixels."""
+    merged, patch, _ = _sides(config)
+    rows, columns = int(size[1]), int(size[2])
+    return (rows // merged, columns // merged), (rows * patch, columns * patch)
+
+
+def frames_of(config: Any, patches_PD: Tensor, size: Tensor) -> Tensor:
+    """(frames, channels, height, width) of one image; a still one is held as several equal frames."""
+    merged, patch, deep = _sides(config)
+    time, rows, columns = (int(n) for n in size)
+    real = patches_PD[: time * rows * columns]
+    split = real.view(time, rows // merged, columns // merged, merged, merged, -1, deep, patch, patch)
+    return split.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(time * deep, -1, rows * patch, columns * patch)
+
+
+def patches_of(config: Any, frames_TCHW: Tensor) -> Tensor:
+    """(patches, D) back again, neighbours that become one token one after the other."""
+    merged, patch, deep = _sides(config)
+    count, channels, height, width = frames_TCHW.shape
+    high, wide = height // patch // merged, width // patch // merged
+    split = frames_TCHW.reshape(count // deep, deep, channels, high, merged, patch, wide, merged, patch)
+    return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, channels * deep * patch * patch)
+
+
+def _sides(config: Any) -> tuple[int, int, int]:
+    """Patches along the side of a token, pixels along the side of a patch, frames in a patch."""
+    vision = getattr(config, "vision_config", config)
+    sizes = {"spatial_merge_size": 1, "patch_size": 14, "temporal_patch_size": 1}
+    merged, patch, deep = (int(getattr(vision, name, usual)) for name, usual in sizes.items())
+    return merged, patch, deep
+
+
+def is_image(units: Units) -> list[bool]:
+    """Units that stand for pixels: image tokens, or patches of a stream of their own (BLIP-2)."""
+    return [stream == "image" and not special for stream, special in zip(units.stream, units.special, strict=True)]
+
+
+def require_pixels(units: Units, of_pixels: bool, what: str) -> None:
+    """Every image token has to stand for a piece of the picture of its own."""
+    if any(is_image(units)) and (units.grid is None or not of_pixels):
+        raise NotOffered(
+            f"the {sum(is_image(units))} image tokens in this text are no grid of pieces of the picture (several views "
+            f"of it, or summaries of all of it), so {what}."
+        )
+
+
+def owners_of_pixels(config: Any, units: Units, one: Batch) -> Tensor:
+    """Return the unit of each number of a single image, in the shape that the batch holds it in; -1: none."""
+    frames_TCHW = pixels_of(config, one)
+    images = [i for i, image in enumerate(is_image(units)) if image]
+    owner_HW = torch.full(frames_TCHW.shape[-2:], -1)
+    if images:
+        assert units.grid is not None
+        owner_HW = torch.tensor(images)[patch_index(units.grid, *frames_TCHW.shape[-2:])]
+    owner = owner_HW.to(frames_TCHW.device).expand_as(frames_TCHW)
+    nobody = torch.full_like(one.tensors["pixel_values"], -1, dtype=torch.long)
+    return numbers_of(config, one.with_tensors(pixel_values=nobody), owner[None])[0]
+
+
+def owners_of_words(units: Units, tokens: list[int], keep_N: Tensor) -> Tensor:
+    """(N,) the unit of each token, for those of the text; -1 for image tokens and padding. tokens: units of the row."""
+    words = [unit if units.stream[unit] in {"text", "target"} else -1 for unit in tokens]
+    owner_N = torch.full_like(keep_N, -1, dtype=torch.long)
+    owner_N[keep_N] = torch.tensor(words, device=keep_N.device)
+    return owner_N
+
+
+def pixels_of(config: Any, one: Batch) -> Tensor:
+    """(frames, channels, height, width) of a single input."""
+    pixels = one.tensors["pixel_values"][0]
+    return frames_of(config, pixels, one.tensors[SIZES][0]) if SIZES in one.tensors else pixels[None]
+
+
+def numbers_of(config: Any, batch: Batch, pixels: Tensor) -> Tensor:
+    """(B, …) as the batch holds them, from (B, frames, channels, height, width) of inputs of one size."""
+    if SIZES not in batch.tensors:
+        return pixels[:, 0]
+    held = batch.tensors["pixel_values"].clone()
+    for row, frames in enumerate(pixels):
+        patches = patches_of(config, frames)
+        held[row, : len(patches)] = patches
+    return held
+
+
+class TokenPixels(StreamInput):
+    """An image whose pieces became tokens inside a text."""
+
+    def __init__(self, placed: Placed, part: ImageInput, positions: slice) -> None:
+        super().__init__(placed, "image", part, positions)
+        self.config = part.config
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        units = self.units(row)
+        frames = pixels_of(self.config, self.one(row, numbers))  # (frames, channels, height, width)
+        return at_units(is_image(units), pooled(frames.flatten(0, 1), units, largest))
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        if SIZES not in self.placed.batch.tensors:
+            return torch.ones_like(numbers, dtype=torch.bool)
+        count = int(self.placed.batch.tensors[SIZES][row].prod())
+        return (torch.arange(len(numbers), device=numbers.device) < count)[:, None]
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        # A patch of zeros is no input to Qwen: without bias or position, the first norm has nothing to scale.
+        return ("mean", "zero", "blur") if SIZES in self.placed.batch.tensors else ("zero", "mean", "blur")
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        one = self.one(row, numbers)
+        background = self.part.background(pixels_of(self.config, one), str(filler))
+        return numbers_of(self.config, one, background[None])[0]

@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
-from whyformer.inputs.image import ImageInput
-from whyformer.inputs.image_tokens import (
+from whyformer.inputs.image import (
     SIZES,
+    ImageInput,
     TokenPixels,
     are_packed,
     numbers_of,
@@ -32,9 +34,7 @@ from whyformer.inputs.image_tokens import (
     unpacked,
 )
 from whyformer.inputs.language import last_real
-from whyformer.inputs.processing import processed
-from whyformer.inputs.seq2seq import Answer
-from whyformer.inputs.similarity import StreamsInput, VectorInput, fitting, require_known
+from whyformer.inputs.multi_input import Answer, StreamsInput, VectorInput, fitting, require_known
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare
@@ -170,11 +170,8 @@ class ImageTextInput(StreamsInput, TextInput):
 
     def image_token(self) -> int | None:
         """The id that marks an image token inside the text (LLaVA and its kin)."""
-        for name in ("image_token_id", "image_token_index"):
-            value = getattr(self.config, name, None)
-            if value is not None:
-                return int(value)
-        return None
+        ids = (getattr(self.config, name, None) for name in ("image_token_id", "image_token_index"))
+        return next((int(i) for i in ids if i is not None), None)
 
     def places(self, batch: Batch) -> Tensor | None:
         token = self.image_token()
@@ -185,20 +182,16 @@ class ImageTextInput(StreamsInput, TextInput):
         texts = self._text.units(batch, tokens, 0, None)
         if length == tokens:
             return self._marked(batch, texts, grid)
-        images = self._image.units(batch, length - tokens, None, self._shape(batch, grid))
-        sizes = self._forms(batch)
+        mask, sizes = batch.tensors.get("pixel_mask"), self._forms(batch)
+        if grid is not None and mask is not None and mask.ndim == 3:
+            # ViLT leaves out patches of padding: these rows and columns hold a picture.
+            small = nn.functional.interpolate(mask[None].float(), size=grid).bool()[0, 0]
+            grid = int(small.any(1).sum()), int(small.any(0).sum())
+        images = self._image.units(batch, length - tokens, None, grid)
         if sizes:
             images = [replace(u, image_size=(high, wide)) for u, (high, wide) in zip(images, sizes, strict=True)]
         order = (images, texts) if front else (texts, images)
         return [joined(parts) for parts in zip(*order, strict=True)]
-
-    def _shape(self, batch: Batch, grid: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Rows and columns of the patches that hold a picture: ViLT leaves the padding out."""
-        mask = batch.tensors.get("pixel_mask")
-        if grid is None or mask is None or mask.ndim != 3:
-            return grid
-        small = nn.functional.interpolate(mask[None].float(), size=grid).bool()[0, 0]  # as ViLT does it
-        return int(small.any(1).sum()), int(small.any(0).sum())
 
     def _marked(self, batch: Batch, texts: list[Units], grid: tuple[int, int] | None) -> list[Units]:
         """Tokens at the image's places belong to the image, or to the queries that read it."""
@@ -323,21 +316,16 @@ def _with_regions(modality: ImageTextInput, pairs: Pairs) -> dict[str, Tensor]:
                 f"({{'{modality.image}': array, …}}, text) instead of an image, or tensors."
             )
         regions.append({k: torch.as_tensor(v) for k, v in vectors.items()})
-    most = max(len(r[modality.image]) for r in regions)
     tensors = dict(modality._text.encode([text for _, text in pairs]).tensors)
     for name in regions[0]:
-        tensors[name] = torch.stack([_filled(r[name], most) for r in regions])
+        tensors[name] = pad_sequence([r[name] for r in regions], batch_first=True)
     counts = torch.tensor([len(r[modality.image]) for r in regions])
-    real = torch.arange(most) < counts[:, None]
+    real = torch.arange(int(counts.max())) < counts[:, None]
     if "visual_attention_mask" in modality.parameters:
         tensors.setdefault("visual_attention_mask", real.long())
     if "visual_token_type_ids" in modality.parameters:
         tensors.setdefault("visual_token_type_ids", torch.ones_like(real, dtype=torch.long))
     return tensors
-
-
-def _filled(rows: Tensor, length: int) -> Tensor:
-    return torch.cat([rows, rows.new_zeros(length - len(rows), *rows.shape[1:])])
 
 
 def _pair(raw: Raw) -> tuple[Any, str]:

@@ -13,9 +13,9 @@ from torch import Tensor
 from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, WhyformerError, not_allowed, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation, Decoding
-from whyformer.inputs.chat import spans_of
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import says_tokens, task_of
-from whyformer.inputs.processing import processed
+from whyformer.inputs.units import spans_of
 from whyformer.loan.borrow import known_about
 from whyformer.loan.turns import Draws
 from whyformer.parameters import NOT_ALLOWED, Count, domain_of
@@ -87,11 +87,10 @@ def kept_logits(modality: Modality, positions: Tensor) -> dict[str, Tensor]:
 
 def _another(modality: Modality, ids: Tensor) -> int:
     """Return a token other than the last of the text, not a special one if possible."""
-    table, text = modality.embedding(), ids.tolist()
+    table, text, special = modality.embedding(), ids.tolist(), modality.special_ids()
     known = (*dict.fromkeys(text), *range(table.num_embeddings if table is not None else 0))
-    others, special = [token for token in known if token != text[-1]], modality.special_ids()
-    ordinary = (token for token in others if token not in special)
-    return next(ordinary, others[0] if others else text[-1])
+    others = [token for token in known if token != text[-1]] or text[-1:]
+    return next((token for token in others if token not in special), others[0])
 
 
 # Where a text is explained
@@ -356,10 +355,7 @@ def _roles(facts: Mapping[str, Any], prompt: list[int], answer: list[int]) -> li
 
 
 def without_end(modality: Any, text: str, ids: Sequence[int]) -> list[int]:
-    """Cut off the end token that some tokenizers append to every text.
-
-    An end token that the text itself has (DialoGPT closes every turn with one) stays.
-    """
+    """Cut off the end token that some tokenizers append; one that the text itself has (DialoGPT) stays."""
     tokenizer = modality.tokenizer
     ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
     prompt = [int(i) for i in ids]
@@ -433,10 +429,7 @@ def written_answer(modality: Any, batch: Batch) -> str:
 
 
 def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[Chars]]:
-    """Return prompt and answer as one text, and the characters of each token of the answer.
-
-    A character that is spread over several tokens belongs to each of them, as in tokenizers.
-    """
+    """Return prompt and answer as one text, and the characters of each token; several tokens may share one."""
     tokenizer = modality.tokenizer
     so_far = [tokenizer.decode(answer[: count + 1], skip_special_tokens=False) for count in range(len(answer))]
     whole = list(accumulate((len(prompt) + len(text.rstrip("\ufffd")) for text in so_far), max))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,26 +12,88 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.errors import BadInput, MissingProcessor
 from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import are_tensors, as_list, named_tensors, signature_of
+from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, compares_texts, task_of
-from whyformer.inputs.image import ImageInput
+from whyformer.inputs.image import SIZES, ImageInput, are_packed
 from whyformer.inputs.image_text import ImageTextInput
-from whyformer.inputs.image_tokens import SIZES, are_packed
+from whyformer.inputs.multi_input import Seq2SeqInput, SimilarityInput
 from whyformer.inputs.prompt import AskedModel, PromptInput, asked_model, takes_questions
-from whyformer.inputs.seq2seq import Seq2SeqInput
-from whyformer.inputs.similarity import SimilarityInput
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput, sequences_of
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
 
-__all__ = ["are_tensors", "as_list", "choose_modality", "register_modality", "unpacked"]
+__all__ = ["Source", "are_tensors", "as_list", "choose_modality", "register_modality", "source_of", "unpacked"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Inputs as they were given: encoded already (tensors, rows of a table), or raw and encoded on request."""
+
+    modality: Modality
+    whole: Batch | None
+    size: int
+    raw: tuple[Raw, ...] = ()
+    single: bool = False  # one raw input, not a list of them
+
+    def batch(self, rows: Sequence[int] | None = None) -> Batch:
+        """Return some of the inputs (None: all), padded among themselves; an error of one of them names it."""
+        if self.whole is not None:
+            return self.whole if rows is None else self.whole.select(rows)
+        raw = list(self.raw) if rows is None else [self.raw[i] for i in rows]
+        try:
+            return self.modality.encode(raw)
+        except MissingProcessor:
+            raise
+        except BadInput as error:
+            place = self._to_blame(raw, str(error))
+            if place is not None:
+                error.args = (f"inputs[{place}]: {error}",)
+            raise
+
+    def _to_blame(self, raw: list[Raw], message: str) -> int | None:
+        """Return the first input that raises this error by itself, unless all inputs do."""
+        first, fine = None, False
+        for place, one in enumerate(raw):
+            try:
+                self.modality.encode([one])
+                fine = True
+            except BadInput as error:
+                first = place if first is None and str(error) == message else first
+            if fine and first is not None:
+                return first
+        return None
+
+
+def source_of(modality: Modality, inputs: Any) -> Source:
+    """Wrap what was given; raw inputs are encoded later."""
+    known = modality.read(inputs)
+    if known is not None:
+        batch, single = known
+        return Source(modality, batch, batch.size, single=single)
+    if isinstance(inputs, Set):
+        raise BadInput("the inputs are a set, which has no order: pass a list of them.")
+    if isinstance(inputs, Mapping):
+        names = ", ".join(repr(str(key)) for key in list(inputs)[:8]) or "none"
+        raise BadInput(
+            f"the inputs are a dict with the keys {names} and no tensor in it. Pass the text or picture itself, e.g. "
+            f"inputs[{next(iter(inputs), 'text')!r}], or a list of them; or the model's own tensors by the names of "
+            "its arguments."
+        )
+    if isinstance(inputs, list) and inputs and isinstance(inputs[0], (Mapping, list)):
+        inputs = modality.from_messages(inputs)
+    single = is_single(inputs)
+    raw = (inputs,) if single else tuple(inputs)
+    if not raw:
+        raise BadInput("there is nothing to explain: the list of inputs is empty.")
+    return Source(modality, None, len(raw), raw, single)
 
 
 Recognises = Callable[[nn.Module, Any, Any], bool]  # (model, processor, inputs)
@@ -86,10 +149,9 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
         return ImageInput(model, processor)
     if main == "input_ids" or "input_ids" in parameters:
         return TASKS.get(task_of(model).rpartition("For")[2], TextInput)(model, processor)
+    image = isinstance(first, Path) or type(first).__module__.startswith("PIL.")
     if isinstance(first, np.ndarray):
         image = hasattr(getattr(processor, "image_processor", processor), "preprocess")
-    else:
-        image = isinstance(first, Path) or type(first).__module__.startswith("PIL.")
     if image:
         return ImageInput(model, processor, main=next(iter(parameters)))
     if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):

@@ -15,9 +15,9 @@ from whyformer.capture.functions import plain_gradients, scalar_from
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import class_names, number_of, says_tokens, task_of
 from whyformer.inputs.language import has_answers, is_causal, places, spoken_at
-from whyformer.inputs.processing import processed
 from whyformer.loan.borrow import RUNNING, known_about
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
@@ -123,7 +123,12 @@ class Output:
         if logits.ndim < 2:
             logits = logits.reshape(-1, 1)
         if batch.positions and not self.modality.objects:
-            return self._at_positions(logits, batch)
+            if logits.ndim != 3 or logits.shape[1] != batch.real_BN.shape[1]:
+                raise BadInput(
+                    f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, "
+                    "not one row per token. Leave the position out."
+                )
+            return logits[torch.arange(len(logits)), torch.tensor(places(batch)).to(logits.device)]
         if logits.ndim != 2 and getattr(output, "last_hidden_state", None) is logits:  # as transformers returns it
             raise NotOffered(
                 f"{type(self.model).__name__} has no head: it returns a vector of {logits.shape[-1]} numbers per token "
@@ -157,15 +162,6 @@ class Output:
             follows = width not in self.sizes and width != batch.size
         known["row per token"] = follows
         return follows
-
-    def _at_positions(self, logits: Tensor, batch: Batch) -> Tensor:
-        """(B, C) the row of each text that its target names."""
-        if logits.ndim != 3 or logits.shape[1] != batch.real_BN.shape[1]:
-            raise BadInput(
-                f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, not "
-                "one row per token. Leave the position out."
-            )
-        return logits[torch.arange(len(logits)), torch.tensor(places(batch)).to(logits.device)]
 
     def _other_rows(self, output: Any, logits: Tensor, inputs: int) -> NotOffered:
         said = f"the model returns logits of shape {tuple(logits.shape)} for {inputs} input{'s' * (inputs > 1)}: "
@@ -219,9 +215,7 @@ class Output:
         if self.modality.classes:
             return dict(enumerate(self.modality.classes))
         names = class_names(self.model)
-        if names == {0: "LABEL_0"}:  # of a single number, the name that nobody gave says nothing
-            return {0: "score"}
-        return names
+        return {0: "score"} if names == {0: "LABEL_0"} else names  # transformers' own name of a single number
 
     def name(self, index: int) -> str:
         """The label of one class, or the token of one id."""
@@ -274,11 +268,9 @@ def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tup
             f"choices={tuple(choices)!r} begin with the same token, so the next token does not decide between them. "
             "Name them by letters in the prompt, and give those; or compare answers, target=(one, other)."
         )
-    longer = [choice for choice, ids in zip(choices, spelled, strict=True) if len(ids) > 1]
-    if not longer:
-        return first, ()
-    names = ", ".join(map(repr, longer))
-    return first, (f"of {names} the first token counts: the next token is what the model decides on.",)
+    longer = ", ".join(repr(choice) for choice, ids in zip(choices, spelled, strict=True) if len(ids) > 1)
+    note = f"of {longer} the first token counts: the next token is what the model decides on."
+    return first, (note,) if longer else ()
 
 
 def _one(batch: Batch, answer: str) -> str:

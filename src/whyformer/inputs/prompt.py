@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool
-from whyformer.inputs.chat import Span, spans_of
 from whyformer.inputs.language import require_one_wish
+from whyformer.inputs.units import Span, spans_of
 from whyformer.results.types import Target, Units
 
 GONE, THERE = 0, 1  # a unit is deleted or there; higher numbers are texts in its place
@@ -64,7 +64,7 @@ def _digest(contents: tuple[Any, ...], size: int) -> bytes:
 class AskedModel(nn.Module):
     """A module without weights around the function: (B, U) codes of the units → (B, 1) log-odds of the answer.
 
-    Log-odds, so that scalars are read as from a binary classifier. Answers are cached: no text is sent twice.
+    Log-odds are read as those of a binary classifier. Answers are cached: no text is sent twice.
     """
 
     opaque = True
@@ -169,20 +169,17 @@ def named(says: Any) -> str:
 class PromptInput(Modality):
     """One (prompt, answer) per input; units are the words of the prompt, its sentences, or stretches of it."""
 
-    stream, main = "text", "present"
+    stream, main, kind = "text", "present", "prompt"
     lengths_vary = True
     opaque = True
     edits_text = True
+    replacements = ("delete",)
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         if processor is not None:
             raise BadInput("processor= is for models at hand: one that is asked from outside gets plain text.")
         super().__init__(model)
         self.size: str | Sequence[Any] = "word"
-
-    @property
-    def kind(self) -> str:
-        return "prompt"
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
         if decoding.choices or isinstance(decoding.span, tuple) or isinstance(decoding.generate, Mapping):
@@ -276,10 +273,6 @@ class PromptInput(Modality):
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return batch.real_BN
-
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        return ("delete",)
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         assert isinstance(self.model, AskedModel)

@@ -58,9 +58,12 @@ class StreamInput(ABC):
 
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
         """Return one input's numbers, all replaced by the baseline."""
-        one = self.placed.batch.select([row]).with_tensors(**{self.name: numbers[None]})
-        filling: Tensor = self.part.filling(filler, self.units(row), one)[0][self.name][0]
+        filling: Tensor = self.part.filling(filler, self.units(row), self.one(row, numbers))[0][self.name][0]
         return filling
+
+    def one(self, row: int, numbers: Tensor) -> Batch:
+        """Return one input with these numbers."""
+        return self.placed.batch.select([row]).with_tensors(**{self.name: numbers[None]})
 
     def takes(self, filler: object) -> bool:
         return filler in self.fillers
@@ -132,13 +135,10 @@ class WordEmbeddings(Vectors):
         return self.view(self.placed.batch).real_BN[row]
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
-        return (self.real(row, numbers) & ~self.image_places(row))[:, None]
-
-    def image_places(self, row: int) -> Tensor:
-        """(N,) where the model puts image tokens over what it looked up."""
-        ids_N = self.view(self.placed.batch).tensors[self.name][row]
+        real_N = self.real(row, numbers)
+        # Where the model puts image tokens over what it looked up.
         places_BN = self.whole.places(self.placed.batch) if self.name == self.whole.main else None
-        return torch.zeros_like(ids_N, dtype=torch.bool) if places_BN is None else places_BN[row]
+        return (real_N if places_BN is None else real_N & ~places_BN[row])[:, None]
 
     def open(self, row: int, keep_special: bool | Sequence[int]) -> Tensor:
         """(N, 1) tokens that need not be kept."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import Modality, Source, over_features
+from whyformer.inputs.base import Modality, over_features
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, require_numbers
 from whyformer.inputs.table_model import (
     Tokens,
@@ -47,6 +47,7 @@ class TableInput(Modality):
 
     stream = "table"
     named_columns = True
+    fillers = ("mean", "resample")
 
     def __init__(self, model: nn.Module, table: Table) -> None:
         super().__init__(model, table)
@@ -58,10 +59,6 @@ class TableInput(Modality):
         self._arrange = arrangement(model, table)
 
     # Inputs
-
-    def source(self, inputs: Any) -> Source:
-        batch, single = self.read(inputs)
-        return Source(self, batch, batch.size, single=single)
 
     def read(self, inputs: Any) -> tuple[Batch, bool]:
         """Encode rows, or adopt tensors {"numerical": …, "categorical": …}; return also whether it was one row."""
@@ -104,19 +101,16 @@ class TableInput(Modality):
         if len({len(v) for v in ready.values()}) > 1 or not len(ready[next(iter(wanted))]):
             raise BadInput("the tensors hold different numbers of rows, or none.")
         require_numbers({k: ready[k] for k in wanted}, "numerical")
-        if "categorical" in wanted:
-            self._require_codes(ready["categorical"])
-        self._fit()
-        return Batch({k: self.move(ready[k]) for k in wanted})
-
-    def _require_codes(self, codes: Tensor) -> None:
         for at, (name, values) in enumerate(self.table.categorical.items()):
+            codes = ready["categorical"][:, at]
             first, last = self.table.first_code, self.table.first_code + len(values) - 1
-            low, high = int(codes[:, at].min()), int(codes[:, at].max())
+            low, high = int(codes.min()), int(codes.max())
             if low < first or high > last:
                 raise BadInput(
                     f"column {name!r} holds codes from {low} to {high}; its categories are {first} to {last}."
                 )
+        self._fit()
+        return Batch({k: self.move(ready[k]) for k in wanted})
 
     def _fit(self) -> None:
         """Raise for a description that does not fit the model, before anything is computed."""
@@ -213,10 +207,7 @@ class TableInput(Modality):
         return "row is one token", self._widths, self.table.call
 
     def tokens(self, batch: Batch, length: int) -> Tokens:
-        """Return the columns of each attention position, found by changing one column at a time.
-
-        Where a row is one token, its columns are units of their own.
-        """
+        """Return the columns of each attention position; where a row is one token, each column is a unit."""
         alone = known_about(self.model).get(self._one_token)
         if alone and length == len(self.table.columns):
             return tuple((name,) for name in self.table.columns)
@@ -311,10 +302,6 @@ class TableInput(Modality):
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         tokens = enumerate(self.tokens(one, len(units)))
         return owners_of_columns(one, ((unit, self.where(name)) for unit, names in tokens for name in names))
-
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        return ("mean", "resample")
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """Zero and the first category, or mean and most frequent category of the pool (None: of the reference)."""

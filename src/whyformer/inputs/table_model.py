@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -32,7 +33,7 @@ HOW = (
 def arrangement(model: nn.Module, table: Table) -> Arrange:
     """Return the function that makes the model's arguments from numbers and codes."""
     if table.call is not None:
-        return _by_call(table)
+        return partial(_by_call, table.call)
     # deeptab: forward(*data), three lists with one tensor per column
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(model.forward).parameters.values())
     if variadic and getattr(getattr(model, "embedding_layer", None), "feature_info", None) is not None:
@@ -46,24 +47,20 @@ def arrangement(model: nn.Module, table: Table) -> Arrange:
     categorical = [k for k in needed if "cat" in k.lower()]
     numerical = [k for k in needed if "num" in k.lower() or "cont" in k.lower()]
     if len(categorical) <= 1 and len(numerical) <= 1 and len(needed) == len(categorical) + len(numerical) > 0:
-        return _by_name(needed, numerical, categorical)
+        return partial(_by_name, needed, numerical, categorical)
     if len(needed) == 1:
-        return _one_tensor(table)
+        return partial(_one_tensor, table)
     raise BadInput(
         f"{type(model).__name__} takes {', '.join(needed) or 'nothing'}: which of these are numbers and which are "
         f"categories is not clear. {HOW}"
     )
 
 
-def _by_call(table: Table) -> Arrange:
-    def arrange(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
-        assert table.call is not None
-        made = table.call(numerical, categorical)
-        if isinstance(made, dict):
-            return (), made
-        return tuple(made) if isinstance(made, (tuple, list)) else (made,), {}
-
-    return arrange
+def _by_call(call: Callable[[Any, Any], Any], numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
+    made = call(numerical, categorical)
+    if isinstance(made, dict):
+        return (), made
+    return tuple(made) if isinstance(made, (tuple, list)) else (made,), {}
 
 
 def _columns(tensor: Tensor | None) -> list[Tensor]:
@@ -79,34 +76,33 @@ def _named_dict(numerical: Tensor | None, categorical: Tensor | None) -> Argumen
     return ({"continuous": numbers, "categorical": codes},), {}
 
 
-def _by_name(needed: dict[str, inspect.Parameter], numerical: list[str], categorical: list[str]) -> Arrange:
-    def arrange(numbers: Tensor | None, codes: Tensor | None) -> Arguments:
-        some = numbers if numbers is not None else codes
-        assert some is not None
-        made: dict[str, Any] = {}
-        for names, columns, dtype in ((numerical, numbers, torch.float32), (categorical, codes, torch.int64)):
-            if not names and columns is not None:
-                raise BadInput(f"the model takes {', '.join(needed)} and the table has other columns as well. {HOW}")
-            for name in names:
-                optional = "Optional" in str(needed[name].annotation) or "None" in str(needed[name].annotation)
-                nothing = None if optional else some.new_zeros(len(some), 0).to(dtype)
-                made[name] = nothing if columns is None else columns
-        return (), made
+def _by_name(
+    needed: dict[str, inspect.Parameter],
+    numerical: list[str],
+    categorical: list[str],
+    numbers: Tensor | None,
+    codes: Tensor | None,
+) -> Arguments:
+    some = numbers if numbers is not None else codes
+    assert some is not None
+    made: dict[str, Any] = {}
+    for names, columns, dtype in ((numerical, numbers, torch.float32), (categorical, codes, torch.int64)):
+        if not names and columns is not None:
+            raise BadInput(f"the model takes {', '.join(needed)} and the table has other columns as well. {HOW}")
+        for name in names:
+            optional = "Optional" in str(needed[name].annotation) or "None" in str(needed[name].annotation)
+            nothing = None if optional else some.new_zeros(len(some), 0).to(dtype)
+            made[name] = nothing if columns is None else columns
+    return (), made
 
-    return arrange
 
-
-def _one_tensor(table: Table) -> Arrange:
+def _one_tensor(table: Table, numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
     """Put all columns into one tensor, in the order of ``table.columns``, codes among the numbers."""
-
-    def arrange(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
-        if numerical is None or categorical is None:
-            return (numerical if categorical is None else categorical,), {}
-        both = torch.cat([numerical, categorical.to(numerical.dtype)], 1)
-        names = (*table.numerical, *table.categorical)
-        return (both[:, [names.index(c) for c in table.columns]],), {}
-
-    return arrange
+    if numerical is None or categorical is None:
+        return (numerical if categorical is None else categorical,), {}
+    both = torch.cat([numerical, categorical.to(numerical.dtype)], 1)
+    names = (*table.numerical, *table.categorical)
+    return (both[:, [names.index(c) for c in table.columns]],), {}
 
 
 class TabularModel(Protocol):
@@ -126,7 +122,17 @@ def outputs_of(modality: TabularModel) -> int | None:
     facts = facts_of(modality)
     if "outputs" not in facts:
         with borrowed(modality.model), torch.no_grad():
-            logits = logits_of(_any_output(modality))
+            output, error = _attempt(modality, modality.any_row())
+            if error is not None:
+                table = modality.table
+                sizes = ", ".join(f"{name} ({len(values)} categories)" for name, values in table.categorical.items())
+                raise BadInput(
+                    f"{type(modality.model).__name__} cannot be called with the columns of this table, "
+                    f"{len(table.numerical)} numerical ({', '.join(table.numerical) or 'none'}) and "
+                    f"{len(table.categorical)} categorical ({sizes or 'none'}): it fails with {_said(error)}. Describe "
+                    "the columns that it was built with, in its order, or how it is called (Table(call=…))."
+                ) from error
+            logits = logits_of(output)
             _try_categories(modality)
         facts["outputs"] = logits.shape[1] if logits.ndim == 2 else 1 if logits.ndim == 1 else None
     outputs: int | None = facts["outputs"]
@@ -154,20 +160,6 @@ def require_classes(modality: TabularModel, outputs: int | None) -> tuple[str, .
             f"{outputs} output{'s' * (outputs != 1)}: give Table(classes=…) one name per output, in their order."
         )
     return classes
-
-
-def _any_output(modality: TabularModel) -> Any:
-    output, error = _attempt(modality, modality.any_row())
-    if error is not None:
-        table = modality.table
-        sizes = ", ".join(f"{name} ({len(values)} categories)" for name, values in table.categorical.items())
-        raise BadInput(
-            f"{type(modality.model).__name__} cannot be called with the columns of this table, {len(table.numerical)} "
-            f"numerical ({', '.join(table.numerical) or 'none'}) and {len(table.categorical)} categorical "
-            f"({sizes or 'none'}): it fails with {_said(error)}. Describe the columns that it was built with, in its "
-            "order, or how it is called (Table(call=…))."
-        ) from error
-    return output
 
 
 def _try_categories(modality: TabularModel) -> None:

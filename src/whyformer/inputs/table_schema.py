@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -20,6 +19,8 @@ from whyformer.parameters import Limits, checked
 from whyformer.shapes import Array
 
 Columns = dict[str, Array]  # column name -> its values, one per row
+NOT_CONVERTED = (TypeError, ValueError, OverflowError)
+CELLS = ("a cell of the table cannot be read", "Give numbers and texts.")  # a cell may be an object of any library
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 # What numpy would turn into a float, or refuse in words of its own.
 NO_NUMBERS = (complex, np.complexfloating, date, timedelta, np.datetime64, np.timedelta64, bytes, np.void)
@@ -159,16 +160,13 @@ class Table:
 
     # Reading
 
+    @reading(*CELLS)
     def read(self, inputs: Any) -> tuple[Columns, bool]:
         """Return columns by name, in the table's order, and whether a single row was given.
 
         Takes a DataFrame, a Series, a dict of values or of columns, a list of dicts or Series, or an array whose
         columns are in the order of ``columns``.
         """
-        with _reading_cells():
-            return self._read(inputs)
-
-    def _read(self, inputs: Any) -> tuple[Columns, bool]:
         if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
             require_once([str(c) for c in inputs.columns])
             return self._named({str(c): np.asarray(inputs[c]) for c in inputs.columns}), False
@@ -239,20 +237,17 @@ class Table:
         rows = len(columns[self.columns[0]])
         if not rows:
             raise BadInput("there is nothing to explain: the table has no rows.")
-        with _reading_cells():
+        with reading(*CELLS):
             numbers = [numbers_of(name, columns[name]) for name in self.numerical]
             codes = [self._coded(name, columns[name]) for name in self.categorical]
         made = np.stack(numbers, 1) if numbers else None
         if made is not None and self.preprocess is not None:
-            made = self._preprocessed(made)
+            made = self._preprocessed(self.preprocess, made)
         return made, np.stack(codes, 1) if codes else None
 
-    def _preprocessed(self, numbers: Array) -> Array:
-        assert self.preprocess is not None
-        with reading(
-            "preprocess of the Table failed", "It is called with an array of (rows, numerical columns) floats."
-        ):
-            made = np.asarray(self.preprocess(numbers), dtype=float)
+    def _preprocessed(self, preprocess: Callable[[Array], Any], numbers: Array) -> Array:
+        with reading("preprocess of the Table failed", "It is called with an array of (rows, numerical) floats."):
+            made = np.asarray(preprocess(numbers), dtype=float)
         if made.shape != numbers.shape:
             raise BadInput(f"preprocess made {made.shape} of {numbers.shape} numbers: it has to keep every column.")
         bad = np.argwhere(~np.isfinite(made))
@@ -355,9 +350,11 @@ def numbers_of(name: str, values: Array) -> Array:
         if objects and any(is_missing(value) for value in values.flat):  # numpy reads some of them as 0
             raise BadInput(missing_message(name, values))
         numbers = np.asarray(values, dtype=float)
-    except (TypeError, ValueError, OverflowError):
+    except NOT_CONVERTED:
         for row, value in enumerate(values.tolist()):
-            if not is_missing(value) and not _is_number(value):
+            try:
+                float(0 if is_missing(value) else value)
+            except NOT_CONVERTED:
                 raise BadInput(
                     f"column {name!r} holds {shown(value)} in row {row}: numbers that a float can hold are expected."
                 ) from None
@@ -369,14 +366,6 @@ def numbers_of(name: str, values: Array) -> Array:
     return numbers
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
 def is_missing(value: Any) -> bool:
     """None, NaN of any library, an empty text, or a masked entry."""
     if value is None or value is np.ma.masked or type(value).__name__ in {"NAType", "NaTType"}:
@@ -386,11 +375,6 @@ def is_missing(value: Any) -> bool:
     if isinstance(value, Decimal):
         return value.is_nan()
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
-
-
-def _reading_cells() -> AbstractContextManager[None]:
-    """Turn any error of a cell, which may be an object of any library, into a BadInput."""
-    return reading("a cell of the table cannot be read", "Give numbers and texts.")
 
 
 def _axes(value: Any) -> int:

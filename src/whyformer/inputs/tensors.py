@@ -15,8 +15,8 @@ from whyformer.capture.functions import ATTENTION, PRODUCTS, tensors_in
 from whyformer.capture.roles import first_values
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
-from whyformer.inputs.base import Modality, Source, shifted
-from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool, are_tensors, require_shown
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool, are_tensors, require_shown, shifted
 from whyformer.inputs.units import assemble, averaged, owners_of_columns, pick, resampled
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.results.types import Units
@@ -151,6 +151,8 @@ class TensorInput(Modality):
     """Tensors: units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in call order."""
 
     padding_in_doubt = True
+    replacements = ("zero", "mean")
+    fillers = ("mean", "resample")
 
     def __init__(self, model: nn.Module, processor: Any = None, example: Batch | None = None) -> None:
         super().__init__(model, processor)
@@ -165,10 +167,10 @@ class TensorInput(Modality):
         """ "" for plain columns: a table is one whose columns are named."""
         return "" if self.stream == "table" else self.stream
 
-    def source(self, inputs: Any) -> Source:
+    def read(self, inputs: Any) -> tuple[Batch, bool] | None:
         if isinstance(inputs, Mapping) and not are_tensors(inputs):
             self.encode([inputs])  # a row of a table: raises with what to pass
-        return super().source(inputs)
+        return super().read(inputs)
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise MissingProcessor(
@@ -231,10 +233,6 @@ class TensorInput(Modality):
         before = added if front is None else front
         return nn.functional.pad(real.bool(), (before, added - before), value=True) if added else real
 
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        return ("zero", "mean")
-
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         columns = self.columns(one)
         real = self.keep(one, len(columns), None)[0].nonzero()[:, 0].tolist()
@@ -248,21 +246,16 @@ class TensorInput(Modality):
         places = [i for i, special in enumerate(units.special) if not special]
         return owners_of_columns(one, zip(places, columns, strict=True))
 
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        return ("mean", "resample")
-
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """With a pool, the mean is that of its inputs, else that of the input's own vectors."""
         if pool is not None:
             owned = self.owners(units, one)
             return resampled(owned, one, pool) if name == "resample" else averaged(owned, one, pool.batch)
-        self.require_replacement(name)
         if name == "zero":
             return [{name: torch.zeros_like(tensor) for name, tensor in one.tensors.items()}]
-        require_steps(self.stream)
-        vectors = one.tensors[self.main][0]
-        return [{self.main: vectors[self.keep(one, len(vectors), None)[0]].mean(0).expand(1, *vectors.shape)}]
+        if name == "mean":
+            require_steps(self.stream)
+        return super().filling(name, units, one)
 
 
 def require_steps(stream: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from whyformer.inputs.batch import (
     pointers,
     require_shown,
 )
-from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
 from whyformer.inputs.families import number_of
 from whyformer.inputs.language import (
     ANSWER,
@@ -37,7 +37,18 @@ from whyformer.inputs.language import (
 )
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
-from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, drawn_inputs, segmented, words_of
+from whyformer.inputs.units import (
+    WORD_STARTS,
+    PromptText,
+    assemble,
+    distinct_words,
+    drawn_inputs,
+    is_chat,
+    prompt_of,
+    roles_of,
+    segmented,
+    words_of,
+)
 from whyformer.loan.borrow import names_no_padding
 from whyformer.results.types import Units
 
@@ -55,19 +66,16 @@ class TextInput(TokenInput):
     # Encoding
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
-        tokenizer = self.tokenizer
-        texts = [_text(r) for r in raw]
-        limit = self.max_length()
+        tokenizer = self.tokenizer  # without one, nothing else about the inputs counts
+        texts, limit = [_text(r) for r in raw], self.max_length()
         encodings = [self.encoding_of(*text) for text in texts]
         warnings: list[tuple[str, ...]] = []
         for i, encoding in enumerate(encodings):
-            length = len(encoding["input_ids"])
+            length, cut = len(encoding["input_ids"]), tuple[str, ...]()
             if limit is not None and length > limit:
                 encodings[i] = self.encoding_of(*texts[i], truncation=True, max_length=limit)
-                warnings.append((f"the text has {length} tokens and the model takes {limit}: the end was cut off.",))
-            else:
-                warnings.append(())
-            warnings[-1] += self.unknown_words(encodings[i]["input_ids"])
+                cut = (f"the text has {length} tokens and the model takes {limit}: the end was cut off.",)
+            warnings.append((*cut, *self.unknown_words(encodings[i]["input_ids"])))
         batch = padded(tokenizer, encodings)
         keep = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
         batch = self._by_argument_names(batch, keep)
@@ -131,7 +139,7 @@ class TextInput(TokenInput):
             return batch
         named = {self.main: batch["input_ids"]}
         mask = next((n for n in self.parameters if "mask" in n or "padding" in n), None)
-        if mask is not None and (self._requires(mask) or not bool(keep.all())):
+        if mask is not None and (self.parameters[mask].default is Parameter.empty or not bool(keep.all())):
             named[mask] = keep == 0 if "padding" in mask else keep != 0  # torch.nn's padding masks say what is hidden
         return named
 
@@ -318,9 +326,8 @@ class TextInput(TokenInput):
             return [{mask: torch.full_like(one.tensors[mask], hides)}]
         if pool is None:
             return [{self.main: torch.full_like(one.tensors[self.main], self.replacement_id(name))}]
-        ids, keep = pool.batch.tensors[self.main], pool.batch.keep_BN
-        keep = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
-        tokens = ids[keep].cpu().numpy()
+        ids = pool.batch.tensors[self.main]
+        tokens = (ids if pool.batch.keep_BN is None else ids[pool.batch.keep_BN]).flatten().cpu().numpy()
         tokens = tokens[~np.isin(tokens, list(self.special_ids()))]
         if not len(tokens):
             raise BadInput("replace='resample' draws tokens from the reference inputs, and they have none.")

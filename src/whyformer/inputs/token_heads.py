@@ -114,18 +114,16 @@ class TokenLabelInput(LocatedInput):
 
 
 def _surest(logits_NC: Tensor, probability_NC: Tensor, labels: list[str]) -> tuple[int, int, str]:
+    """Return token and label of the highest probability, of labels other than O if possible, and why."""
     outside = [i for i, label in enumerate(labels) if label.upper() == "O"]
-    if not outside or len(outside) == len(labels):
-        flat = int(probability_NC.argmax())
-        return flat // len(labels), flat % len(labels), "the surest of all"
-    named_NC = probability_NC.clone()
-    named_NC[:, outside] = -1
-    labelled_N = ~torch.isin(logits_NC.argmax(-1), torch.tensor(outside)) & (probability_NC[:, 0] >= 0)
-    reason = "the surest with a label other than O"
-    if bool(labelled_N.any()):
-        named_NC[~labelled_N] = -1
-    else:
+    named_NC, reason = probability_NC.clone(), "the surest of all"
+    if 0 < len(outside) < len(labels):
+        named_NC[:, outside] = -1
+        labelled_N = ~torch.isin(logits_NC.argmax(-1), torch.tensor(outside)) & (probability_NC[:, 0] >= 0)
         reason = "the nearest to a label other than O: the model gives none"
+        if bool(labelled_N.any()):
+            named_NC[~labelled_N] = -1
+            reason = "the surest with a label other than O"
     flat = int(named_NC.argmax())
     return flat // len(labels), flat % len(labels), reason
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,10 +14,10 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host, with_columns
-from whyformer.inputs.chat import PromptText
+from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import number_of
 from whyformer.inputs.language import kept_logits
-from whyformer.inputs.processing import processed
+from whyformer.inputs.units import PromptText
 from whyformer.loan.borrow import NO_TOKEN, borrowed, known_about, modules_of
 from whyformer.targets import logits_of
 
@@ -35,7 +34,7 @@ def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
     if tokenizer.pad_token_id is not None:
         return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
     # Padding is masked out, so any id will do; the tokenizer itself is not changed.
-    filler = {"input_ids": tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0}
+    filler = {"input_ids": tokenizer.eos_token_id or 0}
     longest = max(len(e["input_ids"]) for e in encodings)
     left = getattr(tokenizer, "padding_side", "right") == "left"
     batch = {}
@@ -53,11 +52,7 @@ def bare(one: Batch) -> Batch:
 
 
 def padding_effect(modality: Modality, batch: Batch) -> float | None:
-    """Return how far padding moves the logits, in tolerances; None where the model does not run both ways.
-
-    Above 1, padding changes the output; up to ROUNDING, it can be cut off. Measured once per model, side of padding,
-    and names of arguments.
-    """
+    """Return how far padding moves the logits, in tolerances; None where the model does not run both ways."""
     facts = known_about(modality.model)
     key = ("padding", bool(batch.real_BN[:, 0].all()), *sorted(batch.tensors))
     if key not in facts:
@@ -186,9 +181,6 @@ class TokenInput(Modality):
     def _takes(self, name: str) -> bool:
         return name in self.parameters or any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
 
-    def _requires(self, name: str) -> bool:
-        return self.parameters[name].default is inspect.Parameter.empty
-
     def labels(self, ids: Sequence[int]) -> list[str]:
         if self.processor is None:
             return [str(i) for i in ids]
@@ -255,8 +247,7 @@ class TokenInput(Modality):
     @property
     def replacements(self) -> tuple[str, ...]:
         known = [n for n in ("mask", "unk", "pad") if self._id_of(n) is not None]
-        has_mask = any("mask" in p for p in self.parameters)
-        hidden = ("attention_mask",) if has_mask else ()
+        hidden = ("attention_mask",) if any("mask" in p for p in self.parameters) else ()
         if self.pointers:
             return (*known, *hidden, "delete")
         # A sentence of mask tokens is not a sentence: stretches of text are deleted by default.

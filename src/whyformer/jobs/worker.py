@@ -21,7 +21,7 @@ from whyformer.errors import (
     WhyformerError,
 )
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.base import Source
+from whyformer.inputs.modalities import Source
 from whyformer.inputs.text import TextInput
 from whyformer.jobs.folder import Commit, Entry, Failure, Written, failures_table, parquet_bytes, table_of
 from whyformer.jobs.source import Part, Row, Unreadable, batches_of

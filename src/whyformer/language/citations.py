@@ -12,8 +12,8 @@ import numpy as np
 from whyformer.errors import BadInput, NotOffered, reading
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.batch import Decoding
-from whyformer.inputs.chat import PromptText, Span, prompt_of, sentences
 from whyformer.inputs.language import is_causal, written_answer
+from whyformer.inputs.units import PromptText, Span, prompt_of, sentences
 from whyformer.parameters import BatchSize, Count, NotEmpty, Seed, checked
 from whyformer.registry import get_method
 from whyformer.results.codec import Float64

@@ -23,12 +23,12 @@ from whyformer.capture.intercept import letters_of, mark_attention
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed, reading
-from whyformer.inputs.base import Modality, Source
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, require_dense_inputs
+from whyformer.inputs.checkpoint import as_processor
 from whyformer.inputs.language import at_positions, shortened
-from whyformer.inputs.modalities import are_tensors, as_list, choose_modality, unpacked
+from whyformer.inputs.modalities import Source, are_tensors, as_list, choose_modality, source_of, unpacked
 from whyformer.inputs.output import Output
-from whyformer.inputs.processing import as_processor
 from whyformer.inputs.table_schema import Table
 from whyformer.loan.borrow import (
     Marks,
@@ -109,9 +109,9 @@ class LoadedModel:
             inputs = as_list(inputs) if column else inputs
         if are_tensors(inputs):
             require_dense_inputs(inputs)
-            return choose_modality(self.model, self.processor, inputs).source(inputs)
+            return source_of(choose_modality(self.model, self.processor, inputs), inputs)
         with reading(*UNREADABLE):
-            return choose_modality(self.model, self.processor, inputs).source(inputs)
+            return source_of(choose_modality(self.model, self.processor, inputs), inputs)
 
     def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
         """Return the modality, the encoded batch, and whether a single raw input was given."""

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, WhyformerError
-from whyformer.inputs.base import Modality, shifted
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, shifted
 from whyformer.loan.borrow import known_about, modules_of
 from whyformer.results.types import Units
 from whyformer.study.facts import Study

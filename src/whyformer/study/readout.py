@@ -14,8 +14,8 @@ from whyformer.capture.intercept import Intercept
 from whyformer.capture.roles import Intervene, Outline, first_values
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
-from whyformer.inputs.base import Modality, shifted
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.output import Output
 from whyformer.loan.borrow import module_names
 

@@ -14,7 +14,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName, listed
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, SamplePool, with_deleted
 from whyformer.inputs.language import spans_without, without_tokens
-from whyformer.inputs.similarity import filling_by_stream, fitting, owners_by_stream
+from whyformer.inputs.multi_input import filling_by_stream, fitting, owners_by_stream
 from whyformer.results.types import Units
 from whyformer.run import Run
 from whyformer.shapes import Array

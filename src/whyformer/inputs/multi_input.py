@@ -1,36 +1,239 @@
-"""Encoder-decoders: a source that is read, and a target that is generated token by token."""
+"""Inputs of several streams: vectors of image regions, two texts that are compared, encoder-decoders."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, NotOffered, NotOverUnits
+from whyformer.errors import BadInput, NotOffered, NotOverUnits, UnknownName
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import LearnedPositions, Modality
-from whyformer.inputs.batch import Batch, Decoding, Raw, others_note, signature_of
-from whyformer.inputs.families import task_of
+from whyformer.inputs.batch import Batch, Decoding, Filling, Placed, Raw, SamplePool, others_note, signature_of
+from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.families import SIDES, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.language import last_real, wanted_steps
-from whyformer.inputs.processing import processed
-from whyformer.inputs.similarity import StreamsInput
+from whyformer.inputs.stream_inputs import Layout, StreamInput, Vectors
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare
+from whyformer.inputs.units import pick
 from whyformer.results.types import Units
 from whyformer.targets import logits_of
 
-STEPS = 32  # generated tokens that are explained, unless the target is given
+
+class VectorInput(Modality):
+    """Vectors of regions of an image, given as a (B, N, D) tensor. boxes: the argument with their coordinates."""
+
+    stream = "image"
+    replacements = ("zero", "mean")
+
+    def __init__(self, model: nn.Module, main: str, word: str = "box", boxes: str | None = None) -> None:
+        super().__init__(model)
+        self.main, self.word, self.boxes = main, word, boxes
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        raise NotOffered(f"{self.main} holds vectors that another model made: pass them as a tensor.")
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        keep_BN = self.keep(batch, length, front)
+        places = None if self.boxes is None else batch.tensors.get(self.boxes)
+        result = []
+        for row in range(batch.size):
+            real = keep_BN[row].nonzero()[:, 0].tolist()
+            boxes = None
+            if places is not None and places.ndim == 3 and places.shape[2] >= 4:
+                boxes = tuple(tuple(float(x) for x in places[row, i, :4]) for i in real)
+            labels = tuple(f"{self.word} {i}" for i in real)
+            result.append(Units(labels, (False,) * len(real), (self.stream,) * len(real), boxes=boxes))
+        return result
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        keep = torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+        for name, mask in batch.tensors.items():
+            if name.startswith(("visual", "pixel")) and "mask" in name and mask.shape == keep.shape:
+                return mask.bool()
+        return keep
+
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
+        return [Vectors(placed, stream, self, layout[stream])]
+
+
+class StreamsInput(Modality):
+    """Several streams, each of them masked by its own modality. Abstract, a mixin."""
+
+    multi_input = True
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        return owners_by_stream(self, units, one)
+
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        if pool is not None:
+            return super().filling(name, units, one, pool)
+        return filling_by_stream(self, name, units, one)
+
+
+def _streams(modality: Modality, units: Units, one: Batch) -> Iterator[tuple[Modality, Batch, list[int], Units]]:
+    """Yield the modality of each stream, the input as it reads it, and the numbers and names of its units."""
+    for stream in dict.fromkeys(units.stream):
+        members = [i for i, s in enumerate(units.stream) if s == stream]
+        yield *modality.part(stream, one), members, pick(units, members)
+
+
+def owners_by_stream(modality: Modality, units: Units, one: Batch) -> dict[str, Tensor]:
+    """Return the unit of each entry, of all streams."""
+    owners = {}
+    for part, view, members, own in _streams(modality, units, one):
+        for name, owner in part.owners(own, view).items():
+            owners[name] = torch.tensor([*members, -1], device=owner.device)[owner]  # -1 stays
+    return owners
+
+
+def filling_by_stream(modality: Modality, name: str | int, units: Units, one: Batch) -> list[Filling]:
+    """Return the baseline of all streams; ``name`` goes to those that have it (ids go to text)."""
+    require_known(modality, name)
+    filling: Filling = {}
+    for part, view, _, own in _streams(modality, units, one):
+        filling |= part.filling(fitting(part, name), own, view)[0]
+    return [filling]
+
+
+def require_known(modality: Modality, replacement: str | int) -> None:
+    """Raise if no stream has the replacement: it would be ignored."""
+    if isinstance(replacement, str) and replacement not in modality.replacements:
+        raise UnknownName("replacement", replacement, modality.replacements, "A token id (an integer) works too.")
+
+
+def fitting(part: Modality, replacement: str | int) -> Any:
+    """Return the replacement that was asked for if this stream has it, else its first one that keeps the length."""
+    offered = [r for r in part.replacements if r not in {"delete", "attention_mask"}]
+    if part.embeds:
+        if isinstance(replacement, int) or replacement in offered:
+            return replacement
+        return offered[0] if offered else 0  # no tokenizer, no config: the first token of the vocabulary
+    return replacement if replacement in offered or not offered else offered[0]
+
+
+class SimilarityInput(StreamsInput, TextInput):
+    """A pair of texts per input; units are the tokens of both, and the cosine of their two vectors is explained.
+
+    The vector of a text is the model's own (``sentence_embedding``, ``text_embeds``), else the mean of its last hidden
+    states over real tokens. Tensors are named ``a_input_ids``, ``b_input_ids``, and so on.
+    """
+
+    compares = True
+    stream = "a"
+
+    def __init__(self, model: nn.Module, processor: Any = None) -> None:
+        processor = processor if processor is not None else getattr(model, "tokenizer", None)
+        super().__init__(model, processor, main="a_input_ids")
+        self._sides = {side: TextInput(model, processor, main=f"{side}_input_ids") for side in SIDES}
+        self._plain = TextInput(model, processor)
+
+    def scalar(self, scalar: str) -> str:
+        if scalar not in {"logit", "cosine"}:
+            raise BadInput(f"scalar={scalar!r}: the similarity of two texts is explained as scalar='cosine'.")
+        return "cosine"
+
+    # Inputs
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        for pair in raw:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise BadInput(f"expected a pair of texts, got {type(pair).__name__}: {str(pair)[:60]!r}")
+        encoded = {side: self._plain.encode([pair[i] for pair in raw]) for i, side in enumerate(SIDES)}
+        tensors = {f"{side}_{k}": v for side, batch in encoded.items() for k, v in batch.tensors.items()}
+        for side, batch in encoded.items():
+            tensors.setdefault(f"{side}_attention_mask", batch.real_BN.long())
+        facts = zip(*(batch.encodings for batch in encoded.values()), strict=True)
+        warnings = zip(*(batch.warnings for batch in encoded.values()), strict=True)
+        return Batch(
+            tensors,
+            raw=tuple(tuple(p) for p in raw),
+            warnings=tuple((*a, *b) for a, b in warnings),
+            encodings=tuple({"a": a, "b": b} for a, b in facts),
+        )
+
+    def adopt(self, tensors: Any) -> Batch:
+        named = {k: self.move(v) for k, v in dict(tensors).items()}
+        missing = [f"{side}_input_ids" for side in SIDES if f"{side}_input_ids" not in named]
+        if missing:
+            raise BadInput(f"two texts are given as a_input_ids and b_input_ids (with masks); missing: {missing}.")
+        for side in SIDES:
+            named.setdefault(f"{side}_attention_mask", torch.ones_like(named[f"{side}_input_ids"]))
+        return Batch(named)
+
+    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
+        return [(batch.tensors[f"{side}_input_ids"], side) for side in SIDES]
+
+    # Outputs
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        return tuple(self._read(batch, side, **extra) for side in SIDES)
+
+    def _read(self, batch: Batch, side: str, **extra: Any) -> tuple[Tensor, Tensor | None]:
+        """(B, D) the text's vector, and (B, N, D) shares of its tokens where it is their mean."""
+        tensors = {k.removeprefix(f"{side}_"): v for k, v in batch.tensors.items() if k.startswith(f"{side}_")}
+        if "input_ids" in self.parameters:
+            output = self.run_model(batch, **tensors, **extra)
+        else:
+            output = self.run_model(batch, dict(tensors))
+        known = [output[k] for k in ("sentence_embedding", "text_embeds") if k in output]
+        mask = tensors["attention_mask"]
+        hidden = next((output[k] for k in ("last_hidden_state", "token_embeddings") if k in output), None)
+        if hidden is None and not known:
+            raise NotOffered("the model returns neither token vectors nor a vector of the text: it cannot be compared.")
+        shares = None
+        if hidden is not None:
+            weights = mask.to(hidden.dtype) / mask.sum(1, keepdim=True)
+            shares = hidden * weights[..., None]
+        if known:
+            return known[0], shares if _is_their_mean(known[0], shares) else None
+        assert shares is not None
+        return shares.sum(1), shares
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        (a, _), (b, _) = output
+        return nn.functional.cosine_similarity(a, b, dim=-1)[:, None]
+
+    @torch.no_grad()
+    def pairs(self, output: Any) -> Tensor | None:
+        """(B, N_a, N_b) what each pair of tokens adds to the cosine (exact for mean pooling), else None."""
+        shares = [shares for _, shares in output if shares is not None]
+        if len(shares) < 2:
+            return None
+        a_shares, b_shares = (each.float() for each in shares)
+        scale = (a_shares.sum(1).norm(dim=-1) * b_shares.sum(1).norm(dim=-1))[:, None, None]
+        return torch.einsum("bnd,bmd->bnm", a_shares, b_shares) / scale
+
+    # Units
+
+    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
+        tensors = {k: v for k, v in batch.tensors.items() if k.startswith(f"{stream}_")}
+        facts = tuple(e[stream] for e in batch.encodings)
+        keep = batch.tensors[f"{stream}_attention_mask"].bool()
+        return self._sides[stream], replace(batch, tensors=tensors, keep_BN=keep, encodings=facts)
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return tuple(r for r in self._plain.replacements if r in {"mask", "unk", "pad"}) or ("unk",)
+
+
+def _is_their_mean(vector_BD: Tensor, shares_BND: Tensor | None) -> bool:
+    """Return whether the text's vector is the mean of its tokens', up to a factor (many models normalise it)."""
+    if shares_BND is None or shares_BND.shape[-1] != vector_BD.shape[-1]:
+        return False
+    cosine = nn.functional.cosine_similarity(shares_BND.sum(1).float(), vector_BD.float(), dim=-1)
+    return bool((cosine > 1 - 1e-5).all())
 
 
 class Seq2SeqInput(StreamsInput, TextInput):
     """A source (text, sound or an image) and a target; units are the source's and the target's tokens so far.
 
-    A generator is explained at the next token after the target prefix. Given only a source, the model's own greedy
-    answer is explained, one explanation per token of it.
+    Given only a source, the model's own greedy answer is explained, one explanation per token.
     """
 
     stream = "source"
@@ -64,8 +267,7 @@ class Seq2SeqInput(StreamsInput, TextInput):
     def encode(self, raw: Sequence[Raw]) -> Batch:
         if not self.generates:
             return super().encode(raw)
-        answered = [isinstance(r, tuple) and len(r) == 2 and isinstance(r[1], str) for r in raw]
-        pairs = [r if pair else (r, None) for r, pair in zip(raw, answered, strict=True)]
+        pairs = [r if isinstance(r, tuple) and len(r) == 2 and isinstance(r[1], str) else (r, None) for r in raw]
         batch = self._source.encode([source for source, _ in pairs])
         return self._answer.with_answers(batch, [answer for _, answer in pairs])
 
@@ -133,12 +335,9 @@ class Seq2SeqInput(StreamsInput, TextInput):
 
 
 class Answer:
-    """What a decoder generates: a stream of its own, explained at the next token after the prefix.
+    """What a decoder generates after the prefix, the argument ``main``: a stream, explained at its next token."""
 
-    main: the argument that holds the prefix.
-    """
-
-    steps = STEPS
+    steps = 32  # generated tokens that are explained, unless the target is given
 
     def __init__(self, model: nn.Module, processor: Any, main: str = "decoder_input_ids") -> None:
         self.model, self.main = model, main
@@ -158,10 +357,7 @@ class Answer:
         return replace(batch, encodings=tuple({**e, "answer": i} for e, i in zip(_facts(batch), ids, strict=True)))
 
     def expanded(self, batch: Batch, target: Any, apart: bool = False) -> tuple[Batch, Any]:
-        """Return one row per token of the answer, or for the token asked for, unless a prefix was given.
-
-        apart: answers are generated one by one, without padding.
-        """
+        """Return one row per token of the answer, or for the token asked for; apart: generate without padding."""
         if self.main in batch.tensors:
             return batch, target
         answers = [facts.get("answer") for facts in _facts(batch)]
@@ -177,8 +373,7 @@ class Answer:
                 prefixes.append(answer[: step + 1])
                 tokens.append(answer[step + 1])
         width = max(len(p) for p in prefixes)
-        pad = self.start()
-        ids = torch.tensor([p + [pad] * (width - len(p)) for p in prefixes])
+        ids = torch.tensor([p + [self.start()] * (width - len(p)) for p in prefixes])
         mask = torch.tensor([[1] * len(p) + [0] * (width - len(p)) for p in prefixes])
         steps = batch.select(rows).with_tensors(**{self.main: self.text.move(ids)})
         if "decoder_attention_mask" in self.text.parameters:

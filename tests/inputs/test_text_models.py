@@ -1,7 +1,8 @@
-"""Texts of several lengths: a batch gives what single calls give, also where the model itself minds padding."""
+"""Models of texts: padding in a batch, subclasses, whether a model looks ahead."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,19 @@ import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import whyformer as wf
+from tests.models import CASES
 from tests.models.case import seeded
 from tests.models.kinds import KINDS
 from tests.support import folders
+from tests.support.processors import tokenizer
+from whyformer import Explainer
+from whyformer.errors import NotOffered
+from whyformer.inputs.families import says_tokens, task_of
+from whyformer.inputs.language import ENOUGH, is_causal
+from whyformer.loan.borrow import borrowed
 
 TEXTS = ["the movie was so good .", "i like it", "boring"]
 SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "bos_token_id": 1, "eos_token_id": 1}
@@ -118,3 +127,76 @@ def test_boxes_of_words_go_with_their_tokens(name: str) -> None:
             drop = model(**alone).logits[0, 0] - model(**{k: v[:, rest] for k, v in alone.items()}).logits[0, 0]
             if not explanation.units.special[gone]:
                 assert explanation.scores[gone] == pytest.approx(float(drop), abs=1e-5)
+
+
+# What a model is: a subclass is taken for what its parent is, a causal model is found by running it.
+
+
+def renamed(model: nn.Module, name: str) -> nn.Module:
+    """The same model under a class of one's own."""
+    model.__class__ = type(name, (type(model),), {})
+    return model
+
+
+def test_a_subclass_gives_what_its_parent_gives_and_the_nearest_name_that_says_it_decides() -> None:
+    case, model = CASES["gpt2"], CASES["gpt2"].build(None)
+    plain = wf.explain(model, case.inputs(), method="generic_attention", target=1)
+    assert says_tokens(renamed(model, "MyLM")) and task_of(model) == "GPT2LMHeadModel"
+    for own, parent in zip(wf.explain(model, case.inputs(), method="generic_attention", target=1), plain, strict=True):
+        assert own.target == parent.target
+        np.testing.assert_array_equal(own.scores, parent.scores)
+    assert not says_tokens(renamed(model, "MyForSequenceClassification"))
+    assert task_of(nn.Linear(1, 1)) == ""
+
+
+def test_a_subclass_that_chooses_the_position_itself() -> None:
+    model = CASES["llama"].build(None)
+
+    class Last(type(model)):  # type: ignore[misc]
+        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+            logits: Tensor = super().forward(input_ids, attention_mask=attention_mask).logits
+            return logits[:, -1]
+
+    ids = torch.tensor([[5, 6, 7, 8]])
+    plain = wf.explain(model, {"input_ids": ids}, target=3, method="occlusion", replace=4)[0]
+    model.__class__ = Last
+    own = wf.explain(model, {"input_ids": ids}, target=3, method="occlusion", replace=4)[0]
+    np.testing.assert_allclose(own.scores, plain.scores, atol=1e-6)
+
+
+def test_a_model_without_a_head_is_told_where_to_get_one() -> None:
+    with pytest.raises(NotOffered, match=r"BertModel has no head.*AutoModelForSequenceClassification"):
+        wf.explain(CASES["bert"].build("sdpa").bert, "a cat on the mat", processor=tokenizer())
+
+
+# Whether a model looks ahead is tried on the beginning of a long text
+
+
+CONFIG = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=40, n_positions=128)
+
+
+class Ahead(GPT2LMHeadModel):
+    """What comes ``later`` tokens later is part of what is said."""
+
+    later = 0
+
+    def forward(self, input_ids: Tensor, **how: object) -> object:  # type: ignore[override]
+        how.pop("logits_to_keep", None)
+        out = super().forward(input_ids, **how)  # type: ignore[arg-type]
+        out.logits = out.logits + 0.1 * out.logits.roll(-self.later, 1)
+        return out
+
+
+@pytest.mark.parametrize("length", [8, 3 * ENOUGH])
+@pytest.mark.parametrize("later", [0, 1, 3, ENOUGH - 1])  # 0: the model does not look ahead
+def test_a_long_text_tells_what_a_short_one_tells(later: int, length: int) -> None:
+    torch.manual_seed(0)
+    model, rows = (Ahead if later else GPT2LMHeadModel)(copy.deepcopy(CONFIG)).eval(), []
+    model.later = later
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    modality, batch, _ = Explainer(model).prepare({"input_ids": torch.randint(1, 40, (1, length))})
+    with borrowed(model):
+        assert is_causal(modality, batch) is (later == 0)
+    assert [tuple(shape) for shape in rows] == [(2, min(length, ENOUGH))]

@@ -1,4 +1,4 @@
-"""Detectors: queries among the patches (YOLOS) or picked for each picture (RT-DETR), padded pictures (DETR)."""
+"""Image tokens inside a text, and detectors: which pixels belong to a unit, and what happens without them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,147 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.methods.properties import close
+from tests.models import CASES, UNUSUAL, model_of, run
 from tests.models.case import randn, seeded
+from tests.models.hf import hf as built
+from tests.models.vision_language import BLIP2, IMAGE_TOKEN
+from tests.references import occlusion as twin
+from tests.support import processors
 from whyformer.cli._results import seen_by
+from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.views.image_marks import frames_of
+
+ALL = CASES | UNUSUAL
+NAMES, SIDE = ["llava", "qwen2_vl"], 8  # pixels along one image token
+WORD = 5
+
+
+def picture(name: str, row: int) -> Tensor:
+    return randn(3, 32, 32, seed=row) if name == "llava" else randn(3, 16, 24, seed=row)
+
+
+def inputs_of(name: str) -> dict[str, Tensor]:
+    inputs: Any = dict(ALL[name].inputs())
+    pictures = [picture(name, row) for row in range(2)]
+    packed = [twin.qwen_patches(p, 4, 2, 2) for p in pictures]
+    return inputs | {"pixel_values": torch.stack(pictures) if name == "llava" else torch.cat(packed)}
+
+
+def score_of(name: str, row: int, target: int) -> Any:
+    """The last token's logit in float64, one input without padding."""
+    model = ALL[name].build("eager").double()
+
+    def score(ids: Tensor, pixels: Tensor) -> float:
+        one: dict[str, Tensor] = {"input_ids": ids[None], "pixel_values": pixels.double()[None]}
+        if name != "llava":
+            one["pixel_values"] = twin.qwen_patches(pixels.double(), 4, 2, 2)
+            one["image_grid_thw"] = torch.tensor([[1, 4, 6]])
+            one["mm_token_type_ids"] = (ids[None] == IMAGE_TOKEN).int()
+        return float(run(model, one).logits[0, -1, target])
+
+    return score
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_occlusion_is_that_of_the_reference(name: str) -> None:
+    """Words are replaced by a word, image tokens by the mean colour of their square of pixels."""
+    inputs = inputs_of(name)
+    found = wf.explain(model_of(name), inputs, method="occlusion", target=7, replace=WORD)
+    for row, explanation in enumerate(found):
+        ids = inputs["input_ids"][row][inputs["attention_mask"][row].bool()]
+        expected = twin.occlusion_of_image_tokens(
+            score_of(name, row, 7), ids, picture(name, row), IMAGE_TOKEN, WORD, SIDE
+        )
+        np.testing.assert_allclose(explanation.scores, expected, rtol=0, atol=1e-5)
+        image = np.array(explanation.units.stream) == "image"
+        assert np.abs(explanation.scores[image]).min() > 1e-6 and image.sum() == len(explanation.heatmap().ravel())
+        assert (explanation.cost.forwards, explanation.cost.backwards) == (len(ids) + 1, 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_stream_takes_the_replacement_that_it_has(name: str) -> None:
+    inputs = {k: v[:1] for k, v in inputs_of(name).items() if k != "pixel_values"}
+    inputs["pixel_values"] = inputs_of(name)["pixel_values"][: 1 if name == "llava" else 24]
+    by = {
+        r: wf.explain(model_of(name), inputs, method="occlusion", target=7, replace=r)[0] for r in ("zero", "blur", 5)
+    }
+    image = np.array(by["zero"].units.stream) == "image"
+    assert np.array_equal(by["zero"].scores[~image], by["blur"].scores[~image])
+    assert not np.allclose(by["zero"].scores[image], by["blur"].scores[image])
+    assert not np.allclose(by["zero"].scores[image], by[5].scores[image])
+    assert not np.allclose(by["zero"].scores[~image], by[5].scores[~image])
+
+
+@pytest.mark.parametrize("reader", ["llama", "t5"])
+def test_queries_that_read_the_image_are_not_taken_away(reader: str) -> None:
+    """BLIP-2, also with an encoder-decoder that writes the answer: patches, words and written words are."""
+    t5 = {"model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4, "vocab_size": 100}
+    model = built("Blip2ForConditionalGeneration", **BLIP2 | ({"text_config": t5} if reader == "t5" else {}))("eager")
+    inputs: Any = {k: v[:1] for k, v in CASES["blip2"].inputs().items()}
+    if reader == "t5":
+        inputs["decoder_input_ids"] = torch.tensor([[0, 7, 8]])
+    (one,) = wf.explain(model, inputs, method="occlusion", target=7, replace=WORD)
+
+    def score(**changed: Tensor) -> float:
+        with torch.no_grad():
+            return float(model(**inputs | changed).logits[0, -1, 7])
+
+    expected = [0.0]  # the image's [CLS]
+    for top in range(0, 32, 8):
+        for left in range(0, 32, 8):
+            pixels = inputs["pixel_values"].clone()
+            pixels[..., top : top + 8, left : left + 8] = pixels.mean((2, 3), keepdim=True)
+            expected.append(score() - score(pixel_values=pixels))
+    for name in ("input_ids", "decoder_input_ids"):
+        for position in range(inputs[name].shape[1] if name in inputs else 0):
+            ids = inputs[name].clone()
+            if ids[0, position] != IMAGE_TOKEN:
+                ids[0, position] = WORD
+            expected.append(score() - score(**{name: ids}))
+    np.testing.assert_allclose(one.scores, expected, rtol=0, atol=1e-5)
+    assert np.abs(one.scores[1:17]).min() > 1e-6
+
+
+def test_without_a_picture_that_can_be_cut_up_it_is_refused() -> None:
+    """More image tokens than pieces of the picture: LLaVA with the [CLS] of its vision tower kept."""
+    model = CASES["llava"].build("sdpa")
+    model.config.vision_feature_select_strategy = "full"
+    inputs: Any = dict(CASES["llava"].inputs())
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    inputs["input_ids"] = torch.cat([ids[:, :3], ids[:, 2:]], 1)
+    inputs["attention_mask"] = torch.cat([mask[:, :3], mask[:, 2:]], 1)
+    with pytest.raises(NotOffered, match=r"17 image tokens.*no grid of pieces.*generic_attention"):
+        wf.explain(model, inputs, method="occlusion", target=7)
+    assert wf.explain(model, inputs, method="generic_attention", target=7)
+
+
+def test_bad_replacements_are_refused() -> None:
+    inputs = inputs_of("llava")
+    with pytest.raises(BadInput, match="holds the place of an image"):
+        wf.explain(model_of("llava"), inputs, method="occlusion", target=7, replace=IMAGE_TOKEN)
+    with pytest.raises(UnknownName, match=r"smear.*mean, zero, blur"):
+        wf.explain(model_of("llava"), inputs, method="occlusion", target=7, replace="smear")
+
+
+def test_images_that_were_padded_are_occluded_as_they_are_alone() -> None:
+    """ViLT pads smaller images of a batch: neither the squares nor the mean colour may take that in."""
+    pytest.importorskip("PIL.Image")
+    raw = [(processors.picture(), "what is this"), (processors.picture(60, 40), "a cat")]
+    explainer = wf.Explainer(CASES["vilt"].build("eager"), processors.vilt())
+    for given, together in zip(raw, explainer.explain(raw, method="occlusion", target=1), strict=True):
+        alone = explainer.explain(given, method="occlusion", target=1)
+        assert alone.units.image_size == together.units.image_size
+        np.testing.assert_allclose(together.scores, alone.scores, rtol=0, atol=1e-5)
+        assert np.abs(alone.heatmap()).min() > 1e-5
+
+
+def test_shapley_values_of_words_and_pieces_of_the_picture_add_up() -> None:
+    for one in wf.explain(model_of("llava"), inputs_of("llava"), method="shap", target=7, replace=WORD, evaluations=40):
+        np.testing.assert_allclose(one.scores.sum(), one.value - one.base, atol=1e-4)
+        assert np.abs(one.scores[np.array(one.units.stream) == "image"]).max() > 1e-3
+
+
+# Detectors: queries among the patches (YOLOS) or picked for each picture (RT-DETR), padded pictures (DETR).
 
 CLASSES = 3
 
@@ -84,9 +222,6 @@ def test_every_detection_token_is_read_at_its_own_row() -> None:
         eager = yolos()
         eager.set_attn_implementation("eager")
         last = eager(**SMALL, output_attentions=True).attentions[-1][0].mean(0)
-    for query in (0, 2, 4):
-        result = wf.explain(model, SMALL, method="raw_attention", target=(query, 1))[0]
-        np.testing.assert_allclose(result.scores, last[17 + query], atol=1e-5)
     (each,) = wf.explain(model, SMALL, method="raw_attention", target=0.0)
     assert len(each) == 5
     for query, result in enumerate(each):
@@ -149,11 +284,8 @@ def test_a_changed_picture_is_asked_about_the_same_object() -> None:
             assert score == pytest.approx(expected, abs=1e-5)
     assert set(others) != {query}  # by number, other objects would have been compared
     assert any("picks its queries anew" in warning for warning in result.warnings)
-
-
-def test_queries_that_are_the_same_for_every_picture_are_asked_by_number() -> None:
-    result = wf.explain(yolos(), SMALL, method="occlusion", target=(2, 1))[0]
-    assert not any("anew" in warning for warning in result.warnings)
+    same = wf.explain(yolos(), SMALL, method="occlusion", target=(2, 1))[0]  # its queries are those of every picture
+    assert not any("anew" in warning for warning in same.warnings)
 
 
 # Pictures of different sizes in one batch: each map lies on its own picture
@@ -165,19 +297,17 @@ SIZES = [(45, 90), (60, 50)]  # become 24×48 and 28×24: 3×6 and 4×3 patches 
 
 @cache
 def detector() -> nn.Module:
-    from transformers import DetrConfig, DetrForObjectDetection
-
     backbone = {
         "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1],
         "layer_type": "basic", "out_features": ["stage2"],
     }  # fmt: skip
-    config = DetrConfig(
+    config = hf.DetrConfig(
         use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, backbone_config=backbone, d_model=32,
         encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=32,
         decoder_ffn_dim=32, num_queries=6, num_labels=4,
     )  # fmt: skip
     torch.manual_seed(0)
-    return DetrForObjectDetection(config).eval()
+    return hf.DetrForObjectDetection(config).eval()
 
 
 @cache
@@ -198,7 +328,7 @@ def explained(images: Any, method: str, **options: Any) -> Any:
     return wf.explain(detector(), images, processor=processor(), target=(QUERY, LABEL), method=method, **options)
 
 
-@pytest.mark.parametrize("method", ["saliency", "occlusion", "generic_attention"])
+@pytest.mark.parametrize("method", ["saliency", "generic_attention"])
 def test_the_patches_are_those_of_the_picture_by_itself(method: str) -> None:
     together = explained(pictures(), method)
     for own, image, grid, size in zip(together, pictures(), [(3, 6), (4, 3)], [(24, 48), (28, 24)], strict=True):
@@ -243,10 +373,9 @@ def test_vit_cx_masks_the_picture_and_leaves_its_padding() -> None:
         np.testing.assert_allclose(own.detail.sum(), own.heatmap().sum(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_grad_cam_lies_on_each_picture(order: int) -> None:
+def test_grad_cam_lies_on_each_picture() -> None:
     """Against features and gradients of the padded batch, cut to the picture by hand."""
-    images = pictures()[::order]
+    images = pictures()
     encoded, read = processor()(images, return_tensors="pt"), []
     hook = detector().model.encoder.register_forward_hook(lambda m, a, out: read.append(out[0]))
     scores = detector()(encoded["pixel_values"], encoded["pixel_mask"]).logits[:, QUERY, LABEL]
