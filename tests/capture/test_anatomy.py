@@ -170,7 +170,7 @@ def test_blocks_are_read_right(name: str) -> None:
     with running("einsum", inputs=(INPUT.double(),), model=model) as run, torch.no_grad():
         for layer, (site, block) in enumerate(run.anatomy().layers):
             plain = truth(model, layer, None)
-            assert block.post_norm == post_norm
+            assert (block.attended.scale_BQ is not None) == post_norm
             torch.testing.assert_close(block.output_BQE, plain["output"], atol=1e-12, rtol=1e-10)
             if post_norm:
                 torch.testing.assert_close(block.attended_BQE, plain["norm1"], atol=1e-12, rtol=1e-10)
@@ -270,7 +270,7 @@ def test_t5_blocks_without_biases() -> None:
     inputs = CASES["bert"].inputs()
     with running("bert", inputs=inputs, model=model) as run, torch.no_grad():
         for site, block in run.anatomy().layers:
-            assert block.bias_E is None and not block.post_norm
+            assert block.bias_E is None and block.attended.scale_BQ is None
             mixed = torch.einsum("bhqk,bhkd,hde->bqe", site.attention_BHQK, site.value_BHKD, block.output_HDE)
             torch.testing.assert_close(mixed, block.projected_BQE, atol=1e-10, rtol=1e-8)
             finish = Finish(site, block)

@@ -96,7 +96,7 @@ def test_contributions_and_biases_add_up_to_the_attention_block(name: str) -> No
             # Gemma's norm, between W_O and the residual, computes in float32 whatever the model's precision.
             noise = (1e-6 if name == "gemma2" else 1e-12) * block.attended_BQE.abs().max()
             assert (left - left.mean(0)).abs().max() < noise
-            if not block.post_norm:
+            if block.attended.scale_BQ is None:
                 assert left.abs().max() < noise
 
 

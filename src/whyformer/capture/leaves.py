@@ -126,24 +126,18 @@ class Lookup:
 def lookup_of(func: Any, args: Args, kwargs: Kwargs | None) -> Lookup | None:
     """The lookup that a function makes; None where it makes none."""
     name = func.__name__
-    if name == "embedding":
-        return Lookup(name, *operands(args, kwargs))
     if name == "__getitem__" and isinstance(args[1], Tensor) and not args[1].is_floating_point():
         return Lookup(name, args[1], args[0])  # weight[ids]
-    if name != "embedding_bag":
+    if name not in {"embedding", "embedding_bag"}:
         return None
     signature = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse")
     call = dict(zip((*signature, "per_sample_weights"), args, strict=False)) | (kwargs or {})
+    if name == "embedding":
+        return Lookup(name, call["input"], call["weight"])
     mode = call.get("mode", "mean")
     others = (call.get(option) for option in ("offsets", "per_sample_weights", "padding_idx"))
     plain = mode in {"sum", "mean"} and all(option is None for option in others)
     return Lookup(name, call["input"], call["weight"], mode, plain)
-
-
-def operands(args: Args, kwargs: Kwargs | None) -> tuple[Tensor, Tensor]:
-    """Ids and table of an embedding lookup."""
-    named = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
-    return named["input"], named["weight"]
 
 
 class ShiftEmbedding(TorchFunctionMode):
@@ -155,10 +149,8 @@ class ShiftEmbedding(TorchFunctionMode):
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.__name__ != "embedding":
-            return out
-        ids, weight = operands(args, kwargs)
-        return out + self.delta(ids).to(out) if weight is self.table.weight else out
+        lookup = lookup_of(func, args, kwargs) if func.__name__ == "embedding" else None
+        return out if lookup is None or lookup.weight is not self.table.weight else out + self.delta(lookup.ids).to(out)
 
 
 READS = fn.PROJECTIONS | {"matmul", "__matmul__"}  # x @ weight
@@ -338,31 +330,21 @@ def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> lis
     return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
 
 
-def nodes_behind(start: Any) -> set[Any]:
-    """Every function of the graph behind one."""
+def nodes_behind(start: Any, closed: Any = None) -> set[Any]:
+    """Every function of the graph behind one, without entering ``closed``."""
     seen, waiting = {start}, [start]
-    see, wait, take = seen.add, waiting.append, waiting.pop  # looked up once: there are hundreds of nodes
-    while waiting:  # one by one: each has one or two behind it, and sets of so few take longer
-        for node, _ in take().next_functions:
-            if node is not None and node not in seen:
-                see(node)
-                wait(node)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node is not closed and node not in seen:
+                seen.add(node)
+                waiting.append(node)
     return seen
 
 
 def _ends(start: Any, closed: Any, ends: set[int]) -> set[int]:
     """Which of ``ends`` (leaves, by id) can be reached from a node of the graph without entering ``closed``."""
-    reached: set[int] = set()
-    seen, waiting = {start}, [start]
-    while waiting:
-        node = waiting.pop()
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and leaf is not closed and id(leaf) in ends:
-            reached.add(id(leaf))
-        following = {n for n, _ in node.next_functions if n is not None and n is not closed} - seen
-        seen |= following
-        waiting += following
-    return reached
+    leaves = (getattr(node, "variable", None) for node in nodes_behind(start, closed))
+    return {id(leaf) for leaf in leaves if leaf is not None and leaf is not closed} & ends
 
 
 @dataclass(frozen=True)

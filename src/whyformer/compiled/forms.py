@@ -346,10 +346,8 @@ def is_unmasked(modality: Modality, batch: Batch, index: int | None) -> bool:
 
 
 def apart(plain: Explanation, replayed: Explanation) -> float:
-    """The largest difference of two explanations, of the largest score; the highest is compared by itself.
-
-    A map with the identity in it gives nearly everything to one position, beside which no other would count.
-    """
+    """The largest difference of two explanations, of the largest score; the highest is compared by itself."""
+    # A map with the identity in it gives nearly everything to one position, beside which no other would count.
     a, b = plain.scores, replayed.scores
     if a.shape != b.shape or not len(a):
         return float("inf")

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.loan.digests import product_precision
 
 Compute = Callable[[], Tensor]  # reads tensors that stay where they are, and never synchronises with the host
@@ -45,19 +46,16 @@ COPYING = ("_to_copy", "copy_", "copy")
 
 
 class Unasked(TorchDispatchMode):
-    """Raise on every call that would abort a recording, and name it.
+    """Raise on every call that would abort a recording, and name it."""
 
-    A recording that CUDA itself aborts leaves torch's allocator in an undefined state, so computations are tried under
-    this mode first.
-    """
+    # A recording that CUDA itself aborts leaves torch's allocator in an undefined state, so computations are tried
+    # under this mode first.
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.kind = device.type
 
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         there = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.device.type == self.kind]
@@ -74,9 +72,7 @@ class Unasked(TorchDispatchMode):
 class Unfetched(TorchFunctionMode):
     """The same for calls that do not reach the dispatcher where the device is the CPU."""
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in FETCHING:
             raise HostAsked(f"{name} brings numbers from the device to the host")
@@ -104,11 +100,9 @@ _ONE = threading.Lock()  # rehearsal at a time
 
 @contextlib.contextmanager
 def rehearsed(device: torch.device) -> Iterator[None]:
-    """Compute in this thread as if it were recorded, and raise on what would abort the recording.
-
-    Libraries query ``is_current_stream_capturing``, and skip what would synchronise with the host.
-    """
+    """Compute in this thread as if it were recorded, and raise on what would abort the recording."""
     with _ONE:
+        # Libraries query this, and skip what would synchronise with the host.
         whether = torch.cuda.is_current_stream_capturing
         torch.cuda.is_current_stream_capturing = lambda: REHEARSING.active or whether()  # unchanged for other threads
         REHEARSING.active = True
@@ -121,11 +115,9 @@ def rehearsed(device: torch.device) -> Iterator[None]:
 
 
 class Products(TorchDispatchMode):
-    """Compute a linear layer as one product with its bias, or as a product and a sum: the faster one, measured when its
-    shape first occurs.
+    """Compute a linear layer as one product with its bias, or as a product and a sum: the faster one of its shape."""
 
-    For few rows in float32, the kernel that adds the bias as well may take twice as long as one that does not.
-    """
+    # For few rows in float32, the kernel that adds the bias as well may take twice as long as one that does not.
 
     TIMES = 20  # in one graph: one by one, launch time would be measured
 
@@ -134,9 +126,7 @@ class Products(TorchDispatchMode):
         self.kind = device.type
         self.apart: dict[tuple[Any, ...], bool] = {}  # by shapes: are product and sum faster?
 
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         biased = func is torch.ops.aten.addmm.default and args[0].ndim == 1 and args[0].device.type == self.kind
         if not biased or kwargs:  # factors of its own besides
             return func(*args, **(kwargs or {}))

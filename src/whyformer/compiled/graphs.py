@@ -1,9 +1,8 @@
 """The CUDA graphs of an Explainer: which inputs they fit, and whether the model is still the one that was recorded.
 
-A form is a question (method, options, scalar) about tensors of one shape, with texts padded to a few lengths and
-batches to powers of two. Its first inputs are explained without a graph; then the form is recorded, and the recording
-is compared with that result. For later inputs of the form the graph is started at once; while the device computes, the
-host checks that the model is the one that was recorded, and drops the result if it is not.
+A form is a question (method, options, scalar) about tensors of one shape. Its first inputs are explained without a
+graph; then the form is recorded, and the recording is compared with that result. For later inputs the graph is started
+at once; while the device computes, the host checks that the model is the recorded one, and drops the result if not.
 """
 
 from __future__ import annotations
@@ -300,17 +299,15 @@ class Graphs:
                 return None
             shapes = {name: tuple(shape) for name, _, *shape in fit.key[-2]}
             form = self.forms[fit.key] = Form(question.method.name, shapes, why_not=why_not)
-            self._make_room(MOST if why_not else MOST - 1)
+            # Drop the least recently used forms above the limits.
+            recorded = [key for key, known in self.forms.items() if known.recording is not None]
+            others = [key for key, known in self.forms.items() if known.recording is None]
+            surplus = len(recorded) - (MOST if why_not else MOST - 1)
+            for key in [*recorded[: max(0, surplus)], *others[: max(0, len(others) - REMEMBERED)]]:
+                del self.forms[key]
+                self._met.pop(key, None)
         self.forms.move_to_end(fit.key)
         return form
-
-    def _make_room(self, graphs: int) -> None:
-        """Drop the least recently used forms above the limits."""
-        recorded = [key for key, form in self.forms.items() if form.recording is not None]
-        others = [key for key, form in self.forms.items() if form.recording is None]
-        for key in [*recorded[: max(0, len(recorded) - graphs)], *others[: max(0, len(others) - REMEMBERED)]]:
-            del self.forms[key]
-            self._met.pop(key, None)
 
     def _record(self, form: Form, fit: PaddedShape, asked: BatchQuestion, session: Session) -> None:
         self._recorded[fit.key] += 1

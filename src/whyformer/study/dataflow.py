@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.capture.functions import CHOICES, POOLS, POSITIONWISE, PRODUCTS, sdpa_operands, tensors_in
+from whyformer.capture.functions import (
+    CHOICES,
+    POOLS,
+    POSITIONWISE,
+    PRODUCTS,
+    Args,
+    Function,
+    Kwargs,
+    sdpa_operands,
+    tensors_in,
+)
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
 from whyformer.study.readout import Passes, Survey
@@ -20,12 +30,10 @@ from whyformer.study.readout import Passes, Survey
 
 
 class Marks:
-    """Fingerprints of positions, (N,) numbers for each place of the model, in the order in which they were met.
+    """Fingerprints of positions, (N,) numbers for each place of the model, in the order in which they were met."""
 
-    They are laid into few large blocks: hundreds of small tensors, made between activations that come and go, would
-    keep the memory in between from being used again, many times their own size.
-    """
-
+    # Laid into few large blocks: hundreds of small tensors, made between activations that come and go, would keep the
+    # memory in between from being used again, many times their own size.
     ROWS = 64
 
     def __init__(self) -> None:
@@ -53,11 +61,9 @@ class Marks:
 
 
 class Fingerprints:
-    """Collects the marks of one pass; ``see`` is called with every function that the model calls.
+    """Collect the marks of one pass, random projections of the vectors of ``lengths`` positions.
 
-    lengths: numbers of positions that are looked for. last: how many attentions there will be; after them, what enters
-    the head is looked at, too. path: where the model is. Numbers are random projections, which show by how much
-    vectors differ.
+    last: how many attentions there will be; what enters the head after them is marked, too. path: where the model is.
     """
 
     def __init__(self, lengths: Set[int], path: Callable[[], str], last: int | None = None) -> None:
@@ -115,17 +121,6 @@ class Fingerprints:
             self._weights[width] = torch.randn(width, generator=generator, dtype=torch.float64).to(rows.device)
         self.marks.add(path, torch.mv(rows.detach().double(), self._weights[width]))
 
-    def at_values(self, value_BHKD: Tensor) -> None:
-        """Mark the values that an attention reads: they may have been mixed since they were projected."""
-        if len(value_BHKD) == 1 and value_BHKD.shape[2] in self.lengths:
-            self.add(value_BHKD[0].transpose(0, 1).flatten(1))
-
-    def handed_over(self) -> Marks:
-        """Return the marks and forget them, so that no tensor outlives the pass here."""
-        marks, self.marks = self.marks, Marks()
-        self._weights.clear()
-        return marks
-
 
 QUERIES = "queries"  # positions that the model brings itself: object queries, pooling probes
 JOIN = "+"  # "text+image": two streams laid end to end, one attention over both
@@ -171,9 +166,7 @@ class MarkingSurvey(Survey):
         first_BHKD, self._first_BHKD = self._first_BHKD, None
         return first_BHKD
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         name = func.__name__
         if name == "scaled_dot_product_attention":
             call = sdpa_operands(args, kwargs)

@@ -1,11 +1,8 @@
 """The entrance: check that each unit of the input arrives at the position that is named after it.
 
-A model may lay patches out column by column, read a text from its end, or put a token of its own among the others; then
-every score would be shown at another unit. So some units are changed, and the values that the first attention reads
-have to change where these units are expected.
-
-A text takes no such pass where the model's embedding was seen to read the ids as they were given: what follows is
-audited (``leak_of``).
+A model may lay patches out column by column, read a text from its end, or put a token of its own among the others. So
+some units are changed, and the values that the first attention reads have to change where these units are expected. A
+text takes no such pass where the embedding was seen to read the ids as given: what follows is audited (``leak_of``).
 """
 
 from __future__ import annotations
@@ -31,10 +28,6 @@ from whyformer.study.schedule import Schedule
 # Padding: what a model hides by itself, and whether its head reads any.
 
 HIDDEN = 1e-4  # of a row's attention: what a mask leaves over
-READS_PADDING = (
-    "the head reads {place} of each input, which is padding here (the mask hides it), so that no row of attention that "
-    "belongs to the input feeds it. Pad on the {other} side, or give inputs one by one, without padding."
-)
 
 
 def hidden_padding(modality: Modality, batch: Batch) -> Batch:
@@ -114,14 +107,15 @@ def padding_index(modality: Modality) -> int | None:
 def reads_padding(row: int, first: bool) -> str:
     """The error message for a head that reads this row; first: it reads at the beginning."""
     place, other = (f"position {row}", "right") if first else ("the last position", "left")
-    return READS_PADDING.format(place=place, other=other)
+    return (
+        f"the head reads {place} of each input, which is padding here (the mask hides it), so that no row of attention "
+        f"that belongs to the input feeds it. Pad on the {other} side, or give inputs one by one, without padding."
+    )
 
 
 def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: Study) -> int:
-    """Raise if the head reads a fixed end of its rows and that is padding; return the passes that took.
-
-    Which it is, the first row or the first real one, an input without padding does not tell. Asked once per model.
-    """
+    """Raise if the head reads a fixed end of its rows and that is padding; return the passes that took."""
+    # The first row or the first real one? An input without padding does not tell. Asked once per model.
     assert study.readout is not None
     first, last, facts = study.readout.kind != "last", study.sites[-1], known_about(modality.model)
     padded = (~keep_BN[:, 0 if first else -1]).nonzero()[:, 0].tolist()
@@ -146,10 +140,7 @@ DESCRIBED = " With processor=wf.Table(…) it is found out which column stands w
 
 
 def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[int, int] | None) -> NotOverUnits | None:
-    """The error that units are not at their positions; None also where nothing can be found out.
-
-    first_BHKD: the values that the first attention read of the input as it is.
-    """
+    """The error that units are not at their positions, by the values that the first attention read; None if unknown."""
     one, length, modality = run.one, first_BHKD.shape[2], run.modality
     units = modality.units(one, length, front, grid)[0]
     places = modality.keep(one, length, front)[0].nonzero()[:, 0].tolist()
@@ -174,7 +165,7 @@ def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[in
             return None
         if not touched or after_BHKD.shape != first_BHKD.shape:
             return None
-        moved, expected = _moved(first_BHKD, after_BHKD), {places[u]: u for u in touched}
+        moved, expected = moved_at(first_BHKD, after_BHKD), {places[u]: u for u in touched}
         if (place := _unheard(moved, expected)) is not None:
             message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
             return NotOverUnits(message + (DESCRIBED if modality.stream == "table" else ""))
@@ -212,14 +203,14 @@ def misplaced_in_streams(
         if before.shape != after.shape or (words and length != run.one.tensors[part.main].shape[1]):
             continue
         expected = {places[u]: u for u in touched}
-        if (place := _unheard(_moved(before, after), expected)) is not None:
+        if (place := _unheard(moved_at(before, after), expected)) is not None:
             unit = expected[place]
             named = f"word {unit} of the {step.query}" if units is None else _named(units, unit)
             return NotOverUnits(ELSEWHERE.format(unit=named, place=place))
     return None
 
 
-def _moved(before_BHKD: Tensor, after_BHKD: Tensor) -> set[int]:
+def moved_at(before_BHKD: Tensor, after_BHKD: Tensor) -> set[int]:
     """Positions whose values changed."""
     return set((before_BHKD != after_BHKD).any(-1).any(1)[0].nonzero()[:, 0].tolist())
 
@@ -228,11 +219,6 @@ def _unheard(moved: set[int], expected: Mapping[int, int]) -> int | None:
     """The first position that should have changed and did not, where another one changed instead."""
     unheard = expected.keys() - moved
     return min(unheard) if unheard and moved - expected.keys() else None
-
-
-def first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
-    """The first position whose values changed."""
-    return min(_moved(before_BHKD, after_BHKD), default=None)
 
 
 def _words(part: Modality, view: Batch, one: Batch) -> tuple[dict[str, Tensor], list[int]]:
@@ -253,14 +239,11 @@ def _patches(part: Modality, view: Batch, units: Units, length: int) -> tuple[di
 
 
 def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:
-    """Return sets of units to change together.
-
-    Half of the patches or words at random: hardly an order but the right one leaves such a set where it is. Of columns,
-    two may have traded places and no others: as many sets as it takes to tell all of them apart, by the digits of their
-    numbers.
-    """
+    """Return sets of units to change together."""
+    # Half of the patches or words at random: hardly an order but the right one leaves such a set where it is.
     if not columns or len(there) > MANY:
         return [np.random.default_rng(0).permutation(there)[: len(there) // 2].tolist()]
+    # Two columns may have traded places and no others: sets that tell all of them apart, by digits of their numbers.
     digits = range((len(there) - 1).bit_length())
     return [[unit for number, unit in enumerate(there) if number >> digit & 1] for digit in digits]
 

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from whyformer.brief import brief
+from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.capture.intercept import current_path
 from whyformer.capture.roles import Outline
-from whyformer.capture.site import OpenSite, Plans
+from whyformer.capture.site import Contraction, Layout, OpenSite, PlannedSite, Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.results.types import Record
 from whyformer.study.dataflow import Fingerprints, Marks
@@ -121,8 +122,7 @@ class Probe:
 def leak_of(run: Passes, sites: int, real: Tensor, read: Set[int] | None, extra: int) -> Leak:
     """Run one input twice, the second time with a change at one position, and compare the other positions.
 
-    The position is one that the head does not read, where there is one. real: (N,) which positions hold the input.
-    read: those that the head reads, where that is known. sites: how many attentions there are.
+    The position is one that the head does not ``read``, where there is one. real: (N,) which positions hold the input.
     """
     positions = real.nonzero()[:, 0].tolist()
     if len(positions) < 2:
@@ -174,14 +174,12 @@ def audit_streams(run: Passes, probes: Sequence[Probe], cross: Set[int]) -> Leak
 
 
 def _verdict(plain: Marks, strong: Marks, changed: Callable[[float], Marks], probe: Probe) -> Leak:
-    """A leak, unless it is of the size of rounding and goes away once both runs take the same way through the model.
-
-    A router may send the changed position to another expert. Then the others are multiplied in groups of another size,
-    and rounded differently. A change that is small enough leaves the router where it was.
-    """
+    """A leak, unless it is of the size of rounding and goes away once both runs take the same way through the model."""
     leak, share = _compared(plain, strong, probe)
     if not leak.found or share > ROUNDING or plain.way == strong.way:
         return leak
+    # A router may send the changed position to another expert. Then the others are multiplied in groups of another
+    # size, and rounded differently. A change that is small enough leaves the router where it was.
     for strength in GENTLE:
         gentle = changed(strength)
         if gentle.way == plain.way:
@@ -192,7 +190,7 @@ def _verdict(plain: Marks, strong: Marks, changed: Callable[[float], Marks], pro
 def _marks(forward: Callable[[], Tensor], intercept: _Isolate) -> Marks:
     with torch.no_grad(), intercept:
         output = forward()
-    marks = intercept.prints.handed_over()
+    marks = intercept.prints.marks
     marks.output = output.detach().double()
     return marks
 
@@ -228,9 +226,7 @@ class _Isolate(Outline):
         self.lengths, self.probe, self.cross, self.strength = lengths, probe, cross, strength
         self.prints = Fingerprints(lengths, partial(current_path, names), last)
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
         self.prints.see(func.__name__, args, out, len(self.sites))
         return out
@@ -244,7 +240,8 @@ class _Isolate(Outline):
             rows = torch.arange(queries, device=identity.device)
             identity[:, :, rows, rows + site.first_query] = 1
         site.attention_BHQK = identity  # cross-attention is silenced: no other stream may speak
-        self.prints.at_values(value)
+        if len(value) == 1 and keys in self.lengths:  # values may have been mixed since they were projected
+            self.prints.add(value[0].transpose(0, 1).flatten(1))
         probe = self.probe
         if probe is not None and index == probe.site and probe.position < keys:
             changed = value.clone()
@@ -305,14 +302,29 @@ class Study:
         return self.trouble is None and bool(self.sites) and self.one_stream and not self.leak.amount
 
     @cached_property
-    def torch_own(self) -> tuple[tuple[str, tuple[str, str]], ...]:
-        """Path and streams of each attention, if all of them are torch's own function in its plain form."""
+    def torch_own(self) -> tuple[PlannedSite, ...]:
+        """Return the plan's sites, if all of them are torch's own function over all positions, else ()."""
         plain = all(
             s.kind == "self" and s.windows == 1 and s.queries == s.keys and s.heads > 1 and not s.parallel
             for s in self.sites
         )
-        plain = plain and 1 not in self.batch_axes.values()  # heads in front of the inputs
-        return tuple((s.path, s.streams) for s in self.sites) if self.fused and plain and not self.unclaimed else ()
+        heads_first = 1 in self.batch_axes.values()
+        if not (self.fused and plain) or heads_first or self.unclaimed:
+            return ()
+        square = Contraction(2, 3, 2, 3, (0, 1))  # of (B, H, N, N) with (B, H, N, D)
+        return tuple(
+            PlannedSite(
+                s.path,
+                Layout((0, 1, 2, 3), (1, s.heads), ("B", "H"), 1, s.heads),
+                square,
+                "self",
+                s.queries,
+                s.keys,
+                0,
+                False,
+            )
+            for s in self.sites
+        )
 
     @cached_property
     def batch_axes(self) -> dict[int, int]:

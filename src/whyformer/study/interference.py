@@ -1,12 +1,9 @@
 """Check that interception does not change the output, that inputs do not mix, and that gradients are slopes.
 
-Some code takes another way while it is looked into: torch's fused encoder sets padded rows to zero and is left aside as
-soon as a function mode is on. So what a model says under interception is held to what it says by itself, once for each
-form of a batch; a difference that is no rounding is an error.
-
-Other code mixes the rows of a batch (Nystromformer divides by the largest sum of all of them). So the plain pass of a
-batch is made in two halves: whatever depends on all rows, a mean or a maximum, is another one for at least one half.
-Such inputs are run singly from then on, and the results say so.
+Torch's fused encoder sets padded rows to zero and is left aside as soon as a function mode is on. So the output under
+interception is compared with that of a plain pass, once for each form of a batch. Other code mixes the rows of a batch
+(Nystromformer divides by the largest sum of all of them). So the plain pass is made in two halves: whatever depends on
+all rows is another one for at least one half. Such inputs are run singly from then on, and the results say so.
 """
 
 from __future__ import annotations
@@ -83,10 +80,7 @@ class Measured:
 
 
 def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool = False) -> tuple[int, str]:
-    """Raise if gradients are not the slope of ``score_B``; return the passes that took, and a warning or "".
-
-    shared: the scores are of one row, run once.
-    """
+    """Raise if gradients are not the slope of ``score_B`` (shared: of one row); return passes, and a warning or ""."""
     rows = slice(0, 1 if shared else None)
     said = [
         # Head by head, and directions drawn anew each time: maps of long inputs fill the memory by themselves.
@@ -145,8 +139,7 @@ def _require_along(
 ) -> tuple[int, str]:
     """Raise if the gradients at ``count`` attentions give another slope along a direction than the scores have.
 
-    scores: (B,) with each attention a step further along a direction, from where it is or from a point so far apart;
-    direction and point go by a seed.
+    scores: (B,) a step further along a direction, from a point so far apart; direction and point go by a seed.
     """
     noise = _noise_of(torch.finfo(logits.dtype).eps, logits)
 
@@ -170,17 +163,13 @@ def _require_along(
 
 @dataclass(frozen=True)
 class Inputs:
-    """Numbers of a batch, and the model as a function of them.
-
-    step: of the model's rounding. changed: (B,) scores with other numbers in their place. differentiated: these scores,
-    and their gradient at those numbers.
-    """
+    """Numbers of a batch, and the model as a function of them."""
 
     numbers: Tensor
     logits: Tensor
-    step: float
-    changed: Callable[[Tensor], Tensor]
-    differentiated: Callable[[Tensor], tuple[Tensor, Tensor]]
+    step: float  # of the model's rounding
+    changed: Callable[[Tensor], Tensor]  # (B,) scores with other numbers in their place
+    differentiated: Callable[[Tensor], tuple[Tensor, Tensor]]  # these scores, and their gradient at those numbers
 
     def measured(self, numbers: Tensor, gradient: Tensor, seed: int = 0) -> Measured:
         """Along one random direction from these numbers."""
@@ -227,13 +216,13 @@ def _require(
     """Raise if a gradient is not the slope; return the passes that took, and a warning or "".
 
     at: a point so far apart and a direction, by a seed, differentiated in a pass of its own; and the scores there.
-    Where equal values tie (pixels of a plain background in a max-pool, zeros under a ReLU) the score has a slope on
-    each side, and no gradient is both. So a gradient that is not the slope here is still accepted if it is what
-    autograd computes here, and if beside the ties autograd computes the slope.
     """
     passes, doubt, slope = _held(here, score_B)
     if slope is None:
         return passes, doubt
+    # Where equal values tie (pixels of a plain background in a max-pool, zeros under a ReLU) the score has a slope on
+    # each side, and no gradient is both. So a gradient that is not the slope here is still accepted if it is what
+    # autograd computes here, and if beside the ties autograd computes the slope.
     if not here.agrees(at(0.0, 0)[0].slope, STEPS[0]):
         raise refusal(here.slope, slope)
     passes += 1
@@ -257,7 +246,6 @@ def _noise_of(step: float, logits: Tensor) -> float:
 
 def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
     """Return the passes that took, a warning or "", and the measured slope where it is another."""
-
     if measured.agrees((measured.moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0], STEPS[0]):
         return 1, "", None
     slopes: list[float] = []
@@ -272,10 +260,7 @@ def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
 
 
 def require_reached(maps: Record, score_B: Tensor, changed: Changed, lost: Collection[int]) -> int:
-    """Raise if maps without a gradient path to the score change it all the same; return the passes that took.
-
-    lost: numbers of the sites of ``maps`` whose gradient autograd does not know. A map that nobody reads has none.
-    """
+    """Raise if maps ``lost`` to autograd, by number, change the score all the same; return the passes that took."""
 
     def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
         return attention_BHQK * 0.5 if layer in lost else attention_BHQK
@@ -360,10 +345,9 @@ def rounding(model: nn.Module, logits: Tensor) -> float:
 
 
 def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) -> int:
-    """Raise if a model answers differently under interception; return the passes that took.
+    """Raise if ``watched``, logits under interception, differ from those without; return the passes that took.
 
-    watched: logits under interception; part: the same rows without any. halves: find out as well whether rows change
-    each other's answers.
+    halves: find out as well whether rows change each other's answers.
     """
     everything, looked = slice(len(watched)), watched.detach().float()
     halves = halves and len(watched) > 1 and MIXES not in known_about(model)
@@ -382,7 +366,14 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) ->
         )
     if halves and same(model, together, looked):
         raise mixed(model, together, plain)
-    fused = _by_fused_path(model, looked, lambda: part(everything))
+    fused = torch.backends.mha.get_fastpath_enabled()
+    if fused:  # is the answer the same once torch's fused encoder is off?
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with torch.no_grad():
+                fused = same(model, part(everything).detach().float(), looked)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
     raise NotOffered(
         f"the model says something else while it is looked into ({_shown(together, looked)}), so that this would "
         f"explain another answer. {FUSED_ADVICE if fused else OTHER_ADVICE}"
@@ -432,16 +423,3 @@ def _shown(one: Tensor, other: Tensor) -> str:
         return f"outputs of shape {tuple(one.shape)} and {tuple(other.shape)}"
     row, column = divmod(int((one - other).abs().nan_to_num(nan=torch.inf).argmax()), one.shape[1])
     return f"{float(one[row, column]):.4g} and {float(other[row, column]):.4g} for class {column} of input {row}"
-
-
-def _by_fused_path(model: nn.Module, looked: Tensor, alone: Callable[[], Tensor]) -> bool:
-    """Whether the model answers the same once torch's fused encoder is off."""
-    if not torch.backends.mha.get_fastpath_enabled():
-        return False
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad():
-            unfused = alone().detach().float()
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
-    return unfused.shape == looked.shape and _apart(unfused, looked) <= rounding(model, unfused)

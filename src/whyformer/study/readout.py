@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.roles import Intervene, Outline, first_values
 from whyformer.capture.site import OpenSite
@@ -120,9 +121,7 @@ class Survey(Outline):
         self.grid: tuple[int, int] | None = None
         self.before_last = 0  # softmaxes that were made before the last site closed
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
         if func.__name__ == "conv2d" and not self.facts and isinstance(out, Tensor) and out.ndim == 4:
             self.grid = (out.shape[2], out.shape[3])
@@ -143,15 +142,12 @@ def positions_of(site: OpenSite) -> tuple[int, int]:
 
 
 class Reached(NamedTuple):
-    """Rows of an attention that reach the logits, how many rows it has, and which are picked by index.
-
-    ``maximum``: the head takes the largest over the rows, number by number.
-    """
+    """Rows of an attention that reach the logits."""
 
     rows: list[int]
-    of: int
-    slots: set[int]
-    maximum: bool = False
+    of: int  # how many rows it has
+    slots: set[int]  # rows that are picked by index
+    maximum: bool = False  # the head takes the largest over the rows, number by number
 
     @property
     def followed(self) -> list[int]:
@@ -212,9 +208,7 @@ class ReadoutFinder(Outline):
         self.last = last
         self.ending: Ending | None = None
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         before = len(self.sites)
         out = super().__torch_function__(func, types, args, kwargs)
         if before == self.last and len(self.sites) == self.last + 1 and func.__name__ != "multi_head_attention_forward":
@@ -310,14 +304,11 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
 
 
 def reordered(one: Batch, length: int) -> Batch | None:
-    """Return one input reversed, without padding and of another length; None if its tensors do not show how.
-
-    A position in the middle is left out, or stands there several times where there are few.
-    """
+    """Return one input reversed, without padding and of another length; None if its tensors do not show how."""
     real = list(range(length)) if one.keep_BN is None else one.keep_BN[0].nonzero()[:, 0].tolist()
     if not real:
         return None
-    middle = len(real) // 2
+    middle = len(real) // 2  # left out, or there several times where there are few
     times = 0 if len(real) >= FEW else FEW - len(real)
     places = [*real[:middle], *real[middle : middle + 1] * times, *real[middle + 1 :]][::-1]
     tensors = {}
@@ -335,11 +326,9 @@ def reordered(one: Batch, length: int) -> Batch | None:
 
 
 def confirmed(run: Passes, readout: Readout, sites: Sequence[SiteFacts], extra: int, front: int | None) -> Readout:
-    """Return the rule if it holds on an input of another length and order; else one that is looked up per input.
-
-    Of two tokens, the last is also position 1, and the first is also the last but one. A row may also be found by what
-    stands there (the largest id, a mask token): then it moves with the order.
-    """
+    """Return the rule if it holds on an input of another length and order; else one that is looked up per input."""
+    # Of two tokens, the last is also position 1. A row may also be found by what stands there (the largest id, a mask
+    # token): then it moves with the order.
     site, last, modality = sites[-1], len(sites) - 1, run.modality
 
     def holds(other: Batch, front: int | None) -> bool:
@@ -377,9 +366,7 @@ class Severed(Intercept):
     def at_site(self, site: OpenSite) -> None:
         """The result, not the map, is followed."""
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         before = len(self.sites)
         out = super().__torch_function__(func, types, args, kwargs)
         if len(self.sites) == before + 1 and func.__name__ != "multi_head_attention_forward":

@@ -1,9 +1,8 @@
 """The schedule of a model with several streams of tokens: who asks whom, and what each of them had seen before.
 
-Rows of relevance belong to the stream that asks. An attention call makes a new state of its query stream out of an
-older state of it and, for cross-attention, a state of the key stream. Which states those are is read from the flow of
-data (study/dataflow.py), not from the model's class: two cross-attentions of one block that both start from the old
-states (LXMERT) are two steps with the same predecessors.
+An attention call makes a new state of its query stream out of an older state of it and, for cross-attention, a state of
+the key stream. Which states those are is read from the flow of data (study/dataflow.py): two cross-attentions of one
+block that both start from the old states (LXMERT) are two steps with the same predecessors.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import LAYOUTS, MATMULS, sdpa_operands
+from whyformer.capture.functions import LAYOUTS, MATMULS, Args, Function, Kwargs, sdpa_operands
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, NotOverUnits
@@ -83,9 +82,7 @@ class Shadows(Survey):
         self._asking = Notes[Tensor]()  # beside scores: the shadow of their queries
         self._fused: Tensor | None = None
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         name = func.__name__
         if name == "scaled_dot_product_attention":
@@ -94,10 +91,10 @@ class Shadows(Survey):
         out = super().__torch_function__(func, types, args, kwargs)
         self._fused = None
         with torch._C.DisableTorchFunction():
-            if len(self.placements) > before:
-                self._attended(out)
-            else:
+            if len(self.placements) == before:
                 self._follow(name, func, args, kwargs, out)
+            elif isinstance(out, Tensor) and out.shape[:-1] == self._last.shape[:-1]:
+                self._shadows.put(out, self._last[..., :1].expand(out.shape))
         return out
 
     def at_site(self, site: OpenSite) -> None:
@@ -109,13 +106,12 @@ class Shadows(Survey):
         self.placements.append(Placement(rows[..., 0].long(), len(self.sizes) - 1))
         self._last = asked
 
-    def _attended(self, out: Any) -> None:
-        if isinstance(out, Tensor) and out.shape[:-1] == self._last.shape[:-1]:
-            self._shadows.put(out, self._last[..., :1].expand(out.shape))
-
     def _follow(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, out: Any) -> None:
         if name == "conv2d" and not self.placements and isinstance(out, Tensor):
-            self._start(out)
+            rows, columns = out.shape[-2:]
+            numbers = torch.arange(rows * columns, dtype=torch.float64).view(rows, columns)
+            self.sizes, self.merges = [rows * columns], []
+            self._shadows.put(out, numbers.expand(out.shape).clone())
             return
         first = args[0] if args else next(iter(kwargs.values()), None)
         members = list(first) if isinstance(first, (list, tuple)) else [first]
@@ -127,25 +123,19 @@ class Shadows(Survey):
             return
         if not isinstance(out, Tensor):
             return
-        numbers = next((s for t in args if isinstance(t, Tensor) and (s := self._shadows.get(t)) is not None), None)
-        if name == "pad" and numbers is not None:
-            self._shadows.put(out, torch.nn.functional.pad(numbers, args[1], value=PADDING))
-        elif name in {"linear", "layer_norm"} and numbers is not None:
-            self._projected(numbers, out)
-        elif name in MATMULS and numbers is not None and out.ndim == numbers.ndim:
-            self._asking.put(out, numbers)
-        elif numbers is not None and numbers.shape == out.shape:
-            self._shadows.put(out, numbers)
+        known = next((s for t in args if isinstance(t, Tensor) and (s := self._shadows.get(t)) is not None), None)
+        if name == "pad" and known is not None:
+            self._shadows.put(out, torch.nn.functional.pad(known, args[1], value=PADDING))
+        elif name in {"linear", "layer_norm"} and known is not None:
+            self._projected(known, out)
+        elif name in MATMULS and known is not None and out.ndim == known.ndim:
+            self._asking.put(out, known)
+        elif known is not None and known.shape == out.shape:
+            self._shadows.put(out, known)
         else:
             asked = next((a for t in args if (a := self._asking.get(t)) is not None), None)
             if asked is not None and out.shape[: asked.ndim - 1][-1:] == asked.shape[-2:-1]:
                 self._asking.put(out, asked)
-
-    def _start(self, out: Tensor) -> None:
-        rows, columns = out.shape[-2:]
-        numbers = torch.arange(rows * columns, dtype=torch.float64).view(rows, columns)
-        self.sizes, self.merges = [rows * columns], []
-        self._shadows.put(out, numbers.expand(out.shape).clone())
 
     def _projected(self, numbers: Tensor, out: Tensor) -> None:
         """One token per vector stays itself; several side by side become a new one."""
@@ -335,10 +325,7 @@ def _block(path: str) -> str:
 
 
 def unsteady(sites: Sequence[SiteFacts], schedule: Schedule, stream: str | None = None) -> NotOverUnits | None:
-    """Return the error that a stream (by default any) changes its positions from layer to layer, or None.
-
-    A vision tower that attends inside windows does.
-    """
+    """Return the error that a stream (by default any) changes its positions from layer to layer (windows), or None."""
     for step in schedule.steps:
         site, queries, keys = sites[step.site], schedule.lengths[step.query], schedule.lengths[step.key]
         fits = site.queries == queries or (site.queries < queries and not step.cross)  # a few rows may be asked for

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
@@ -17,7 +18,7 @@ from whyformer.results.types import Units
 from whyformer.shapes import Array
 from whyformer.study.facts import Leak, Probe, Study, audit_streams
 from whyformer.study.readout import Passes, Readout, Severed, direct_rows, positions_of, reached_rows, readout_of
-from whyformer.study.schedule import START, Link, Schedule, Windows, unsteady, windows_of
+from whyformer.study.schedule import START, Link, Schedule, unsteady, windows_of
 
 UNFOLLOWED = (
     "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
@@ -36,9 +37,7 @@ class Entering(Severed):
         self.first, self.positions = first, positions
         self.tokens: Tensor | None = None
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
         if len(self.sites) <= self.first and isinstance(out, Tensor) and out.ndim == 3 and out.requires_grad:
             if tuple(out.shape[:2]) == (1, self.positions):
@@ -47,10 +46,9 @@ class Entering(Severed):
 
 
 def made_of(run: Passes, source: int, first: int, places_N: Tensor) -> Tensor | None:
-    """Which positions of one stream become which tokens of another: image tokens in a language model.
+    """Return (tokens, rows) weights of the rows of call ``source`` in each token placed in another stream, if clear.
 
-    Gives (tokens, rows) weights of the rows of call ``source`` in each placed token, or None where that is not clear.
-    ``places_N`` marks the tokens among the positions that call ``first`` attends over.
+    ``places_N`` marks these tokens (image tokens) among the positions that call ``first`` attends over.
     """
     entering = Entering(run.names, first, len(places_N))
     with torch.enable_grad(), entering:
@@ -88,9 +86,9 @@ def lengths(modality: Modality, batch: Batch, schedule: Schedule) -> dict[str, i
 
 def placed(modality: Modality, batch: Batch, schedule: Schedule) -> Schedule:
     """The schedule with its links as they are in this batch."""
-    if not schedule.links:
+    places_BN = modality.places(batch) if schedule.links else None
+    if places_BN is None:
         return schedule
-    places_BN = _places(modality, batch)
     return replace(schedule, links=tuple(link.at(places_BN) for link in schedule.links))
 
 
@@ -154,18 +152,11 @@ def stream_probes(run: Passes, schedule: Schedule) -> list[Probe]:
             position = real[len(real) // 2]
         heard: dict[int, set[int]] = {n: set() for n in sizes.values()}
         heard[length] = {position}
-        for link in (link for link in schedule.links if link.source == stream):
-            places = link.at(_places(run.modality, run.one)).placed_BNM
-            assert places is not None
-            heard[sizes[link.into]] |= set(places[0, :, position].nonzero()[:, 0].tolist())
+        for link in placed(run.modality, run.one, schedule).links:
+            if link.source == stream and link.placed_BNM is not None:
+                heard[sizes[link.into]] |= set(link.placed_BNM[0, :, position].nonzero()[:, 0].tolist())
         probes.append(Probe(sites[0], position, heard))
     return probes
-
-
-def _places(modality: Modality, batch: Batch) -> Tensor:
-    places_BN = modality.places(batch)
-    assert places_BN is not None
-    return places_BN
 
 
 def readouts_of(run: Passes, schedule: Schedule) -> dict[str, Readout]:
@@ -276,12 +267,7 @@ def _windowed(run: Passes, study: Study) -> Study:
         return study.refused(error)
     if len(rows) != windows.placements[-1].tokens_WN.shape[1]:
         return study
-    leak = audit_streams(run, [_window_probe(windows)], set())
-    return replace(study, windows=windows, readout=Readout("mean"), leak=leak)
-
-
-def _window_probe(windows: Windows) -> Probe:
-    """The token in the middle of the first window; of later stages, the one that it is part of may change."""
+    # The token in the middle of the first window; of later stages, the one that it is part of may change.
     first = windows.placements[0].tokens_WN[0]
     place = next(i for i in range(len(first) // 2, len(first)) if first[i] >= 0)
     heard = {windows.sizes[0]: {int(first[place])}}
@@ -289,4 +275,5 @@ def _window_probe(windows: Windows) -> Probe:
     alone[0, first[place]] = 1
     for stage in range(1, len(windows.sizes)):
         heard[windows.sizes[stage]] = set(windows.merged(alone, 0, stage)[0, :, 0].nonzero()[:, 0].tolist())
-    return Probe(0, place, heard)
+    leak = audit_streams(run, [Probe(0, place, heard)], set())
+    return replace(study, windows=windows, readout=Readout("mean"), leak=leak)

@@ -1,8 +1,4 @@
-"""Study a model once: the row that feeds its head, where its text starts, and whether it leaks.
-
-``study_of`` remembers; ``study_one`` studies a model of plain self-attention, and hands others on to streams.py;
-``beside_others`` studies one whose rows look at each other.
-"""
+"""Study a model once: the row that feeds its head, where its text starts, and whether it leaks."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from whyformer.inputs.language import is_causal
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study.dataflow import MarkingSurvey, trace
-from whyformer.study.entrance import first_moved, misplaced, misplaced_in_streams, reads_padding
+from whyformer.study.entrance import misplaced, misplaced_in_streams, moved_at, reads_padding
 from whyformer.study.facts import ROUNDING, Study, leak_of, noting_calls, unseen
 from whyformer.study.interference import MIXES, SINGLY
 from whyformer.study.readout import (
@@ -76,12 +72,9 @@ OPAQUE = "the model is asked from outside (a function, a server): no attention o
 
 
 def beside_others(modality: Modality, one: Batch) -> Study:
-    """Study the column attention of a model whose rows attend to each other (SAINT), beside reference rows.
-
-    Row attention is left aside, and the leak through it is said, not refused: between two column attentions SAINT
-    mixes all columns of a row (they are one token of the row attention). That is known of these models, so readings
-    are given with a note (TableInput.notes) in place of an error.
-    """
+    """Study the column attention of a model whose rows attend to each other (SAINT), beside reference rows."""
+    # Row attention is left aside. The leak through it, which mixes all columns of a row, is known of these models: it
+    # is a note on the results (TableInput.notes), not an error.
     run = Passes(modality, modality.beside_reference_rows(one))
     survey = Survey(run.one.size, run.names)
     survey.rows_attend = True
@@ -110,17 +103,15 @@ def beside_others(modality: Modality, one: Batch) -> Study:
 
 
 def patches_start(run: Passes, before_BHKD: Tensor, grid: tuple[int, int] | None, readout: Readout) -> int | None:
-    """The first patch, where it is in doubt: what the model adds may also come after the patches (YOLOS).
-
-    A single added token is in front if it is the first position that is read, and behind if it is the last.
-    """
+    """The first patch, where it is in doubt: what the model adds may also come after the patches (YOLOS)."""
     if grid is None:
         return None
     added = before_BHKD.shape[2] - grid[0] * grid[1]
+    # A single added token is in front if it is the first position that is read, and behind if it is the last.
     if added < 1 or (added == 1 and readout.kind in {"first", "last"}):
         return None
     changed = run.modality.first_changed(run.one, grid)
-    return None if changed is None else first_moved(before_BHKD, run.values(changed))
+    return None if changed is None else min(moved_at(before_BHKD, run.values(changed)), default=None)
 
 
 def study_one(modality: Modality, one: Batch) -> Study:
@@ -165,7 +156,15 @@ def _followed(run: Passes, survey: MarkingSurvey) -> Study:
     if first_BHKD is None:
         return study
     if not study.one_stream:
-        return _several_streams(run, survey, study, schedule, first_BHKD)
+        # The leak audit of one stream also finds attention that was not seen; with several, this is looked for first.
+        lost = _lost(run, schedule, study.sites)
+        if lost is not None:
+            return study.refused(lost, hidden=True)
+        elsewhere = None
+        if all(site.windows == 1 for site in sites):  # those of a window are followed to their places (Shadows)
+            elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
+        several = study_several(run, study, schedule)
+        return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
     if modality.is_one_token(one, sites[0].keys, run):
         return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
     # A layer that looks at more than positions; the last layer may ask from a few of them only.
@@ -176,7 +175,7 @@ def _followed(run: Passes, survey: MarkingSurvey) -> Study:
     extra = sites[0].keys - length if modality.lengths_vary else 0
     front = None
     if extra > 0 and modality.embeds:  # the text starts at the first position that changes with its first token
-        front = first_moved(first_BHKD, first_values(partial(run.shifted, 0), run.names)) or 0
+        front = min(moved_at(first_BHKD, first_values(partial(run.shifted, 0), run.names)), default=0)
     real = modality.keep(one, sites[0].keys, front)[0].cpu()
     try:
         readout, read, notes = _readout(run, survey, real)
@@ -202,28 +201,13 @@ def _followed(run: Passes, survey: MarkingSurvey) -> Study:
     return study if elsewhere is None else study.refused(elsewhere)
 
 
-def _several_streams(run: Passes, survey: MarkingSurvey, study: Study, schedule: Schedule, first_BHKD: Tensor) -> Study:
-    """The leak audit of one stream also finds attention that was not seen; with several, this is looked for first."""
-    lost = _lost(run, schedule, study.sites)
-    if lost is not None:
-        return study.refused(lost, hidden=True)
-    elsewhere = None
-    if all(site.windows == 1 for site in study.sites):  # those of a window are followed to their places (Shadows)
-        elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
-    several = study_several(run, study, schedule)
-    return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
-
-
 def _readout(run: Passes, survey: MarkingSurvey, real: Tensor) -> tuple[Readout, set[int] | None, tuple[str, ...]]:
-    """The rule for the rows of the last attention that feed the head, the positions that it reads, what it leaves out.
-
-    Which positions a head that takes the largest would read is not known (None).
-    """
+    """The rule for rows of the last attention that feed the head, the positions that it reads, what it leaves out."""
     last = survey.sites[-1]
     queries, keys = positions_of(last)
     rows, count, slots, maximum = readout_rows(run, len(survey.sites) - 1)
     notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
-    read = None if maximum else set(rows)
+    read = None if maximum else set(rows)  # None: which positions it would read is not known
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
     if queries == keys:
@@ -251,10 +235,7 @@ def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | No
 
 
 def _lost(run: Passes, schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
-    """Return the error that attention reaches the output on a path that could not be followed.
-
-    What stands in between ran out of sight, and may be attention itself.
-    """
+    """Return the error that attention reaches the output on a path out of sight, which may be attention itself."""
     unused = {step.site for step in schedule.steps if not step.used}
     if not unused:
         return None

@@ -1,9 +1,8 @@
 """The anatomy of a block: what a decomposition of attention needs to know beside the attention map.
 
-While the unmodified model runs once, every torch function goes on a tape. For each site the tape says, by dataflow
-only, which projection reads the attention's result (W_O), which tensor is added to it (the residual stream), which
-norms stand between there and the end of the block, and where the MLP comes in. What is claimed is checked on the
-numbers: the attention map times the values times W_O must be what the model computed.
+While the unmodified model runs once, every torch function goes on a tape. Which projection reads the attention's result
+(W_O), which tensor is added to it (the residual stream), which norms follow and where the MLP comes in is read from
+there. It is checked on the numbers: map times values times W_O must be what the model computed.
 
     x ─┬──────────────────────────────────┐              ┌─────────┐
        └─ (norm) ─ attention ─ W_O ─ (…) ── + ─ (norm) ──┴── MLP ── + ── (norm) ─ output
@@ -56,7 +55,12 @@ def project(follow: Follow, call: TapedCall, sites: list[OpenSite], places: Plac
     affine = _matrix(call, values, follow.states)
     if affine is None and call.name in UNCHANGED | LAYOUTS | JOINS:
         return None
-    mixed_BQM = _mixed(sites)
+    parts = []  # the heads' results, from the captured maps and values
+    for site in sites:
+        value = site.value_BHKD
+        wide = torch.float64 if value.dtype == torch.float64 else torch.float32
+        parts.append(torch.matmul(site.attention_BHQK.to(wide), value.to(wide)))
+    mixed_BQM = torch.cat(parts, 1).transpose(1, 2).flatten(2)  # side by side
     if affine is not None:
         (matrix, bias), number = affine, call.outs[0]
     elif call.name in ADDS:  # no projection at all: the heads side by side are what is added
@@ -80,16 +84,6 @@ def project(follow: Follow, call: TapedCall, sites: list[OpenSite], places: Plac
         f"{where}: the projection of shape {tuple(matrix.shape)} does not give the attention's result of shape "
         f"{tuple(values[number].shape)} from {heads} heads side by side."
     )
-
-
-def _mixed(sites: list[OpenSite]) -> Tensor:
-    """(B, Q, H·D) the heads' results side by side, from the captured maps and values."""
-    parts = []
-    for site in sites:
-        value = site.value_BHKD
-        wide = torch.float64 if value.dtype == torch.float64 else torch.float32
-        parts.append(torch.matmul(site.attention_BHQK.to(wide), value.to(wide)))
-    return torch.cat(parts, 1).transpose(1, 2).flatten(2)
 
 
 def _reading(result: Tensor, expected_BQE: Tensor, places: Places) -> Tensor | None:
@@ -276,11 +270,9 @@ class Stations(NamedTuple):
 
 
 def _stations(tape: Tape, follow: Follow, join: Sum, sources: set[int], site_end: int) -> Stations:
-    """Where the attention half ends, and where the block ends.
-
-    The MLP is added to the output of the attention half. If that had been normalised (post-norm), the block ends after
-    the next norm, otherwise with the addition itself.
-    """
+    """Where the attention half ends, and where the block ends."""
+    # The MLP is added to the output of the attention half. If that had been normalised (post-norm), the block ends
+    # after the next norm, otherwise with the addition itself.
     if follow.passes:
         first, makers = follow.passes[0], tape.makers()
         norms, attended = len(first.stream.divisors), first.number

@@ -131,11 +131,9 @@ class Follow:
         streams = [r.number for r in (a, b) if isinstance(r, Ref) and isinstance(self.states.get(r.number), Stream)]
         if not streams or "alpha" in call.kwargs or len(call.args) > 2:
             return OPAQUE
-        state = self.states[streams[0]]
-        assert isinstance(state, Stream)
+        state, other = self.states[streams[0]], self.states[streams[-1]]
+        assert isinstance(state, Stream) and isinstance(other, Stream)
         if len(streams) == 2:
-            other = self.states[streams[1]]
-            assert isinstance(other, Stream)
             same = other.rows is state.rows and other.steps is state.steps
             centred = call.name in SUBS and same and other.mean and not state.mean
             return state.stepped(CENTER) if centred else OPAQUE
@@ -200,8 +198,7 @@ class Follow:
         shape = call.argument(1, "normalized_shape")
         if call.argument(0, "input") != Ref(number) or tuple(shape) != (stream.shape[-1],) or state.mean:
             return OPAQUE
-        weight = call.argument(2, "weight")
-        out = call.outs[0]
+        weight, out = call.argument(2, "weight"), call.outs[0]
         assert out is not None
         wide = stream if stream.dtype == torch.float64 else stream.float()
         if call.name == "layer_norm":
@@ -343,10 +340,6 @@ class Block:
         if isinstance(self.replay, NotOffered):
             raise self.replay
         return self.replay
-
-    @property
-    def post_norm(self) -> bool:
-        return self.attended.scale_BQ is not None
 
 
 @dataclass(frozen=True)

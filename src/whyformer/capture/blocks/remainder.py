@@ -1,9 +1,8 @@
 """Finish a block on a changed attention result: one token's value taken out, the rest of the block run again.
 
-Attention is linear in the values, so what token t wrote at position i is subtracted from the projected result instead
-of running the attention again. The first matrix of the MLP need not be applied again either: between the sum and that
-matrix there is a norm, so W·norm(z_i - c_it) = s_it · (W·M·z_i - W·M·c_it) + const, where W·M·c_it is a sum over heads
-of H vectors per token that are computed once, and s_it, one number, is a by-product of the norm.
+Attention is linear in the values, so what token t wrote at position i is subtracted from the projected result. The
+first matrix of the MLP is not applied again either: W·norm(z_i - c_it) = s_it · (W·M·z_i - W·M·c_it) + const, where
+W·M·c_it is a sum over heads of H vectors per token that are computed once, and the norm gives the number s_it.
 """
 
 from __future__ import annotations
@@ -61,12 +60,10 @@ class Finish:
             self.rest.run(self._written(block.projected_BQE), instead)
 
     def without_each(self, tokens: list[int]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Yield tokens, (tokens, B, Q, E) block outputs with the value of each zeroed, and the original output.
-
-        Both are computed at the same place of a batch, so that they are equal to the last bit if zeroing has no effect.
-        """
+        """Yield tokens, (tokens, B, Q, E) block outputs with the value of each zeroed, and the original output."""
         if not tokens:
             return
+        # At the same place of a batch, so that both are equal to the last bit if zeroing has no effect.
         nothing = torch.zeros_like(self.weights_BHQK[..., :1]).expand(*self.weights_BHQK.shape[:-1], self.step)
         original = self._finished(nothing, self._parts([tokens[0]] * self.step))
         for first in range(0, len(tokens), GROUP * self.step):
@@ -189,11 +186,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _sums(
-    base_BQO: Tensor,
-    weights_TBQH: Tensor,
-    parts_TBHO: Tensor,
-    scale_TBQ1: Tensor | None,
-    constant_O: Tensor | None,
+    base_BQO: Tensor, weights_TBQH: Tensor, parts_TBHO: Tensor, scale_TBQ1: Tensor | None, constant_O: Tensor | None
 ) -> Tensor:
     # Under autocast attention is in single precision, and what it writes to is not.
     weights_TBQH, parts_TBHO = weights_TBQH.to(base_BQO.dtype), parts_TBHO.to(base_BQO.dtype)

@@ -1,7 +1,6 @@
 """The decomposing role: while an unmodified model runs, every hidden state carries its shares over the input positions.
 
-Nothing about the model is known but where its attention is: the hidden state that enters the stack of layers is the
-embedding, whose positions are the sources. From there on each function the model calls is answered by its rule.
+The hidden state that enters the stack of layers is the embedding; its positions are the sources.
 """
 
 from __future__ import annotations
@@ -96,14 +95,21 @@ class Decompose(TorchFunctionMode):
         if not self._stream_shape:
             self._start(args, kwargs)
         elif self._entered is not None and self._next_layer < len(self.stack.layers):
-            self._enter(self._entered, args, kwargs)
+            # The first hidden state that is used inside the next layer.
+            states = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.shape == self._stream_shape]
+            shares = next((s for state in states if (s := self._shares.get(state)) is not None), None)
+            if shares is not None and self._inside(self.stack.layers[self._next_layer]):
+                self._entered(self._next_layer, shares)
+                self._next_layer += 1
         if not self._shares:
             return func(*args, **kwargs)
         call = FunctionCall.of(name, func, args, kwargs, self._shares.get)
         if not call.shares:
             return func(*args, **kwargs)
-        if name in WRITES:
-            return self._written(call, args, kwargs)
+        if name in WRITES:  # a hidden state that is written into piece by piece is not followed
+            out, call.out = func(*args, **kwargs), args[0]
+            self._put(args[0], call.lost(f"a write into a hidden state (torch's {name}())"))
+            return out
         return self._followed(call, args, kwargs)
 
     def _followed(self, call: FunctionCall, args: Args, kwargs: Kwargs) -> Any:
@@ -123,13 +129,6 @@ class Decompose(TorchFunctionMode):
         each = outcome if isinstance(outcome, Sequence) else [outcome] * len(results)
         for tensor, shares in zip(results, each, strict=True):
             self._put(tensor, shares)
-        return out
-
-    def _written(self, call: FunctionCall, args: Args, kwargs: Kwargs) -> Any:
-        """A hidden state that is written into piece by piece is not followed."""
-        out = call.func(*args, **kwargs)
-        call.out = args[0]
-        self._put(args[0], call.lost(f"a write into a hidden state (torch's {call.name}())"))
         return out
 
     def _put(self, tensor: Any, shares: Any) -> None:
@@ -155,14 +154,6 @@ class Decompose(TorchFunctionMode):
                 self._stream_shape = tuple(operand.shape)
                 self._put(operand, diagonal(operand, self.axis))
                 return
-
-    def _enter(self, entered: Callable[[int, Shares], None], args: Args, kwargs: Kwargs) -> None:
-        """The first hidden state that is used inside the next layer."""
-        states = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.shape == self._stream_shape]
-        shares = next((s for state in states if (s := self._shares.get(state)) is not None), None)
-        if shares is not None and self._inside(self.stack.layers[self._next_layer]):
-            entered(self._next_layer, shares)
-            self._next_layer += 1
 
     def _inside(self, path: str) -> bool:
         running = current_path(self.names)

@@ -24,6 +24,7 @@ from whyformer.capture.decompose.shares import (
 from whyformer.capture.functions import attention_weights, repeat_heads
 
 RMS_NORM = ("input", "normalized_shape", "weight", "eps")
+DATA: dict[str, Iterable[int]] = {"masked_fill": (0, 2), "where": (1, 2)}  # operands by number
 
 # What is linear: every share goes through it alike.
 
@@ -32,7 +33,9 @@ def linear_in_all(call: FunctionCall) -> Outcome:
     """A function that is linear in all its data (views, slices, sums, joins); operands without shares are constants."""
     if why := next((s.lost for s in call.shares.values() if s.lost), ""):
         return call.all_lost(why)
-    data = _data_leaves(call)
+    # Operands that it is linear in, if there are several; of the others only tensors with shares are data.
+    tensors = [i for i, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor)]
+    data = tensors if call.name in fn.LISTED else DATA.get(call.name, call.shares)
     tracked = sorted(call.shares)
     constants = [i for i in data if i not in call.shares and isinstance(call.leaves[i], (Tensor, float, int))]
     nothing = {i: _zero(call.leaves[i]) for i in constants}
@@ -66,17 +69,6 @@ def linear_in_all(call: FunctionCall) -> Outcome:
     return each if isinstance(call.out, (tuple, list)) or only is None else only
 
 
-def _data_leaves(call: FunctionCall) -> list[int]:
-    """Which operands a function of several is linear in; of the others only tensors with shares are data."""
-    if call.name in fn.LISTED:
-        return [i for i, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor)]
-    if call.name == "masked_fill":
-        return [0, 2]
-    if call.name == "where":
-        return [1, 2]
-    return list(call.shares)
-
-
 def _zero(leaf: Any) -> Any:
     return torch.zeros_like(leaf) if isinstance(leaf, Tensor) else type(leaf)(0)
 
@@ -87,11 +79,7 @@ def same(call: FunctionCall) -> Shares:
 
 
 def add(call: FunctionCall) -> Shares:
-    """a ± b: shares add up, a constant is a bias.
-
-    Where two streams meet, biases are shared out: those of an MLP over its own shares, before it joins the residual,
-    those that came with an attention (b_V·W_O + b_O) over the sum, as the authors do.
-    """
+    """a ± b: shares add up, a constant is a bias."""
     left, right, alpha = call.arguments("input", "other", "alpha")
     if call.name in fn.REVERSED_SUBS:
         left, right = right, left
@@ -101,6 +89,8 @@ def add(call: FunctionCall) -> Shares:
     shape = call.shape
     if lost_at := next((s.lost for s in (a, b) if s is not None and s.lost), ""):
         return call.lost(lost_at)
+    # Where two streams meet, biases are shared out: those of an MLP over its own shares, before it joins the residual,
+    # those that came with an attention (b_V·W_O + b_O) over the sum, as the authors do.
     if a is not None and b is not None:
         a, b = (s if s.stage == MIXED else call.settle(s) for s in (a, b))
 
@@ -124,10 +114,6 @@ def add(call: FunctionCall) -> Shares:
     summed.stage = UNMIXED if a.stage == b.stage == UNMIXED else ""
     summed.keep = summed.size <= call.holdable  # a residual stream is read by each part of the next layer
     return summed
-
-
-def negative(call: FunctionCall) -> Shares:
-    return _scaled(call, same(call), -1)
 
 
 def multiply(call: FunctionCall) -> Shares:
@@ -310,7 +296,7 @@ RULES: dict[str, Rule] = {
     ),
     **_names(same, fn.SAME | fn.DROPOUTS | fn.RARE_DROPOUTS, "cpu cuda positive"),
     **_names(add, fn.ADDS | fn.SUBS | fn.REVERSED_SUBS),
-    **_names(negative, "neg negative __neg__"),
+    **_names(lambda call: _scaled(call, same(call), -1), "neg negative __neg__"),
     **_names(multiply, fn.MULS),
     **_names(divide, fn.DIVS, "__div__ __rtruediv__ __rdiv__"),
     **_names(linear, "linear"),
