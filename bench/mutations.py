@@ -152,7 +152,7 @@ MUTATIONS = (
         "engines/attention/chain.py",
         "each[head] += 1 / len(chosen)",
         "each[head] += 1.0",
-        "tests/capture/test_fold.py tests/capture/test_kernels.py",
+        "tests/capture/test_fold.py",
     ),
     Mutation(
         "folded_tiles",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
-from whyformer.capture.functions import attention_weights, repeat_heads
+from whyformer.capture.functions import attention_weights
 from whyformer.capture.roles import Intervene
 from whyformer.capture.site import OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import fresh, reshaped
@@ -63,12 +63,6 @@ def test_ambiguous_layouts_raise_and_never_guess() -> None:
     assert canonical((4, 4, 5, 5), 4, batch_axis=1).names == ("H", "B")
 
 
-def test_windows_share_the_batch_axis() -> None:
-    made_of = (reshaped(fresh((2, 2, 2)), (8,))[0], *fresh((3, 4, 4)))
-    layout = canonical((8, 3, 4, 4), 2, made_of)
-    assert layout.windows == 4 and layout.heads == 3
-
-
 @pytest.mark.parametrize(
     ("equation", "axis", "first", "expected"),
     [
@@ -112,12 +106,6 @@ def test_a_query_that_may_look_nowhere_attends_to_nothing() -> None:
     assert weights[0, 0, 1].tolist() == [0, 0, 0]
     weights.sum().backward()
     assert torch.isfinite(q.grad).all()
-
-
-def test_grouped_query_heads_are_repeated() -> None:
-    q, k = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
-    assert torch.equal(repeat_heads(q, k)[:, 1], k[:, 0])
-    assert torch.equal(repeat_heads(q, k)[:, 2], k[:, 1])
 
 
 class SparseAttention(nn.Module):

@@ -30,19 +30,13 @@ def gradient(function: Function, x: Tensor, constant: bool = False) -> tuple[Ten
 WRITTEN_OUT: dict[str, Function] = {
     "gelu": F.gelu,
     "silu": F.silu,
-    "tanh": torch.tanh,
     "relu in place": lambda x: F.relu(x, inplace=True),
-    "relu_": lambda x: x.relu_(),
     "leaky_relu_": lambda x: F.leaky_relu_(x, 0.2),
-    "sigmoid": torch.sigmoid,
-    "softplus": F.softplus,
     "squared relu": lambda x: F.relu(x) ** 2,
     "gpt2's gelu": lambda x: 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0)))),
-    "fast gelu": lambda x: 0.5 * x * (1.0 + torch.tanh(x * 0.79788456 * (1.0 + 0.044715 * x * x))),
     "gelu by erf": lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
     "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu by exp": lambda x: x / (1 + torch.exp(-x)),
-    "mish": lambda x: x * torch.tanh(F.softplus(x)),
     "silu in place": lambda x: x.mul_(x.sigmoid()),
 }
 

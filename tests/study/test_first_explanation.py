@@ -22,7 +22,6 @@ from whyformer.capture import intercept, roles
 from whyformer.capture.trail import ProjectionSource
 from whyformer.errors import CaptureError, NotOffered, PartlyCaptured, WhyformerError
 from whyformer.study import study_of
-from whyformer.study.dataflow import Marks
 
 METHOD = "generic_attention"
 IDS = {"input_ids": torch.randint(2, 40, (1, 48), generator=torch.Generator().manual_seed(0))}
@@ -179,18 +178,6 @@ def test_gradients_that_are_no_slope_are_refused(how: str, at: tuple[int, ...], 
         refused(model, PICTURE if picture else IDS, (CaptureError, NotOffered))
 
 
-WAYS: dict[str, Callable[[Tensor], Tensor]] = {
-    "with gradients": lambda x: x * 1.5 if torch.is_grad_enabled() else x,
-    "when watched": lambda x: x * 1.5 if torch._C._len_torch_function_stack() else x,
-    "slightly, when watched": lambda x: x * 1.05 if torch._C._len_torch_function_stack() else x,
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_model_that_says_something_else_while_it_is_looked_into_is_refused(way: str) -> None:
-    refused(Cut(WAYS[way], (1,)).eval(), IDS, NotOffered, "something else while it is looked into")
-
-
 def test_every_class_is_held_to_what_the_model_says_by_itself() -> None:
     """What it says of the last class is another when someone looks, by two roundings of the largest logit."""
 
@@ -304,17 +291,6 @@ def test_a_model_may_write_into_the_result_of_attention_and_leave_torch_in_betwe
     found = wf.Explainer(seeded(lambda: HomeMade(detour))).study(IDS)
     assert (found.forwards, str(found.readout), len(found.sites)) == (5, "first position", 2)
     assert not found.leak.found
-
-
-def test_marks_come_back_as_they_were_added() -> None:
-    marks = Marks()
-    added = [(f"place {i}", torch.full((3 + i % 2,), float(i), dtype=torch.float64)) for i in range(3 * Marks.ROWS)]
-    for path, values in added:
-        marks.add(path, values)
-    assert len(marks) == len(added)
-    for (path, values), (want, expected) in zip(marks, added, strict=True):
-        assert path == want
-        assert torch.equal(values, expected)
 
 
 def test_a_source_is_not_taken_for_another_at_its_old_address() -> None:
