@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from bench.frontier.__main__ import main as frontier
 from bench.frontier.claims import claims, difference, from_saved
-from bench.frontier.language import Tokens, WholeSentences, contenders_of_sentences, contenders_of_tokens
+from bench.frontier.language import Tokens, WholeSentences
 from bench.frontier.picture import draw
 from bench.frontier.planted import Trained
 from bench.frontier.subject import Row
@@ -24,8 +24,7 @@ from bench.known_truth import columns
 from bench.known_truth.__main__ import main
 from bench.known_truth.facts import Facts
 from bench.known_truth.job import NAMES, task_of
-from bench.known_truth.report import best, interval, overall_table, summary, table
-from bench.known_truth.scoring import Found, auroc, judged, measures, selected
+from bench.known_truth.scoring import auroc, measures, selected
 from bench.known_truth.training import gate, kept
 from whyformer.demo import load_sentiment
 
@@ -91,22 +90,6 @@ def test_an_oracle_and_a_flat_map() -> None:
     assert auroc(scores, cause) == pytest.approx(np.mean(pairs))
 
 
-def test_a_method_is_judged_by_where_its_scores_lie() -> None:
-    """Two classes that are ±Σ of three columns: occlusion finds them, random does not."""
-    task = columns.Columns()
-    torch.manual_seed(0)
-    model = task.model().eval()
-    held_out = task.held_out(np.random.default_rng(1), 12)
-    rows = np.arange(12)
-    found = judged(task, model, held_out, rows, "random", "cpu")
-    assert len(found.values["auroc"]) == 12 and len(set(found.values["mass"])) > 6, "chance differs between inputs"
-    assert found.cost_class == "1 forward"
-    refused = judged(task, model, held_out, rows, "vit_cx", "cpu")
-    assert refused.not_offered.startswith("NotOffered") and not refused.values
-    assert judged(task, model, held_out, rows, "saliency", "cpu").cost_class == "forward + backward"
-    assert judged(task, model, held_out, rows, "occlusion", "cpu").cost_class == "many passes"
-
-
 def test_a_model_that_was_trained_otherwise_is_trained_again(tmp_path: Path) -> None:
     task = columns.Columns()
     first, how = kept(task, 0, "cpu", tmp_path, "plain", steps=2)
@@ -118,33 +101,7 @@ def test_a_model_that_was_trained_otherwise_is_trained_again(tmp_path: Path) -> 
     assert deeper["steps"] == 4
 
 
-# Tables
-
-
-def found(name: str, values: list[float], backwards: float = 0) -> Found:
-    return Found(name, {"auroc": values, "mass": values, "pointing": values}, 1.0, backwards, 0.1)
-
-
-def test_tables_rank_and_note_overlaps() -> None:
-    rng = np.random.default_rng(0)
-    good, near, poor = (np.clip(m + 0.05 * rng.standard_normal(50), 0, 1).tolist() for m in (0.9, 0.89, 0.5))
-    run = {"a": found("a", poor), "b": found("b", good), "c": found("c", near), "d": found("d", good, 1)}
-    run |= {"random": found("random", [1.0] * 50), "e": Found("e", not_offered="NotOffered: no. Really.")}
-    made = summary([run, run])
-    assert made["b"]["auroc_per_model"] == pytest.approx([np.mean(good)] * 2)
-    lines = table(made)
-    assert lines[2].startswith("| random") and lines[-1] == "Not offered: e (NotOffered: no)."
-    rows = best({"t": [run]}, {"t": "text"})
-    assert [(r["cost_class"], r["best"], r["level_with"]) for r in rows] == [
-        ("1 forward", "b", ["c"]),
-        ("forward + backward", "d", []),
-    ]
-    assert overall_table({"t": made, "u": made})[2:4] == [
-        "| random | 1 forward | 1.00 | 1.00 (t) |",
-        f"| b | 1 forward | {np.mean(good):.2f} | {np.mean(good):.2f} (t) |",
-    ]
-    limits = interval(good)
-    assert limits["low"] < limits["mean"] < limits["high"]
+# The command
 
 
 def test_the_command_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,20 +175,6 @@ def test_absent_sentences_are_left_out_and_absent_tokens_unknown() -> None:
     told = sentences.inputs([0])[0].split(" . ")
     about = [sentence.split()[0] == told[-1].split()[0] for sentence in told[:-1]]
     assert sentences.cause_P(0).tolist() == about and tokens.cause_P(0).sum() == 2 * sum(about)
-
-
-def test_methods_and_judge_play_the_same_game_in_which_the_question_stays() -> None:
-    """Two ends by the judge's own hand are two_ended as it takes part, of what is judged."""
-    trained = untrained()
-    of_tokens = Tokens(trained), contenders_of_tokens()
-    for subject, contenders in (of_tokens, (WholeSentences(trained), contenders_of_sentences())):
-        method, options = contenders["two_ended"]
-        (found,) = subject.explained(method, options | {"scalar": "log_probability"})
-        alone = np.eye(len(subject.cause_P(0)), dtype=bool)
-        ends = [np.ones_like(alone[:1]), ~alone, np.zeros_like(alone[:1]), alone]
-        values = subject.values(0, np.concatenate(ends))
-        whole, without, none, single = np.split(values, np.cumsum([len(end) for end in ends])[:-1])
-        np.testing.assert_allclose(subject.scores_P(0, found), (whole - without + single - none) / 2, atol=1e-4)
 
 
 def test_differences_are_paired_and_point_the_same_way() -> None:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, batch, in_context, smollm2
+from bench import attention_debate, batch, in_context
 from bench.attention_debate_training import Said, adversary_loss, jsd, kl, tvd
 from bench.batch import padding
 from bench.in_context_model import COLUMNS, tasks, trained
-from bench.needle import FACTS, Case, case_of, caused, explained, judged
+from bench.needle import FACTS, Case, case_of, judged
 from bench.one_pass import FORMULAS, INTEGRALS, main, one_pass, plain, products
 from bench.recommend_budget import RULES, arguments, rows_of
 from bench.recommend_budget import main as recommend_budget
@@ -223,18 +223,6 @@ def test_ranks() -> None:
     assert row["ranks"]["max"] == [3, 4, 2, 3]
     assert row["ranks"]["positive"] == [3, 4, 2, 3]  # of two that are equal, the other stands above
     assert row["first_token"] == pytest.approx(9 / 23)
-
-
-def test_smollm2_is_explained_by_the_needle() -> None:
-    if complaint := smollm2.missing():
-        pytest.skip(complaint)
-    model, tokenizer = smollm2.load()
-    cases = [case_of(tokenizer, 0, number, True) for number in range(3)]
-    answered = [case for case in cases if caused(model, tokenizer, case)]
-    assert len(answered) >= 2
-    explainer = wf.Explainer(model, tokenizer)
-    for case in answered:
-        assert explained(explainer, tokenizer, case, [["attn_lrp"]])["attn_lrp"]["ranks"]["sum"][0] == 1
 
 
 # The held-out claim of recommend within a budget, on the shipped models and few methods.

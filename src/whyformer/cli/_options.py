@@ -73,9 +73,11 @@ def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
 _READ: dict[str, Any] = {"exists": True, "dir_okay": False}
 _FOLDER = "Folder or hub name."
 _PREDICTION = "the prediction"
-_model = partial(_option, str, "--model NAME")
-_methods = partial(_option, list[str], "--method -m NAME", callback=known_methods)
-_target = partial(_option, str, "--target -t CLASS", shown=_PREDICTION)
+_text, _texts, _number, _path = (partial(_option, kind) for kind in (str, list[str], int, Path))
+_flag = partial(_option, bool, default=False)
+_model = partial(_text, "--model NAME")
+_methods = partial(_texts, "--method -m NAME", callback=known_methods)
+_target = partial(_text, "--target -t CLASS", shown=_PREDICTION)
 
 # Parameter name → annotation and default. A name after a slash tells options of one name apart.
 OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -85,27 +87,25 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "texts": _argument(list[str], "TEXT", "Texts; '-' reads one per line from stdin.", None),
     "texts/pair": _argument(list[str], "TEXT", "Questions, captions or prompts about it."),
-    "text": _option(str, "--text TEXT", "Text to run the model on.", "The quick brown fox jumps over the lazy dog"),
+    "text": _text("--text TEXT", "Text to run the model on.", "The quick brown fox jumps over the lazy dog"),
     "text/prompt": _argument(str, "TEXT", "The prompt; '-' reads it from stdin."),
     "question": _argument(str, "QUESTION", "What to ask; '-' reads it from stdin."),
     "first": _argument(str, "TEXT", "A text."),
     "others": _argument(list[str], "OTHER", "Texts to compare it with."),
-    "image": _option(Path, "--image FILE", "Image to run the model on.", shown="noise", **_READ),
+    "image": _path("--image FILE", "Image to run the model on.", shown="noise", **_READ),
     "image/pair": _argument(Path, "IMAGE", "An image file."),
     "images": _argument(list[Path], "IMAGE", "Image files.", None, "a drawn cat and a drawn dog"),
     "clips": _argument(list[Path], "CLIP.WAV", "16-bit .wav files at the model's rate."),
     "rows": _argument(Path, "ROWS.CSV", "A CSV file with a header.", None, "40 rows of census data"),
     "row": _option(list[int], "--row -r N", "Row to explain, from 0; repeatable.", min=0),
-    "overall": _option(bool, "--overall", "Average over all rows instead.", False),
-    "context": _option(
-        Path,
-        "--context TRAINING.CSV",
-        "Training rows, with the table's target column, of a model that learns in context.",
+    "overall": _flag("--overall", "Average over all rows instead."),
+    "context": _path(
+        "--context TRAINING.CSV", "Training rows, with the table's target column, of a model that learns in context."
     ),
     "source": _argument(str, "INPUT", "A .csv, .tsv, .jsonl, .parquet or .txt file, or a folder of images."),
-    "file": _option(Path, "--file -f FILE", "Read one text per line.", **_READ),
-    "docs": _option(Path, "--docs FOLDER", "Answer from the .txt and .md files in here, with citations."),
-    "system": _option(str, "--system TEXT", "What the model is told first."),
+    "file": _path("--file -f FILE", "Read one text per line.", **_READ),
+    "docs": _path("--docs FOLDER", "Answer from the .txt and .md files in here, with citations."),
+    "system": _text("--system TEXT", "What the model is told first."),
     "name": _argument(str, "NAME", "Show one method with its options.", None),
     "name/metric": _argument(str, "NAME", "Show one metric with its options.", None),
     # By which model.
@@ -125,151 +125,140 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "Folder or hub name; of a table, also file.py:function that returns model and Table.",
         shown="the shipped sentiment model",
     ),
-    "model/serve": _option(
-        list[str],
+    "model/serve": _texts(
         "--model NAME",
         "Folder or hub name, or a table model's folder or file.py:function; repeatable.",
         shown="the shipped models",
     ),
-    "trust_remote_code": _option(
-        bool, "--trust-remote-code", "Run code that comes with the model. Read it first.", False, shown=False
+    "trust_remote_code": _flag(
+        "--trust-remote-code", "Run code that comes with the model. Read it first.", shown=False
     ),
     # By which method, and of which output.
     "method": _methods("A method; repeat for several. See: whyformer methods", shown="the modality's own"),
     "method/compare": _methods("A method; repeat for several.", shown="all"),
     "method/recommend": _methods("A method that stands too; repeat.", shown="all"),
-    "method/check": _option(str, "--method -m NAME", "Whose explanations are checked.", shown="the default method"),
-    "method/ask": _option(
-        str, "--method -m NAME", "See: whyformer methods", shown="the one for texts", callback=known_methods
+    "method/check": _text("--method -m NAME", "Whose explanations are checked.", shown="the default method"),
+    "method/ask": _text(
+        "--method -m NAME", "See: whyformer methods", shown="the one for texts", callback=known_methods
     ),
-    "option": _option(list[str], "--option -o KEY=VALUE", "An option of the method, e.g. heads=max; repeatable."),
-    "option/maximize": _option(
-        list[str], "--option -o KEY=VALUE", "An option of activation_maximization, e.g. jitter=8; repeatable."
+    "option": _texts("--option -o KEY=VALUE", "An option of the method, e.g. heads=max; repeatable."),
+    "option/maximize": _texts(
+        "--option -o KEY=VALUE", "An option of activation_maximization, e.g. jitter=8; repeatable."
     ),
     "target": _target("Class, by name or index."),
     "target/explain": _target("Class to explain, by name or index."),
-    "target/token": _option(str, "--target -t TOKEN", "Token to explain.", shown=_PREDICTION),
-    "target/tcav": _option(str, "--target -t CLASS", "Class, by name or index.", shown=False),
-    "versus": _option(str, "--versus CLASS", "Explain the target rather than this class."),
-    "versus/token": _option(str, "--versus TOKEN", "Explain the target rather than this token."),
-    "scalar": _option(str, "--scalar NAME", "What is explained: logit, log_odds or probability.", "logit"),
-    "answer": _option(str, "--answer TEXT", "Explain this answer.", shown="what the model answers"),
-    "answer/prompt": _option(str, "--answer TEXT", "Explain this answer, token by token."),
-    "generate": _option(int, "--generate -g N", "Explain what the model writes, N tokens at most.", min=1),
-    "generate/ask": _option(int, "--generate -g N", "Tokens the answer may have.", shown=str(ANSWER_LENGTH), min=1),
-    "span": _option(bool, "--span", "The answer as a whole instead of token by token.", False),
-    "choices": _option(str, "--choices A,B", "Which of these comes next: yes,no"),
-    "units": _option(
-        str,
+    "target/token": _text("--target -t TOKEN", "Token to explain.", shown=_PREDICTION),
+    "target/tcav": _text("--target -t CLASS", "Class, by name or index.", shown=False),
+    "versus": _text("--versus CLASS", "Explain the target rather than this class."),
+    "versus/token": _text("--versus TOKEN", "Explain the target rather than this token."),
+    "scalar": _text("--scalar NAME", "What is explained: logit, log_odds or probability.", "logit"),
+    "answer": _text("--answer TEXT", "Explain this answer.", shown="what the model answers"),
+    "answer/prompt": _text("--answer TEXT", "Explain this answer, token by token."),
+    "generate": _number("--generate -g N", "Explain what the model writes, N tokens at most.", min=1),
+    "generate/ask": _number("--generate -g N", "Tokens the answer may have.", shown=str(ANSWER_LENGTH), min=1),
+    "span": _flag("--span", "The answer as a whole instead of token by token."),
+    "choices": _text("--choices A,B", "Which of these comes next: yes,no"),
+    "units": _text(
         "--units UNIT",
         "What gets a score: token, word or sentence.",
         "token",
         callback=_one_of("token", "word", "sentence", "role"),
     ),
-    "by": _option(str, "--by UNIT", "Highlight by token or by word.", "token", callback=_one_of("token", "word")),
-    "detail": _option(bool, "--detail", "Scores of single pixels, too, of methods that have them.", False),
-    "own_scale": _option(bool, "--own-scale", "With several methods: a colour scale for each.", False),
+    "by": _text("--by UNIT", "Highlight by token or by word.", "token", callback=_one_of("token", "word")),
+    "detail": _flag("--detail", "Scores of single pixels, too, of methods that have them."),
+    "own_scale": _flag("--own-scale", "With several methods: a colour scale for each."),
     # How methods are evaluated.
-    "metric": _option(list[str], "--metric NAME", "A metric; repeat. See: whyformer metrics", shown="five"),
-    "replace": _option(
-        str,
+    "metric": _texts("--metric NAME", "A metric; repeat. See: whyformer metrics", shown="five"),
+    "replace": _text(
         "--replace WHAT",
         "What stands for absent parts: mask, unk, pad, delete, resample; mean, zero, blur, grey, black.",
         shown="the first that the model has",
     ),
-    "hold": _option(
-        list[str],
+    "hold": _texts(
         "--hold PART",
         "Always there, such as the question of a prompt: its text, or a number (-1: the last unit); repeatable.",
     ),
-    "scope": _option(str, "--scope SCOPE", "One choice for the dataset, per label or per instance.", "dataset"),
-    "attention_only": _option(bool, "--attention-only", "Choose among attention aggregations only.", False),
-    "budget": _option(str, "--budget COST", "The best within so many forwards (20), or a time (2s, 500ms)."),
-    "checks": _option(list[str], "--checks -c NAME", "A check; repeatable.", shown="all"),
-    "train": _option(
-        Path,
+    "scope": _text("--scope SCOPE", "One choice for the dataset, per label or per instance.", "dataset"),
+    "attention_only": _flag("--attention-only", "Choose among attention aggregations only."),
+    "budget": _text("--budget COST", "The best within so many forwards (20), or a time (2s, 500ms)."),
+    "checks": _texts("--checks -c NAME", "A check; repeatable.", shown="all"),
+    "train": _path(
         "--train FILE",
         "Train twins of the model on text<TAB>label lines: is its attention needed, could it be another?",
         dir_okay=False,
     ),
-    "epochs": _option(int, "--epochs N", "Of the training, with --train.", 3),
+    "epochs": _number("--epochs N", "Of the training, with --train.", 3),
     # Attention maps and heads.
-    "what/attention": _option(
-        str,
+    "what/attention": _text(
         "--what WHAT",
         "map (one matrix), grid (every head), colours (heads over an image) or streams (each kind).",
         shown="grid; with --layer or --head, map",
     ),
-    "what/heads": _option(str, "--what WHAT", f"One of: {', '.join(HEAD_RESULTS)}.", "importance"),
-    "layer": _option(str, "--layer -l LAYER", "Attention block by number, or module name."),
-    "layer/mean": _option(str, "--layer -l LAYER", "Attention block by number, or module name; its mean."),
-    "layer/number": _option(int, "--layer -l N", "Attention call by number; -1 is the last.", shown="-1"),
-    "head": _option(str, "--head HEAD", "A number, mean or max.", shown="mean"),
-    "query": _option(int, "--query N", "With colours: the position that looks.", 0),
-    "values": _option(bool, "--values", "Write the weights into the cells (up to 400).", False),
-    "scale": _option(
-        str, "--scale SCALE", "shared by all maps, free (each its own), full (0 to 1), or LOW,HIGH.", shown="shared"
+    "what/heads": _text("--what WHAT", f"One of: {', '.join(HEAD_RESULTS)}.", "importance"),
+    "layer": _text("--layer -l LAYER", "Attention block by number, or module name."),
+    "layer/mean": _text("--layer -l LAYER", "Attention block by number, or module name; its mean."),
+    "layer/number": _number("--layer -l N", "Attention call by number; -1 is the last.", shown="-1"),
+    "head": _text("--head HEAD", "A number, mean or max.", shown="mean"),
+    "query": _number("--query N", "With colours: the position that looks.", 0),
+    "values": _flag("--values", "Write the weights into the cells (up to 400)."),
+    "scale": _text(
+        "--scale SCALE", "shared by all maps, free (each its own), full (0 to 1), or LOW,HIGH.", shown="shared"
     ),
-    "kind": _option(str, "--kind KIND", "Importance by gradient, confidence, relevance or ablation.", "gradient"),
-    "per": _option(str, "--per PER", "Gradients per example, token or batch.", "example"),
-    "normalize": _option(str, "--normalize HOW", "l2, minmax, l2_minmax or share."),
-    "labels": _option(
-        Path, "--labels FILE", "Right classes, one per line: for gates, and the accuracy of pruning.", **_READ
-    ),
-    "order": _option(str, "--order ORDER", "Pruning: importance (by --kind), gates or random.", "importance"),
-    "points": _option(int, "--points N", "Pruning: numbers of heads tried.", shown="all, 21", min=2),
+    "kind": _text("--kind KIND", "Importance by gradient, confidence, relevance or ablation.", "gradient"),
+    "per": _text("--per PER", "Gradients per example, token or batch.", "example"),
+    "normalize": _text("--normalize HOW", "l2, minmax, l2_minmax or share."),
+    "labels": _path("--labels FILE", "Right classes, one per line: for gates, and the accuracy of pruning.", **_READ),
+    "order": _text("--order ORDER", "Pruning: importance (by --kind), gates or random.", "importance"),
+    "points": _number("--points N", "Pruning: numbers of heads tried.", shown="all, 21", min=2),
     "penalty": _option(float, "--penalty COST", "Gates: what an open head costs.", 0.02),
-    "steps/gates": _option(int, "--steps N", "Gates: steps of training.", 200, min=1),
+    "steps/gates": _number("--steps N", "Gates: steps of training.", 200, min=1),
     # Concepts and inputs that drive a unit.
-    "concept": _option(list[str], "--concept -c NAME=PATH", "A concept: folder of images, or file of texts."),
+    "concept": _texts("--concept -c NAME=PATH", "A concept: folder of images, or file of texts."),
     "random": _option(
         list[Path],
         "--random -r PATH",
         "A random set, or a folder of such sets; not needed with --relative.",
         exists=True,
     ),
-    "inputs/tcav": _option(Path, "--inputs -i PATH", "Inputs of the class that is asked about.", exists=True),
-    "relative": _option(bool, "--relative", "Compare the concepts with each other.", False),
-    "pooling": _option(str, "--pooling HOW", "cls, mean or flat.", shown=f"cls; shipped model: {SHIPPED_POOLING}"),
-    "classifier": _option(str, "--classifier NAME", "logistic or sgd.", "logistic"),
+    "inputs/tcav": _path("--inputs -i PATH", "Inputs of the class that is asked about.", exists=True),
+    "relative": _flag("--relative", "Compare the concepts with each other."),
+    "pooling": _text("--pooling HOW", "cls, mean or flat.", shown=f"cls; shipped model: {SHIPPED_POOLING}"),
+    "classifier": _text("--classifier NAME", "logistic or sgd.", "logistic"),
     "unit": _argument(str, "CLASS", "Class, by name or index.", None, f"shipped model: {SHIPPED_CLASS}"),
-    "neuron": _option(int, "--neuron -n N", "One neuron of the layer.", min=0),
-    "position": _option(int, "--position N", "The neuron at this token only.", min=0),
-    "steps/maximize": _option(int, "--steps N", "Steps uphill.", 256, min=1),
+    "neuron": _number("--neuron -n N", "One neuron of the layer.", min=0),
+    "position": _number("--position N", "The neuron at this token only.", min=0),
+    "steps/maximize": _number("--steps N", "Steps uphill.", 256, min=1),
     "l2": _option(float, "--l2 LAMBDA", "Pictures: penalty LAMBDA·‖x‖².", 1e-4),
     "tv": _option(float, "--tv LAMBDA", "Pictures: penalty LAMBDA·TV(x).", 1e-4),
-    "length": _option(int, "--length N", "Texts: how many tokens.", 8, min=1),
+    "length": _number("--length N", "Texts: how many tokens.", 8, min=1),
     # Datasets.
-    "column": _option(list[str], "--column -c NAME", "Column that holds the input; twice for a pair of texts."),
-    "key": _option(str, "--key NAME", "Column that names the rows."),
-    "target_column": _option(str, "--target-column NAME", "Column that says what to explain of a row."),
-    "too_long": _option(str, "--too-long WHAT", "Texts beyond the model's length: error or cut.", "error"),
-    "part_rows": _option(int, "--part-rows N", "Rows per file.", shown="512", min=1),
-    "batch_tokens": _option(int, "--batch-tokens N", "Positions per pass.", shown="1024, 16384 on a GPU", min=1),
-    "engine": _option(str, "--engine NAME", "local, or ray: parts on a Ray cluster.", "local"),
-    "workers": _option(
-        int,
+    "column": _texts("--column -c NAME", "Column that holds the input; twice for a pair of texts."),
+    "key": _text("--key NAME", "Column that names the rows."),
+    "target_column": _text("--target-column NAME", "Column that says what to explain of a row."),
+    "too_long": _text("--too-long WHAT", "Texts beyond the model's length: error or cut.", "error"),
+    "part_rows": _number("--part-rows N", "Rows per file.", shown="512", min=1),
+    "batch_tokens": _number("--batch-tokens N", "Positions per pass.", shown="1024, 16384 on a GPU", min=1),
+    "engine": _text("--engine NAME", "local, or ray: parts on a Ray cluster.", "local"),
+    "workers": _number(
         "--workers N",
         "Processes that explain, each with a copy of the model.",
         shown="this one; of ray one per GPU, or per CPU",
         min=1,
     ),
-    "address": _option(str, "--address ADDRESS", "Of a running Ray cluster.", shown="one started here"),
+    "address": _text("--address ADDRESS", "Of a running Ray cluster.", shown="one started here"),
     # The server.
-    "port": _option(int, "--port N", "0 takes any that is free.", 8765, min=0, max=65535),
-    "host": _option(str, "--host ADDRESS", "Another than this machine's own asks for a token.", "127.0.0.1"),
-    "store": _option(Path, "--store FILE", "Where results are kept.", Path("whyformer.sqlite")),
-    "token": _option(str, "--token WORD", "Ask for this token.", shown="made up where one is needed"),
-    "allow_models": _option(
-        bool, "--allow-models", "Let the page load models from the hub by name.", False, shown=False
-    ),
+    "port": _number("--port N", "0 takes any that is free.", 8765, min=0, max=65535),
+    "host": _text("--host ADDRESS", "Another than this machine's own asks for a token.", "127.0.0.1"),
+    "store": _path("--store FILE", "Where results are kept.", Path("whyformer.sqlite")),
+    "token": _text("--token WORD", "Ask for this token.", shown="made up where one is needed"),
+    "allow_models": _flag("--allow-models", "Let the page load models from the hub by name.", shown=False),
     # How it is run.
-    "batch_size": _option(int, "--batch-size N", "Inputs per pass.", shown="16", min=1),
-    "batch_size/rows": _option(int, "--batch-size N", "Rows per pass.", shown="32, 256 on a GPU", min=1),
-    "memory": _option(str, "--memory WAY", "Attention maps: full (stored), fold (never), or as fits.", "auto"),
-    "seed": _option(int, "--seed N", "Seed of what is drawn at random.", 0),
-    "seed/explain": _option(int, "--seed N", "Seed of methods that draw at random.", 0),
-    "cache": _option(Path, "--cache FOLDER", "Keep results here; a stopped job goes on.", file_okay=False),
+    "batch_size": _number("--batch-size N", "Inputs per pass.", shown="16", min=1),
+    "batch_size/rows": _number("--batch-size N", "Rows per pass.", shown="32, 256 on a GPU", min=1),
+    "memory": _text("--memory WAY", "Attention maps: full (stored), fold (never), or as fits.", "auto"),
+    "seed": _number("--seed N", "Seed of what is drawn at random.", 0),
+    "seed/explain": _number("--seed N", "Seed of methods that draw at random.", 0),
+    "cache": _path("--cache FOLDER", "Keep results here; a stopped job goes on.", file_okay=False),
     "test": _option(bool, "--test/--no-test", "Explain a tiny model on every device.", True),
     # What becomes of the result.
     "out": _file("--out", "Write .html, .png, .svg, .pdf, .json or .npz.", (*PICTURES, *DATA)),
@@ -277,15 +266,15 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "out/compare": _file("--out", "Write .html, .png, .svg or .json.", (*PICTURES, ".json")),
     "out/check": _file("--out", "Write a file too: .html, .png, .svg or .json.", (*PICTURES, ".json")),
     "out/attention": _file("--out", "Write .html, .png, .svg, .pdf or .json.", (*PICTURES, ".json")),
-    "out/batch": _option(Path, "--out DIR", "A new folder, or one to go on in.", REQUIRED, file_okay=False),
-    "out/demo": _option(Path, "--out FILE", "Where the page is written.", Path("whyformer-demo.html"), dir_okay=False),
+    "out/batch": _path("--out DIR", "A new folder, or one to go on in.", REQUIRED, file_okay=False),
+    "out/demo": _path("--out FILE", "Where the page is written.", Path("whyformer-demo.html"), dir_okay=False),
     "report": _file(
         "--report", "Write a report too (.html): methods compared and checked on these inputs.", (*PICTURES, ".json")
     ),
-    "json": _option(bool, "--json", "Print JSON.", False),
-    "json/explain": _option(bool, "--json", "Print JSON instead of pictures.", False),
-    "quiet": _option(bool, "--quiet -q", "No progress and no summary.", False),
-    "log": _option(bool, "--log", "Progress as JSON lines on stderr, no summary.", False),
+    "json": _flag("--json", "Print JSON."),
+    "json/explain": _flag("--json", "Print JSON instead of pictures."),
+    "quiet": _flag("--quiet -q", "No progress and no summary."),
+    "log": _flag("--log", "Progress as JSON lines on stderr, no summary."),
 }
 # Options that the Python functions have by the same name.
 AS_GIVEN = (
