@@ -29,7 +29,7 @@ from whyformer.jobs.source import arrow
 from whyformer.jobs.worker import RARE_SHARE, Tallies
 from whyformer.parameters import checked
 from whyformer.results.interop import dataframe
-from whyformer.results.result import Result
+from whyformer.results.result import Pictured, Result
 from whyformer.results.types import Explanation
 from whyformer.views import Page, View, side_by_side, view_of
 from whyformer.views.header import number
@@ -277,7 +277,7 @@ view_of.register(DatasetSummary, summary_page)
 SUMMARY = "summary.json"
 
 
-class ExplainedDataset:
+class ExplainedDataset(Pictured):
     """Explanations of a dataset in a folder. Going through them reads one part at a time.
 
     ``show``, ``save``, ``plot`` and ``to_html`` are those of its summary.
@@ -396,25 +396,10 @@ class ExplainedDataset:
                 beside.unlink(missing_ok=True)
         return summary
 
-    def view(self) -> Any:
+    def view(self, *settings: Any, **options: Any) -> Any:
         """The picture of the summary."""
-        return self.summary.view()
+        return self.summary.view(*settings, **options)
 
-    def show(self) -> None:
-        """Print the summary to the terminal."""
-        self.summary.show()
-
-    def plot(self) -> Any:
-        """The summary as a matplotlib figure."""
-        return self.summary.plot()
-
-    def to_html(self) -> str:
-        """The summary as one page that needs no network."""
-        return self.summary.to_html()
-
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
         """Write the summary: .html, .png, .svg, .pdf, .json or .npz."""
-        return self.summary.save(path)
-
-    def _repr_html_(self) -> str:
-        return self.summary._repr_html_()
+        return self.summary.save(path, *settings, **options)
