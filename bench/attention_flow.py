@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.timing import machine, ratios
-from whyformer.methods.attention_flow import flow_from
+from whyformer.methods.attention_maps import flow_from
 
 LAYERS, TOKENS, HEADS = 6, 24, 8
 ROUNDS = 3

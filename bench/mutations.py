@@ -54,10 +54,10 @@ def twins(methods: str, more: str = "") -> str:
     return f"tests/methods/test_twins.py {more} -k '{chosen}{' or ' + names if names else ''}'"
 
 
-MAPS, VECTORS = "engines/attention/maps.py", "engines/attention/value_vectors.py"
+MAPS, VECTORS = "engines/attention/maps.py", "methods/value_contributions.py"
 GRADIENTS, REDISTRIBUTION = "capture/lrp/changed_gradients.py", "capture/lrp/redistribution.py"
 REGRESSION, PLAYERS = "engines/perturbation/regression.py", "engines/perturbation/players.py"
-INTEGRATED = "methods/integrated_gradients.py"
+INTEGRATED = "methods/input_gradients.py"
 FAITHFULNESS, FUNCTIONS = "evaluate/metrics/faithfulness.py", "capture/functions.py"
 METRICS = "tests/evaluate/test_metric_twins.py tests/evaluate/test_metrics.py"
 
@@ -114,14 +114,14 @@ MUTATIONS = (
     ),
     Mutation(
         "attention_flow_capacity",
-        "methods/attention_flow.py",
+        "methods/attention_maps.py",
         "with_residual(fused, site.first_query, 0.5, normalize=True)",
         "with_residual(fused, site.first_query, 0.0, normalize=True)",
         twins("attention_flow", "tests/methods/test_attention_flow.py"),
     ),
     Mutation(
         "attention_flow_reached_nodes",
-        "methods/attention_flow.py",
+        "methods/attention_maps.py",
         "offset += len(reached)\n",
         "offset += len(below)\n",
         twins("attention_flow", "tests/methods/test_attention_flow.py"),
@@ -239,7 +239,7 @@ MUTATIONS = (
     ),
     Mutation(
         "transformer_attribution_clamp",
-        "methods/transformer_attribution.py",
+        "methods/relevance_propagation.py",
         "relevance_BHQK.clamp(min=0).mean(1)",
         "relevance_BHQK.mean(1).clamp(min=0)",
         twins("transformer_attribution"),

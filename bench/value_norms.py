@@ -18,8 +18,8 @@ from torch import Tensor
 
 from bench.timing import growth, machine
 from bench.value_zeroing import bert
-from whyformer.engines.attention.value_vectors import contributions
 from whyformer.loan.borrow import borrowed
+from whyformer.methods.value_contributions import contributions
 from whyformer.run import Run
 from whyformer.study import study_of
 from whyformer.verbs import Explainer

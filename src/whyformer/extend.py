@@ -56,26 +56,24 @@ from whyformer.engines.attention.maps import (
     chosen_layers,
     cumulative,
     discard_smallest,
+    generic_relevance,
+    layer_means,
     maps_of,
     over_heads,
     over_one_layer,
     over_windows,
+    placed_maps,
     plus_identity,
     product,
     read_row,
-    real,
-    row_normalized,
-    with_ratio,
-    with_residual,
-)
-from whyformer.engines.attention.stream_maps import (
-    generic_relevance,
-    layer_means,
-    placed_maps,
     read_streams,
+    real,
     rollout_relevance,
+    row_normalized,
     start_sites,
     whole_keep,
+    with_ratio,
+    with_residual,
 )
 from whyformer.evaluate.candidate import Trial
 from whyformer.inputs.base import Modality

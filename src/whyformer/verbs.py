@@ -7,7 +7,7 @@ and ``generate``; all parameters are written once, in Explainer.explain, and hel
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from whyformer.estimate import Memory
@@ -174,17 +174,9 @@ def explain(
     return EXPLAIN(Explainer(model, processor, attention_at=attention_at), inputs, **settings)
 
 
-def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) -> inspect.Signature:
-    """What ``function`` takes, with the parameters of ``verb`` in the place of ``**settings``."""
-    *parameters, _ = inspect.signature(function).parameters.values()
-    others = [
-        p
-        for name, p in inspect.signature(verb).parameters.items()
-        if name not in {"self", *(p.name for p in parameters)}
-    ]
-    return inspect.Signature([*parameters, *others])
-
-
 # Written once, in Explainer.explain; the door, help() and editors at run time see all of them.
-inspect.unwrap(explain).__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
-inspect.unwrap(explain).annotated_in = EXPLAIN.__globals__  # type: ignore[attr-defined]
+_BARE: Any = inspect.unwrap(explain)
+*_own, _ = inspect.signature(_BARE).parameters.values()
+_left = {name: p for name, p in inspect.signature(EXPLAIN).parameters.items() if name not in {"self", "inputs"}}
+_BARE.__signature__ = inspect.Signature([*_own, *_left.values()])
+_BARE.annotated_in = EXPLAIN.__globals__

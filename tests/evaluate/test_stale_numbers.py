@@ -30,7 +30,7 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.inputs.batch import SHOWN, Batch
 from whyformer.jobs.job import RESOLVED as OF_JOBS
 from whyformer.jobs.job import explain_dataset
-from whyformer.loan.digests import Undescribed, digest, processor_digest, weights_digest
+from whyformer.loan.digests import Undescribed, digest
 from whyformer.results.types import Target
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
@@ -164,7 +164,7 @@ def test_the_same_model_is_found_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_a_model_reads_is_noticed(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Open().eval()
-    before, name = expected(0), weights_digest(model)
+    before, name = expected(0), digest(model=model)
     other_scores, other_drops = expected(1 if change == "array" else 2)
     np.testing.assert_allclose(scores(model), before[0], atol=1e-6)
     assert drops(model, tmp_path)[0] == before[1] != other_drops
@@ -175,7 +175,7 @@ def test_whatever_a_model_reads_is_noticed(change: str, tmp_path: Path, monkeypa
         other_scores, other_drops = scores(fresh), drops(fresh, None)[0]
     np.testing.assert_allclose(scores(model), other_scores, atol=1e-6)
     assert change in {"hook", "activation"} or not np.allclose(other_scores, before[0], atol=1e-2)
-    assert weights_digest(model) != name
+    assert digest(model=model) != name
     now, forwards = drops(model, tmp_path)
     assert now == other_drops != before[1] and forwards > 0
 
@@ -225,17 +225,17 @@ def test_what_cannot_be_described_is_not_cached(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="is not used: .*handle.stream"):
         drops(model, tmp_path)
     with pytest.raises(Undescribed, match="not in memory"):
-        weights_digest(nn.Linear(2, 2, device="meta"))
+        digest(model=nn.Linear(2, 2, device="meta"))
 
 
 def test_names_are_the_same_in_another_order_of_time() -> None:
     """Locks, loggers and what is counted by the process hold no number; shared and repeated values are values."""
     model = Open().eval()
     model.lock = threading.Lock()
-    name = weights_digest(model)
+    name = digest(model=model)
     model.lock = threading.Lock()
     model.head.register_forward_hook(print).remove()
-    assert weights_digest(model) == name
+    assert digest(model=model) == name
     inner = [1]
     assert digest([inner, inner]) == digest([[1], [1]])
     inner.append(inner)
@@ -410,16 +410,16 @@ def test_flags_of_torch_are_part_of_the_question(flag: str) -> None:
 
 def test_settings_of_a_tokenizer_are_part_of_its_name(tmp_path: Path) -> None:
     tokenizer, same = folders.tokenizer(tmp_path / "a"), folders.tokenizer(tmp_path / "b")
-    names = [processor_digest(tokenizer)]
-    assert processor_digest(same) == names[0]
+    names = [digest(processor=tokenizer)]
+    assert digest(processor=same) == names[0]
     tokenizer(TEXTS, padding=True, truncation=True, max_length=3)
-    assert processor_digest(tokenizer) == names[0], "a call changes nothing"
+    assert digest(processor=tokenizer) == names[0], "a call changes nothing"
     changes = {"padding_side": "left", "truncation_side": "left", "chat_template": "{{ messages }}"}
     for name, value in (changes | {"model_max_length": 7, "mask_token": "[UNK]"}).items():
         setattr(tokenizer, name, value)
-        names.append(processor_digest(tokenizer))
+        names.append(digest(processor=tokenizer))
     tokenizer.add_tokens(["unheard"])
-    names.append(processor_digest(tokenizer))
+    names.append(digest(processor=tokenizer))
     assert len(set(names)) == len(names)
 
 

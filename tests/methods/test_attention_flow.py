@@ -7,7 +7,7 @@ import pytest
 
 from tests.methods.properties import batch_is_its_rows, close, explained, padding_is_nothing
 from tests.references.attention_flow import attention_flow, joint_flow, pipes
-from whyformer.methods.attention_flow import flow_from, joint_flow_from
+from whyformer.methods.attention_maps import flow_from, joint_flow_from
 
 METHOD = {"method": "attention_flow"}
 

@@ -13,7 +13,7 @@ from tests.methods.properties import Scored, close, explained
 from tests.methods.test_gradients import Linear
 from tests.references.shap import MASK, first_tokens, shap, value_of_tokens
 from tests.support import language
-from whyformer.methods.integrated_gradients import alone
+from whyformer.methods.input_gradients import alone
 from whyformer.methods.shap import CEILING, GUIDES, ROUND
 from whyformer.run.session import Session
 

@@ -20,11 +20,10 @@ from tests.references.value_zeroing import value_zeroing
 from whyformer.capture.blocks import remainder
 from whyformer.capture.blocks.remainder import Finish
 from whyformer.capture.site import OpenSite
-from whyformer.engines.attention import value_vectors
-from whyformer.engines.attention.value_vectors import LEVELS, contributions
 from whyformer.errors import NotOffered
 from whyformer.methods import value_contributions as method
-from whyformer.methods.value_contributions import distances, proximity
+from whyformer.methods import value_contributions as value_vectors
+from whyformer.methods.value_contributions import LEVELS, contributions, distances, proximity
 from whyformer.run import Run
 
 METHOD = {"method": "value_norms"}

@@ -15,8 +15,7 @@ from torch import Tensor
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Gate, HeldAttention, Recorder
-from whyformer.engines.attention.maps import real
-from whyformer.engines.attention.stream_maps import normalized, placed, relevance_states
+from whyformer.engines.attention.maps import normalized, placed, real, relevance_states
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
 from whyformer.loan.borrow import module_names
 from whyformer.loan.spread import heads_elsewhere
@@ -129,7 +128,7 @@ def through(
 def stream_relevance(run: Run) -> list[Tensor]:
     """Per layer (B, H): what its heads add to the relevance of the rows that feed the head, by generic attention.
 
-    The rules of Chefer, Gur & Wolf 2021 (engines/attention/stream_maps.py) are linear in each map. So the row that is
+    The rules of Chefer, Gur & Wolf 2021 (engines/attention/maps.py) are linear in each map. So the row that is
     read can be evaluated from its end: w holds how much each row of a state counts, and r += w·Ā_h is what passes
     through a head.
     At a cross-attention (eq. 10) that is w·R̄_ssᵀ·Ā_h, and the encoder goes on from it, each row divided by the sum

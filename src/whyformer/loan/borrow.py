@@ -15,7 +15,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -366,8 +365,14 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
                 # Refuse a model that talks with another process by itself, until a pass has shown that it does not.
                 watch = stack.enter_context(NoStage()) if BESIDE_OTHERS() and not loan.stands_alone else None
+
+                def refuse_changed(kind: Any, error: BaseException | None, trace: Any) -> None:
+                    """Raise Changed in place of a result or an error, if the model was not what it was taken for."""
+                    if (error is None or isinstance(error, Exception)) and not loan.looked():
+                        raise Changed from error
+
                 if unlooked:
-                    stack.push(partial(_refuse_changed, loan))
+                    stack.push(refuse_changed)
                 yield
             if watch is not None:
                 loan.stands_alone = watch.computed
@@ -377,12 +382,6 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             _hand_back(handed)
     finally:  # two nets: whatever line of the first an interrupt hits, the second still holds
         _hand_back(handed)
-
-
-def _refuse_changed(loan: Loan, kind: Any, error: BaseException | None, trace: Any) -> None:
-    """Raise Changed in place of a result or an error, if the model was not what it was taken for."""
-    if (error is None or isinstance(error, Exception)) and not loan.looked():
-        raise Changed from error
 
 
 def _hand_back(handed: Handed) -> None:

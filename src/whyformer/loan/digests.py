@@ -72,16 +72,6 @@ def digest(*values: Any, **named: Any) -> str:
     return name.hexdigest()
 
 
-def weights_digest(model: nn.Module) -> str:
-    """Return a name for the model: its classes and their code, weights, buffers, hooks, attributes, config."""
-    return digest(versions(), model=model)
-
-
-def processor_digest(processor: Any) -> str:
-    """Return a name for a tokenizer, image processor or table."""
-    return digest(processor=processor)
-
-
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of libraries that compute, whether they are imported or not."""
@@ -204,27 +194,22 @@ class Description:
         else:
             if not is_library(kind.__module__):
                 yield self(kind, at)
-            yield from self._pickled(value, at)
+            try:
+                reduced = value.__reduce_ex__(4)
+                reduced = (reduced,) if isinstance(reduced, str) else reduced
+                # The items of list and dict subclasses come as iterators.
+                constructor, *rest = [list(part) if isinstance(part, Iterator) else part for part in reduced]
+            except Undescribed:
+                raise
+            except Exception as error:  # a lock, a socket, a handle of C++: whatever its class raises
+                raise Undescribed(at, kind, " ".join(str(error).split())[:120]) from error
+            self._alive += [constructor, *rest]
+            yield self(constructor, at)
+            for part in rest:
+                yield from self._items(part, at) if type(part) is dict else iter([self(part, at)])
             return
         if getattr(value, "__dict__", None):  # of a subclass
             yield self(vars(value), at)
-
-    def _pickled(self, value: Any, at: str) -> Iterator[bytes]:
-        try:
-            reduced = value.__reduce_ex__(4)
-            if isinstance(reduced, str):
-                reduced = (reduced,)
-            # The items of list and dict subclasses come as iterators.
-            parts = [list(part) if isinstance(part, Iterator) else part for part in reduced]
-        except Undescribed:
-            raise
-        except Exception as error:  # a lock, a socket, a handle of C++: whatever its class raises
-            raise Undescribed(at, type(value), " ".join(str(error).split())[:120]) from error
-        self._alive.append(parts)
-        constructor, *rest = parts
-        yield self(constructor, at)
-        for part in rest:
-            yield from self._items(part, at) if type(part) is dict else iter([self(part, at)])
 
     def _tensor(self, value: Tensor, at: str) -> Iterator[bytes]:
         yield f"{value.dtype} {tuple(value.shape)}".encode()  # devices round differently, and compute the same
@@ -255,7 +240,10 @@ class Description:
         for name in sorted(HELD):
             members = dict(owner[name].items()) if owner.get(name) else {}
             for key in [k for k, v in members.items() if name == "_parameters" and v is not None and v.is_meta]:
-                members[key] = _merged(*self._offloaded(hook, key, members[key], f"{at}.{key}"))
+                stored = getattr(hook, "weights_map", None) or {}  # accelerate keeps these outside of memory
+                if key not in set(stored):
+                    raise Undescribed(f"{at}.{key}", type(members[key]), "its numbers are not in memory")
+                members[key] = _merged(*self._tensor(stored[key], f"{at}.{key}"))
             if "hooks" in name:
                 members = dict(enumerate(members.values()))  # their ids are counted by the process
             yield name.encode()
@@ -265,13 +253,6 @@ class Description:
                 continue
             yield name.encode()
             yield self(type(hook) if name == "_hf_hook" else owner[name], f"{at}.{name}")
-
-    def _offloaded(self, hook: Any, name: str, parameter: Tensor, at: str) -> Iterator[bytes]:
-        """Describe a parameter that accelerate keeps outside of memory."""
-        stored = getattr(hook, "weights_map", None)
-        if stored is None or name not in set(stored):
-            raise Undescribed(at, type(parameter), "its numbers are not in memory")
-        yield from self._tensor(stored[name], at)
 
     def _class(self, kind: type, at: str) -> Iterator[bytes]:
         yield _name(kind).encode()

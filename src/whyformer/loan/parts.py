@@ -119,9 +119,11 @@ class Guard:
                 continue
             held = owners[number].get(name)
             small = held.__class__ is tuple and len(held) <= SMALL and all(v.__class__ in PLAIN for v in held)
+            # A built-in function that is not bound to an object: a copy of it is itself.
+            builtin = held.__class__ is BuiltinFunctionType and held.__self__.__class__ in {ModuleType, type(None)}
             if name in owners[number] and (held.__class__ in PLAIN or small):
                 self.places[number, name] = held
-            elif name != "config" and name in owners[number] and (is_plain(held) or _is_of_module(held)):
+            elif name != "config" and name in owners[number] and (builtin or is_plain(held)):
                 self.alike.append(((number, name), copy(held)))
             elif name != "config":
                 self.told.append(((number, name), value))
@@ -171,11 +173,6 @@ class Guard:
         except (KeyError, RuntimeError, ValueError, TypeError):
             return False
         return True
-
-
-def _is_of_module(value: Any) -> bool:
-    """Whether a value is a built-in function, not one that is bound to an object: a copy of it is itself."""
-    return value.__class__ is BuiltinFunctionType and value.__self__.__class__ in {ModuleType, type(None)}
 
 
 def _seen(

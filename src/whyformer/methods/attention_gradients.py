@@ -20,8 +20,17 @@ from whyformer.engines.attention.chain import (
     readable_folded,
     stream_maps,
 )
-from whyformer.engines.attention.maps import Heads, Layers, chosen_layers, over_one_layer, read_row, real
-from whyformer.engines.attention.stream_maps import layer_means, placed, whole_keep
+from whyformer.engines.attention.maps import (
+    Heads,
+    Layers,
+    chosen_layers,
+    layer_means,
+    over_one_layer,
+    placed,
+    read_row,
+    real,
+    whole_keep,
+)
 from whyformer.errors import NotOffered
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method

@@ -113,31 +113,25 @@ def vit_cx(
     features = feature_map(run, layer, grad=False, method="vit_cx")
     pixels = run.batch.tensors[run.modality.main]
     value_B = scalar_of(run.logits, run.targets, scalar)
+    scores_BN = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
     maps, errors, counts = [], [], []
     for row in run.track(range(run.batch.size), "vit_cx"):
         size = run.units[row].image_size or tuple(pixels.shape[-2:])
         clusters = cluster_masks(features, row, size, threshold, masks)
         effects = _effects(run, row, pixels[row], clusters, noise, draws, scalar, run.seed)
         maps.append(_spread(effects + value_B[row], clusters).mean(0))
+        patches = patch_masks(run.units[row], maps[-1][None])
+        scores_BN[row, run.keep_BN[row]] = torch.einsum("uhw,hw->u", patches.to(maps[-1]), maps[-1])
         variance = _noise_variance(run, row, pixels[row], clusters, noise, effects, scalar)
         errors.append(_standard_error(run, row, clusters, variance))
         counts.append(len(clusters))
     checks = {"masks": torch.tensor(counts, dtype=torch.float32), "standard_error": torch.stack(errors)}
     return Attribution(
-        _over_units(run, maps),
+        scores_BN,
         detail=[saliency.cpu().numpy() for saliency in maps],
         checks=checks,
         explained=(scalar, value_B),
     )
-
-
-def _over_units(run: Run, maps: list[Tensor]) -> Tensor:
-    """(B, N) the sum of each picture's (height, width) map over the pixels of each unit."""
-    scores_BN = maps[0].new_zeros(run.keep_BN.shape)
-    for row, saliency in enumerate(maps):
-        patches = patch_masks(run.units[row], saliency[None])
-        scores_BN[row, run.keep_BN[row]] = torch.einsum("uhw,hw->u", patches.to(saliency), saliency)
-    return scores_BN
 
 
 def cluster_masks(features: FeatureMap, row: int, size: tuple[int, ...], threshold: float, limit: int) -> Tensor:
@@ -168,7 +162,6 @@ def _scaled(rows: Tensor) -> Tensor:
 
 def _clusters(scaled: Tensor, threshold: float, limit: int) -> Tensor:
     """(masks,) the cluster of each."""
-    require("sklearn", why="vit_cx")
     from sklearn.cluster import AgglomerativeClustering
 
     count = len(scaled)

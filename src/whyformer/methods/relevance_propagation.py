@@ -1,4 +1,4 @@
-"""Layer-wise relevance propagation: attn_lrp and cp_lrp."""
+"""Relevance handed back layer by layer: transformer_attribution, decompx, attn_lrp and cp_lrp."""
 
 from __future__ import annotations
 
@@ -7,12 +7,160 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from whyformer.capture.decompose.role import Decompose, Stack
+from whyformer.capture.decompose.shares import BIAS_RULES, Shares
+from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.lrp.changed_gradients import GradientRules
+from whyformer.capture.record import require_sites, sites_of
+from whyformer.engines.attention.chain import multiplied
+from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
 from whyformer.errors import NotOffered, NotOverUnits
-from whyformer.parameters import OneOf
+from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
+from whyformer.results.types import Record
 from whyformer.run import Attribution, Run
+from whyformer.study import require_readable
 from whyformer.study.interference import INPUT_SLOPES
+
+# Transformer attribution: the relevance of attention, weighted by its gradient.
+
+VARIANTS = ("full", "rollout", "last_layer", "lrp")
+
+
+@method(
+    paper="Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
+    needs={"attention_gradients"},
+    cost=constant(2, 2),
+    cost_text="2 forwards + 2 backwards (one of each carries relevance, in double precision)",
+    signed=False,
+    class_specific=True,
+    meaning="attention that carried the answer, followed through all layers",
+)
+def transformer_attribution(
+    run: Run, *, variant: Annotated[str, OneOf(*VARIANTS)] = "full", start_layer: Place = 0, normalize: bool = False
+) -> Attribution:
+    """Relevance that attention received, where more attention would raise the score: C = C_L ··· C_1.
+
+    C_l = I + mean_h max(0, ∂s/∂A_l ∘ R(A_l)); R(A_l) is the layer-wise relevance (alpha = 1, beta = 0) of the
+    attention map, carried back from a one-hot seed at the target. ``start_layer`` leaves earlier layers out;
+    ``normalize`` divides rows by their sum (the authors do so for BERT, not for ViT). ``variant``: "full";
+    "rollout" without the gradient, C_l = I + mean_h max(0, R(A_l)); "last_layer" the last attention alone,
+    mean_h max(0, R(A_L)); "lrp" no attention map at all but the relevance, with its signs, that arrives at the
+    vectors entering the first block.
+
+    Misleads when: negative evidence matters, which is clamped away, and when small differences are read: single
+    entries of R can be large without meaning, since the rules divide by sums that come close to zero.
+    """
+    require_readable(run.study)
+    dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
+    rules = AlphaBeta(run.batch.size, run.module_names, run.study.batch_axes, positions=run.length, dtype=dtype)
+    trace = run.traced(rules, dtype)
+    warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
+    if variant == "lrp":
+        # NOTE[DIFF] the authors' "full LRP" of a ViT goes on to the pixels, through the patch embedding.
+        (relevance,) = run.differentiated(trace, [trace.tokens()])
+        run.require_input_slopes()
+        detail_BND = trace.batch_first(relevance).float()
+        scores = detail_BND.sum(2) * run.keep_BN
+        return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=warnings, signed=True)
+    relevances = run.differentiated(trace, [site.attention for site in rules.sites])
+    # The relevance of every attention map, in the place where a record has the gradient.
+    record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
+    require_sites(record)
+    sites = maps_of(record, -1 if variant == "last_layer" else start_layer)
+    gradients = maps_of(run.record(grad=True), start_layer) if variant == "full" else [None] * len(sites)
+    layers = []
+    for site, gradient in zip(sites, gradients, strict=True):
+        relevance_BHQK = site.attention_grad_BHQK
+        assert relevance_BHQK is not None
+        if gradient is not None:
+            assert gradient.attention_grad_BHQK is not None
+            relevance_BHQK = relevance_BHQK * gradient.attention_grad_BHQK
+        layer = relevance_BHQK.clamp(min=0).mean(1).float()  # clamped first, then the mean over heads
+        if variant != "last_layer":
+            layer = plus_identity(layer, site.first_query)
+        layer = real(layer, run.attended_BN, site)
+        layers.append(row_normalized(layer) if normalize else layer)
+    return multiplied(run, layers, sites[-1].first_query, warnings)
+
+
+# DecompX: every hidden state split over the input tokens, all the way to the logit.
+
+
+@method(
+    paper="Modarressi et al. 2023 (ACL), arXiv:2306.02873",
+    needs={"values"},
+    cost=constant(2, 0),
+    cost_text="2 forwards, one of them with every hidden state split over N inputs",
+    signed=True,
+    class_specific=True,
+    meaning="what each part adds to the answer when every step is split up exactly",
+    extra_cost=lambda units: units,
+    slow=True,
+)
+def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absdot") -> Attribution:
+    """What each input token adds to the logit, found by splitting every hidden state over the tokens it came from.
+
+    x_i = Σ_s x_i←s from the embedding on. Linear maps act on each share; attention mixes shares with the model's own
+    weights; a norm divides by the true deviation; a nonlinearity multiplies by its slope f(z)/z; a gate by its value.
+    ``bias`` says how biases are shared: "absdot" (∝ |⟨x_i←s, b⟩|), "norm" (∝ ‖x_i←s‖), "equal", "abssim"
+    (∝ |cos|) or None (left out). Shares add up to the logit (not without biases); the error is in
+    ``checks["completeness_error"]``. The matrix and layers hold ‖x_i←s‖.
+
+    Misleads when: read as what would happen without a token. Attention weights, deviations and slopes are those of
+    the whole input and are credited to nobody, so a token that steers attention and adds nothing itself scores zero.
+    """
+    require_readable(run.study)
+    if run.scalar != "logit" and not (run.scalar == "log_odds" and run.logits.shape[1] == 1):
+        raise NotOffered(f"decompx splits logits, not scalar={run.scalar!r}: use scalar='logit'.")
+    if not run.study.sites or run.study.unclaimed:
+        run.record()  # raises, and says what is missing
+    scores = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
+    maps: list[Tensor] = []
+    for row in run.track(range(len(scores)), "decompx"):
+        scores[row], maps_LQK = _decomposed(run, row, bias)
+        maps.append(maps_LQK)
+    error = (scores.sum(1) - run.value_B).abs()
+    layers = torch.stack(maps)
+    return Attribution(
+        scores * run.keep_BN,
+        matrix_BQK=layers[:, -1],
+        layers_BLQK=layers if run.keep_layers else None,
+        base_B=torch.zeros(len(scores), device=scores.device),
+        checks={"completeness_error": error},
+    )
+
+
+def _decomposed(run: Run, row: int, bias: str | None) -> tuple[Tensor, Tensor]:
+    """(N,) shares of one input's target logit, and (L, Q, K) sizes of the shares of the hidden states."""
+    maps: list[Tensor] = []
+
+    def entered(layer: int, shares: Shares) -> None:
+        maps.append(_sizes(shares, role.axis))
+
+    stack = Stack.of(run.modality.model, [site.path for site in run.study.sites])
+    role = Decompose(run.module_names, stack, run.length, bias, entered)
+    with torch.no_grad():
+        with role:
+            logits = run.output.logits(run.batch.select([row]))
+        run.forwards_B[row] += 1
+        final = role.settled(logits)
+        target = run.targets[row]
+        shares_SC = torch.cat([final.part(*chunk)[:, 0] for chunk in final.chunks()])
+        shares = shares_SC[:, target.index]
+        if target.versus is not None:
+            shares = shares - shares_SC[:, target.versus]
+        assert role.stream is not None
+        maps.append(_sizes(role.stream, role.axis))
+    return shares.float(), torch.stack(maps)
+
+
+def _sizes(shares: Shares, axis: int) -> Tensor:
+    """(Q, K) ‖x_q←k‖."""
+    parts = [torch.linalg.vector_norm(shares.part(*chunk), dim=-1) for chunk in shares.chunks()]
+    sizes_KQ = torch.cat(parts).select(2 - axis, 0)
+    return sizes_KQ.T.float()
+
 
 # AttnLRP: layer-wise relevance propagation through attention.
 
@@ -54,16 +202,29 @@ def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> A
 
 def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     """input × gradient under the rules, per attention position."""
-    _require_one_stream(run)
+    modality, sites = run.modality, run.study.sites
+    apart = modality.embeds and bool(sites) and not run.study.one_stream
+    # A learned query that pools one input (SigLIP's classifier) is no input: nothing goes to another stream.
+    pools = not modality.multi_input and not modality.embeds and run.multi_stream
+    if apart or any(site.kind == "cross" and not (pools and site.streams[0] == "queries") for site in sites):
+        raise NotOverUnits(
+            "the model has several streams of tokens, and relevance at one of them would hide what went to the others."
+        )
     trace = run.traced(rules)
-    scattered = _is_scattered(run, trace.leaves)
+    # Is the input no single tensor (a table with categories, a picture with its text), or are its entries not the
+    # units (raw audio)?
+    first = trace.leaves[0]
+    scattered = modality.multi_input
+    if not (modality.embeds or modality.pixels):
+        whole = len(trace.leaves) == 1 and first.ndim > 1
+        scattered = not (whole and modality.in_steps(first, run.batch, run.length))
     if scattered and at == "input":
         raise NotOffered(
             "at='input' needs one tensor whose entries are the units (token ids, pixels, floats), and this input has "
             "none. Use at='tokens'."
         )
     space = at or ("tokens" if scattered else "input")
-    leaf = trace.leaves[0] if trace.main is None else trace.main
+    leaf = first if trace.main is None else trace.main
     inputs = leaf if space == "input" else trace.tokens()
     unruled, start_B = rules.unruled_text(trace.value_B), trace.at_answer()
     gradient, *cut = run.differentiated(trace, [inputs, *rules.cut])
@@ -89,26 +250,6 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         },
         warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in share_B.tolist()],
     )
-
-
-def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:
-    """The input is no single tensor (a table with categories, a picture with its text), or its entries are not the
-    units (raw audio)."""
-    if run.modality.embeds or run.modality.pixels:
-        return run.modality.multi_input
-    return len(leaves) > 1 or leaves[0].ndim < 2 or not run.modality.in_steps(leaves[0], run.batch, run.length)
-
-
-def _require_one_stream(run: Run) -> None:
-    sites = run.study.sites
-    apart = run.modality.embeds and bool(sites) and not run.study.one_stream
-    # A learned query that pools one input (SigLIP's classifier) is no input: nothing goes to another stream.
-    pools = not run.modality.multi_input and not run.modality.embeds and run.multi_stream
-    crossing = [site for site in sites if site.kind == "cross" and not (pools and site.streams[0] == "queries")]
-    if apart or crossing:
-        raise NotOverUnits(
-            "the model has several streams of tokens, and relevance at one of them would hide what went to the others."
-        )
 
 
 @method(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
@@ -27,7 +26,7 @@ from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.loan.borrow import refuse_without_gradients
-from whyformer.methods.integrated_gradients import alone
+from whyformer.methods.input_gradients import alone
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, get_method, method
 from whyformer.results.interop import shap_package
@@ -176,24 +175,35 @@ def _shares(
     if algorithm == "regression":
         return _regressed(game, evaluations, seed, guides)
     budget = 2**count if evaluations == "auto" else int(evaluations)
-    _require_enough(algorithm, count, budget)
+    if algorithm == "exact" and (count > 40 or 2**count > budget):
+        raise BadInput(
+            f"exact Shapley values of {count} parts need 2^{count} evaluations, and evaluations={budget}. Raise it, or "
+            "use algorithm='partition' or 'permutation', or fewer parts (by='word', by='superpixel')."
+        )
+    if algorithm == "permutation" and budget < 2 * count + 1:
+        raise BadInput(
+            f"one order of {count} parts, forwards and backwards, needs {2 * count + 1} evaluations, and "
+            f"evaluations={budget}. Raise it, or use algorithm='partition'."
+        )
     if algorithm == "exact":
         return _exact(game)
     package = shap_package("the method shap")
     masker = _Masker(count, players.tree() if algorithm == "partition" else None)
     explainers = package.explainers
     everyone = np.ones((1, count))
-    with _seeded(seed):
+    errors_P = None
+    before = np.random.get_state()  # shap draws from numpy's global state: seed it, and put the caller's back
+    np.random.seed(seed)
+    try:
         if algorithm == "partition":
             explainer = explainers.PartitionExplainer(game.scores, masker)
             explained = explainer(everyone, max_evals=budget, batch_size=QUEUE, silent=True)
         else:
             explainer = explainers.PermutationExplainer(game.scores, masker, seed=seed)
             explained = explainer(everyone, max_evals=budget, error_bounds=True, batch_size=ALL, silent=True)
-    errors_P = None
-    if algorithm == "permutation":
-        orders = 2 * (budget // (2 * count + 1))
-        errors_P = explained.error_std[0] / np.sqrt(orders)
+            errors_P = explained.error_std[0] / np.sqrt(2 * (budget // (2 * count + 1)))
+    finally:
+        np.random.set_state(before)
     return _Shares(explained.values[0], float(np.ravel(explained.base_values)[0]), errors_P)
 
 
@@ -287,19 +297,6 @@ def _guides(run: Run, name: str | None) -> tuple[str | None, list[Tensor]]:
         return method_name, guides
 
 
-def _require_enough(algorithm: str, count: int, evaluations: int) -> None:
-    if algorithm == "exact" and (count > 40 or 2**count > evaluations):
-        raise BadInput(
-            f"exact Shapley values of {count} parts need 2^{count} evaluations, and evaluations={evaluations}. Raise "
-            "it, or use algorithm='partition' or 'permutation', or fewer parts (by='word', by='superpixel')."
-        )
-    if algorithm == "permutation" and evaluations < 2 * count + 1:
-        raise BadInput(
-            f"one order of {count} parts, forwards and backwards, needs {2 * count + 1} evaluations, and "
-            f"evaluations={evaluations}. Raise it, or use algorithm='partition'."
-        )
-
-
 class _Masker:
     """To shap a player is present or not; what that means for the input is for the game to say."""
 
@@ -311,14 +308,3 @@ class _Masker:
 
     def __call__(self, mask: Any, everyone: Any) -> Any:
         return np.asarray(mask, bool)[None]
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """shap draws from numpy's global state: seed it, and put the caller's back."""
-    before = np.random.get_state()
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(before)

@@ -10,20 +10,31 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
-from whyformer.capture.functions import padding_share
+from whyformer.capture.functions import answered, padding_share
+from whyformer.capture.leaves import BeforeAttention, SwapEmbedding, Traced, as_leaf, require_dependent, slopes
 from whyformer.capture.record import observe, record, require_sites
-from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
+from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
 from whyformer.capture.site import OffPlan
+from whyformer.errors import NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
 from whyformer.results.types import Record
-from whyformer.run.gradients import TracedBatch
+from whyformer.run.scores import ScoredBatch
 from whyformer.study import Study, require_readable, with_streams
 from whyformer.study.entrance import HIDDEN
+from whyformer.study.interference import (
+    INPUT_SLOPES,
+    Inputs,
+    require_input_slopes,
+    require_reached,
+    require_slopes,
+    rounding_step,
+)
 
 
 @dataclass
@@ -53,7 +64,7 @@ def _together(batch: Batch) -> tuple[Batch, int]:
     return replace(batch, shared=batch.select([longest])), 1
 
 
-class Run(TracedBatch):
+class Run(ScoredBatch):
     """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
 
     def __init__(
@@ -79,7 +90,8 @@ class Run(TracedBatch):
         self.track = track or (lambda steps, label: steps)
         self.output = Output(modality, batch, scalar)
         self.forwards_B, self.backwards_B = np.zeros(batch.size), np.zeros(batch.size)
-        self.notes, self.setup_forwards, self.asked = set(), 0, {}
+        self.notes: set[str] = set()  # warnings for the explanations of this batch
+        self.setup_forwards, self.asked = 0, {}
         self._wanted, self._targets, self._value_B = target, None, None
         self._logits, self._unseen, self.logits_on_host = None, False, torch.empty(0)
         self.gives_probabilities = False
@@ -267,3 +279,162 @@ class Run(TracedBatch):
         self.forwards_B += 1
         with torch.no_grad(), role:
             return self.output.logits(self.batch)
+
+    # Gradients of the explained value: at the input, under changed rules, and checks that they are slopes
+
+    def require_one_input(self) -> None:
+        if self.modality.multi_input:
+            raise NotOffered(
+                "gradients at the input are taken with respect to one tensor, and this model has several streams of "
+                "input: one of them would be left out."
+            )
+
+    def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
+        """Run one forward under a function mode, with the input as leaves of the graph (in ``dtype``, if given).
+
+        Leaves are the word embeddings of ids, the looked-up columns of a table, and all tensors of floats.
+        """
+        changed_rules = type(rules) is not BaseTorchFunctionMode
+        if changed_rules and self.study.hidden and self.study.trouble is not None:
+            raise NotOffered(f"changed gradient rules do not hold where nothing is seen: {self.study.trouble}")
+        self.forwards_B += self.rows_run / self.batch.size
+        leaves: list[Tensor] = []
+
+        def leaf(tensor: Tensor) -> Tensor:
+            leaves.append(as_leaf(tensor, dtype))
+            return leaves[-1]
+
+        batch, floats = self._with_floats(leaf)
+        seen = BeforeAttention(self.rows_run, self.length)
+        seen.add(*leaves)
+        with torch.enable_grad():
+            with (
+                answered() as answer,
+                rules,
+                self.modality.looked_up(batch.shared or self.batch, leaf) as lookups,
+                seen,
+            ):
+                logits = self.output.logits(batch)
+            # The model may also read its word embeddings in a way that these gradients leave out.
+            if isinstance(lookups, SwapEmbedding) and lookups.missed:
+                raise NotOffered(
+                    f"the model reads its word embeddings a second time, by {lookups.missed}, so that gradients at "
+                    "those that enter its layers would leave a part out."
+                )
+            if isinstance(lookups, SwapEmbedding) and lookups.other_tables:
+                self.notes.add(
+                    "the ids are also looked up in a second table; gradients are taken at the model's word embeddings, "
+                    "and leave out what the other table tells it."
+                )
+            if not leaves:
+                raise NotOffered(
+                    "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
+                )
+            self.require_undisturbed(logits, graph=True)
+            # Word embeddings are the first leaf after those that came as floats.
+            words = leaves[len(floats)] if self.modality.embeds and len(leaves) > len(floats) else None
+            main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
+            answer_B = logits if answer.tensor is None else answer.tensor
+            trace = Traced(self.scalars(logits), answer_B, leaves, seen, main, batch.shared is not None)
+        if changed_rules:
+            trace.require_followed()
+        return trace
+
+    def _with_floats(self, make: Callable[[Tensor], Tensor]) -> tuple[Batch, dict[str, Tensor]]:
+        """Return the batch with ``make`` applied to every tensor of floats, and those tensors."""
+        named = self.batch.tensors.items()
+        floats = {name: make(t) for name, t in named if t.is_floating_point() and "mask" not in name}
+        return self.batch.with_tensors(**floats) if floats else self.together, floats
+
+    def differentiated(self, traced: Traced, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return gradients of the explained values under the rules of the trace; zeros where there is no dependence."""
+        self.backwards_B += 1
+        return traced.gradients(tensors)
+
+    def require_input_slopes(self) -> None:
+        """Raise if the gradient at the input is not the slope of the score (study/interference.py), once per model.
+
+        For methods with changed rules: the slope is measured on the model without rules.
+        """
+        if INPUT_SLOPES not in self.study.undisturbed and not self.batch.reference_rows:
+            trace = self.traced(BaseTorchFunctionMode())
+            self.forwards_B -= self.rows_run / self.batch.size  # not of the method, but of the setup
+            sizes = [leaf.numel() for leaf in trace.leaves]
+            output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
+
+            def joined(tensors: Sequence[Tensor]) -> Tensor:
+                return torch.cat([tensor.detach().double().flatten() for tensor in tensors])[None]
+
+            def scored(numbers: Tensor) -> Tensor:
+                others = iter(zip(numbers[0].split(sizes), trace.leaves, strict=True))
+
+                def other(tensor: Tensor) -> Tensor:
+                    flat, leaf = next(others)
+                    return flat.view_as(leaf).to(leaf.dtype)
+
+                batch, _ = self._with_floats(other)
+                with self.modality.looked_up(batch.shared or self.batch, other):
+                    return self.scalars(output.logits(batch))
+
+            require_dependent(trace.value_B)
+            gradient = joined(slopes(trace.value_B.sum(), trace.leaves))
+            self.compare_slopes(joined(trace.leaves), gradient, trace.value_B.detach(), scored)
+            self.setup_forwards += 1
+        self.notes.update(self.study.doubts)
+
+    def compare_slopes(
+        self, numbers: Tensor, gradient: Tensor, value_B: Tensor, scored: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Raise if ``gradient`` is not the slope of ``scored``, the explained values as a function of ``numbers``."""
+
+        def changed(others: Tensor) -> Tensor:
+            with torch.no_grad():
+                return scored(others)
+
+        def differentiated(others: Tensor) -> tuple[Tensor, Tensor]:
+            leaf = others.detach().requires_grad_()
+            with torch.enable_grad():
+                values_B = scored(leaf)
+                require_dependent(values_B)
+                (slope,) = slopes(values_B.sum(), [leaf])
+            return values_B.detach(), slope
+
+        step = rounding_step(self.modality.model, self.logits)
+        inputs = Inputs(numbers, self.logits, step, changed, differentiated)
+        self.passed(INPUT_SLOPES, *require_input_slopes(inputs, gradient, value_B))
+
+    def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Raise if gradients at the maps are not the slope of the score (study/interference.py), once per model.
+
+        score: what was differentiated; None: the explained values.
+        """
+        due = self.due_checks(role.lost)
+        if due:
+            score = score or self.scalars
+            output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
+
+            def changed(rewrite: Rewrite) -> Tensor:
+                impose = Impose(self.rows_run, self.module_names, self.study.batch_axes, rewrite=rewrite)
+                impose.rows_attend = self.batch.reference_rows > 0
+                with impose:
+                    return score(output.logits(self.together))
+
+            with torch.no_grad():
+                score_B = score(maps.logits).detach()
+            for check in due:
+                if check[0] == "lost":
+                    self.passed(check, require_reached(maps, score_B, changed, role.lost))
+                else:
+                    self.passed(check, *require_slopes(maps, score_B, changed, self.rows_run < self.batch.size))
+        self.notes.update(self.study.doubts)
+
+    def due_checks(self, lost: frozenset[int], measured: bool = True) -> list[tuple[Any, ...]]:
+        """Return the checks of gradients at the maps that this model has not passed; lost: maps without a gradient."""
+        needed = {("lost", lost): bool(lost), ("slopes",): measured}
+        return [check for check in needed if needed[check] and check not in self.study.undisturbed]
+
+    def passed(self, check: tuple[Any, ...], passes: int, doubt: str = "") -> None:
+        """Remember that the model passed a check, what that took, and what remains open."""
+        self.setup_forwards += passes
+        self.study.doubts.extend([doubt] * bool(doubt))
+        self.study.undisturbed.add(check)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -27,25 +26,41 @@ from whyformer.targets import are_probabilities, refuse_twice, require_finite, r
 LENGTHS = 32  # cached read-out rows, by length of the input
 
 
-class PlacedBatch(ABC):
-    """A batch with the positions of its units in the model's attention, and the rows that feed the prediction."""
+class ScoredBatch:
+    """A batch with targets: positions of its units, the rows that feed the prediction, logits and explained values."""
 
     modality: Modality
     output: Output
     batch: Batch
     study: Study
+    scalar: str
+    reading: str  # the scalar that is read from the logits; the output for a whole answer is the scalar already
+    batch_size: int
     multi_stream: bool  # several streams of tokens
     front: int | None  # positions added by the model before the input's; None: all that it adds
     windowed: bool  # attention inside windows (Swin), whose places are known
     recorded: bool  # as a CUDA graph: no number may be read on the host (compiled/)
     rows_read: Tensor | None  # rows of the map that are read, in place of the one that feeds the head
+    together: Batch  # as the model runs it: one row, if all rows are beginnings of one text
+    rows_run: int
+    forwards_B: np.ndarray[Any, Any]
+    backwards_B: np.ndarray[Any, Any]
+    # (forwards, backwards) of shared passes that the current method has to be charged for, by kind of pass. Its own
+    # passes are counted as they run.
+    asked: dict[str, tuple[float, int]]
     setup_forwards: int  # passes of checks that run once for each form of a batch
     settles_later: bool  # checks that would force a device synchronisation are deferred until the formula is done
+    readings: int  # how often the read-out rows changed: the formula is then computed again
+    gives_probabilities: bool  # the model returns probabilities, not logits; known once it has run
+    logits_on_host: Tensor  # once they were checked
+    _wanted: Any
+    _logits: Tensor | None
+    _unseen: bool  # still to be checked: whether they are finite, and logits at all
     _last_site: Site | None  # still to be checked: whether other rows of it are read
+    _targets: list[Target] | None
+    _value_B: Tensor | None
 
-    @abstractmethod
-    def _see(self, said: Tensor | None, ask: bool = True) -> None:
-        """Run the deferred checks of the last pass; they may change which rows are read."""
+    module_names = cached_property(lambda self: module_names(self.modality.model))
 
     @cached_property
     def length(self) -> int:
@@ -234,31 +249,7 @@ class PlacedBatch(ABC):
         self.study = replace(self.study, readout=replace(readout, kind="rows"))
         self.__dict__.pop("readout_BN", None)
 
-
-class ScoredBatch(PlacedBatch, ABC):
-    """A batch with targets: its logits, and the explained value of each input and of its variants."""
-
-    output: Output
-    scalar: str
-    reading: str  # the scalar that is read from the logits; the output for a whole answer is the scalar already
-    batch_size: int
-    together: Batch  # as the model runs it: one row, if all rows are beginnings of one text
-    rows_run: int
-    forwards_B: np.ndarray[Any, Any]
-    backwards_B: np.ndarray[Any, Any]
-    # (forwards, backwards) of shared passes that the current method has to be charged for, by kind of pass. Its own
-    # passes are counted as they run.
-    asked: dict[str, tuple[float, int]]
-    readings: int  # how often the read-out rows changed: the formula is then computed again
-    gives_probabilities: bool  # the model returns probabilities, not logits; known once it has run
-    logits_on_host: Tensor  # once they were checked
-    _wanted: Any
-    _logits: Tensor | None
-    _unseen: bool  # still to be checked: whether they are finite, and logits at all
-    _targets: list[Target] | None
-    _value_B: Tensor | None
-
-    module_names = cached_property(lambda self: module_names(self.modality.model))
+    # Logits, and the explained value of each input and of its variants
 
     @property
     def logits(self) -> Tensor:

@@ -151,7 +151,15 @@ def passing_through(
     if (elsewhere := heads_elsewhere(loaded.model)) is not None:
         raise elsewhere
     with loaded.session(inputs, at_once=False, **options) as session:
-        session.separate_compared()
+        if not session.study.one_stream and session.size > 1:
+            classes = set()
+            for count in (1, 2):
+                batch = session.part(range(count))
+                with torch.no_grad():
+                    classes.add(Output(session.modality, batch).logits(batch).shape[1])
+                session.setup_forwards += count
+            if len(classes) > 1:  # the model compares all inputs of a batch (dual encoders): they run one by one
+                session.step = 1
         yield session
 
 
@@ -238,19 +246,6 @@ class Session:
         self.setup_forwards = study.forwards if new else 0
         return study
 
-    def separate_compared(self) -> None:
-        """Run inputs one by one if the model compares all inputs of a batch (dual encoders)."""
-        if self.study.one_stream or self.size == 1:
-            return
-        classes = set()
-        for count in (1, 2):
-            batch = self.part(range(count))
-            with torch.no_grad():
-                classes.add(Output(self.modality, batch).logits(batch).shape[1])
-            self.setup_forwards += count
-        if len(classes) > 1:
-            self.step = 1
-
     def part(self, rows: Sequence[int]) -> Batch:
         """Some of the inputs."""
         if not self.at_once:
@@ -290,27 +285,20 @@ class Session:
         if beside:
             batch = self.modality.beside_reference_rows(batch)
             target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
-        run = Run(
-            self.modality,
-            batch,
-            self.studied(batch) if self.one_by_one else self.study,
-            target=None if own_answer else target,
-            scalar=self.scalar if scalar is None else self.modality.scalar(scalar),
-            seed=self.seed,
-            batch_size=self.step,
-            keep_layers=self.keep_layers,
-            track=self.track,
-        )
+        study = self.studied(batch) if self.one_by_one else self.study
+        read = None if scalar is None else self.modality.scalar(scalar)
+        run = self.run_of(batch, read, None if own_answer else target, study)
         run.numbers = rows
         return run
 
-    def run_of(self, batch: Batch, scalar: str | None = None) -> Run:
-        """Return a Run, without a target, of a batch that was put together from the session's rows."""
+    def run_of(self, batch: Batch, scalar: str | None = None, target: Any = None, study: Study | None = None) -> Run:
+        """Return a Run of a batch that was put together from the session's rows."""
         called_with(self.model, self._arguments)
         return Run(
             self.modality,
             batch,
-            self.study,
+            study or self.study,
+            target=target,
             scalar=scalar or self.scalar,
             seed=self.seed,
             batch_size=self.step,

@@ -25,20 +25,25 @@ from whyformer.capture.site import OffPlan
 from whyformer.engines.attention.maps import (
     Heads,
     Layers,
+    Maps,
     chosen_layers,
     cumulative,
     discard_smallest,
+    layer_means,
     maps_of,
     over_heads,
     over_one_layer,
     over_windows,
+    placed,
+    placed_maps,
     product,
     read_row,
+    read_streams,
     real,
+    start_sites,
     with_ratio,
     with_residual,
 )
-from whyformer.engines.attention.stream_maps import Maps, layer_means, placed, placed_maps, read_streams, start_sites
 from whyformer.errors import NotOffered
 from whyformer.inputs.output import Output
 from whyformer.loan.spread import recomputable, recomputing
@@ -189,7 +194,15 @@ def read_layers(run: Run, heads: HeadFusion, layers: Choice, reading: str, strea
     if streams and run.multi_stream:
         return read(run, layer_means(run.schedule, stream_maps(run, heads), layers))
     if run.folds:
-        return _layers_folded(run, heads, layers, reading)
+        if layers == "product":
+            attribution = _chained(run, heads, 0.0, normalize=False, ones=reading != "row")
+        else:
+            chosen = chosen_layers(layers, run.layer_count())
+            mean_BRN = fold(run, heads, partial(_Readings, run, chosen, reading)).total_BRN / len(chosen)
+            attribution = Attribution(mean_BRN[:, 0], matrix_BQK=None if run.rows_read is None else mean_BRN)
+        if reading == "column_mean":
+            attribution.scores_BN = attribution.scores_BN / run.keep_BN.sum(1, keepdim=True)
+        return attribution
     record = run.record(grad=True) if heads.gradient else run.layers_of(partial(chosen_layers, layers))
     sites = [record.sites[i] for i in chosen_layers(layers, len(record.sites))]
     maps = [real(heads.of(site), run.attended_BN, site) for site in sites]
@@ -256,6 +269,12 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     run.asked["logits"] = (0, 0)
     _ = run.readout_BN  # may take passes of its own
     plans, of_kind, logits = study.plans, (grad, rows > 1), None
+
+    def hand_on(site: FoldedSite) -> None:
+        shares = torch.stack(role.lost_B).mean(0) if role.lost_B else torch.zeros(len(run.keep_BN))
+        run.lost_to_padding(shares.to(run.keep_BN.device).expand(len(run.keep_BN)))
+        take(site)
+
     while logits is None:
         take = begin()
         role = Fold(rows, run.module_names, study.batch_axes, fusion=fusion)
@@ -270,8 +289,8 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
         try:
             layers = recomputable(run.modality.model) if grad and run.recomputes else []
             with recomputing(layers):
-                forward, at = partial(run.output.logits, batch), partial(_hand_on, run, role, take)
-                logits = folded(forward, role, partial(run.scalars, ask=False), at, rows < run.batch.size)
+                forward, score = partial(run.output.logits, batch), partial(run.scalars, ask=False)
+                logits = folded(forward, role, score, hand_on, rows < run.batch.size)
         except NotFolded as error:
             raise NotFoldable(
                 "memory='fold': attention of this model comes in a shape that can be had as a whole map only, or "
@@ -290,39 +309,28 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
     return take
 
 
-def _hand_on(run: Run, role: Fold, take: Take, site: FoldedSite) -> None:
-    shares = torch.stack(role.lost_B).mean(0) if role.lost_B else torch.zeros(len(run.keep_BN))
-    run.lost_to_padding(shares.to(run.keep_BN.device).expand(len(run.keep_BN)))
-    take(site)
-
-
 def _require_slopes(run: Run, role: Fold, logits: Tensor) -> None:
     """Check the slopes as ``Run.require_slopes`` does, by scaling whole attention outputs, which needs no map."""
     lost = frozenset(range(len(role.sites))).difference(role.reached)
-    checks = {("slopes",): role.measures, ("lost", lost): bool(lost)}
-    study = run.study
-    due = [check for check, needed in checks.items() if needed and check not in study.undisturbed]
+    due = run.due_checks(lost, role.measures)
     if due:
         output = Output(run.modality, run.batch, run.scalar)
 
         def changed(factors: dict[int, Any]) -> Tensor:
-            scaled = Scaled(run.rows_run, run.module_names, study.batch_axes, factors=factors)
+            scaled = Scaled(run.rows_run, run.module_names, run.study.batch_axes, factors=factors)
             scaled.rows_attend = run.batch.reference_rows > 0
             with scaled:
                 return run.scalars(output.logits(run.together))
 
         with torch.no_grad():
             score_B = run.scalars(logits).detach()
-        for check in reversed(due):
+        for check in due:
             if check[0] == "lost":
                 paths = [role.sites[i].path for i in sorted(lost)]
-                run.setup_forwards += require_scaled_reached(paths, score_B, changed, lost)
+                run.passed(check, require_scaled_reached(paths, score_B, changed, lost))
             else:
-                passes, doubt = require_scaled_slopes(role.reached, logits, score_B, changed)
-                run.setup_forwards += passes
-                study.doubts.extend([doubt] * bool(doubt))
-            study.undisturbed.add(check)
-    run.notes.update(study.doubts)
+                run.passed(check, *require_scaled_slopes(role.reached, logits, score_B, changed))
+    run.notes.update(run.study.doubts)
 
 
 class _Chain:
@@ -394,18 +402,6 @@ class _Readings:
                 parts.append(block.diagonal(site.first_query + queries.start - keys.start, 1, 2))
             return _in_place(torch.cat(parts, 1)[:, None], site, read_BRN)
         return site.pulled(_at_queries(keep_B1N, site))
-
-
-def _layers_folded(run: Run, heads: HeadFusion, layers: Choice, reading: str) -> Attribution:
-    if layers == "product":
-        attribution = _chained(run, heads, 0.0, normalize=False, ones=reading != "row")
-    else:
-        chosen = chosen_layers(layers, run.layer_count())
-        mean_BRN = fold(run, heads, partial(_Readings, run, chosen, reading)).total_BRN / len(chosen)
-        attribution = Attribution(mean_BRN[:, 0], matrix_BQK=None if run.rows_read is None else mean_BRN)
-    if reading == "column_mean":
-        attribution.scores_BN = attribution.scores_BN / run.keep_BN.sum(1, keepdim=True)
-    return attribution
 
 
 class _WholeMaps(dict[int, tuple[FoldedSite, AnyBQK]]):

@@ -38,7 +38,12 @@ def grid_artefact(detail: Array | Tensor, patch: int | tuple[int, int], of: str 
     rows, columns = (patch, patch) if isinstance(patch, int) else patch
     if values.ndim < 2 or min(rows, columns) < 1:
         raise BadInput(f"a map of shape {tuple(values.shape)} and patches of {rows}×{columns}: need height and width.")
-    border, inside = (_ring if of == "values" else _steps)(values, rows, columns)
+    if of == "steps":
+        border, inside = _steps(values, rows, columns)
+    else:
+        squares = values.square().flatten(0, -3).sum(0) if values.ndim > 2 else values.square()
+        inner = (_inner(squares.shape[0], rows)[:, None] & _inner(squares.shape[1], columns)).to(squares.device)
+        border, inside = squares[~inner], squares[inner]
     if not len(border) or not len(inside):  # no borders, or nothing but borders: there is no grid to compare with
         return 1.0
     high, low = float(border.mean()), float(inside.mean())
@@ -47,15 +52,8 @@ def grid_artefact(detail: Array | Tensor, patch: int | tuple[int, int], of: str 
     return high / low
 
 
-def _ring(values: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Squares of the pixels at borders, and of those inside."""
-    squares = values.square().flatten(0, -3).sum(0) if values.ndim > 2 else values.square()
-    inside = _inner(squares.shape[0], rows)[:, None] & _inner(squares.shape[1], columns)
-    inside = inside.to(squares.device)
-    return squares[~inside], squares[inside]
-
-
 def _inner(length: int, patch: int) -> Tensor:
+    """True at pixels that are not the first or last of a patch, along one axis."""
     space = torch.arange(length) % patch
     return (space > 0) & (space < patch - 1)
 
@@ -160,7 +158,8 @@ def _chosen(intercept: AttentionInputs, outputs: list[Any], layer: int | str | N
     """Name, tensor, and the number of the attention it enters (None for the output of a module)."""
     if isinstance(layer, str):
         out = outputs[-1] if outputs else None
-        tensor = out if isinstance(out, Tensor) else next((t for t in _members(out) if isinstance(t, Tensor)), None)
+        members = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, dict) else [out]
+        tensor = next((member for member in members if isinstance(member, Tensor)), None)
         if tensor is None:
             raise BadInput(f"layer={layer!r}: this module put out no tensor while the model ran.")
         return layer, tensor, None
@@ -179,12 +178,6 @@ def _chosen(intercept: AttentionInputs, outputs: list[Any], layer: int | str | N
     return f"the input of {path}", entering, number % count
 
 
-def _members(out: Any) -> list[Any]:
-    if isinstance(out, (tuple, list)):
-        return list(out)
-    return list(out.values()) if isinstance(out, dict) else []
-
-
 class _Arrangement:
     """How a tensor of features lies on the image: windows, special tokens and channel order seen through."""
 
@@ -199,7 +192,10 @@ class _Arrangement:
         special = np.asarray(units.special)
         height, width = run.batch.tensors[run.modality.main].shape[-2:]
         self.size: tuple[int, int] = (height, width)
-        self.seen = self._seen_grid(rows)
+        # Rows and columns that a detector attends to, padding included, where these are its features.
+        part, view = run.modality.part("image", run.batch)
+        known = run.multi_stream and run.stream_sizes.get("image") == rows
+        self.seen = part.padded_grid(view, rows) if known else None
         if not run.multi_stream and rows == len(units) and units.grid is not None:
             self.is_patch, self.grid = torch.tensor(~special), units.grid
         else:
@@ -208,12 +204,6 @@ class _Arrangement:
             if self.seen is None and rows % down:
                 raise BadInput(f"{rows} features are no grid over a {height}×{width} image. Choose another layer.")
             self.grid = self.seen or (down, rows // down)
-
-    def _seen_grid(self, count: int) -> tuple[int, int] | None:
-        """Rows and columns that a detector attends to, padding included, where these are its features."""
-        part, view = self.run.modality.part("image", self.run.batch)
-        known = self.run.multi_stream and self.run.stream_sizes.get("image") == count
-        return part.padded_grid(view, count) if known else None
 
     def grids(self) -> tuple[tuple[int, int], ...]:
         """Of each picture, where some are padded."""

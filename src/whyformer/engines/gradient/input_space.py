@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import OneOf
 from whyformer.run import Run
-from whyformer.study.interference import INPUT_SLOPES, MIXES, Inputs, require_apart, require_input_slopes, rounding_step
+from whyformer.study.interference import MIXES, require_apart
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
@@ -91,24 +90,10 @@ class InputSpace(ABC):
             return
         batch = run.batch.select(range(run.batch.size))  # another one: what is kept of outputs is of the model as it is
 
-        def changed(others: Tensor) -> Tensor:
-            with torch.no_grad():
-                return self.values_of(self.logits(batch, others))
+        def scored(others: Tensor) -> Tensor:
+            return scalar_of(self.logits(batch, others).float(), run.targets, run.reading)
 
-        def differentiated(others: Tensor) -> tuple[Tensor, Tensor]:
-            leaf = others.detach().requires_grad_()
-            with torch.enable_grad():
-                values_B = scalar_of(self.logits(batch, leaf), run.targets, run.reading)
-                require_dependent(values_B)
-                (gradient,) = slopes(values_B.sum(), [leaf])
-            return values_B.detach(), gradient
-
-        step = rounding_step(run.modality.model, run.logits)
-        inputs = Inputs(self.inputs, run.logits, step, changed, differentiated)
-        passes, doubt = require_input_slopes(inputs, gradient, run.value_B)
-        run.setup_forwards += passes
-        run.study.doubts.extend([doubt] * bool(doubt))
-        run.study.undisturbed.add(INPUT_SLOPES)
+        run.compare_slopes(self.inputs, gradient, run.value_B, scored)
 
     def _beside_others(self, point: Tensor, row: int) -> Tensor:
         """(1, …) the gradient at one point, while the other rows of the batch stay what they are."""
@@ -183,7 +168,12 @@ class SingleInput(InputSpace):
             logits, vectors = self._entered(batch, None)
             numbers.append(vectors)
         elif self.run.modality.embeds:
-            with torch.no_grad(), self.run.modality.looked_up(batch, partial(_noted, numbers)):
+
+            def noted(embedding: Tensor) -> Tensor:
+                numbers.append(embedding)
+                return embedding
+
+            with torch.no_grad(), self.run.modality.looked_up(batch, noted):
                 logits = self.run.output.logits(batch)
         else:
             numbers.append(batch.tensors[self.run.modality.main])
@@ -245,8 +235,3 @@ class SingleInput(InputSpace):
 
     def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
         return [n.cpu().numpy() for n in numbers.float()]
-
-
-def _noted(numbers: list[Tensor], embedding: Tensor) -> Tensor:
-    numbers.append(embedding)
-    return embedding

@@ -135,7 +135,12 @@ class MultiStream(InputSpace):
 
 def stream_place(run: Run, gradient: bool) -> MultiStream:
     """All entries of a batch, by one forward pass; ``gradient``: and one backward pass."""
-    stream_inputs = stream_inputs_of(run)
+    layout = _layout(run)
+    stream_inputs: list[StreamInput] = []  # positions that the model brings itself have none
+    for stream in layout:
+        stream_inputs += run.modality.part(stream, run.batch)[0].stream_inputs(stream, layout, run, run.modality)
+    if not stream_inputs:
+        raise NotOffered("none of the model's streams is made of numbers or words.")
     leaves: dict[int, Tensor] = {}
 
     def leaf(number: int, tensor: Tensor) -> Tensor:
@@ -172,18 +177,6 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
         space.require_slopes(slopes)
     run.notes.update(run.study.doubts)
     return space
-
-
-def stream_inputs_of(run: Run) -> list[StreamInput]:
-    """Of every stream that is given; positions that the model brings itself have none."""
-    stream_inputs: list[StreamInput] = []
-    layout = _layout(run)
-    for stream in layout:
-        part, _ = run.modality.part(stream, run.batch)
-        stream_inputs += part.stream_inputs(stream, layout, run, run.modality)
-    if not stream_inputs:
-        raise NotOffered("none of the model's streams is made of numbers or words.")
-    return stream_inputs
 
 
 def _layout(run: Run) -> dict[str, slice]:

@@ -106,10 +106,16 @@ class Prefix:
     @torch.no_grad()
     def _continued(self, batch: Batch, length: int) -> Tensor | None:
         """(M, C) from the cached beginning; None where the model has no cache that can be cut."""
+        from transformers import DynamicCache
+
         run, output = self.run, self.run.output
-        memory = self._remembered(batch.size, length)
-        if memory is None:
+        if self._memory is None:
+            self._memory = self._read()
+        if not self._memory:
             return None
+        memory = DynamicCache()  # of the first tokens, once per variant
+        for number, (keys, values) in enumerate(self._memory):
+            memory.update(*(t[:, :, :length].expand(batch.size, -1, -1, -1) for t in (keys, values)), number)
         ids = batch.tensors[run.modality.main]
         rest = replace(
             batch,
@@ -128,20 +134,6 @@ class Prefix:
             output.extra = before
         run.count([self.row] * batch.size)
         return logits
-
-    def _remembered(self, copies: int, length: int) -> Any:
-        """Keys and values of the first tokens, once per variant; None where the cache cannot be cut."""
-        from transformers import DynamicCache
-
-        if self._memory is None:
-            self._memory = self._read()
-        if not self._memory:
-            return None
-        memory = DynamicCache()
-        for number, (keys, values) in enumerate(self._memory):
-            repeated = (t[:, :, :length].expand(copies, -1, -1, -1) for t in (keys, values))
-            memory.update(*repeated, number)
-        return memory
 
     def _read(self) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of the input, layer by layer; none where a layer keeps anything else."""

@@ -226,7 +226,8 @@ def _held(run: Run, row: int, wanted: Sequence[str | int]) -> Array:
         held_U[members] = True
     free_U = removable_U & ~np.array(units.special, dtype=bool) & ~held_U
     if not any(free_U[i] for group in groups for i in group):
-        raise BadInput(f"hold={_short(wanted)} is all of input {number}: nothing is left that could be away.")
+        named_parts = repr(wanted[0] if len(wanted) == 1 else list(wanted))
+        raise BadInput(f"hold={named_parts} is all of input {number}: nothing is left that could be away.")
     return held_U
 
 
@@ -259,10 +260,6 @@ def _named(
         f"hold={one!r} is {times} times in input {number}. Write more of the text around it, or give numbers of units "
         "(see explanation.units.labels; -1 is the last one)."
     )
-
-
-def _short(wanted: Sequence[str | int]) -> str:
-    return repr(wanted[0] if len(wanted) == 1 else list(wanted))
 
 
 def _words(run: Run, row: int, free: Array) -> list[tuple[int, ...]]:

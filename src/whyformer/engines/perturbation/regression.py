@@ -154,7 +154,12 @@ def fitted(
     if said:
         direction, sizes = np.mean(said, 0), np.mean(np.abs(said), 0) + FLOOR
         priors += [(direction, np.ones(count)), (direction, sizes**2), (None, sizes**2)]
-    candidates = [c for mean, variances in priors for c in _posteriors(x_KP, y_K, centred, mean, variances)]
+    candidates = []
+    for mean_P, variances_P in priors:
+        root_PP = centred * np.sqrt(variances_P / variances_P.mean())
+        way = _Way(x_KP, y_K, root_PP, None if mean_P is None else centred @ mean_P)
+        typical = float(way.s2.sum()) / len(y_K)
+        candidates += [_Posterior(way, noise * typical) for noise in NOISE]
     evidence = np.array([c.evidence for c in candidates])
     evidence[: len(NOISE)] += np.log(max(len(priors) - 1, 1))  # with and without a guide are as likely beforehand
     weights = np.exp(evidence - evidence.max())
@@ -223,13 +228,3 @@ class _Way:
         """(P,) the values that explain y, as far as the noise lets them."""
         values_P: Array = self.root_PP @ (self.v_PR @ (np.sqrt(self.s2) / (self.s2 + noise) * (self.u_KR.T @ y_K)))
         return values_P
-
-
-def _posteriors(
-    x_KP: Array, y_K: Array, centred_PP: Array, mean_P: Array | None, variances_P: Array
-) -> list[_Posterior]:
-    root_PP = centred_PP * np.sqrt(variances_P / variances_P.mean())
-    mean_P = None if mean_P is None else centred_PP @ mean_P
-    way = _Way(x_KP, y_K, root_PP, mean_P)
-    typical = float(way.s2.sum()) / len(y_K)
-    return [_Posterior(way, noise * typical) for noise in NOISE]

@@ -131,7 +131,11 @@ class Deleted(Variants):
         self.only, self.remarks = None, ()
         if most == int(self.real.sum()):
             self.only = run.modality.only_token()
-            self.remarks = (only_remark(run.modality, self.only),)
+            name = run.modality.labels([self.only])[0]
+            self.remarks = (
+                f"deleting every token leaves {f'token {self.only}' if name == str(self.only) else name} as the only "
+                "token, since the model needs at least one.",
+            )
 
     def batches(self, present_MP: Array, size: int) -> list[list[int]]:
         left = present_MP @ self.sizes
@@ -238,15 +242,6 @@ def pointer_remarks(modality: Modality, replacement: str | int, by_default: bool
     ]
 
 
-def only_remark(modality: Modality, token: int) -> str:
-    """A model reads at least one token."""
-    name = modality.labels([token])[0]
-    return (
-        f"deleting every token leaves {f'token {token}' if name == str(token) else name} as the only token, since the "
-        "model needs at least one."
-    )
-
-
 def checked_replacement(modality: Modality, replace: str | int | None) -> str | int:
     """What was asked for, or the default; one of those that the modality has."""
     known = replacements_of(modality)
@@ -297,16 +292,10 @@ def variants_of(
     modality = run.modality
     if replacement == "delete":
         return grouped_variants(run, row, players, replacement)
-    if isinstance(replacement, str) and replacement in modality.fillers:
-        return _filled(run, row, players, replacement, pool, seed)
-    return Replaced(run, row, players, replacement)
-
-
-def _filled(
-    run: Run, row: int, players: Sequence[Sequence[int]], name: str, pool: Batch, seed: Sequence[int]
-) -> Filled:
+    if not isinstance(replacement, str) or replacement not in modality.fillers:
+        return Replaced(run, row, players, replacement)
     if run.study.extra:  # the units of a text are its tokens and some of the model's own
         raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
-    modality, units, one = run.modality, run.units[row], run.batch.select([row])
-    fillings = modality.filling(name, units, one, SamplePool(pool, np.random.default_rng(list(seed))))
+    units, one = run.units[row], run.batch.select([row])
+    fillings = modality.filling(replacement, units, one, SamplePool(pool, np.random.default_rng(list(seed))))
     return Filled(one, _parts(modality.owners(units, one), _part_of_units(units, players), fillings[0]), fillings)
