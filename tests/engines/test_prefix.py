@@ -24,8 +24,6 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 HYBRIDS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "bamba": lambda: (hf.BambaForCausalLM, hf.BambaConfig(
         **SIZES, **MAMBA, num_hidden_layers=2, attn_layer_indices=[1])),
-    "falcon_h1": lambda: (hf.FalconH1ForCausalLM, hf.FalconH1Config(
-        **SIZES, **MAMBA, num_hidden_layers=2, mamba_d_ssm=64, head_dim=8)),
     "lfm2_moe": lambda: (hf.Lfm2MoeForCausalLM, hf.Lfm2MoeConfig(
         **SIZES, **CONVOLUTION, **EXPERTS, num_dense_layers=1)),
     "minimax": lambda: (hf.MiniMaxForCausalLM, hf.MiniMaxConfig(
@@ -69,10 +67,8 @@ def test_states_that_cannot_be_cut_are_not_gone_on_from(name: str) -> None:
         expected = by_hand(model, replace, found.target.index)
         np.testing.assert_allclose(found.scores, expected, atol=1e-5 * np.abs(expected).max() + 1e-5)
         assert "prefix_reused" not in found.checks
-    for method in ("two_ended", "shap"):
-        how = {"evaluations": 32, "algorithm": "permutation"} if method == "shap" else {}
-        (found,) = wf.explain(model, INPUTS, method=method, replace=9, progress=False, **how)
-        assert np.isfinite(found.scores).all() and found.scores.any()
+    (found,) = wf.explain(model, INPUTS, method="two_ended", replace=9, progress=False)
+    assert np.isfinite(found.scores).all() and found.scores.any()
 
 
 def test_angles_that_depend_on_the_length_are_shared_by_texts_of_one_length() -> None:

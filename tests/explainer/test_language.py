@@ -21,7 +21,8 @@ PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
 SHORT = "paris and the"
 GRADIENTS = ("generic_attention", "attn_lrp", "input_x_gradient", "grad_sam", "integrated_gradients")
 ONE_MAP = ("attention_rollout", "raw_attention", "value_norms", "alti", "value_zeroing")
-EACH, OTHERS = (*GRADIENTS, *ONE_MAP), [family for family in FAMILIES if family != "llama"]
+# Each method once, each family at least once. (The blocks of gpt_oss cannot be run again: not value_zeroing.)
+EACH = [(FAMILIES[i % len(FAMILIES)], method) for i, method in enumerate((*ONE_MAP[::-1], *GRADIENTS))]
 
 
 def ids(text: str) -> list[int]:
@@ -43,11 +44,7 @@ def answer_log_probability(lm: nn.Module, prompt: list[int], answer: list[int]) 
     return total
 
 
-@pytest.mark.parametrize(
-    "family, method",
-    # Each method on llama and on one more. (The blocks of gpt_oss cannot be run again: not value_zeroing.)
-    [("llama", method) for method in EACH] + [(OTHERS[i % len(OTHERS)], method) for i, method in enumerate(EACH)],
-)
+@pytest.mark.parametrize(("family", "method"), EACH)
 def test_tokens_of_an_answer_are_what_each_is_by_itself(family: str, method: str) -> None:
     lm, answer = shared(family), ids(SHORT)
     options: dict[str, Any] = {"baseline": "zero", "steps": 6} if method == "integrated_gradients" else {}
@@ -60,7 +57,7 @@ def test_tokens_of_an_answer_are_what_each_is_by_itself(family: str, method: str
         assert sum(e.cost.forwards for e in together) <= (2 if method in ONE_MAP else 1) + 1e-9
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_oss"])
 def test_a_span_is_the_sum_of_its_tokens(family: str) -> None:
     """Its value, and its gradient at the word embeddings, from texts that end before each token."""
     lm = shared(family)
@@ -317,8 +314,14 @@ def test_wishes_for_language_models_are_refused_elsewhere(tmp_path: Path) -> Non
     assert by_word.units.labels == ("[CLS]", "the", "movie", "was", "boring", "[SEP]")
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_oss"])
-@pytest.mark.parametrize("how", [{"replace": 9}, {"replace": "delete", "units": "sentence", "span": True}])
+@pytest.mark.parametrize(
+    ("family", "how"),
+    [
+        ("gpt2", {"replace": 9}),
+        ("gpt_oss", {"replace": 9}),
+        ("llama", {"replace": "delete", "units": "sentence", "span": True}),
+    ],
+)
 def test_variants_go_on_from_a_shared_beginning(
     family: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

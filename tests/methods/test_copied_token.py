@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import whyformer as wf
 
 VOCAB, PLACES, WIDTH, HEAD = 32, 32, 128, 64
-START, LENGTH, CASES = 0, 24, 120
+START, LENGTH, CASES = 0, 24, 60
 SHARP, SOFT = 110.0, 80.0  # the copying head has 99 % of its attention on the source, or 92 %
 TOKEN, PREVIOUS, COPIED, PLACE = (slice(at, at + 32) for at in range(0, WIDTH, 32))  # parts of the residual stream
 NOISE = 0.03
