@@ -227,7 +227,10 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
     maps = bool(m.needs & {"attention", "attention_gradients"}) and bool(run.study.sites)
     full = activated + (map_bytes(run, "attention_gradients" in m.needs) if maps else 0)
     reason = why_not_folded(run, m, options)
-    fold = None if reason else activated + 4 * tile_bytes(run.device) + _operands(run, grad)
+    fold = None if reason else activated + 4 * tile_bytes(run.device)
+    if fold is not None and not grad:  # queries and keys of all layers stay; with gradients, the graph holds them
+        width = getattr(getattr(session.model, "config", None), "hidden_size", None) or 0
+        fold += 2 * len(run.study.sites) * run.batch.size * run.length * width * run.bytes_per_number
     free = free_bytes(run.device)
     folds = session.memory == "fold" or (session.memory == "auto" and run.length >= LONG and not _has_room(run, m))
     if session.memory == "fold" and reason:
@@ -245,32 +248,22 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
     )
 
 
-def _operands(run: Run, grad: bool) -> int:
-    """Queries and keys of all layers, which stay where nothing is differentiated; else the graph has them."""
-    if grad:
-        return 0
-    width = getattr(getattr(run.modality.model, "config", None), "hidden_size", None) or 0
-    return 2 * len(run.study.sites) * run.batch.size * run.length * width * run.bytes_per_number
-
-
 def activations(run: Run, grad: bool) -> int:
     """Bytes that the model's own pass keeps for backward: measured on a short piece, and in proportion to length."""
     facts, key = known_about(run.modality.model), (SavedBytes, grad)
     if key not in facts or not run.modality.lengths_vary:
-        facts[key] = _bytes_per_position(run, grad)
-    return int(facts[key] * run.length * run.batch.size)
-
-
-def _bytes_per_position(run: Run, grad: bool) -> float:
-    one = replace(run.batch.select([0]), answers=(), spans=(), trunks=(), shared=None)
-    run.setup_forwards += 1
-    piece = one.beginning(SHORT)
-    try:
-        if piece is not one:
-            return _saved(run, piece, grad) / SHORT
-    except WhyformerError:  # not every length is one of this model's
+        one = replace(run.batch.select([0]), answers=(), spans=(), trunks=(), shared=None)
+        piece, length = one.beginning(SHORT), SHORT
         run.setup_forwards += 1
-    return _saved(run, one, grad) / run.length
+        try:
+            saved = None if piece is one else _saved(run, piece, grad)
+        except WhyformerError:  # not every length is one of this model's
+            saved = None
+            run.setup_forwards += 1
+        if saved is None:
+            saved, length = _saved(run, one, grad), run.length
+        facts[key] = saved / length
+    return int(facts[key] * run.length * run.batch.size)
 
 
 def _saved(run: Run, one: Batch, grad: bool) -> int:

@@ -249,17 +249,12 @@ def _either(domains: Sequence[Domain]) -> Domain:
     return Domain(listed(words, "or"), take, choices, listed([domain.plural for domain in domains], "or"))
 
 
-def _is_list(value: Any) -> bool:
-    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
-        return False
-    return getattr(value, "ndim", 1) > 0  # a number of numpy or torch can be asked to iterate, and refuses
-
-
 def _sequence(each: Domain, strict: bool = False) -> Domain:
     def take(value: Any) -> Any:
-        if not _is_list(value) or (
-            strict and isinstance(value, (tuple, set, frozenset))
-        ):  # a tuple means another thing
+        if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+            return NOT_ALLOWED
+        # A number of numpy or torch has __iter__, which raises. Where a list is asked for, a tuple means another thing.
+        if getattr(value, "ndim", 1) == 0 or (strict and isinstance(value, (tuple, set, frozenset))):
             return NOT_ALLOWED
         if not hasattr(value, "__len__"):
             value = list(islice(value, MOST_VALUES + 1))

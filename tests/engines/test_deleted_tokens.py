@@ -42,10 +42,15 @@ def last_logit(ids: list[int], target: int) -> float:
 # Nothing left
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("named", "only"), [({"bos_token": "<bos>", "eos_token": "<eos>"}, 1),
-                                             ({"eos_token": "<eos>", "pad_token": "<pad>"}, 2),
-                                             ({"pad_token": "<pad>"}, 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "named", "only"),
+    [
+        ("occlusion", {"bos_token": "<bos>", "eos_token": "<eos>"}, 1),
+        ("shap", {"bos_token": "<bos>", "eos_token": "<eos>"}, 1),
+        ("two_ended", {"eos_token": "<eos>", "pad_token": "<pad>"}, 2),
+        ("two_ended", {"pad_token": "<pad>"}, 0),
+    ],
+)
 def test_sentences_of_a_text_without_special_tokens(method: str, named: dict[str, str], only: int) -> None:
     processor = tokenizer(**named)
     found = wf.explain(gpt2(), TEXT, processor=processor, method=method, units="sentence", progress=False)

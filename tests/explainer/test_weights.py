@@ -122,7 +122,6 @@ def test_weights_of_another_tensor_class_are_held_to_the_measured_slope(method: 
 
 # Weights that are elsewhere: on the meta device, brought for each pass by a hook, or by nobody.
 
-METHODS = ["generic_attention", "attention_rollout", "occlusion", "integrated_gradients", "attn_lrp", "value_norms"]
 FEW: dict[str, dict[str, int]] = {"integrated_gradients": {"steps": 4}}
 
 
@@ -183,7 +182,7 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
     return dispatch_model(model, device_map, main_device="cpu", offload_dir=folder, force_hooks=True)
 
 
-@pytest.mark.parametrize("method", [*METHODS, "value_zeroing", "alti"])
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients", "value_zeroing"])
 def test_a_model_over_cpu_and_disk_gives_the_same_scores(method: str, on_disk: nn.Module) -> None:
     same_scores("bert", on_disk, method)
     assert {p.device.type for p in on_disk.parameters()} == {"cpu", "meta"}, "some weights stay on the disk"

@@ -83,8 +83,7 @@ def rolled_out(
     return whole
 
 
-@pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("name", "layers"), [("bert", 1), ("gpt2", 2)])
 def test_without_normalisation_the_head_mean_only_grows_by_a_factor_of_two_per_layer(name: str, layers: int) -> None:
     how = ROLLOUT | {"start_layer": 2 - layers}
     for plain, raw in zip(explained(name, **how), explained(name, **how, normalize=False), strict=True):
@@ -97,7 +96,7 @@ def test_without_normalisation_the_head_mean_only_grows_by_a_factor_of_two_per_l
     [{"heads": "max"}, {"heads": "min"}, {"discard": 0.7}, {"discard": 0.7, "heads": "max"}, {"residual": 0.2}],
     ids=str,
 )
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_fusion_discarding_and_residual(name: str, options: dict[str, object]) -> None:
     for row, found in enumerate(explained(name, double=True, **ROLLOUT, **options)):
         own = reported(name, row, TARGET)
@@ -130,7 +129,7 @@ def test_a_measured_residual_agrees_with_its_twin(name: str) -> None:
         assert found.cost.forwards == 1
 
 
-LAYERS = ["last", 0, -2, [0, -1], "mean"]
+LAYERS = ["last", -2, [0, -1]]
 
 
 def bert(layers: int, attention: str) -> torch.nn.Module:
@@ -161,7 +160,7 @@ def test_the_peak_does_not_grow_with_the_layers(attention: str, padding: int) ->
 
 
 @pytest.mark.parametrize("layers", LAYERS, ids=str)
-@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "looped_heads", "folded_heads", "einsum", "swin"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "looped_heads", "folded_heads", "swin"])
 def test_numbers_are_those_of_the_whole_record(name: str, layers: Any) -> None:
     model, x = model_of(name), CASES[name].inputs()
     alone = wf.explain(model, x, method="raw_attention", target=0, layers=layers, keep_layers=True)

@@ -38,8 +38,8 @@ VARIANTS = [{"method": "transformer_attribution", "variant": v} for v in ("full"
 LRP: list[dict[str, str]] = [{"method": "attn_lrp"}, {"method": "cp_lrp"}]
 
 
-@pytest.mark.parametrize("how", [*LRP, *VARIANTS[1::2]], ids=str)
-@pytest.mark.parametrize("name", [*FAMILY, "qwen2", "modernbert", "dinov2"])
+@pytest.mark.parametrize("how", [LRP[0], VARIANTS[3]], ids=str)
+@pytest.mark.parametrize("name", FAMILY)
 def test_the_road_to_attention_does_not_matter(name: str, how: dict[str, str]) -> None:
     inputs = CASES[name].inputs()
     fused, eager = (wf.explain(CASES[name].build(a), inputs, target=TARGET, **how) for a in ("sdpa", "eager"))
@@ -50,7 +50,7 @@ def test_the_road_to_attention_does_not_matter(name: str, how: dict[str, str]) -
 # Conservation
 
 
-@pytest.mark.parametrize("name", ["llama", "llama_gqa", "mistral", "qwen3", "gemma2", "phi3"])
+@pytest.mark.parametrize("name", ["llama_gqa", "gemma2", "phi3"])
 def test_cp_lrp_conserves_without_biases(name: str) -> None:
     for found in explained(name, method="cp_lrp"):
         scale = float(np.abs(found.scores).sum())
@@ -60,10 +60,7 @@ def test_cp_lrp_conserves_without_biases(name: str) -> None:
     assert max(e.checks["conservation_error_relative"] for e in explained(name, method="attn_lrp")) > 1e-3
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["bert", "gpt2", "vit", "rtdl_ft_transformer", "nn_transformer_encoder_prenorm", "visual_bert", "mixtral", "olmoe"],
-)
+@pytest.mark.parametrize("name", ["bert", "vit", "rtdl_ft_transformer", "visual_bert", "mixtral"])
 def test_cp_lrp_conserves_at_the_tokens_once_biases_are_zero(name: str) -> None:
     """The router of experts is taken as given; text and image in one sequence are read at the tokens."""
     case = (CASES | OTHERS)[name]
@@ -98,12 +95,11 @@ SCALARS = {
 }
 
 
-@BOTH
 @pytest.mark.parametrize("scalar", SCALARS)
-def test_conservation_is_measured_from_the_logits(scalar: str, method: str) -> None:
+def test_conservation_is_measured_from_the_logits(scalar: str) -> None:
     case = CASES["llama"]
     model = case.build("sdpa")
-    for row, found in enumerate(wf.explain(model, case.inputs(), method=method, target=TARGET, scalar=scalar)):
+    for row, found in enumerate(wf.explain(model, case.inputs(), method="cp_lrp", target=TARGET, scalar=scalar)):
         start = total_at_logits(model(**one_input(case.inputs(), row)).logits.flatten(0, -2)[-1], SCALARS[scalar])
         missing = abs(found.scores.sum() - start)
         scale = float(np.abs(found.scores).sum())
@@ -112,8 +108,7 @@ def test_conservation_is_measured_from_the_logits(scalar: str, method: str) -> N
             missing / abs(start), abs=1e-4 * scale / abs(start)
         )
         assert not found.warnings
-        if method == "cp_lrp":
-            assert found.checks["conservation_error"] <= 1e-5 * scale
+        assert found.checks["conservation_error"] <= 1e-5 * scale
 
 
 @pytest.mark.parametrize("scalar", ["log_probability", "probability", "log_odds"])
@@ -155,7 +150,7 @@ class T5Classifier(nn.Module):
         return self.head(self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0])
 
 
-@pytest.mark.parametrize("act", ["relu", "gated-gelu", "gated-silu"])
+@pytest.mark.parametrize("act", ["relu", "gated-gelu"])
 def test_t5_encoder(act: str) -> None:
     model, inputs = seeded(lambda: T5Classifier(act)), CASES["bert"].inputs()
     for found in wf.explain(model, inputs, method="cp_lrp", target=TARGET):
@@ -203,7 +198,7 @@ def test_tables_are_read_at_the_tokens() -> None:
         explained("rtdl_ft_transformer", method="attn_lrp", at="input")
 
 
-@pytest.mark.parametrize("how", [*(how | {"at": "tokens"} for how in LRP), *VARIANTS], ids=str)
+@pytest.mark.parametrize("how", [LRP[0] | {"at": "tokens"}, VARIANTS[0], VARIANTS[3]], ids=str)
 def test_as_many_inputs_as_positions_and_heads(how: dict[str, str]) -> None:
     ids = randint(5, 100, 4, 4, seed=4)
     together = explained("bert", {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **how)
@@ -278,9 +273,9 @@ METHOD = {"method": "transformer_attribution"}
 
 
 @pytest.mark.parametrize(
-    "name", [*FAMILY, "roberta", "modernbert", "qwen3", "gemma2", "dinov2", "einsum", "folded_heads", "looped_heads",
-             "nn_transformer_encoder_seq_first", "rtdl_ft_transformer"],
-)  # fmt: skip
+    "name",
+    ["gpt2", "llama", "modernbert", "gemma2", "dinov2", "looped_heads", "nn_transformer_encoder_seq_first", "einsum"],
+)
 def test_relevance_is_conserved(name: str) -> None:
     """Seeded with one, one arrives at the tokens, whatever biases the model has."""
     for found in explained(name, **METHOD, variant="lrp"):

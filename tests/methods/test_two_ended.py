@@ -74,7 +74,7 @@ def test_deleted_tokens_by_hand() -> None:
         assert found.scores[i] == pytest.approx(by_hand, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["lxmert", "clip", "t5", "blip_vqa", "llava", "qwen2_vl", "similarity"])
+@pytest.mark.parametrize("name", ["lxmert", "t5", "llava", "similarity"])
 def test_every_stream_is_scored(name: str) -> None:
     for found in wf.explain(model_of(name), inputs_of(name), target=target_of(name), **METHOD):
         streams = np.array(found.units.stream)

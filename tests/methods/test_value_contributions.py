@@ -22,7 +22,6 @@ from whyformer.capture.blocks.remainder import Finish
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered
 from whyformer.methods import value_contributions as method
-from whyformer.methods import value_contributions as value_vectors
 from whyformer.methods.value_contributions import LEVELS, contributions, distances, proximity
 from whyformer.run import Run
 
@@ -72,11 +71,10 @@ def test_heads_mixing_ratios_and_distances_meet_the_golden_numbers() -> None:
 
 # What must hold on any model
 
-DECOMPOSED = [
-    *("roberta", "distilbert", "albert", "deberta_v2", "modernbert", "xlnet", "mistral", "qwen3", "gemma2", "phi3"),
-    *("gpt_neox", "opt", "deit", "beit", "dinov2", "wav2vec2", "nn_transformer_encoder", "einsum", "folded_heads"),
+DECOMPOSED = [  # blocks that are written in different ways
+    *("albert", "deberta_v2", "modernbert", "xlnet", "gemma2", "phi3", "gpt_neox", "opt", "beit", "dinov2", "wav2vec2"),
     *("nn_transformer_encoder_seq_first", "nn_transformer_encoder_prenorm_seq_first", "timm_fused", "looped_heads"),
-    "rtdl_ft_transformer",
+    *("nn_transformer_encoder", "einsum", "folded_heads", "rtdl_ft_transformer"),
 ]
 
 
@@ -155,7 +153,7 @@ def test_a_few_rows_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> No
         for site, block in run.anatomy().layers:
             parts = contributions(site, block, "attn_res_ln")
             at_once = proximity(parts, block.attended_BQE, 1)
-            monkeypatch.setattr(value_vectors, "BUDGET", 1)
+            monkeypatch.setattr(method, "BUDGET", 1)
             close(proximity(parts, block.attended_BQE, 1), at_once, 1e-6)
             monkeypatch.undo()
 
@@ -182,21 +180,15 @@ ZEROING = {"method": "value_zeroing"}
 # Other spellings of a block: the whole model runs once per token and layer, that layer's values edited on the way
 
 BLOCKS = {
-    "distilbert": "distilbert.transformer.layer",
     "deberta_v2": "deberta.encoder.layer",
     "modernbert": "model.layers",
     "xlnet": "transformer.layer",
     "gemma2": "model.layers",
-    "phi3": "model.layers",
     "gpt_neox": "gpt_neox.layers",
-    "opt": "model.decoder.layers",
     "beit": "beit.layers",
     "nn_transformer_encoder": "encoder.layers",
-    "nn_transformer_encoder_seq_first": "encoder.layers",
     "nn_transformer_encoder_prenorm_seq_first": "encoder.layers",
-    "timm_fused": "blocks",
     "einsum": "blocks",
-    "folded_heads": "blocks",
 }
 
 
@@ -245,7 +237,7 @@ def finished(finish: Finish, keys: int) -> tuple[Tensor, Tensor]:
     return torch.cat([changed for _, changed, _ in found]), torch.cat([original for _, _, original in found])
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "phi3", "rtdl_ft_transformer"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "rtdl_ft_transformer"])
 def test_folding_the_first_matrix_of_the_mlp_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(name, double=True) as run, torch.no_grad():
         for site, block in run.anatomy().layers:
@@ -324,7 +316,7 @@ def test_both_ways_to_fold_agree() -> None:
 
 
 @pytest.mark.parametrize("method", ["alti", "value_zeroing"])
-@pytest.mark.parametrize("name", [*FAMILY, "gemma2", "gpt_neox", "opt", "xlnet", "looped_heads", "rtdl_ft_transformer"])
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "xlnet", "looped_heads", "rtdl_ft_transformer"])
 def test_rows_are_shares(name: str, method: str) -> None:
     for found in explained(name, method=method):
         assert isinstance(found.matrix, np.ndarray)

@@ -211,7 +211,11 @@ class Draws(Watch):
             device = torch.device("cuda", torch.cuda.current_device())
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self.seed)
-        draw, numbers = _with_generator(func), self._generators[device]
+        numbers, draw = self._generators[device], func
+        if all(argument.name != "generator" for argument in func._schema.arguments):
+            # The same operator with a generator as an argument, if torch has one.
+            name = "generator" if func._overloadname == "default" else f"{func._overloadname}_generator"
+            draw = getattr(func.overloadpacket, name, None)
         before = numbers.get_state()
         try:
             if draw is not None:
@@ -229,11 +233,3 @@ class Draws(Watch):
                     everybodys.set_state(theirs)
         finally:
             self.drew = self.drew or not torch.equal(before, numbers.get_state())
-
-
-def _with_generator(func: Any) -> Any:
-    """Return the same operator with a generator as an argument, if torch has one."""
-    if any(argument.name == "generator" for argument in func._schema.arguments):
-        return func
-    name = "generator" if func._overloadname == "default" else f"{func._overloadname}_generator"
-    return getattr(func.overloadpacket, name, None)

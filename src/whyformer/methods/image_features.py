@@ -121,7 +121,7 @@ def vit_cx(
         effects = _effects(run, row, pixels[row], clusters, noise, draws, scalar, run.seed)
         maps.append(_spread(effects + value_B[row], clusters).mean(0))
         patches = patch_masks(run.units[row], maps[-1][None])
-        scores_BN[row, run.keep_BN[row]] = torch.einsum("uhw,hw->u", patches.to(maps[-1]), maps[-1])
+        scores_BN[row, run.keep_BN[row]] = torch.einsum("uhw,hw->u", patches.to(maps[-1]), maps[-1]).float()
         variance = _noise_variance(run, row, pixels[row], clusters, noise, effects, scalar)
         errors.append(_standard_error(run, row, clusters, variance))
         counts.append(len(clusters))

@@ -31,6 +31,8 @@ class InputSpace(ABC):
     of the explained values at ``inputs``, where it was asked for.
     """
 
+    smooths: bool  # holds pixels of patches
+
     def __init__(self, run: Run, inputs: Tensor, point_bytes: int, gradient: Tensor | None = None) -> None:
         self.run, self.inputs, self.point_bytes, self.gradient = run, inputs, point_bytes, gradient
 
@@ -55,13 +57,14 @@ class InputSpace(ABC):
     def smoothed(self, detail: Tensor, patch_smoothing: float) -> Tensor:
         """A map of pixels without the patch grid: a Gaussian of that many patches; 0 leaves it as it is."""
 
-    @abstractmethod
     def check_smoothing(self, patch_smoothing: float) -> None:
-        """Asked before long work."""
+        """Raise if there are no pixels to smooth; called before long work."""
+        if patch_smoothing and not self.smooths:
+            raise NotOffered("patch_smoothing is for gradients at the pixels of an image: leave it at 0 here.")
 
-    @abstractmethod
     def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
-        """Per input, what a result keeps beside its scores."""
+        """Per input, what a result keeps beside its scores: nothing of several tensors, of different shapes."""
+        return None
 
     # Passes
 
@@ -150,6 +153,7 @@ class SingleInput(InputSpace):
     ) -> None:
         super().__init__(run, inputs, point_bytes, gradient)
         self.entrance = entrance
+        self.smooths = entrance is None and run.modality.pixels
 
     # Passes
 
@@ -228,10 +232,6 @@ class SingleInput(InputSpace):
             return detail
         height, width = detail.shape[-2:]
         return smoothed(detail, (patch_smoothing * height / grid[0], patch_smoothing * width / grid[1]))
-
-    def check_smoothing(self, patch_smoothing: float) -> None:
-        if patch_smoothing and (self.entrance is not None or not self.run.modality.pixels):
-            raise NotOffered("patch_smoothing is for gradients at the pixels of an image: leave it at 0 here.")
 
     def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
         return [n.cpu().numpy() for n in numbers.float()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ class MultiStream(InputSpace):
     ) -> None:
         super().__init__(run, torch.cat([n.detach().flatten(1) for n in numbers], 1), point_bytes, gradient)
         self.stream_inputs = stream_inputs
+        self.smooths = any(e.smooths for e in stream_inputs)
         self.shapes = [n.shape[1:] for n in numbers]
         self.dtypes = [n.dtype for n in numbers]
 
@@ -124,13 +125,6 @@ class MultiStream(InputSpace):
                 height, width = self.run.units[0].image_size or parts[i].shape[-2:]
                 parts[i] = smoothed(parts[i], (patch_smoothing * height / rows, patch_smoothing * width / columns))
         return torch.cat([part.flatten(1) for part in parts], 1)
-
-    def check_smoothing(self, patch_smoothing: float) -> None:
-        if patch_smoothing and not any(e.smooths for e in self.stream_inputs):
-            raise NotOffered("patch_smoothing is for the pixels of a stream of patches: leave it at 0 here.")
-
-    def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
-        return None  # several tensors, of different shapes
 
 
 def stream_place(run: Run, gradient: bool) -> MultiStream:
