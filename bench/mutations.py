@@ -117,14 +117,14 @@ MUTATIONS = (
         "methods/attention_maps.py",
         "with_residual(fused, site.first_query, 0.5, normalize=True)",
         "with_residual(fused, site.first_query, 0.0, normalize=True)",
-        twins("attention_flow", "tests/methods/test_attention_flow.py"),
+        twins("attention_flow", "tests/methods/test_attention_maps.py"),
     ),
     Mutation(
         "attention_flow_reached_nodes",
         "methods/attention_maps.py",
         "offset += len(reached)\n",
         "offset += len(below)\n",
-        twins("attention_flow", "tests/methods/test_attention_flow.py"),
+        twins("attention_flow", "tests/methods/test_attention_maps.py"),
     ),
     Mutation(
         "gradient_rollout_clamp",
@@ -264,21 +264,21 @@ MUTATIONS = (
         INTEGRATED,
         "weights[taken] / 2",
         "np.full(len(taken), 1 / len(nodes))",
-        twins("integrated_gradients", "tests/methods/test_integrated_gradients.py"),
+        twins("integrated_gradients", "tests/methods/test_gradients.py"),
     ),
     Mutation(
         "integrated_gradients_completeness",
         INTEGRATED,
         "change_B = run.value_B - base_B",
         "change_B = run.value_B + base_B",
-        twins("integrated_gradients", "tests/methods/test_integrated_gradients.py"),
+        twins("integrated_gradients", "tests/methods/test_gradients.py"),
     ),
     Mutation(
         "gradient_at_the_baseline",
         INTEGRATED,
         "np.array([-1.0]), np.array([2.0])",
         "np.array([1.0]), np.array([2.0])",
-        "tests/methods/test_guided_shap.py",
+        "tests/methods/test_shap.py",
     ),
     Mutation(
         "smooth_grad_seed",
@@ -363,7 +363,7 @@ MUTATIONS = (
         "engines/perturbation/variants.py",
         "there[:, self.positions] = np.asarray(present_MP)[:, self.owners]",
         "there[:, self.positions] = np.asarray(present_MP)[:, self.owners]\n        there &= self.real",
-        "tests/engines/test_deleted_tokens.py",
+        "tests/engines/test_variants.py",
     ),
     # Evaluation
     Mutation(

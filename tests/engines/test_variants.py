@@ -1,19 +1,30 @@
-"""Parts away: the same tensors whoever makes them, and a game that runs each variant once; shapes that are checked."""
+"""Parts away: the same tensors whoever makes them, each variant run once; tokens deleted, and padding that is read."""
 
 from __future__ import annotations
+
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from jaxtyping import TypeCheckError
+from torch import Tensor, nn
 
+import whyformer as wf
 from tests.methods.properties import padded
 from tests.methods.runs import running
 from tests.models import CASES
+from tests.models.case import randint, seeded
+from tests.support.language import VOCABULARY
+from tests.support.language import model as language_model
+from tests.support.processors import word_level
 from whyformer.engines.attention.maps import read_row, row_normalized, with_ratio
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Replaced, Variants, left_out, variants_of
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.batch import axes_along, with_deleted
 from whyformer.loan.digests import digest
 
 OTHER = {"bert": 7, "vit": "zero", "rtdl_ft_transformer": "zero", "detr": "zero"}  # what stands for an absent unit
@@ -109,3 +120,240 @@ def test_shapes_are_checked() -> None:
         with_ratio(torch.ones(2, 3, 3), 0, torch.ones(2, 5))
     maps = torch.ones(2, 3, 3)
     assert torch.equal(read_row(maps, torch.ones(2, 3)), read_row(maps, torch.ones(2, 3, dtype=torch.bool)))
+
+
+TEXT = "rome is in paris. where is london?"
+METHODS = ("occlusion", "two_ended", "shap")
+SIZE, TARGET = 16, 1
+
+
+@cache
+def gpt2() -> nn.Module:
+    return language_model("gpt2")
+
+
+def tokenizer(**named: str) -> Any:
+    """Adds no token to a text, as that of GPT-2."""
+    return word_level(VOCABULARY, "Whitespace", model_max_length=64, **named)
+
+
+def last_logit(ids: list[int], target: int) -> float:
+    with torch.no_grad():
+        return float(gpt2()(input_ids=torch.tensor([ids])).logits[0, -1, target])
+
+
+# Nothing left
+
+
+@pytest.mark.parametrize(
+    ("method", "named", "only"),
+    [
+        ("occlusion", {"bos_token": "<bos>", "eos_token": "<eos>"}, 1),
+        ("shap", {"bos_token": "<bos>", "eos_token": "<eos>"}, 1),
+        ("two_ended", {"eos_token": "<eos>", "pad_token": "<pad>"}, 2),
+        ("two_ended", {"pad_token": "<pad>"}, 0),
+    ],
+)
+def test_sentences_of_a_text_without_special_tokens(method: str, named: dict[str, str], only: int) -> None:
+    processor = tokenizer(**named)
+    found = wf.explain(gpt2(), TEXT, processor=processor, method=method, units="sentence", progress=False)
+    ids, target = processor(TEXT)["input_ids"], found.target.index
+    first, second = ids[:5], ids[5:]
+    whole, alone, other, none = (last_logit(part, target) for part in (ids, first, second, [only]))
+    by_hand = [whole - other, whole - alone]
+    if method != "occlusion":  # of two players both are the Shapley value
+        by_hand = [(whole - other + alone - none) / 2, (whole - alone + other - none) / 2]
+    np.testing.assert_allclose(found.scores, by_hand, atol=1e-4)
+    told = [w for w in found.warnings if f"{processor.convert_ids_to_tokens(only)} as the only token" in w]
+    assert len(told) == (method != "occlusion")
+
+
+def test_occlusion_of_a_single_sentence_or_token_leaves_one_token() -> None:
+    processor = tokenizer(eos_token="<eos>")
+    for text, how in (("rome is in paris.", {"units": "sentence"}), ("rome", {"replace": "delete"})):
+        found = wf.explain(gpt2(), text, processor=processor, method="occlusion", progress=False, **how)  # type: ignore[arg-type]
+        target = found.target.index
+        by_hand = last_logit(processor(text)["input_ids"], target) - last_logit([2], target)
+        assert found.scores.sum() == pytest.approx(by_hand, abs=1e-4)
+        assert [w for w in found.warnings if "<eos> as the only token" in w]
+
+
+def test_a_tokenizer_that_has_no_such_token_is_refused_only_where_it_is_needed() -> None:
+    processor = tokenizer()
+    assert wf.explain(gpt2(), TEXT, processor=processor, method="occlusion", units="sentence").scores.all()
+    how = {"processor": processor, "units": "sentence", "progress": False}
+    held = wf.explain(gpt2(), TEXT, method="shap", hold="where is london?", **how)  # type: ignore[call-overload]
+    assert not [w for w in held.warnings if "only token" in w]
+    for method in METHODS[1:]:
+        with pytest.raises(NotOffered, match=r"the tokenizer has no bos, eos or pad token.*replace=<token id>"):
+            wf.explain(gpt2(), TEXT, method=method, **how)  # type: ignore[call-overload]
+    with pytest.raises(NotOffered, match="the tokenizer has no bos, eos or pad token"):
+        wf.explain(gpt2(), "rome", processor=processor, method="occlusion", replace="delete")
+
+
+# Arguments beside the ids
+
+
+class OfAWord(nn.Module):
+    """Reads the vectors of one word, whose tokens it is told."""
+
+    def __init__(self, **table: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(30, SIZE, **table)
+        layer = nn.TransformerEncoderLayer(SIZE, 2, 32, 0.0, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(SIZE, 3)
+
+    def forward(self, input_ids: Tensor, start_ids: Tensor, end_ids: Tensor) -> Tensor:
+        x, rows = self.blocks(self.words(input_ids)), torch.arange(len(input_ids))
+        return self.head(x[rows, start_ids] + x[rows, end_ids])
+
+
+IDS = randint(1, 30, 1, 7)
+WORD = {"input_ids": IDS, "start_ids": torch.tensor([3]), "end_ids": torch.tensor([4])}
+
+
+@pytest.mark.parametrize("method", METHODS[:2])
+def test_tokens_before_a_position_are_replaced_in_place(method: str) -> None:
+    model = seeded(lambda: OfAWord(padding_idx=0))
+    (found,) = wf.explain(model, WORD, method=method, target=TARGET, progress=False)
+    assert found.options["replace"] == "pad"
+    assert [w for w in found.warnings if "start_ids and end_ids may hold positions" in w and "in place (pad)" in w]
+
+    def score(*present: int) -> float:
+        ids = torch.where(torch.tensor([[i in present for i in range(7)]]), IDS, 0)
+        with torch.no_grad():
+            return float(model(**(WORD | {"input_ids": ids}))[0, TARGET])
+
+    for gone in range(7):
+        rest = [i for i in range(7) if i != gone]
+        by_hand = score(*range(7)) - score(*rest)
+        by_hand = by_hand if method == "occlusion" else (by_hand + score(gone) - score()) / 2
+        assert found.scores[gone] == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_positions_where_no_token_is_known_to_stand_for_another() -> None:
+    model = seeded(OfAWord)
+    for method in METHODS:
+        with pytest.raises(NotOffered, match=r"start_ids and end_ids may hold positions.*replace=<token id>"):
+            wf.explain(model, WORD, method=method, target=TARGET)
+    (asked,) = wf.explain(model, WORD, method="occlusion", replace="delete", target=TARGET)
+    assert [w for w in asked.warnings if "start_ids and end_ids may hold positions" in w and "another token" in w]
+    (named,) = wf.explain(model, WORD, method="occlusion", replace=5, target=TARGET)
+    assert not [w for w in named.warnings if "positions" in w]
+    methods = ["saliency", "input_x_gradient"]
+    padded = seeded(lambda: OfAWord(padding_idx=0))
+    compared = wf.compare(padded, WORD, methods=methods, target=TARGET, progress=False,
+                          metrics=["comprehensiveness"])  # fmt: skip
+    assert [w for w in compared.warnings if "start_ids and end_ids may hold positions" in w and "in place (pad)" in w]
+
+
+def test_labels_and_types_are_no_positions() -> None:
+    config = hf.BertConfig(vocab_size=30, hidden_size=SIZE, num_hidden_layers=1, num_attention_heads=2,
+                           intermediate_size=32, pad_token_id=None)  # fmt: skip
+    model = seeded(lambda: hf.BertForSequenceClassification(config))
+    beside = {"token_type_ids": torch.zeros_like(IDS), "labels": torch.tensor([1])}
+    (found,) = wf.explain(model, {"input_ids": IDS, **beside}, method="occlusion", target=TARGET)
+    assert found.options["replace"] == "delete" and not [w for w in found.warnings if "positions" in w]
+
+
+def test_every_argument_loses_the_same_tokens() -> None:
+    rest = torch.tensor([[0, 1, 3, 4], [1, 2, 3, 4]])
+    square = torch.arange(25).reshape(1, 5, 5)
+    tensors = {
+        "input_ids": torch.tensor([[10, 11, 12, 13, 14]]),
+        "bbox": torch.arange(20).reshape(1, 5, 4),
+        "attention_mask": square,
+        "attention_bias": square[:, None].float(),
+        "key_mask": square[:, None, None, 0],
+        "pixel_values": torch.zeros(1, 5, 5, 5),
+        "position_ids": torch.tensor([[0, 1, 2, 0, 1]]),
+        "language": torch.tensor([4]),
+    }
+    deleted = with_deleted(tensors, 5, rest)
+    for row, columns in enumerate(rest.tolist()):
+        assert torch.equal(deleted["input_ids"][row], tensors["input_ids"][0, columns])
+        assert torch.equal(deleted["bbox"][row], tensors["bbox"][0, columns])
+        expected = square[0][columns][:, columns]
+        assert torch.equal(deleted["attention_mask"][row], expected)
+        assert torch.equal(deleted["attention_bias"][row, 0], expected.float())
+        assert torch.equal(deleted["key_mask"][row, 0, 0], square[0, 0, columns])
+    assert deleted["pixel_values"].shape == (2, 5, 5, 5) and deleted["language"].tolist() == [4, 4]
+    assert deleted["position_ids"].tolist() == [[0, 1, 0, 1], [0, 1, 0, 1]], "the rest moves up, text by text"
+    assert axes_along("decoder_input_ids", tensors["input_ids"], 5) == ()
+
+
+@pytest.mark.parametrize("method", METHODS[:2])
+def test_positions_that_were_given_are_those_that_the_model_would_count(method: str) -> None:
+    ids = randint(6, 40, 1, 9)
+    plain = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    counted = plain | {"position_ids": torch.arange(9)[None]}
+    how = {"method": method, "replace": "delete", "target": TARGET, "progress": False}
+    for one, other in zip(wf.explain(gpt2(), plain, **how), wf.explain(gpt2(), counted, **how), strict=True):
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
+
+
+# Padding
+
+
+class Mean(OfAWord):
+    """Takes a mask and reads padding all the same."""
+
+    config = hf.PretrainedConfig(pad_token_id=0)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
+        return self.head(self.blocks(self.words(input_ids)).mean(1))
+
+
+class FixedWidth(OfAWord):
+    """Texts of twelve tokens alone, of which it hides the padding."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
+        assert input_ids.shape[1] == 12
+        shown = attention_mask[..., None]
+        return self.head(((self.blocks(self.words(input_ids)) * shown).sum(1) / shown.sum(1)).tanh())
+
+
+@cache
+def built(make: type[OfAWord]) -> nn.Module:
+    """Each model once: it is studied on its first explanation alone."""
+    return seeded(make)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    ("make", "replace", "method"),
+    [*((FixedWidth, 9, method) for method in METHODS), (Mean, "delete", "occlusion"), (Mean, "delete", "two_ended")],
+)
+def test_variants_hold_the_padding_that_the_model_reads(make: Any, side: str, replace: Any, method: str) -> None:
+    padding = (8, 0) if side == "left" else (0, 8)
+    ids = nn.functional.pad(IDS[:, :4], padding)
+    mask = nn.functional.pad(torch.ones_like(IDS[:, :4]), padding)
+    model, first = built(make), padding[0]
+    how = {"evaluations": 16} if method == "shap" else {}
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    (found,) = wf.explain(model, inputs, method=method, replace=replace, target=TARGET, progress=False, **how)  # type: ignore[call-overload]
+
+    def score(present: set[int]) -> float:
+        away = [first + i for i in range(4) if i not in present]
+        if replace == "delete":
+            kept = [p for p in range(12) if p not in away]
+            changed = {k: v[:, kept] for k, v in inputs.items()}
+            if not present:
+                changed = {k: torch.cat([v[:, :first], torch.tensor([[only]]), v[:, first + 4 :]], 1)
+                           for (k, v), only in zip(inputs.items(), (0, 1), strict=True)}  # fmt: skip
+        else:
+            changed = inputs | {"input_ids": ids.index_fill(1, torch.tensor(away, dtype=torch.long), replace)}
+        with torch.no_grad():
+            return float(model(**changed)[0, TARGET])
+
+    everyone = set(range(4))
+    assert found.value == pytest.approx(score(everyone), abs=1e-5)
+    if method == "shap":
+        assert found.base == pytest.approx(score(set()), abs=1e-5)
+        assert found.scores.sum() == pytest.approx(found.value - found.base, abs=1e-4)
+        return
+    for gone in everyone:
+        by_hand = score(everyone) - score(everyone - {gone})
+        by_hand = by_hand if method == "occlusion" else (by_hand + score({gone}) - score(set())) / 2
+        assert found.scores[gone] == pytest.approx(by_hand, abs=1e-5)

@@ -1,4 +1,4 @@
-"""Maps of one layer and of all: options of raw attention, rollout, Grad-CAM and value × gradient, and formulas."""
+"""Maps of one layer and of all: raw attention, rollout, Grad-CAM, value × gradient, attention flow, and formulas."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
 import whyformer as wf
-from tests.methods.properties import FAMILY, TARGET, close, explained
+from tests.methods.properties import FAMILY, TARGET, batch_is_its_rows, close, explained, padding_is_nothing
 from tests.models import CASES, model_of, run
+from tests.references.attention_flow import attention_flow, joint_flow, pipes
 from tests.references.blocks import blocks_of
 from tests.references.eager_attention import reported
 from tests.references.gradient_rollout import discard_smallest
@@ -20,6 +21,7 @@ from tests.references.value_norms import mixing_ratio
 from tests.support.live_bytes import peak_bytes
 from whyformer.engines.attention.maps import plus_identity, row_normalized, with_residual
 from whyformer.errors import NotOffered
+from whyformer.methods.attention_maps import flow_from, joint_flow_from
 
 
 def test_a_token_of_the_models_own_cannot_be_occluded() -> None:
@@ -249,3 +251,61 @@ def test_windows_lose_nothing_and_the_first_layer_stands_where_it_is() -> None:
     windows = next(iter(handed.values())).reshape(len(first), -1)
     for one, scores in zip(first, windows, strict=True):
         np.testing.assert_allclose(np.sort(one.scores), np.sort(scores.numpy()), atol=1e-5 * size)
+
+
+FLOW = {"method": "attention_flow"}
+
+
+@pytest.mark.parametrize("reach", [7, 1])
+def test_agrees_with_its_twin_on_deeper_sharp_maps(reach: int) -> None:
+    """With a reach of 1, more positions are reached in each layer than in the one above it."""
+    near = np.abs(np.subtract.outer(np.arange(7), np.arange(7))) <= reach
+    attention = [random_maps(layer) * near for layer in range(4)]
+    found = np.array([flow_from(pipes(attention)[-1][i], pipes(attention)[:-1]) for i in range(7)])
+    close(found, attention_flow(attention, normalize=False), 1e-7)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_one_layer_is_rollout(name: str, joint: bool) -> None:
+    found = explained(name, **FLOW, end_layer=0, rows="all", joint=joint)
+    rollout = explained(name, method="attention_rollout", keep_layers=True)
+    for flow, rolled in zip(found, rollout, strict=True):
+        assert rolled.layers is not None
+        close(flow.matrix, rolled.layers[0])
+
+
+def test_joint_flow_is_the_shapley_split_of_the_whole_flow() -> None:
+    attention = [random_maps(layer, tokens=5) for layer in range(3)]
+    layers = pipes(attention)
+    share, error = joint_flow_from(layers[-1][2], layers[:-1], orders=200, seed=0)
+    assert share.sum() == pytest.approx(1, abs=1e-8)
+    assert np.abs(share - joint_flow(attention, 2)).max() < 4 * error
+    assert 0 < error < 0.01
+    alone = flow_from(layers[-1][2], layers[:-1])
+    assert (share >= 0).all() and (share <= alone + 1e-9).all()
+
+
+def test_joint_flow_adds_up_to_the_whole_flow() -> None:
+    for found in explained("bert", **FLOW, joint=True, normalize=False):
+        assert found.scores.sum() == pytest.approx(1, abs=1e-5)
+        assert 0 <= found.checks["split_error"] < 0.05
+    batch_is_its_rows("gpt2", **FLOW, joint=True)
+    padding_is_nothing("gpt2", **FLOW, joint=True)
+
+
+def test_several_rows_feed_the_head() -> None:
+    found = explained("beit", **FLOW, rows="all")[0]
+    rows = np.asarray(found.matrix)[1:]  # the head reads the mean of the patches
+    close(found.scores, rows.mean(0))
+
+
+def test_a_row_without_pipes_carries_nothing() -> None:
+    layers = pipes([random_maps(layer) for layer in range(3)])
+    assert not flow_from(np.zeros(7), layers).any()
+    layers[0][:] = 0
+    assert not flow_from(layers[-1][0], layers[:-1]).any()
+
+
+def random_maps(seed: int, tokens: int = 7, heads: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(tokens, 0.3), size=(heads, tokens))

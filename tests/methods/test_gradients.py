@@ -1,7 +1,8 @@
-"""saliency, input_x_gradient and smooth_grad: golden numbers, and what must hold on any model."""
+"""saliency, input_x_gradient, smooth_grad and integrated_gradients: golden numbers, axioms, and memory."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,14 @@ from torch import nn
 
 import whyformer as wf
 from tests.methods.properties import FAMILY, close, explained
+from tests.models import CASES
+from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import numbers
+from tests.references.integrated_gradients import integrated_gradients
 from tests.references.smooth_grad import standard_error
+from whyformer.engines.gradient import InputSpace
 from whyformer.errors import NotOffered
+from whyformer.loan.spread import SavedBytes
 
 METHOD = {"method": "saliency"}
 SMOOTH = {"method": "smooth_grad", "samples": 6}
@@ -116,3 +122,154 @@ def test_the_standard_error_is_about_the_spread_over_seeds(name: str, how: dict[
     spread = np.sqrt(np.var(scores, axis=0, ddof=1).mean())
     reported = np.sqrt(np.mean([e.checks["standard_error"] ** 2 for e in found]))
     assert 0.5 < reported / spread < 2
+
+
+INTEGRATED = {"method": "integrated_gradients", "steps": 8}
+MASK = 7  # any id will do on a random model
+
+
+def test_more_steps_approach_the_integral() -> None:
+    own = numbers("vit", 0)
+    fine = integrated_gradients(own, torch.zeros_like(own.x), 100, midpoints=True)
+    close(explained("vit", double=True, method="integrated_gradients", steps=30)[0].scores, fine, 1e-3)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_equals_captum_at_the_same_baseline_and_steps(name: str) -> None:
+    """Captum's own numbers, entry by entry; tests/references/captum_integrated_gradients.py made them."""
+    with np.load(captum.FILE) as stored:
+        expected = {k: stored[k] for k in stored.files}
+    baseline = captum.MASK if name == "bert" else "zero"
+    how = {"method": "integrated_gradients", "steps": captum.STEPS, "baseline": baseline}
+    for row, found in enumerate(explained(name, **how)):
+        want = expected[f"{name}.{row}"]
+        close(found.detail[: len(want)], want, 1e-4)
+
+
+SUMS = ["bert", "gpt2", "llama", "modernbert", "vit", "beit", "nn_transformer_encoder", "rtdl_ft_transformer"]
+KINKED = ("nn_transformer_encoder", "rtdl_ft_transformer")  # ReLU: the error falls as 1/steps only
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_scores_add_up_within_the_reported_error(name: str) -> None:
+    baseline = MASK if CASES[name].units == "tokens" else "zero"
+    for found in explained(name, method="integrated_gradients", steps=100, baseline=baseline):
+        missing = abs(found.scores.sum() - (found.value - found.base))
+        assert missing == pytest.approx(found.checks["completeness_error"], abs=1e-4)
+        assert found.checks["completeness_error"] < 0.05 * max(1, abs(found.value - found.base))
+
+
+def test_too_few_steps_are_warned_about() -> None:
+    """A line that starts at zero, where a norm bends sharply, needs more than five points."""
+    found = explained("llama", method="integrated_gradients", steps=5, baseline="zero")
+    assert any("raise steps=5" in warning for e in found for warning in e.warnings)
+
+
+def test_rows_of_a_table_are_advised_to_start_at_a_typical_one() -> None:
+    found = explained("rtdl_ft_transformer", method="integrated_gradients", steps=1)
+    assert any("Table(…, reference=rows)" in warning for e in found for warning in e.warnings)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "rtdl_ft_transformer", "lxmert"])
+def test_the_baseline_that_was_taken_is_said_and_can_be_asked_for(name: str) -> None:
+    found = explained(name, **INTEGRATED)[0]
+    assert found.options["baseline"] is not None
+    again = explained(name, **INTEGRATED, baseline=found.options["baseline"])[0]
+    np.testing.assert_allclose(again.scores, found.scores, atol=1e-6)
+
+
+class Directions(nn.Module):
+    """Reads the directions of word vectors: each is divided by its length, and of zeros there is none."""
+
+    def __init__(self, norm: str, padding: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.embed, self.places = norm, nn.Embedding(50, 32, padding_idx=padding), nn.Embedding(16, 32)
+        self.config = SimpleNamespace(pad_token_id=padding, eos_token_id=None if padding is None else 2)
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, nn.functional.gelu, batch_first=True)
+        self.head = nn.Linear(32, 3)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(input_ids)
+        if self.norm == "l2":
+            x = nn.functional.normalize(x, dim=-1) * 5
+        if self.norm == "rms":
+            x = nn.functional.rms_norm(x, (32,), eps=1e-12)
+        logits: torch.Tensor = self.head(self.layer(x + self.places.weight[: x.shape[1]] * 0.3).mean(1))
+        return logits
+
+
+WORDS = {"input_ids": torch.tensor([[3, 4, 5, 6], [9, 8, 7, 2]])}
+
+
+@pytest.mark.parametrize(("padding", "taken"), [(None, "mean"), (1, "eos")])
+@pytest.mark.parametrize("norm", ["l2", "rms"])
+def test_the_default_is_no_baseline_next_to_which_the_score_jumps(norm: str, padding: int | None, taken: str) -> None:
+    """padding: with an id for it, whose vector is zero."""
+    model = Directions(norm, padding).eval()
+    explained = wf.explain(model, WORDS, method="integrated_gradients", target=1)
+    for row, found in enumerate(explained):
+        assert found.options["baseline"] == taken
+        assert any(f"start at baseline={taken!r}" in warning for warning in found.warnings)
+        assert not any("miss" in warning and "%" in warning for warning in found.warnings)
+        assert found.checks["completeness_error_relative"] < 0.01
+        assert (found.cost.forwards, found.cost.backwards) == (52, 50)
+        alone = wf.explain(  # a model of which nothing is known yet, and the input alone
+            Directions(norm, padding).eval(),
+            {"input_ids": WORDS["input_ids"][row : row + 1]},
+            method="integrated_gradients",
+            target=1,
+        )[0]
+        np.testing.assert_allclose(alone.scores, found.scores, atol=1e-5)
+    for start in ("zero", *["pad"] * (padding is not None)):
+        zero = wf.explain(model, WORDS, method="integrated_gradients", target=1, baseline=start)[0]
+        assert zero.checks["completeness_error_relative"] > 0.9
+        advised = f"pass baseline={taken!r}"
+        assert any("100%" in warning and advised in warning for warning in zero.warnings)
+
+
+def test_the_default_stays_where_nothing_jumps() -> None:
+    for found in wf.explain(Directions("").eval(), WORDS, method="integrated_gradients", target=1):
+        assert found.options["baseline"] == "zero" and not found.warnings
+
+
+def test_a_jump_is_looked_for_once_per_model() -> None:
+    explainer = wf.Explainer(Directions("l2").eval())
+    costs = [explainer.explain(WORDS, **INTEGRATED, target=1)[0].cost.setup_forwards for _ in range(2)]
+    assert costs[0] > costs[1] == 0
+
+
+def test_an_input_at_its_baseline_gets_nothing() -> None:
+    ids = torch.tensor([[5, 6, MASK, 8]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    (found,) = explained("bert", inputs, **INTEGRATED, baseline=MASK)
+    assert found.scores[2] == 0
+    assert (found.scores[[0, 1, 3]] != 0).all()
+
+
+@pytest.mark.parametrize("method", [INTEGRATED, {"method": "smooth_grad", "samples": 8}], ids=lambda m: m["method"])
+def test_memory_stays_within_the_budget(method: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every graph is weighed here, whatever the method itself weighs."""
+    weighed: list[tuple[int, int]] = []
+    gradient_at = InputSpace.gradient_at
+
+    def watched(space: InputSpace, points: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        with SavedBytes(space.run.modality.model) as saved:
+            gradient = gradient_at(space, points, rows)
+        weighed.append((len(rows), saved.total))
+        return gradient
+
+    monkeypatch.setattr(InputSpace, "gradient_at", watched)
+    wide = explained("bert", **method, memory_mb=1000)
+    assert max(weighed)[0] == 16, "without a tight budget points share batches"
+    one = max(total // count for count, total in weighed)
+    weighed.clear()
+    budget = 3.5 * one
+    narrow = explained("bert", **method, memory_mb=budget / 2**20)
+    assert {count for count, _ in weighed} <= {1, 2, 3} and max(weighed)[0] == 3
+    assert max(total for _, total in weighed) <= budget
+    for a, b in zip(wide, narrow, strict=True):
+        close(a.scores, b.scores)

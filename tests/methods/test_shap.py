@@ -1,9 +1,10 @@
-"""shap against its twin, the golden numbers, shap itself on the same masks, and the axioms."""
+"""shap against its twin, the golden numbers, shap itself, and the axioms; by regression, with guides and errors."""
 
 from __future__ import annotations
 
 import re
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,20 @@ import torch
 from scipy.ndimage import label
 
 import whyformer as wf
-from tests.methods.properties import close, explained, golden, meets_golden, model_of, padded
+from tests.methods.properties import Scored, close, explained, golden, meets_golden, model_of, padded
 from tests.methods.runs import running
 from tests.methods.test_gradients import Linear
 from tests.models import CASES
 from tests.references.differentiable import TARGET, tokens
 from tests.references.shap import MASK, Tree, first_tokens, owen, shap, value_of_tokens
+from tests.support import language
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.players import Players, players_of
 from whyformer.engines.perturbation.variants import Replaced
-from whyformer.methods.shap import QUEUE
+from whyformer.methods.input_gradients import alone
+from whyformer.methods.shap import CEILING, GUIDES, QUEUE, ROUND
 from whyformer.results.interop import shap_package
+from whyformer.run.session import Session
 
 METHOD = {"method": "shap"}
 
@@ -198,3 +202,176 @@ def test_the_tree_joins_neighbours() -> None:
     assert tree[-1, 3] == 6
     halves = [set(re.findall(r"\d", str(half))) for half in tree_of(tree)]
     assert {"0", "3"} <= halves[0] or {"0", "3"} <= halves[1], "the longer side is cut first"
+
+
+METHOD = {"method": "shap"}
+TEXT = "The cat sat on the mat . The big red dog ran home . He said yes . It is not far . All are here ."
+
+
+def test_few_players_are_enumerated_whatever_is_asked_for() -> None:
+    how = {"replace": MASK, "keep_special": False}
+    (plain,) = explained("bert", first_tokens("bert"), **METHOD, **how)
+    for options in ({"algorithm": "regression"}, {"guide": "attn_lrp"}, {"evaluations": "auto"}):
+        (found,) = explained("bert", first_tokens("bert"), **METHOD, **how, **options)
+        assert np.array_equal(found.scores, plain.scores) and found.errors is None
+
+
+def test_values_and_errors_against_all_sets() -> None:
+    inputs, exact = first_tokens("bert", 8), shap(value_of_tokens("bert", 8), 8)
+    how = {"replace": MASK, "keep_special": False, "evaluations": 60}
+    found = [explained("bert", inputs, **METHOD, **how, algorithm="regression", seed=s)[0] for s in range(8)]
+    real = np.sqrt(np.mean([(e.scores - exact) ** 2 for e in found]))
+    assert real < 0.2 * np.abs(exact).max()
+    assert 0.6 < np.sqrt(np.mean([e.errors**2 for e in found])) / real < 1.6
+    for e in found:
+        assert e.cost.forwards == 62 and e.checks["additivity_error"] < 1e-5
+        assert e.checks["standard_error"] == pytest.approx(float(np.sqrt((e.errors**2).mean())), rel=1e-5)
+
+
+@pytest.mark.parametrize("guide", ["attn_lrp", "generic_attention+alone", "saliency", "auto"])
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_a_guide_is_named_and_paid_for(name: str, guide: str) -> None:
+    how = {"evaluations": 30, "replace": MASK} if name == "bert" else {"evaluations": 30}
+    alone = explained(name, **METHOD, **how, algorithm="regression")
+    for found, without in zip(explained(name, **METHOD, **how, guide=guide), alone, strict=True):
+        name_used = "attn_lrp+alone" if guide == "auto" else guide
+        assert found.options["guide"] == name_used
+        assert found.scores.sum() == pytest.approx(found.value - found.base, abs=1e-4)
+        more = 2 * name_used.endswith("+alone")  # what is said at the baseline, and its gradient
+        assert found.cost.backwards == 1 + (more > 0)
+        assert more <= found.cost.forwards - without.cost.forwards <= more + 1
+        forwards, backwards = wf.list_methods()["shap"].cost(len(found.units), **found.options)
+        assert found.cost.forwards <= forwards and found.cost.backwards <= backwards
+        assert not np.array_equal(found.scores, without.scores) and found.errors is not None
+
+
+def test_what_units_do_alone_is_the_gradient_where_all_are_absent() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    text = "the film is not boring ."
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
+    table = model.get_input_embeddings().weight.detach()
+    there, absent = table[ids], table[torch.where(special, ids, tokenizer.mask_token_id)].requires_grad_()
+    (gradient,) = torch.autograd.grad(model(inputs_embeds=absent).logits[0, 1], absent)
+    session = Session(wf.Explainer(model, tokenizer), wf.Explainer(model, tokenizer).source(text), target=1)
+    close(alone(session.run([0]))[0].numpy(), ((there - absent) * gradient).sum(-1)[0].detach().numpy(), 1e-4)
+
+
+def test_a_guide_of_both_ends_is_nearer_to_the_truth() -> None:
+    """Sentences whose clauses contradict each other, against many evaluations without a guide."""
+    model, tokenizer = wf.demo.load_sentiment()
+    explainer, off = wf.Explainer(model, tokenizer), dict[str | None, list[float]]()
+    text = "the second half is dull and predictable , but the cast is wonderful in the end ."
+    much = explainer.explain(text, **METHOD, algorithm="regression", evaluations=600).scores
+    for guide in (None, "attn_lrp+alone"):
+        for seed in range(3):
+            how = {"algorithm": "regression", "evaluations": 48, "guide": guide, "seed": seed}
+            scores = explainer.explain(text, **METHOD, **how).scores
+            off.setdefault(guide, []).append(float(np.abs(scores - much).mean()))
+    assert np.mean(off["attn_lrp+alone"]) < 0.9 * np.mean(off[None])
+
+
+def test_where_no_gradient_is_to_be_had_auto_goes_without() -> None:
+    detached = Scored(lambda x: x.detach() @ torch.arange(12.0))
+    rows = torch.randn(2, 12, generator=torch.Generator().manual_seed(0))
+    for found in wf.explain(detached, (rows,), target=0, **METHOD, guide="auto", evaluations=40):
+        assert found.options["guide"] is None and found.cost.backwards <= len(GUIDES)
+
+
+def test_columns_are_found_exactly_where_the_score_is_their_sum() -> None:
+    torch.manual_seed(0)
+    model, x = Linear(20), torch.randn(2, 20)
+    for row, found in enumerate(wf.explain(model, (x,), target=2, **METHOD, evaluations="auto")):
+        close(found.scores, (model.head.weight[2] * x[row]).detach().numpy(), 1e-3)
+        assert found.cost.forwards == ROUND + 2, "settled after the first look"
+
+
+def test_evaluations_end_when_the_order_is_settled_or_at_the_ceiling() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    text = "The second half is dull , but the cast is wonderful ."
+    explainer = wf.Explainer(model, tokenizer)
+    auto = explainer.explain(text, **METHOD, evaluations="auto", guide="auto")
+    assert ROUND + 2 <= auto.cost.forwards <= CEILING + 3
+    much = explainer.explain(text, **METHOD, algorithm="regression", evaluations=640)
+    assert auto.ranked()[0][0] == much.ranked()[0][0]
+    assert np.abs(auto.scores - much.scores).max() < 4 * np.hypot(auto.errors, much.errors).max()
+
+
+def test_an_order_that_cannot_be_settled_is_said() -> None:
+    """Nothing but what all columns do together: no sum over columns says it."""
+    parity = Scored(lambda x: torch.sin(1e4 * (x * torch.arange(1, x.shape[1] + 1)).sum(1)))
+    (found,) = wf.explain(parity, (torch.ones(1, 14),), target=0, **METHOD, evaluations="auto")
+    assert found.cost.forwards <= CEILING + 2
+    assert any("not settled" in warning for warning in found.warnings)
+
+
+def test_sentences_of_a_language_model() -> None:
+    lm, texts = language.model("llama"), (TEXT, "paris is red .")
+    how = METHOD | {"processor": language.tokenizer(), "span": True, "replace": 9, "guide": "auto"}
+    found = wf.explain(lm, texts, units="token", evaluations=40, **how)
+    assert found.errors is not None and found.errors.shape == found.scores.shape
+    by_sentence = wf.explain(lm, texts, units="sentence", algorithm="regression", evaluations=20, **how)
+    assert by_sentence.errors is not None and len(by_sentence.errors) == len(by_sentence.units)
+    assert by_sentence.scores.sum() == pytest.approx(by_sentence.value - by_sentence.base, abs=1e-3)
+
+
+def test_errors_are_in_every_view_and_in_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    found = wf.explain(model, "A wonderful film , so moving", processor=tokenizer, **METHOD, evaluations=20)
+    assert found.errors is None  # partition has none
+    how = {"algorithm": "regression", "evaluations": 20}
+    found = wf.explain(model, "A wonderful film , so moving", processor=tokenizer, **METHOD, **how)
+    assert found.errors is not None
+    free = ~np.array(found.units.special)
+    assert (found.errors[free] > 0).all() and not found.errors[~free].any()
+    found.show()
+    shown = capsys.readouterr().out
+    assert shown.count("±") >= int(free.sum())
+    assert found.to_html().count('class="wf-limits"') >= int(free.sum())
+    place = found.units.labels.index("wonderful")
+    bars = [bar for panel in found.view().panels for mark in panel.marks for bar in getattr(mark, "bars", ())]
+    bar = next(bar for bar in bars if bar.label == "wonderful")
+    assert bar.high - bar.score == pytest.approx(1.96 * float(found.errors[place]), rel=1e-5)
+    words = [bar for panel in found.view(by="word").panels for mark in panel.marks for bar in getattr(mark, "bars", ())]
+    assert any(bar.low is not None for bar in words)
+    found.plot()
+    for ending in ("json", "npz"):
+        found.save(tmp_path / f"why.{ending}")
+        np.testing.assert_array_equal(wf.load(tmp_path / f"why.{ending}").errors, found.errors)
+    assert np.array_equal(found.to_frame()["error"], found.errors)
+    assert "errors" not in wf.explain(model, "So boring", processor=tokenizer, method="two_ended").to_dict()
+
+
+def test_interactions_are_second_differences_of_both_ends() -> None:
+    value = value_of_tokens("bert", 5)
+    how = {"replace": MASK, "keep_special": False, "interactions": 2}
+    (found,) = explained("bert", first_tokens("bert"), double=True, **METHOD, **how)
+    everyone = frozenset(range(5))
+
+    def second(i: int, j: int) -> float:
+        low = value(frozenset({i, j})) - value(frozenset({i})) - value(frozenset({j})) + value(frozenset())
+        high = value(everyone) - value(everyone - {i}) - value(everyone - {j}) + value(everyone - {i, j})
+        return (low + high) / 2
+
+    first = sorted(np.argsort(-np.abs(found.scores))[:4].tolist())  # six pairs, of which two are kept
+    pairs = sorted(((i, j) for i in first for j in first if i < j), key=lambda pair: -abs(second(*pair)))
+    labels = found.units.labels
+    assert found.interactions is not None and len(found.interactions) == 2
+    for (one, other, measured), (i, j) in zip(found.interactions, pairs, strict=False):
+        assert (one, other) == (labels[i], labels[j]) and measured == pytest.approx(second(i, j), abs=1e-5)
+    assert found.cost.forwards == 2**5, "all sets were known"
+
+
+def test_interactions_are_counted_shown_and_saved(tmp_path: Path) -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    how = METHOD | {"evaluations": 20, "interactions": 3, "algorithm": "regression"}
+    found = wf.explain(model, "This movie is not bad at all", processor=tokenizer, **how)
+    assert found.interactions is not None and len(found.interactions) == 3
+    sizes = [abs(value) for *_, value in found.interactions]
+    assert sizes == sorted(sizes, reverse=True)
+    assert {"not", "bad"} <= {name for pair in found.interactions for name in pair[:2]}
+    assert 22 < found.cost.forwards <= wf.list_methods()["shap"].cost(9, **found.options)[0]
+    page = found.to_html().replace("&#x27;", "'")
+    assert "× 'bad'" in page or "'bad' ×" in page
+    found.save(tmp_path / "why.json")
+    assert wf.load(tmp_path / "why.json").interactions == found.interactions
