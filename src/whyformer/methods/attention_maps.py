@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -118,7 +117,7 @@ def flow_from(top_K: Array, layers: list[Array], inputs: Iterable[int] | None = 
 
     The first layer comes first; ``inputs`` are all of them if not given.
     """
-    network = Network.of(top_K, layers)
+    network = Network(top_K, layers)
     return np.array([network.flow_into([j]) for j in (range(len(top_K)) if inputs is None else inputs)])
 
 
@@ -128,7 +127,7 @@ def joint_flow_from(top_K: Array, layers: list[Array], orders: int, seed: int) -
     Inputs claim what they can get one after the other; the split is the mean over orders (its Shapley value), which
     again is a maximum flow. In each drawn order everyone begins once, so the largest claims are weighed exactly.
     """
-    network = Network.of(top_K, layers)
+    network = Network(top_K, layers)
     inputs = network.last_EK.shape[1]
     total = network.flow_into(range(inputs))
     seen: dict[frozenset[int], float] = {}
@@ -150,7 +149,6 @@ def joint_flow_from(top_K: Array, layers: list[Array], orders: int, seed: int) -
     return draws.mean(0), float(draws.std(0, ddof=1).max() / np.sqrt(orders))
 
 
-@dataclass
 class Network:
     """The pipes between one output and the inputs.
 
@@ -159,16 +157,14 @@ class Network:
     positions that were reached.
     """
 
-    graph: Any  # None: a single layer, whose pipes lead straight to the inputs
-    last_EK: Array
-
-    @classmethod
-    def of(cls, top_K: Array, layers: list[Array]) -> Network:
+    def __init__(self, top_K: Array, layers: list[Array]) -> None:
         from scipy.sparse import csr_array
 
         first, *inner = [np.rint(layer * SCALE).astype(np.int32) for layer in (top_K, *layers[::-1])]
+        self.graph: Any = None  # a single layer, whose pipes lead straight to the inputs
+        self.last_EK: Array = first[None]
         if not inner:
-            return cls(None, first[None])
+            return
         reached = np.flatnonzero(first)
         leave, enter, width = [np.zeros(len(reached), int)], [1 + np.arange(len(reached))], [first[reached]]
         offset = 1  # first node of the level that was reached last
@@ -188,7 +184,7 @@ class Network:
         # Pipes are in the order of the nodes they leave, as scipy wants them.
         pointers = np.searchsorted(np.concatenate(leave), np.arange(sink + 2)).astype(np.int32)
         pipes = (np.concatenate(width), np.concatenate(enter).astype(np.int32), pointers)
-        return cls(csr_array(pipes, shape=(sink + 1, sink + 1)), inner[-1][reached])
+        self.graph, self.last_EK = csr_array(pipes, shape=(sink + 1, sink + 1)), inner[-1][reached]
 
     def flow_into(self, inputs: Iterable[int]) -> float:
         """Maximum flow to some of the inputs together."""

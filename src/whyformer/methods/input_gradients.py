@@ -181,17 +181,12 @@ def _baseline(
         return space.seen(other)
     if baseline == "zero":
         return _started(space, torch.zeros_like(inputs), free)
-    if baseline == "mean":
-        return _started(space, _means(run, space), free)
+    if baseline == "mean":  # each input's own, over its positions: who else is in the batch must not matter
+        require_steps(run.modality.stream)
+        width = inputs.shape[-1]
+        means = [vectors[space.real(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(inputs)]
+        return _started(space, torch.stack(means)[:, None].expand_as(inputs), free)
     raise UnknownName("baseline", baseline, ("zero", "mean", "typical (tables)", "a tensor"))
-
-
-def _means(run: Run, space: SingleInput) -> Tensor:
-    """(B, N, D) each input's mean over its own positions: who else is in the batch must not matter."""
-    require_steps(run.modality.stream)
-    width = space.inputs.shape[-1]
-    means = [vectors[space.real(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(space.inputs)]
-    return torch.stack(means)[:, None].expand_as(space.inputs)
 
 
 def _started(space: InputSpace, start: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:

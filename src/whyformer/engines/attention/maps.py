@@ -198,9 +198,7 @@ def _merged_identity(windows: Windows, like_BNN: AnyBQK, stage: int) -> AnyBQK:
 # Rules for several streams of tokens: generic attention, eqs. 5-11 of Chefer, Gur & Wolf 2021 (ICCV), and rollout.
 #
 # R[s, t] is (B, N_s, N_t): relevance of positions of stream t for positions of stream s. An attention call updates the
-# rows of its query stream s alone, from the states of its queries and keys at that time (study/schedule.py). One loop
-# covers LXMERT, whose two directions start from the same states, the decoders of DETR and T5, and CLIP's separate
-# towers.
+# rows of its query stream s alone, from the states of its queries and keys at that time (study/schedule.py).
 
 Maps = dict[tuple[str, str], Tensor]
 Rows = dict[str, Tensor]  # key stream -> (B, N_query, N_key)

@@ -218,7 +218,14 @@ class _Arrangement:
     def _rows(self, tensor: Tensor) -> Tensor:
         """(B, positions, D), special tokens included."""
         if self.windowed:
-            return self._from_windows(tensor)
+            assert self.number is not None
+            windows = self.run.windows
+            placement = windows.placements[self.number]
+            places = placement.tokens_WN.flatten().to(tensor.device)
+            flat = tensor.reshape(self.batch, len(places), -1)
+            result = flat.new_zeros(self.batch, windows.sizes[placement.stage], flat.shape[-1])
+            result[:, places[places >= 0]] = flat[:, places >= 0]
+            return result
         if tensor.ndim == 4:
             return tensor.flatten(2).transpose(1, 2) if self.channels_first else tensor.flatten(1, 2)
         if tensor.ndim == 3 and len(tensor) != self.batch and tensor.shape[1] == self.batch:
@@ -228,16 +235,6 @@ class _Arrangement:
         if tensor.ndim != 3 or len(tensor) != self.batch:
             raise BadInput(f"features of shape {tuple(tensor.shape)} are no vectors per patch of {self.batch} images.")
         return tensor
-
-    def _from_windows(self, tensor: Tensor) -> Tensor:
-        assert self.number is not None
-        windows = self.run.windows
-        placement = windows.placements[self.number]
-        places = placement.tokens_WN.flatten().to(tensor.device)
-        flat = tensor.reshape(self.batch, len(places), -1)
-        result = flat.new_zeros(self.batch, windows.sizes[placement.stage], flat.shape[-1])
-        result[:, places[places >= 0]] = flat[:, places >= 0]
-        return result
 
     def patches(self, tensor: Tensor) -> Tensor:
         rows = self._rows(tensor.detach())

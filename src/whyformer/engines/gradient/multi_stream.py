@@ -129,7 +129,14 @@ class MultiStream(InputSpace):
 
 def stream_place(run: Run, gradient: bool) -> MultiStream:
     """All entries of a batch, by one forward pass; ``gradient``: and one backward pass."""
-    layout = _layout(run)
+    if run.multi_stream:
+        layout = slices(run.stream_sizes)
+    elif not run.modality.embeds:  # a detector whose queries stand among its patches, or attend to none of them
+        layout = {run.modality.stream: slice(0, run.length)}
+    else:
+        tokens = run.batch.tensors[run.modality.main].shape[1]
+        rest = run.length - tokens
+        layout = slices({"image": rest, "text": tokens} if run.study.front else {"text": tokens, "image": rest})
     stream_inputs: list[StreamInput] = []  # positions that the model brings itself have none
     for stream in layout:
         stream_inputs += run.modality.part(stream, run.batch)[0].stream_inputs(stream, layout, run, run.modality)
@@ -173,18 +180,6 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
     return space
 
 
-def _layout(run: Run) -> dict[str, slice]:
-    """Where each stream lies among all positions."""
-    if run.multi_stream:
-        return slices(run.stream_sizes)
-    if not run.modality.embeds:  # a detector whose queries stand among its patches, or attend to none of them
-        return {run.modality.stream: slice(0, run.length)}
-    tokens = run.batch.tensors[run.modality.main].shape[1]
-    rest = run.length - tokens
-    sizes = {"image": rest, "text": tokens} if run.study.front else {"text": tokens, "image": rest}
-    return slices(sizes)
-
-
 # Which place an option names.
 
 PLACES = ("input", "word_embeddings", "embeddings", "tokens")
@@ -193,12 +188,10 @@ SAME = {"word_embeddings": "input", "tokens": "embeddings"}  # other names of th
 
 
 def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpace:
-    """The place ``at`` names, by one forward pass; ``gradient``: and one backward pass.
+    """Return the place that ``at`` names, by one forward pass; ``gradient``: and one backward pass.
 
-    "input": the word embeddings of a text, the pixels of an image, the floats of a table; with several streams, those
-    of all of them at once. "embeddings": the vectors that enter the first block, positions and types included. None:
-    the input, except where that is neither one tensor nor several streams (tables with categories), or its steps are
-    not the model's positions (raw audio, video).
+    "input": word embeddings, pixels or floats, of all streams at once. "embeddings": the vectors that enter the first
+    block. None: the input, except where it is not one tensor, or its steps are not the model's positions.
     """
     wanted = None if at is None else SAME.get(at, at)
     if run.multi_stream and wanted == "embeddings":
@@ -210,8 +203,13 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
         return stream_place(run, gradient)
     with SavedBytes(run.modality.model) as saved:
         trace = run.traced(BaseTorchFunctionMode())
-    chosen = wanted or ("embeddings" if _has_several_inputs(run, trace.leaves) else "input")
-    text = run.modality.embeds
+    text, first = run.modality.embeds, trace.leaves[0]
+    # Is the input no single tensor, or are its entries not the units (raw audio, video)?
+    if text or run.modality.pixels:
+        several = text and run.study.extra > 0
+    else:
+        several = run.modality.has_categories or len(trace.leaves) > 1 or first.ndim < 2 or _no_steps(run, first)
+    chosen = wanted or ("embeddings" if several else "input")
     if chosen == "input" and trace.main is None and len(trace.leaves) > 1:
         raise NotOffered(
             f"at='input' needs one tensor of floats or one of token ids; this input has {len(trace.leaves)} (columns "
@@ -219,7 +217,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
         )
     leaf_count = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
     entrance = Entrance.of(trace, leaf_count) if chosen == "embeddings" else None
-    whole = trace.leaves[0] if trace.main is None else trace.main
+    whole = first if trace.main is None else trace.main
     inputs = whole if entrance is None else trace.tokens()
     plain = not (text or run.modality.pixels or run.modality.named_columns)
     if entrance is None and plain and _no_steps(run, inputs):
@@ -240,17 +238,6 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
         space.require_slopes(slopes)
     run.notes.update(run.study.doubts)
     return space
-
-
-def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
-    """The input is no single tensor, or its entries are not the units (raw audio, video)."""
-    if run.modality.embeds:
-        return run.study.extra > 0
-    if run.modality.pixels:
-        return False
-    if run.modality.has_categories:
-        return True
-    return len(leaves) > 1 or leaves[0].ndim < 2 or _no_steps(run, leaves[0])
 
 
 def _no_steps(run: Run, leaf: Tensor) -> bool:

@@ -24,10 +24,9 @@ TIED = 0.05  # of the largest value: a standard error below it says that two are
 class Pairs:
     """Coalitions, each with its complement, whose sizes follow the kernel of Lundberg & Lee 2017 (eq. 8).
 
-    Sizes s have the share 1/(s(n-s)), so no observation needs a weight but for having been drawn twice. They are drawn
-    at even distances, and players join in shuffled rounds, so that all join about equally often. ``strongest``: players
-    whose company matters most. Which of them are together is drawn at even distances, too, as likely with each size as
-    it is by chance: what three do together is then less often taken for what one does.
+    Sizes s have the share 1/(s(n-s)) and are drawn at even distances; players join in shuffled rounds, so that all join
+    about equally often. Which of the ``strongest`` are together is drawn at even distances, too: what three do together
+    is then less often taken for what one does.
     """
 
     def __init__(self, players: int, seed: int, strongest: Sequence[int] = ()) -> None:
@@ -132,16 +131,12 @@ class Fit:
 def fitted(
     present_KP: Array, difference_K: Array, weights_K: Array, change: float, guides: Sequence[Array] = ()
 ) -> Fit:
-    """The values φ with Σφ = ``change`` that explain by how much each coalition is ahead of its complement.
+    """Return the values φ with Σφ = ``change`` that explain by how much each coalition is ahead of its complement.
 
-    Of a coalition and its complement, only the difference d = s(S) - s(not S) tells of φ: least squares over both, with
-    the sum held, is least squares of d on z·φ, z = 1 in S and -1 outside. Whatever is even in S cancels.
-
-    Priors: φ is normal around the even share, or around α·guide on top of it (α free), with variances that are equal or
-    follow the size of the guide. Of several guides, each of mean size 1, it is the mean that guides, and the mean size.
-    Each prior weighs as much as it foretold the differences (its evidence: every pair predicted from those before it),
-    so that a guide that says nothing is left alone by the pairs themselves. Leave-one-out errors could choose instead;
-    of so few pairs they are noise themselves, and chose worse.
+    Least squares over both, with the sum held, is least squares of d = s(S) - s(not S) on z·φ, z = 1 in S and -1
+    outside. Priors: φ is normal around the even share, or around α·guide on top of it (α free), with variances that are
+    equal or follow the size of the guide; of several guides, scaled to mean size 1, the mean. Each prior is weighted by
+    its evidence. Leave-one-out errors chose worse: of so few pairs they are noise themselves.
     """
     count = present_KP.shape[1]
     centred = np.eye(count) - 1 / count
