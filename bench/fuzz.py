@@ -529,7 +529,7 @@ def results(stage: Stage) -> Iterator[Call]:
 
 
 def _load_model(path: Any) -> Any:
-    from whyformer.tables.saved import load_model
+    from whyformer.tables.table_results import load_model
 
     return load_model(path)
 

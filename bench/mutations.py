@@ -59,7 +59,7 @@ GRADIENTS, REDISTRIBUTION = "capture/lrp/changed_gradients.py", "capture/lrp/red
 REGRESSION, PLAYERS = "engines/perturbation/regression.py", "engines/perturbation/players.py"
 INTEGRATED = "methods/input_gradients.py"
 FAITHFULNESS, FUNCTIONS = "evaluate/metrics/faithfulness.py", "capture/functions.py"
-METRICS = "tests/evaluate/test_metric_twins.py tests/evaluate/test_metrics.py"
+METRICS = "tests/evaluate/test_metrics.py"
 
 MUTATIONS = (
     # Attention maps
@@ -400,14 +400,14 @@ MUTATIONS = (
         "evidence.py",
         "limits = [np.where(enough > 1, _quantile(drawn, q), np.nan) for q in (tail, 1 - tail)]",
         "limits = [np.where(enough > 1, _quantile(drawn, q), np.nan) for q in (2 * tail, 1 - 2 * tail)]",
-        "tests/evaluate/test_lead.py tests/evaluate/test_compare.py tests/evaluate/test_detectors.py",
+        "tests/evaluate/test_verdict.py tests/evaluate/test_compare.py tests/evaluate/test_detectors.py",
     ),
     Mutation(
         "interval_draws_inputs",
         "evidence.py",
         "np.unique(np.arange(len(values)) if of is None else np.asarray(of), return_inverse=True)[1]",
         "np.arange(len(values))",
-        "tests/evaluate/test_lead.py tests/evaluate/test_detectors.py tests/evaluate/test_compare.py",
+        "tests/evaluate/test_verdict.py tests/evaluate/test_detectors.py tests/evaluate/test_compare.py",
     ),
     Mutation(
         "cache_key_of_the_question",
@@ -421,7 +421,7 @@ MUTATIONS = (
         "engines/perturbation/game.py",
         "return zlib.crc32(record, len(record))",
         "return 0",
-        "tests/evaluate/test_cache_keys.py tests/evaluate/test_games.py -k 'flipped or stopped'",
+        "tests/evaluate/test_games.py -k 'flipped or stopped'",
     ),
     # Capture, study and loan
     Mutation(

@@ -39,9 +39,16 @@ from bench.timing import machine
 from whyformer.demo import load_adult, load_pets, load_sentiment, load_textures
 from whyformer.demo.census import adult_rows
 from whyformer.demo.pictures import SHAPES, TEXTURES, picture
-from whyformer.evaluate.budget import BACKWARD, AffordableMethods, Rates, budget_of, guided_shap, longest
 from whyformer.evaluate.candidate import Candidate, Trial, evaluated, wanted
-from whyformer.evaluate.candidate_pool import SPACES
+from whyformer.evaluate.candidate_pool import (
+    BACKWARD,
+    SPACES,
+    AffordableMethods,
+    Rates,
+    budget_of,
+    guided_shap,
+    longest,
+)
 from whyformer.evaluate.comparison import RARE, chance_of_lead
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.metrics.faithfulness import aopc, insertion, top_away, top_kept

@@ -194,7 +194,7 @@ def saved_table(library: str, folder: Path) -> Any:
         text = path.suffix != ".safetensors" and path.name == "config.json"
         data = path.read_bytes()
         (folder / path.name).write_bytes(data.replace(b"rtdl_revisiting_models", library.encode()) if text else data)
-    from whyformer.tables.saved import load_model
+    from whyformer.tables.table_results import load_model
 
     return load_model(folder)
 

@@ -21,7 +21,7 @@ from rtdl_revisiting_models import FTTransformer
 from torch.nn import functional as F
 
 from whyformer.inputs.table_schema import Standardize, Table
-from whyformer.tables.saved import load_model, save_model
+from whyformer.tables.table_results import load_model, save_model
 
 NUMBERS = ["age", "education-num", "capital-gain", "capital-loss", "hours-per-week"]
 TARGET, CLASSES = "income", ["<=50K", ">50K"]

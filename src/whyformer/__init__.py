@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from whyformer import views as views
     from whyformer.capture.intercept import mark_attention as mark_attention
     from whyformer.checks.check import check as check
-    from whyformer.checks.checkup import CheckUp as CheckUp
+    from whyformer.checks.exam import CheckUp as CheckUp
     from whyformer.checks.retrained import retrained_attention as retrained_attention
     from whyformer.checks.training import masked_surrogate as masked_surrogate
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
@@ -70,7 +70,7 @@ _HOMES = {
     for home, names in {
         "capture.intercept": "mark_attention",
         "checks.check": "check",
-        "checks.checkup": "CheckUp",
+        "checks.exam": "CheckUp",
         "checks.retrained": "retrained_attention",
         "checks.training": "masked_surrogate",
         "concepts.activation_maximization": "activation_maximization",

@@ -29,7 +29,7 @@ from whyformer.results.types import ByMethod, Explanation, Explanations, Generat
 from whyformer.targets import Aims, Scalar
 
 if TYPE_CHECKING:
-    from whyformer.checks.checkup import CheckUp
+    from whyformer.checks.exam import CheckUp
     from whyformer.evaluate.comparison import Comparison
     from whyformer.evaluate.recommendation import Recommendation
     from whyformer.reports.report import Report
@@ -58,9 +58,9 @@ class Explainer(CoreExplainer):
 
     def check(self, inputs: Any, **arguments: Any) -> CheckUp:
         """Should these explanations be believed? See ``whyformer.check``."""
-        from whyformer.checks.check import check_with
+        from whyformer.checks.check import check
 
-        return check_with(self, inputs, **arguments)
+        return check(self, inputs, **arguments)
 
     def report(self, inputs: Any, **arguments: Any) -> Report:
         """Why did the model say that, and can it be trusted? One page. See ``whyformer.report``."""

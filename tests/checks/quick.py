@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -11,13 +13,15 @@ from tests.models import CASES
 from whyformer.checks.check import CHECKS
 from whyformer.checks.exam import Exam
 from whyformer.inputs.base import Modality
+from whyformer.results.codec import to_plain
 from whyformer.verbs import Explainer
 
 TEXTS = ["the movie was so good", "i hate the boring book"]
 QUICK: dict[str, Any] = {
-    "jain_wallace": {"permutations": 6, "candidates": 2, "steps": 6},
-    "randomisation": {"copies": 2},
-    "stability": {"draws": 2},
+    "jain_wallace": {"permutations": 4, "candidates": 2, "steps": 3},
+    "serrano_smith": {"draws": 1},
+    "randomisation": {"copies": 1, "beside": 2},
+    "stability": {"draws": 1},
 }
 EVERYTHING = {name: QUICK.get(name, {}) for name in CHECKS}
 
@@ -37,3 +41,12 @@ def counted_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     call = Modality.call
     monkeypatch.setattr(Modality, "call", lambda self, b, **how: calls.append(b.size) or call(self, b, **how))
     return calls
+
+
+def plain_of(found: Any) -> Any:
+    """Plain data without what is measured by the clock."""
+    if isinstance(found, dict):
+        return {k: plain_of(v) for k, v in found.items() if k not in {"seconds", "cost"}}
+    if isinstance(found, list):
+        return [plain_of(v) for v in found]
+    return plain_of(json.loads(json.dumps(to_plain(found)))) if dataclasses.is_dataclass(found) else found

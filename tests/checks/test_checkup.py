@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.checks.quick import EVERYTHING, QUICK, TEXTS
+from tests.checks.quick import EVERYTHING, QUICK, TEXTS, counted_calls, plain_of
 from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from tests.support import folders
 from whyformer.checks.check import CHECKS, RESULTS
-from whyformer.checks.checkup import Finding
+from whyformer.checks.exam import Finding
 from whyformer.errors import BadInput
 
 
@@ -37,22 +37,14 @@ def test_the_model_is_handed_back_unchanged(tokenizer: Any) -> None:
     flags = [(p.requires_grad, p.grad) for p in model.parameters()]
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    wf.check(model, TEXTS[0], processor=tokenizer, checks=EVERYTHING)
+    changing = ("randomisation", "invariance", "stability", "jain_wallace")  # weights, hooks, embeddings, attention
+    wf.check(model, TEXTS[0], processor=tokenizer, checks={name: QUICK.get(name, {}) for name in changing})
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert [(p.requires_grad, p.grad) for p in model.parameters()] == flags
     assert all(m.training for m in model.modules())
     hooks = [h for m in model.modules() for h in (*m._forward_hooks, *m._forward_pre_hooks)]
     assert hooks == []
-
-
-def test_pictures(found: wf.CheckUp, capsys: pytest.CaptureFixture[str]) -> None:
-    html = found.to_html()
-    assert "adversarial attention" in html and all(f.title in html for f in found.findings)
-    assert html.count("attention: probability of") == 2 * len(TEXTS)  # the text twice, with both outputs
-    found.show()
-    shown = capsys.readouterr().out
-    assert "Check-up of generic_attention" in shown and "this part alone random" in shown
 
 
 def test_findings_travel_with_an_explanation(tokenizer: Any, tmp_path: Path) -> None:
@@ -107,7 +99,8 @@ def test_rows_of_a_table(as_frame: bool) -> None:
     from tests.tables.models import LAYOUTS, rows, table
 
     inputs = pd.DataFrame(rows(2)) if as_frame else rows(1)[0]
-    checks = EVERYTHING if as_frame else {"capture_audit": {}, "invariance": {}}  # a row: the door, and the units
+    some = ("jain_wallace", "stability", "class_dependence") if as_frame else ("capture_audit",)
+    checks = {name: QUICK.get(name, {}) for name in (*some, "invariance")}
     found = wf.check(LAYOUTS["rtdl"].build(), inputs, processor=table(), checks=checks)
     assert set(found.results) == set(checks)
     assert found.inputs == (2 if as_frame else 1)
@@ -148,13 +141,8 @@ def test_options_reach_method_and_checks(tokenizer: Any) -> None:
         ({"checks": []}, "checks is empty"),
         ({"method": "generic"}, "unknown method"),
         ({"method": "raw_attention", "layer": 1}, "unknown option of raw_attention"),
-        ({"batch_size": 0}, "batch_size"),
         ({"checks": {"jain_wallace": {"permutations": 0}}}, "permutations"),
-        ({"checks": {"jain_wallace": {"epsilon": 0}}}, "epsilon"),
-        ({"checks": {"jain_wallace": {"rows": "some"}}}, "rows"),
         ({"checks": {"jain_wallace": {"layers": 7}}}, "numbered"),
-        ({"checks": {"serrano_smith": {"draws": 0}}}, "draws"),
-        ({"checks": {"stability": {"noise": 0}}}, "noise"),
         ({"checks": {"randomisation": {"copies": 3, "beside": 2}}}, "no more than beside"),
         ({"target": [0]}, "1 targets for 2 inputs"),
     ],
@@ -162,3 +150,64 @@ def test_options_reach_method_and_checks(tokenizer: Any) -> None:
 def test_bad_requests_are_refused_before_long_work(how: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
+
+
+# A check-up with a cache: what is done is not done again, and a stopped one goes on where it was.
+
+
+def test_what_is_in_the_cache_is_not_done_again(
+    tmp_path: Path, found: wf.CheckUp, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = folders.bert()
+    calls = counted_calls(monkeypatch)
+    how: dict[str, Any] = {"processor": tokenizer, "checks": EVERYTHING, "cache": tmp_path}
+    first = wf.check(model, TEXTS, **how)
+    assert len(calls) > 20
+    calls.clear()
+    assert plain_of(first) == plain_of(found)  # as without a cache
+    again = wf.check(model, TEXTS, **how)
+    assert not calls
+    assert plain_of(again) == plain_of(first)
+    assert type(again.results["jain_wallace"].inputs[0].original) is wf.Explanation
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_stopped_check_up_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from whyformer.checks import jain_wallace as module
+
+    done: list[int] = []
+    one = module._one
+
+    def stopped(exam: Any, *how: Any) -> Any:
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(1)
+        return one(exam, *how)
+
+    def checked() -> wf.CheckUp:
+        checks = {"sinks": {}, "jain_wallace": QUICK["jain_wallace"]}
+        return wf.check(model_of("bert"), CASES["bert"].inputs(), checks=checks, cache=tmp_path)
+
+    monkeypatch.setattr(module, "_one", stopped)
+    assert list(checked().results) == ["sinks"]
+    assert len(done) == 1  # the first input was finished, the second was not
+    done.append(2)  # two are counted, so the next is let through
+    assert len(checked().results["jain_wallace"].inputs) == 2
+    assert len(done) == 3  # one more, not two
+    monkeypatch.setattr(module, "_one", one)
+    whole = wf.check(model_of("bert"), CASES["bert"].inputs(), checks={"jain_wallace": QUICK["jain_wallace"]})
+    kept = checked().results["jain_wallace"]
+    assert plain_of(kept) == plain_of(whole.results["jain_wallace"])
+
+
+def test_what_is_damaged_is_made_again(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"checks": ["sinks"], "cache": tmp_path}
+    wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
+    for path in tmp_path.glob("*.check.json"):
+        path.write_text(path.read_text()[:-3])
+    found = wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
+    whole = wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks"])
+    assert plain_of(found) == plain_of(whole)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="is a file"):
+        wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks"], cache=tmp_path / "file")

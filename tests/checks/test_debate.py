@@ -12,7 +12,7 @@ import torch
 
 import whyformer as wf
 from tests.checks.quick import exam_of
-from tests.methods.properties import model_of, on_the_left, padded
+from tests.methods.properties import model_of, padded
 from tests.models import CASES
 from tests.models.case import seeded
 from tests.references.checks import attention_debate as twin
@@ -33,7 +33,7 @@ from whyformer.checks.jain_wallace import adversarial_attention, jain_wallace, p
 from whyformer.verbs import Explainer
 
 FILLER = 0
-QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 12}
+QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 4}
 
 
 @cache
@@ -101,15 +101,6 @@ def test_several_layers_are_shown_as_their_mean() -> None:
     mean = (rows[0] + rows[1]).div(2).tolist()
     assert found.original.scores.tolist() == pytest.approx(mean, abs=1e-5)
     assert found.tau_gradient == pytest.approx(twin.kendall(mean, twin.gradient_x_input(eager(), alone(0), 1)))
-
-
-def test_attention_is_constant_in_the_gradient() -> None:
-    """Without detaching, the slope runs through the softmax too, and is another one."""
-    exam = exam_of(target=1)
-    with exam.borrowing():
-        detached = gradient_x_input(exam.run(0))
-    whole = np.abs(exam.explain(method="input_x_gradient", scalar="log_odds")[0].scores)
-    assert np.abs(detached - whole).max() > 0.05 * whole.max()
 
 
 @pytest.mark.parametrize("row", [0, 1])
@@ -213,7 +204,7 @@ def test_the_models_own_attention_is_among_the_candidates() -> None:
     assert torch.equal(found.shown[-1], own)
 
 
-@pytest.mark.parametrize("check", [jain_wallace, serrano_smith, wiegreffe_pinter])
+@pytest.mark.parametrize("check", [jain_wallace, serrano_smith])
 def test_neighbours_and_padding_change_nothing(check: Any) -> None:
     how = QUICK if check is jain_wallace else {}
     together = check(exam_of(), **how)
@@ -227,7 +218,7 @@ def test_neighbours_and_padding_change_nothing(check: Any) -> None:
                 assert value == pytest.approx(other, abs=1e-3 if name == "jsd" else 1e-4, nan_ok=True), name
 
 
-@pytest.mark.parametrize("name", ["vit", "gpt2", "modernbert", "folded_heads", "looped_heads", "rtdl_ft_transformer"])
+@pytest.mark.parametrize("name", ["gpt2", "folded_heads", "looped_heads", "rtdl_ft_transformer"])
 def test_runs_on_other_families(name: str) -> None:
     exam = exam_of(name)
     with exam.borrowing():
@@ -239,7 +230,7 @@ def test_runs_on_other_families(name: str) -> None:
         places = rows_of(run, "all", heads=[1])
         moved = outputs_with(run, places, permuted(places, 4, 0))
         assert float(tvd(moved, probabilities(run.logits)).max()) > 1e-5
-    found = jain_wallace(exam, **(QUICK | {"steps": 4}))
+    found = jain_wallace(exam, **QUICK)
     for test in found.inputs:
         assert 0 <= test.jsd <= math.log(2)
         assert test.change <= found.epsilon
@@ -247,19 +238,6 @@ def test_runs_on_other_families(name: str) -> None:
         assert np.isfinite(test.original.scores).all()
     assert serrano_smith(exam, draws=1).findings()
     assert wiegreffe_pinter(exam).findings()
-
-
-def test_padding_on_the_left_changes_nothing() -> None:
-    inputs = CASES["gpt2_cls"].inputs()
-    right, left = (jain_wallace(exam_of("gpt2_cls", i), **QUICK).inputs[1] for i in (inputs, on_the_left(inputs)))
-    for name in ("tau_gradient", "tau_loo", "max_attention", "median_change", "mixing"):
-        assert getattr(left, name) == pytest.approx(getattr(right, name), abs=1e-4, nan_ok=True), name
-
-
-def test_half_precision() -> None:
-    exam = Exam(Explainer(CASES["bert"].build("sdpa").bfloat16()), CASES["bert"].inputs())
-    found = jain_wallace(exam, **QUICK)
-    assert all(0 <= i.jsd <= math.log(2) and math.isfinite(i.median_change) for i in found.inputs)
 
 
 def test_other_seeds_of_the_model_are_compared() -> None:

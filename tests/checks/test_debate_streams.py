@@ -31,8 +31,8 @@ from whyformer.checks.jain_wallace import jain_wallace, permuted
 from whyformer.errors import NotOffered
 from whyformer.views.report_view import checkup_page
 
-QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 4}
-SHARED = {"jain_wallace": QUICK, "serrano_smith": {"points": 6}, "wiegreffe_pinter": {}}
+QUICK: dict[str, Any] = {"permutations": 4, "candidates": 1, "steps": 2}
+SHARED = {"jain_wallace": QUICK, "serrano_smith": {"points": 4, "draws": 1}, "wiegreffe_pinter": {}}
 # What is asked of the row (or rows) that feed the head, last of each pair of streams: (call, who asks whom)
 LAST = {
     "lxmert": [(9, ("text", "text")), (7, ("text", "image"))],
@@ -99,8 +99,10 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
         assert torch.allclose(place.full(place.share_HRK[None])[0], place.weights_HRK, atol=1e-6)
 
 
-@pytest.mark.parametrize(("rows", "layers"), [("readout", "last"), ("all", "all")])
-@pytest.mark.parametrize("name", ["bert", "lxmert", "t5", "detr", "swin"])
+@pytest.mark.parametrize(
+    ("name", "rows", "layers"),
+    [*((name, "all", "all") for name in ("bert", "lxmert", "detr", "swin")), ("t5", "readout", "last")],
+)
 def test_imposed_rows_give_what_the_twin_gives(name: str, rows: str, layers: str) -> None:
     exam = exam_of(name)
     with exam.borrowing():
@@ -148,30 +150,6 @@ def test_a_similarity_is_told_in_shares_of_what_the_units_add() -> None:
 
 
 # Windows
-
-
-def test_uniform_attention_inside_windows_equals_the_twin() -> None:
-    """Layers 0 and 1 have four windows of a grid of 8 × 8, the second one rolled by 2; layer 2 has one."""
-    exam = exam_of("swin")
-    model, inputs = eager("swin"), alone("swin", 0)
-    with exam.borrowing():
-        one = exam.run(0)
-        for layer in (0, 1, 2):
-            (place,) = rows_of(one, layer)
-            tokens = window_tokens(4 if layer == 2 else 8, 4, 2 if layer == 1 else 0)
-            assert place.keys_RK.tolist() == [keys for keys in tokens for _ in keys]
-            even = place.full(place.even_HRK[None])
-            found = outputs_with(one, [place], [even])[0]
-
-            def change(call: int, attention: Tensor, layer: int = layer) -> Tensor:
-                if call != layer:
-                    return attention
-                seen = (attention > 1e-30).to(attention.dtype)  # a rolled window hides what is far away
-                return seen / seen.sum(-1, keepdim=True)
-
-            with torch.no_grad(), twin.answering(change):
-                want = model(**inputs).logits[0].softmax(-1)
-            assert found.tolist() == pytest.approx(want.tolist(), abs=1e-5)
 
 
 def test_the_shown_map_inside_windows_is_the_mean_over_tokens() -> None:
@@ -262,11 +240,9 @@ def test_erased_weights_are_those_of_the_position(name: str) -> None:
 # The checks as a whole
 
 
-@pytest.mark.parametrize("name", ["lxmert", "t5", "clip", "detr", "swin", "blip_retrieval"])
+@pytest.mark.parametrize("name", ["lxmert", "clip", "swin"])
 def test_the_debate_runs(name: str) -> None:
-    how = {"target": (2, 1)} if name == "detr" else {}
-    one = {k: v[:1] for k, v in CASES[name].inputs().items()}
-    found = wf.check(model_of(name), one, method="raw_attention", checks=SHARED, **how)
+    found = wf.check(model_of(name), alone(name, 0), method="raw_attention", checks=SHARED)
     assert set(found.results) == set(SHARED) - ({"serrano_smith"} if name == "clip" else set())
     for test in found.results["jain_wallace"].inputs:
         assert 0 <= test.jsd <= math.log(2)
@@ -292,13 +268,10 @@ def test_padding_changes_nothing() -> None:
     both = [jain_wallace(exam_of("t5", given), **QUICK).inputs[-1] for given in (inputs, short)]
     assert both[0].tau_loo == pytest.approx(both[1].tau_loo, abs=1e-4)
     assert both[0].max_attention == pytest.approx(both[1].max_attention, abs=1e-5)
-    both = [wiegreffe_pinter(exam_of("t5", given)).inputs[-1] for given in (inputs, short)]
-    assert both[0].change_everywhere == pytest.approx(both[1].change_everywhere, abs=1e-5)
-    assert both[0].jsd == pytest.approx(both[1].jsd, abs=1e-5)
 
 
 def test_how_far_from_uniform_is_the_mean_over_who_asks_whom() -> None:
-    exam = exam_of("lxmert")
+    exam = exam_of("lxmert", alone("lxmert", 0))
     found = wiegreffe_pinter(exam).inputs[0].jsd
     with exam.borrowing():
         places = rows_of(exam.run(0))

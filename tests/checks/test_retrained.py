@@ -18,7 +18,7 @@ from tests.models import CASES
 from tests.support import folders
 from tests.support.threads import beside_another_thread
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention
-from whyformer.checks.training import ExampleRunner, Examples, Said, adversarial, copy_of, guided, ready
+from whyformer.checks.training import ExampleRunner, Examples, Said, adversarial, copy_of, ready
 from whyformer.cli.main import app
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.run.session import LoadedModel
@@ -175,25 +175,6 @@ def test_the_loss_of_an_adversary(finder: Finder) -> None:
     assert float(value) == pytest.approx(((0.25 - 0.5 * np.log(LENGTH)) + 0.5) / 2, abs=1e-5)
 
 
-def test_the_diagnostic_sees_one_position_at_a_time() -> None:
-    """All weight on the position with the answer, and it learns; all on another, and it cannot."""
-    generator = torch.Generator().manual_seed(0)
-    classes = torch.randint(0, 2, (120,), generator=generator)
-    values = torch.randn(120, 3, 4, generator=generator)
-    values[:, 1, 0] = 4 * (2.0 * classes - 1)
-    base = Said({i: torch.zeros(2) for i in range(120)}, values=dict(enumerate(values)))
-    base.ordinary = {i: torch.ones(3, dtype=torch.bool) for i in range(120)}
-    split = Examples(((),), 120, [], list(range(80)), list(range(80, 120)))
-    known = dict(enumerate(classes.tolist()))
-    how: dict[str, Any] = {"epochs": 30, "seed": 0, "device": torch.device("cpu"), "track": lambda s, _: s, "label": ""}
-    hits = []
-    for place in (1, 2):
-        guide = {i: torch.eye(3)[place] for i in range(120)}
-        said = guided(base, guide, known, split, **how)
-        hits.append(np.mean([int(said[i].argmax()) == known[i] for i in split.validation]))
-    assert hits[0] >= 0.95 and hits[1] < 0.8
-
-
 TEXTS = ["the movie was so good", "i hate the boring book", "a great film", "so dull", "i like it", "it was bad"] * 2
 
 
@@ -234,7 +215,6 @@ def test_special_tokens_get_nothing(tokenizer: Any) -> None:
         ({"labels": [0, None] * 10}, "labels\\[1\\] is None"),
         ({"inputs": marked(4)[0], "labels": [0, 1, 0, 1]}, "too few"),
         ({"validation": (marked(4)[0], [0])}, "1 labels for 4 inputs"),
-        ({"lambdas": (-1.0,)}, "lambdas"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_at_once(finder: Finder, change: dict[str, Any], says: str) -> None:
@@ -272,3 +252,70 @@ def test_the_command(tmp_path: Path, tokenizer: Any) -> None:
     assert refused.exit_code != 0 and "line 1" in refused.output
     both = runner.invoke(app, [*command, "a text"])
     assert both.exit_code != 0 and "--train" in both.output
+
+
+# A copy fine-tuned on masked inputs: it minds absent parts less, the model stays as it was, and compare asks it.
+
+
+PARTS = 8
+
+
+class Nervous(nn.Module):
+    """Says which sign the rows have, but shouts "other" as soon as one of them is missing (all zeros)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(2, 1, batch_first=True, bias=False)
+        self.read, self.missing = nn.Linear(2, 2, bias=False), nn.Linear(1, 2, bias=False)
+        with torch.no_grad():
+            self.attention.in_proj_weight.copy_(torch.cat([torch.zeros(4, 2), torch.eye(2)]))
+            self.attention.out_proj.weight.copy_(torch.eye(2))
+            self.read.weight.copy_(torch.tensor([[2.0, 0], [-2.0, 0]]))
+            self.missing.weight.copy_(torch.tensor([[-3.0], [3.0]]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed, _ = self.attention(x, x, x)
+        gone = (x.abs().sum(-1) == 0).any(1).float()[:, None]
+        return self.read(mixed[:, 0]) + self.missing(gone)
+
+
+def signed_rows(count: int, seed: int) -> torch.Tensor:
+    """All are of class 0: positive signs, beside a number that says nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.ones(count, PARTS), torch.rand(count, PARTS, generator=generator) + 0.5], -1)
+
+
+def test_the_copy_learns_to_do_without_a_part_and_the_model_stays() -> None:
+    model = Nervous().eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    surrogate = wf.masked_surrogate(model, {"x": signed_rows(20, 0)}, beta=0.2, epochs=8, lr=0.1, seed=1)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert all(p.requires_grad and p.grad is None for p in model.parameters()) and not surrogate.model.training
+    assert (surrogate.trained_on, surrogate.measured_on) == (16, 4)
+    assert surrogate.before < 0.7 and surrogate.after == 1
+    again = wf.masked_surrogate(model, {"x": signed_rows(20, 0)}, beta=0.2, epochs=8, lr=0.1, seed=1)
+    for one, other in zip(surrogate.model.parameters(), again.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+    # On the model itself a missing row turns the answer over, whichever it is; by the copy it does not.
+    how: dict[str, Any] = {"methods": ["occlusion"], "metrics": {"f_fidelity_plus": {"beta": 0.2}}}
+    itself = wf.compare(model, {"x": signed_rows(3, 1)}, **how)
+    by_copy = wf.compare(model, {"x": signed_rows(3, 1)}, surrogate=surrogate.model, **how)
+    falls, less = (np.mean(r.values["f_fidelity_plus"]["occlusion"]) for r in (itself, by_copy))
+    assert falls > 0.5 and less < 0.2
+    assert any("without its fine-tuning" in warning for warning in itself.warnings)
+    assert not any("fine-tuning" in warning for warning in by_copy.warnings)
+    assert itself["occlusion"].seconds > 0 and by_copy.values.keys() == itself.values.keys()
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"inputs": {"x": signed_rows(3, 0)}}, "too few"),
+        ({"labels": [0, 1]}, "2 labels for 9 inputs"),
+        ({"lr": 1e30, "epochs": 9}, "infinity|labels"),
+    ],
+)
+def test_mistakes_about_a_surrogate_are_named(how: dict[str, Any], says: str) -> None:
+    with pytest.raises((BadInput, NotOffered), match=says):
+        wf.masked_surrogate(Nervous().eval(), how.pop("inputs", {"x": signed_rows(9, 0)}), **how)

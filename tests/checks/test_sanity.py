@@ -16,10 +16,10 @@ from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from tests.support import folders
 from whyformer import registry
+from whyformer.checks.check import capture_audit, class_dependence, sinks
 from whyformer.checks.exam import Exam
 from whyformer.checks.invariance import _amount, _shifted, invariance, stability
 from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
-from whyformer.checks.sanity import capture_audit, class_dependence, sinks
 from whyformer.errors import BadInput
 from whyformer.loan.borrow import known_about
 from whyformer.registry import constant, method
@@ -56,7 +56,7 @@ def levels(result: Any) -> list[str]:
 
 
 def test_a_map_that_ignores_the_weights_is_flagged(ramp: str) -> None:
-    found = randomisation(exam_of(method=ramp), copies=2)
+    found = randomisation(exam_of(method=ramp), copies=2, beside=2)
     assert all(s.cascading == s.independent == 1.0 for s in found.stages)
     assert found.findings()[0].level == "warning"
     assert "nearly the same map" in found.findings()[0].text
@@ -79,7 +79,7 @@ def test_a_randomised_model_is_flagged() -> None:
     encoded = tokenizer(text, return_tensors="pt")
     for number, part in enumerate(parts_of(random, lambda m: m(**encoded))):
         Redrawn(random).draw(part, seed=100 + number)
-    found = wf.check(random, text, processor=tokenizer, checks="randomisation").of("warning")
+    found = wf.check(random, text, processor=tokenizer, checks={"randomisation": {"copies": 1}}).of("warning")
     assert "looks random" in found[-1].title
 
 

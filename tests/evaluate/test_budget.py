@@ -15,8 +15,17 @@ import whyformer as wf
 from tests.evaluate.games import TEXTS
 from tests.evaluate.games import sentiment as explainer
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.budget import BACKWARD, Budget, Rates, affordable, budget_of, fitted, guided_shap, price_of
 from whyformer.evaluate.candidate import Candidate, wanted
+from whyformer.evaluate.candidate_pool import (
+    BACKWARD,
+    Budget,
+    Rates,
+    affordable,
+    budget_of,
+    fitted,
+    guided_shap,
+    price_of,
+)
 from whyformer.evaluate.recommendation import Budgeted, CandidateOutcome
 from whyformer.evidence import spread
 from whyformer.explainer import CoreExplainer

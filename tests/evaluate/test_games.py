@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from tests.models import CASES
 from tests.support import folders
 from whyformer.engines.perturbation.game import VariantStore
 from whyformer.errors import NotOffered
-from whyformer.evaluate.games import games_of
-from whyformer.evaluate.judge import greedy
+from whyformer.evaluate.candidate import greedy
+from whyformer.evaluate.games import games_of, uniform
+from whyformer.loan.digests import circumstances
+from whyformer.results.codec import is_whole, read_piece, write_piece
 
 TEXTS = ["a witty, seductive movie", "This is so boring"]
 
@@ -78,32 +81,16 @@ def test_images_are_changed_as_by_hand(replace: str) -> None:
             assert value == pytest.approx(float(logit), abs=1e-5)
 
 
-@pytest.mark.parametrize("replace", ["mean", "resample"])
-def test_columns_take_means_from_the_reference(replace: str) -> None:
-    case = CASES["rtdl_ft_transformer"]
-    model, inputs = case.build(None), case.inputs()
-    with games_of(wf.Explainer(model), inputs, replace=replace, batch_size=1) as one_by_one:
-        with games_of(wf.Explainer(model), inputs, replace=replace) as at_once:
-            for number in range(one_by_one.size):
-                present = masks(one_by_one.game(number).parts)
-                alone, together = (p.game(number).values(present, "logit") for p in (one_by_one, at_once))
-                np.testing.assert_allclose(alone, together, atol=1e-5)
-
-
-def test_black_needs_a_processor() -> None:
-    case = CASES["vit"]
-    explainer = wf.Explainer(case.build(None))
-    with games_of(explainer, case.inputs(), replace="black") as games, pytest.raises(NotOffered, match="proces"):
-        games.game(0)
-
-
-def test_black_is_what_the_processor_makes_of_black() -> None:
+def test_black_is_what_the_processor_makes_of_black_and_needs_one() -> None:
     model, processor = folders.vit(), folders.image_processor()
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3)).astype(np.uint8))
     black = Image.new("RGB", (60, 40))
     with games_of(wf.Explainer(model, processor), photo, replace="black", target=1) as games, torch.no_grad():
         logit = model(**processor(images=black, return_tensors="pt")).logits[0, 1]
         assert games.game(0).empty("logit") == pytest.approx(float(logit), abs=1e-5)
+    pixels = dict(processor(images=photo, return_tensors="pt"))
+    with games_of(wf.Explainer(model), pixels, replace="black") as games, pytest.raises(NotOffered, match="proces"):
+        games.game(0)
 
 
 def test_deleting_everything_leaves_a_token_of_the_config_or_is_refused() -> None:
@@ -139,11 +126,6 @@ def test_a_variant_is_run_once_and_in_full_batches() -> None:
             assert game.forwards == game.parts + 1
     finally:
         handle.remove()
-
-
-def test_padding_and_batch_mates_change_nothing() -> None:
-    with games_of(sentiment(), TEXTS) as both, games_of(sentiment(), [TEXTS[1]]) as alone:
-        np.testing.assert_allclose(both.game(1).drops(), alone.game(0).drops(), atol=1e-6)
 
 
 # On disk
@@ -236,7 +218,117 @@ def test_one_token_and_no_token() -> None:
     assert explainer.recommend(inputs, methods=[], spaces=["attention"], scope="instance").chosen_on == 1
 
 
-def test_half_precision_weights_give_finite_numbers() -> None:
-    case = CASES["bert"]
-    result = wf.compare(case.build(None).bfloat16(), case.inputs(), methods=["raw_attention", "saliency"], replace=3)
-    assert all(np.isfinite(s.mean) for r in result.rows for s in r.scores.values())
+# Numbers of an input erased one by one: word vectors, pixels and columns, against the model run by hand.
+
+
+def test_elements_of_word_vectors_are_zeroed() -> None:
+    model, tokenizer = sentiment().model, sentiment().processor
+    with games_of(sentiment(), TEXTS, seed=5) as games:
+        soft, parts, target = games.soft_game(0), len(games.parts[0]), games.targets[0].index
+        keep = np.linspace(0, 1, parts)
+        said = soft.ask(np.stack([keep, np.ones(parts), np.zeros(parts)]), 2)
+        assert soft.forwards == games.forwards == 6
+        soft.ask(keep[None], 2)
+        assert soft.forwards == 6, "what was asked before is not run again"
+        whole, none = games.game(0).whole(), said[2, 0, 0]
+    ids = torch.tensor([tokenizer(TEXTS[0])["input_ids"]])
+    with torch.no_grad():
+        vectors = model.get_input_embeddings()(ids)[0]
+        by_hand = []
+        for draw in range(2):
+            stays = uniform(vectors.shape, (5, 0, draw)) < torch.tensor([1, *keep, 1])[:, None]
+            by_hand.append(model(inputs_embeds=(vectors * stays)[None]).logits.softmax(-1)[0, target].item())
+        nothing = torch.zeros_like(vectors)
+        nothing[[0, -1]] = vectors[[0, -1]]
+        zeroed = model(inputs_embeds=nothing[None]).logits.softmax(-1)[0, target].item()
+    np.testing.assert_allclose(said[0, :, 0], by_hand, atol=1e-5)
+    assert said[1, 0, 0] == pytest.approx(whole, abs=1e-5) and none == pytest.approx(zeroed, abs=1e-5)
+    assert by_hand[0] != by_hand[1]
+
+
+@pytest.mark.parametrize(("name", "replace"), [("vit", None), ("vit", "grey"), ("rtdl_ft_transformer", "mean")])
+def test_pixels_and_columns_give_way_to_what_stands_for_the_absent(name: str, replace: str | None) -> None:
+    case = CASES[name]
+    with games_of(wf.Explainer(case.build(None)), case.inputs(), replace=replace) as games:
+        parts, game, soft = len(games.parts[0]), games.game(0), games.soft_game(0)
+        some = np.arange(parts) % 2 == 0  # probabilities of 1 and 0 are the variants of the game
+        ends = np.stack([some, np.ones(parts), np.zeros(parts)])
+        np.testing.assert_allclose(soft.ask(ends, 1)[:, 0], game.ask(ends.astype(bool)), atol=1e-5)
+        half = soft.ask(np.full((1, parts), 0.5), 4)[0, :, 1]
+        assert np.ptp(half) > 0
+
+
+def test_compare_asks_for_all_methods_together_and_batch_size_changes_nothing() -> None:
+    how: dict[str, Any] = {"methods": ["attn_lrp", "raw_attention"], "metrics": ["soft_nc", "soft_ns", "pi_soft_nc"]}
+    first, second = sentiment().compare(TEXTS, **how), sentiment().compare(TEXTS, **how, batch_size=3)
+    for metric in how["metrics"]:
+        assert first["attn_lrp"].scores[metric].mean > first["random"].scores[metric].mean
+        for method in how["methods"]:
+            np.testing.assert_allclose(first.values[metric][method], second.values[metric][method], atol=1e-5)
+
+
+def test_where_numbers_belong_to_no_part_it_is_said() -> None:
+    case = CASES["clip"]
+    with (
+        games_of(wf.Explainer(case.build(None)), case.inputs()) as games,
+        pytest.raises(NotOffered, match="pi_soft_nc"),
+    ):
+        games.soft_game(0)
+
+
+# What is on disk is used for the same precision only, and only if every byte is right.
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_default_precision_of_products_gives_one_key_however_it_was_set(device: str) -> None:
+    """torch says "none" before ``set_float32_matmul_precision`` is called for the first time, and "ieee" after."""
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+    default = circumstances(device)
+    torch.set_float32_matmul_precision("highest")
+    assert circumstances(device) == default
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert circumstances(device) != default
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_flipped_bytes_are_asked_anew(tmp_path: Path) -> None:
+    path = tmp_path / "x.variants"
+    present = np.eye(10, dtype=bool)
+    whole = together(10, 0, VariantStore(path, 10)).ask(present)
+    data = bytearray(path.read_bytes())
+    size = len(data) // len(present)
+    data[3 * size + 7] ^= 0x40
+    path.write_bytes(bytes(data[: 5 * size] + b"half" + data[5 * size :]))
+    again = together(10, 0, VariantStore(path, 10))
+    assert again.forwards == 0
+    assert np.array_equal(again.ask(present), whole)
+    assert again.forwards == 1
+    third = together(10, 0, VariantStore(path, 10))
+    assert np.array_equal(third.ask(present), whole) and third.forwards == 0
+    piece = tmp_path / "x.check.json"
+    write_piece((1.0, 2.0), piece)
+    assert is_whole(piece) and read_piece(tuple[float, float], piece) == (1.0, 2.0)
+    piece.write_bytes(piece.read_bytes().replace(b"2.0", b"2.5"))
+    assert not is_whole(piece)
+
+
+def test_several_writers_of_one_piece_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = Path.write_bytes
+
+    def watched(self: Path, data: bytes) -> int:
+        written.append(self.name)
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", watched)
+    piece = tmp_path / "x.check.json"
+    threads = [threading.Thread(target=write_piece, args=(1.0, piece)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    write_piece(2.0, piece)
+    for thread in threads:
+        thread.join()
+    assert len(written) == 3 and len(set(written)) > 1 and all(name.endswith(".part") for name in written)
+    assert is_whole(piece) and [p.name for p in tmp_path.iterdir()] == ["x.check.json"]

@@ -91,8 +91,6 @@ def test_a_sentence_that_is_held_in_part_goes_without_that_part() -> None:
         (99, BadInput, "input 0 has 8 units, numbered from 0, or from -1 backwards"),
         ([1, 2, 3, 4, 5, 6], BadInput, "is all of input 0"),
         ([], NotAllowed, "the text, label or number of a part"),
-        ("", NotAllowed, "the text, label or number of a part"),
-        (True, NotAllowed, "the text, label or number of a part"),
     ],
 )
 def test_what_cannot_be_held_is_refused_at_once(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from typing import Any
 
 import numpy as np
 import pytest
 
 import whyformer as wf
-from tests.evaluate.games import linear, together
-from whyformer.engines.perturbation.players import random_sets, without_bottom, without_top
+from tests.evaluate.games import linear, predict, together
+from tests.references import metrics as references
+from tests.references.metrics.twin import Facts, MetricTwin
+from whyformer.engines.perturbation.players import random_sets
 from whyformer.evaluate.candidate import Trial
-from whyformer.evaluate.metrics.faithfulness import ranked
-from whyformer.evaluate.metrics.forecast import squared_error
-from whyformer.evaluate.metrics.soft import retained
-from whyformer.evaluate.soft_game import SoftGame
+from whyformer.evaluate.games import SoftGame
+from whyformer.evaluate.metrics.faithfulness import squared_error
+from whyformer.evaluate.metrics.soft import random_numbers, retained
+from whyformer.results.types import Explanation, Target, Units
 
 METRICS = wf.list_metrics()
 
@@ -41,68 +45,7 @@ def test_every_metric_says_what_it_is() -> None:
         assert (entry.masks is not None) == bool(entry.needs & {"perturbation", "soft_erasure"}), name
 
 
-# Another library
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_areas_under_curves_are_those_of_scikit_learn(seed: int) -> None:
-    from sklearn.metrics import auc, average_precision_score, precision_recall_curve
-
-    parts = 12
-    marked = np.random.default_rng(seed).random(parts) < 0.4
-    marked[seed] = True
-    scores = scores_of(parts, seed)
-    trial = Trial(scores, linear(scores), rationale_P=marked)
-    precision, recall, _ = precision_recall_curve(marked, scores)
-    assert value("auprc", trial) == pytest.approx(auc(recall, precision))
-    units = wf.Units(tuple("abcdefghijkl"), (False,) * 12, ("image",) * 12, grid=(3, 4), image_size=(3, 4))
-    shown = Trial(scores, linear(scores), units=units, region=marked.reshape(3, 4))
-    positive = np.clip(scores, 0, None)
-    assert value("mean_average_precision", shown) == pytest.approx(average_precision_score(marked, positive))
-
-
 # What must hold
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_reversing_a_ranking_swaps_the_curves(seed: int) -> None:
-    scores = np.random.default_rng(seed).permutation(17).astype(float)
-    assert np.array_equal(without_top(scores), without_bottom(-scores))
-    assert np.array_equal(without_bottom(scores), without_top(-scores))
-    game = together(17, seed)
-    most, least = (value("positive_perturbation", Trial(s, game)) for s in (scores, -scores))
-    assert least == value("negative_perturbation", Trial(scores, game))
-    assert most == value("negative_perturbation", Trial(-scores, game))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_ranked_truthfulness_is_bounded_by_the_sorted_order(seed: int) -> None:
-    """Rearrangement: of all positive weights, those that sort the drops win; of signed ones, the drops themselves."""
-    generator = np.random.default_rng(seed)
-    drops = generator.normal(size=9)
-    many = generator.random((500, 9))
-    best = np.argsort(np.argsort(drops)) + 1.0
-    assert ranked(many, drops, signed=False).max() <= ranked(best[None], drops, signed=False)[0] + 1e-12
-    signs = generator.choice([-1, 1], size=many.shape)
-    assert ranked(many * signs, drops, signed=True).max() <= ranked(drops[None], drops, signed=True)[0] + 1e-12
-
-
-def test_truthfulness_knows_no_ranks_and_ranks_know_no_scale() -> None:
-    game = together(9, 0)
-    scores = scores_of(9, 0) + 0.05
-    shuffled = np.sign(scores) * np.random.default_rng(1).permutation(np.abs(scores))
-    first, second = (value("truthfulness", Trial(s, game, signed=True)) for s in (scores, shuffled))
-    assert first == pytest.approx(second)
-    monotone = np.sign(scores) * np.abs(scores) ** 3 * 7
-    first, second = (value("ranked_truthfulness", Trial(s, game, signed=True)) for s in (scores, monotone))
-    assert first == second
-
-
-@pytest.mark.parametrize("name", ["comprehensiveness", "sufficiency", "aopc", "deletion", "insertion"])
-def test_curves_see_the_order_only(name: str) -> None:
-    game, scores = together(9, 0), scores_of(9, 0)
-    assert value(name, Trial(scores, game)) == value(name, Trial(np.exp(scores) * 3, game))
-    assert value(name, Trial(scores, game)) != value(name, Trial(-scores, game))
 
 
 def test_infidelity_of_a_linear_model_is_zero_for_its_gradient() -> None:
@@ -194,3 +137,108 @@ def test_constant_scores_go_by_position() -> None:
     assert value("aopc", Trial(np.zeros(6), game)) == value("aopc", Trial(-np.arange(6.0), game))
     assert np.isnan(value("faithfulness_correlation", Trial(np.zeros(6), game)))
     assert np.isnan(value("sparsity", Trial(np.zeros(6), game)))
+
+
+# Every metric against its twin, on inputs of several sizes and with its options. A new metric has to bring one.
+
+
+GRIDS = [(1, 1), (1, 2), (5, 1), (1, 13), (3, 4), (5, 8)]  # of the parts
+SEEDS = [1, 2]
+TWINS: dict[str, MetricTwin] = {
+    name: twin
+    for module in pkgutil.iter_modules(references.__path__, references.__name__ + ".")
+    for name, twin in getattr(importlib.import_module(module.name), "TWINS", {}).items()
+}
+
+
+def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts]:
+    """One input for the library, and the same as plain facts for the twins."""
+    parts, generator = grid[0] * grid[1], np.random.default_rng([seed, *grid])
+    scores = generator.normal(size=parts).round(1)  # rounding makes ties
+    scores[-1] = 0.7
+    if parts > 1 or seed == 2:
+        scores[0] = 0.0  # a neutral part
+    scores = scores if signed else np.abs(scores)
+    game = together(parts, seed=parts + seed)
+    marked = generator.random(parts) < 0.4
+    marked[seed % parts] = True
+    size = (2 * grid[0], 4 * grid[1])
+    region = generator.random(size) < 0.3
+    region[seed % size[0], 0] = True
+    base = None if seed % 2 else 0.3
+
+    def again(draw: int, radius: float) -> np.ndarray:
+        return scores + radius * np.random.default_rng([seed, draw]).normal(size=parts)
+
+    def softly(keep_MP: Any, draws: Any) -> Any:
+        there = [
+            np.random.default_rng(draw).random((9, parts)) < keep for keep, draw in zip(keep_MP, draws, strict=True)
+        ]
+        return np.stack([game.ask(some).mean(0) for some in there])  # nine numbers to a part
+
+    soft = SoftGame(softly)
+    names, streams = tuple(map(str, range(parts))), ("image",) * parts
+    units = Units(names, (False,) * parts, streams, grid=grid, image_size=size)
+    target = Target(0, "a")
+    trial = Trial(
+        scores,
+        game,
+        signed=signed,
+        seed=3,
+        units=units,
+        explanation=Explanation(
+            scores, units, target, "logit", game.whole("logit"), target, "shap", base=base, signed=signed
+        ),
+        rationale_P=marked,
+        region=region,
+        again=again,
+        soft=soft,
+    )
+    facts = Facts(
+        scores=scores.tolist(),
+        signed=signed,
+        says={"probability": predict(game), "logit": predict(game, 1), "decides": predict(game, 2)},
+        drawn=lambda share: [set(np.flatnonzero(row).tolist()) for row in random_sets(parts, 50, share, 3)],
+        uniform=lambda draws: random_numbers(parts, draws, 3).tolist(),
+        soft=lambda keep, draws: [float(softly([np.array(keep)], [draw])[0, 0]) for draw in range(draws)],
+        value=game.whole("logit"),
+        base=base,
+        again=lambda draw, radius: again(draw, radius).tolist(),
+        marked=set(np.flatnonzero(marked).tolist()),
+        grid=grid,
+        size=size,
+        object={(int(y), int(x)) for y, x in np.argwhere(region)},
+    )
+    return trial, facts
+
+
+def comparisons() -> list[Any]:
+    """Metrics with their options; a metric without a twin is a comparison too, and fails."""
+    return [
+        pytest.param(name, options, id="-".join([name, *(f"{k}={v}" for k, v in (options or {}).items())]))
+        for name in sorted(METRICS)
+        for options in (TWINS[name].options if name in TWINS else [None])
+    ]
+
+
+@pytest.mark.parametrize(("name", "options"), comparisons())
+def test_the_library_agrees_with_the_twin(name: str, options: dict[str, Any] | None) -> None:
+    assert options is not None, f"no module of tests/references/metrics has {name} among its TWINS"
+    twin = TWINS[name]
+    said = []
+    for grid in GRIDS:
+        if grid[0] * grid[1] < twin.at_least:
+            continue
+        for seed in SEEDS:
+            for signed in (True, False):
+                trial, facts = judged(grid, seed, signed)
+                expected = twin.expected(facts, **options)
+                assert isinstance(expected, float | int)
+                found = METRICS[name].run(trial, **options)
+                assert found == pytest.approx(expected, nan_ok=True, **twin.within), (grid, seed, signed)
+                said.append(expected)
+    assert len({x for x in said if not np.isnan(x)}) > 1, "a twin that always says the same says nothing"
+
+
+def test_no_twin_is_left_of_a_metric_that_is_gone() -> None:
+    assert set(TWINS) == set(METRICS)

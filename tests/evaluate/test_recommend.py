@@ -18,11 +18,10 @@ from tests.evaluate.games import sentiment as explainer
 from tests.models import CASES
 from tests.references.metrics import optimus
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.evaluate.budget import within_effort
 from whyformer.evaluate.candidate import wanted
 from whyformer.evaluate.candidate_pool import CLASSES, SPACES, candidates_of, scores_of_each
 from whyformer.evaluate.games import games_of
-from whyformer.evaluate.recommend import EFFORT
+from whyformer.evaluate.recommend import EFFORT, within_effort
 from whyformer.evaluate.recommendation import ANY
 
 
@@ -46,19 +45,19 @@ def test_a_model_of_12_by_12_has_728_candidates() -> None:
     assert {c.cost_class for c in chosen().choices} == {ANY, *CLASSES[:2]}
 
 
-@pytest.mark.parametrize("name", ["gpt2", "vit", "modernbert", "rtdl_ft_transformer"])
+@pytest.mark.parametrize("name", ["gpt2", "rtdl_ft_transformer"])
 def test_every_candidate_is_the_method_it_names(name: str) -> None:
     case = CASES[name]
     model, inputs = case.build(None), case.inputs()
     explainer = wf.Explainer(model)
     with games_of(explainer, inputs, target=1, perturb=False) as games:
         candidates, scores = scores_of_each(games.runs, SPACES)
-    if name not in {"rtdl_ft_transformer", "modernbert"}:
+    if name == "gpt2":  # the last layer of the other asks for one row: columns of it are left out
         assert [c.name for c in candidates] == [c.name for c in candidates_of(SPACES, case.sites, 4)]
     generator = np.random.default_rng(0)
     # All rollouts, and some of each kind of attention.
     picked = [m for m, c in enumerate(candidates) if "start_layer" in c.options]
-    picked += generator.choice(len(candidates), size=20, replace=False).tolist()
+    picked += generator.choice(len(candidates), size=10, replace=False).tolist()
     for m in picked:
         how = {"method": candidates[m].method, **candidates[m].options}
         for row, explanation in enumerate(explainer.explain(inputs, target=1, **how)):
@@ -190,7 +189,7 @@ def test_it_is_said_plainly_when_nothing_beats_random() -> None:
 
 
 def test_seeds_splits_and_batch_sizes() -> None:
-    how: dict[str, Any] = {"methods": [], "spaces": ["attention", "rollout"]}
+    how: dict[str, Any] = {"methods": [], "spaces": ["rollout"]}
     first, second = explainer().recommend(TEXTS, **how), explainer().recommend(TEXTS, **how, batch_size=3)
     for a, b in zip(first.outcomes, second.outcomes, strict=True):
         assert (a.cost_class, a.name) == (b.cost_class, b.name)
@@ -215,25 +214,20 @@ def test_the_cache_serves_recommend_and_compare(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, again_found, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["clip", "vit"])
-def test_other_kinds_of_models(name: str) -> None:
-    case = CASES[name]
+def test_several_streams_have_no_aggregations() -> None:
+    case = CASES["clip"]
     result = wf.recommend(case.build(None), case.inputs(), scope="instance", methods=["generic_attention", "occlusion"])
-    assert result.candidates >= 1
-    assert ("attention aggregations" in result.excluded) == (name == "clip")
+    assert result.candidates >= 1 and "attention aggregations" in result.excluded
 
 
 @pytest.mark.parametrize(
     ("how", "says"),
     [
         ({"scope": "batch"}, "dataset"),
-        ({"value": "log_odds"}, "probability"),
-        ({"spaces": ["heads"]}, "attention"),
         ({"spaces": [], "methods": []}, "nothing to choose"),
         ({"inputs": TEXTS[:3]}, "at least 4"),
         ({"methods": ["attnlrp"]}, "attn_lrp"),
         ({"methods": ["grad_cam"], "spaces": []}, "none of the candidates can explain this model: grad_cam"),
-        ({"effort": 0}, "effort"),
     ],
 )
 def test_mistakes_are_named(how: dict[str, Any], says: str) -> None:
@@ -242,13 +236,3 @@ def test_mistakes_are_named(how: dict[str, Any], says: str) -> None:
 
 
 # The result
-
-
-@pytest.mark.parametrize("scope", ["dataset", "label", "instance"])
-def test_it_is_shown(scope: str, capsys: pytest.CaptureFixture[str]) -> None:
-    result = chosen(scope)
-    result.show()
-    shown = capsys.readouterr().out
-    for words in ("last-layer attention", "random", "by construction", "RFT", str(result.candidates)):
-        assert words in shown
-    assert len(result.to_frame()) == len(result.choices)

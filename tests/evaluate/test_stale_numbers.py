@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.checks.test_cache import plain_of
+from tests.checks.quick import plain_of
 from tests.support import folders
 from tests.tables.models import LAYOUTS, rows, saint, table
-from whyformer.checks.check import check_with
+from whyformer.checks.check import check
 from whyformer.checks.exam import RESOLVED as OF_EXAMS
 from whyformer.checks.exam import Exam
 from whyformer.compiled.forms import is_tensors_alone
@@ -162,20 +162,26 @@ def test_the_same_model_is_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_a_model_reads_is_noticed(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_a_model_reads_is_in_its_name(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Open().eval()
-    before, name = expected(0), digest(model=model)
-    other_scores, other_drops = expected(1 if change == "array" else 2)
+    name = digest(model=model)
+    CHANGES[change](model, monkeypatch)
+    assert digest(model=model) != name
+
+
+@pytest.mark.parametrize("change", ["global", "slots", "closure", "buffer", "hook"])
+def test_whatever_a_model_reads_is_noticed(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, before = Open().eval(), expected(0)
+    other_scores, other_drops = expected(2)
     np.testing.assert_allclose(scores(model), before[0], atol=1e-6)
     assert drops(model, tmp_path)[0] == before[1] != other_drops
     CHANGES[change](model, monkeypatch)
-    if change in {"hook", "activation"}:  # another head, of the same row
+    if change == "hook":  # another head, of the same row
         fresh = Open().eval()
         CHANGES[change](fresh, monkeypatch)
         other_scores, other_drops = scores(fresh), drops(fresh, None)[0]
     np.testing.assert_allclose(scores(model), other_scores, atol=1e-6)
-    assert change in {"hook", "activation"} or not np.allclose(other_scores, before[0], atol=1e-2)
-    assert digest(model=model) != name
+    assert change == "hook" or not np.allclose(other_scores, before[0], atol=1e-2)
     now, forwards = drops(model, tmp_path)
     assert now == other_drops != before[1] and forwards > 0
 
@@ -194,9 +200,10 @@ ARGUMENTS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ARGUMENTS)
+@pytest.mark.parametrize("kind", ["int", "array", "object", "function"])
 def test_arguments_that_are_no_tensors_are_part_of_the_question(kind: str, tmp_path: Path) -> None:
     make, model = ARGUMENTS[kind], Open().eval()
+    assert all(digest(other(0)) != digest(other(5)) for other in ARGUMENTS.values())
     for row in (0, 5):  # what is known of the model with one argument is none of another
         np.testing.assert_allclose(scores(model, other=make(row)), expected(row)[0], atol=1e-6)
     assert not np.allclose(expected(5)[0], expected(0)[0], atol=1e-2)
@@ -359,9 +366,9 @@ def test_lists_of_exceptions_name_what_there_is() -> None:
     for function, resolved in ((Games.__init__, OF_GAMES), (Exam.__init__, OF_EXAMS), (explain_dataset, OF_JOBS)):
         assert resolved <= set(inspect.signature(function).parameters)
     assert {field.name for field in dataclasses.fields(Batch)} >= SHOWN
-    assert set(inspect.signature(check_with).parameters) - {"explainer", "inputs", "checks"} <= (
-        set(inspect.signature(Exam.__init__).parameters)
-    )
+    loaded = {"model", "processor", "tokenizer", "attention_at"}  # in all names, too: the explainer's question
+    asked = set(inspect.signature(check).parameters) - {"inputs", "checks"} - loaded
+    assert asked <= set(inspect.signature(Exam.__init__).parameters)
 
 
 def test_every_field_of_a_batch_is_in_its_name_and_keeps_it_from_graphs() -> None:
@@ -445,25 +452,12 @@ class Switched(nn.Module):
         return self.model(-numbers, codes) if turned else self.model(numbers, codes)
 
 
-def calls_of_rows(turned: bool) -> tuple[Any, ...]:
-    return rows(2), table(call=lambda numbers, codes: (numbers, codes, turned))
-
-
-def calls_with_an_argument(turned: bool) -> tuple[Any, ...]:
-    return ({"input_ids": IDS, "other": 5 * turned},)
-
-
-@pytest.mark.parametrize(
-    ("kind", "calls", "replace"), [(Switched, calls_of_rows, None), (Open, calls_with_an_argument, 1)]
-)
-def test_how_a_model_is_called_is_part_of_the_question(kind: Any, calls: Any, replace: Any, tmp_path: Path) -> None:
-    model, found = kind().eval(), []
+def test_how_a_model_is_called_is_part_of_the_question(tmp_path: Path) -> None:
+    model, found = Switched().eval(), []
     how: dict[str, Any] = {"methods": ["occlusion", "attention_rollout"], "metrics": ["aopc"], "progress": False}
     for turned in (False, True):
-        kept, again, plain = (
-            wf.compare(model, *calls(turned), **how, replace=replace, cache=folder)
-            for folder in (tmp_path, tmp_path, None)
-        )
+        given = rows(2), table(call=lambda numbers, codes, turned=turned: (numbers, codes, turned))
+        kept, again, plain = (wf.compare(model, *given, **how, cache=folder) for folder in (tmp_path, tmp_path, None))
         assert numbers_of(kept) == numbers_of(again) == numbers_of(plain) and again.variants == 0
         found.append(numbers_of(plain))
     assert found[0] != found[1]

@@ -24,7 +24,7 @@ from whyformer.files.image_file import open_image
 from whyformer.heads.syntactic import read_conllu
 from whyformer.inputs.audio import clip_of
 from whyformer.tables.global_explanation import CsvRows
-from whyformer.tables.saved import load_model, save_model
+from whyformer.tables.table_results import load_model, save_model
 
 
 class Unheard(os.PathLike[bytes]):

@@ -38,12 +38,9 @@ class Patterned(nn.Module):
         place = torch.arange(n)
         back = place[:, None] - place[None]
         same = ids[:, :, None] == ids[:, None, :]
-        if name == "previous":
-            return (back == 1).expand(len(ids), n, n)
-        if name == "self":
-            return (back == 0).expand(len(ids), n, n)
-        if name == "next":
-            return (back == -1).expand(len(ids), n, n)
+        steps = {"previous": 1, "self": 0, "next": -1}
+        if name in steps:
+            return (back == steps[name]).expand(len(ids), n, n)
         if name == "first":
             return (place[None] == 0).expand(n, n).expand(len(ids), n, n)
         if name == "last":
@@ -78,3 +75,8 @@ def encoder() -> nn.Module:
 
 def causal() -> nn.Module:
     return seeded(lambda: Patterned(CAUSAL_HEADS, causal=True)).eval()
+
+
+def sentences() -> dict[str, torch.Tensor]:
+    ids = torch.tensor([[CLS, 10, 11, 12, 50, 11, SEP, 0], [CLS, 12, 10, 51, 10, 11, 12, SEP]])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long()}

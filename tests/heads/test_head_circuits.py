@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from tests.methods.properties import close, model_of
+from tests.heads.patterned import ENCODER_HEADS, encoder, sentences
+from tests.methods.properties import FAMILY, close, golden, model_of, on_the_left, padded
 from tests.models import CASES
 from tests.models.case import HEADS, WIDTH
+from tests.references.eager_attention import reported
 from tests.references.head_direct import direct_shares
+from tests.references.head_importance import generic_relevance
 from whyformer.errors import BadInput, NotOffered
-from whyformer.heads import circuits, direct_logit
+from whyformer.heads import circuits, direct_logit, layer_profile
+from whyformer.heads.importance import CURVES
 
 D = WIDTH // HEADS
 
@@ -60,33 +67,13 @@ def test_interleaved_weights_of_gpt_neox() -> None:
         close(found.value[1][head], packed[head, 2].T)
 
 
-@pytest.mark.parametrize("name", ["bert", "vit", "timm_fused", "timm_unfused", "nn_transformer_encoder", "phi3", "opt"])
+@pytest.mark.parametrize("name", ["bert", "timm_fused", "nn_transformer_encoder", "phi3"])
 def test_weights_explain_what_the_heads_compute(name: str) -> None:
     """Found by other roads on other models: their shapes are right, and they were matched on the numbers."""
     found = circuits(model_of(name), CASES[name].inputs())
     assert found.qk(0, 0).shape == (WIDTH, WIDTH)
     assert found.ov(1, 3).shape == (WIDTH, WIDTH)
     assert np.abs(found.copying).max() <= 1 + 1e-6
-
-
-def test_scores_of_the_model_come_from_w_qk() -> None:
-    """On GPT-2 without biases, the logarithm of attention is x_q W_QK x_k/√D up to a constant per row."""
-    model = CASES["gpt2"].build("eager")
-    with torch.no_grad():
-        for block in model.transformer.h:
-            block.attn.c_attn.bias.zero_()
-    found = circuits(model)
-    ids = torch.tensor([[7, 8, 9, 10, 11]])
-    seen: list[torch.Tensor] = []
-    handle = model.transformer.h[1].ln_1.register_forward_hook(lambda m, a, out: seen.append(out.detach()))
-    with torch.no_grad():
-        attention = model(ids, output_attentions=True).attentions[1][0]
-    handle.remove()
-    x = seen[0][0].numpy()
-    for head in range(HEADS):
-        scores = x @ found.qk(1, head) @ x.T / np.sqrt(D)
-        row = np.log(attention[head, -1].numpy())
-        np.testing.assert_allclose(row - row.mean(), scores[-1] - scores[-1].mean(), atol=1e-4)
 
 
 def test_summaries_are_those_of_the_whole_circuit() -> None:
@@ -112,10 +99,7 @@ def test_no_fixed_circuit_is_refused(name: str) -> None:
 
 TARGET = 1
 LINEAR_HEADS = ("gpt2", "llama", "vit")
-ADDING = (
-    "gpt2_cls llama_cls llama_gqa opt gpt_neox phi3 mistral qwen2 qwen3 deit timm_fused looped_heads folded_heads "
-    "nn_transformer_encoder_prenorm"
-).split()
+ADDING = "llama_gqa opt gpt_neox phi3 timm_fused looped_heads folded_heads nn_transformer_encoder_prenorm".split()
 
 
 @pytest.mark.parametrize("name", LINEAR_HEADS)
@@ -129,7 +113,7 @@ def test_shares_are_those_of_the_weights(name: str, attention: str) -> None:
         assert found.shares[row].sum() + found.rest[row] == pytest.approx(logit, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", [*LINEAR_HEADS, *ADDING])
+@pytest.mark.parametrize("name", ADDING)
 def test_families_whose_heads_add_up(name: str) -> None:
     found = direct_logit(model_of(name), CASES[name].inputs(), target=TARGET)
     assert np.isfinite(found.shares).all()
@@ -142,15 +126,6 @@ def test_shares_of_a_contrast_are_the_difference() -> None:
     one, two, both = (direct_logit(model, inputs, target=t) for t in (3, 5, (3, 5)))
     close(both.shares, one.shares - two.shares)
     close(both.value, one.value - two.value)
-
-
-def test_a_head_that_writes_nothing_has_no_share() -> None:
-    model = CASES["gpt2"].build("sdpa")
-    with torch.no_grad():
-        model.transformer.h[0].attn.c_proj.weight[8:16] = 0  # head 1
-    found = direct_logit(model, CASES["gpt2"].inputs(), target=TARGET)
-    assert (found.shares[:, 0, 1] == 0).all()
-    assert (found.shares[:, 0, [0, 2, 3]] != 0).all()
 
 
 @pytest.mark.parametrize(
@@ -169,15 +144,88 @@ def test_heads_that_do_not_add_up_are_refused(name: str, says: str) -> None:
         direct_logit(model_of(name), CASES[name].inputs())
 
 
-def test_half_precision_and_wrong_targets() -> None:
-    model = CASES["gpt2"].build("sdpa").to(torch.bfloat16)
-    assert np.isfinite(direct_logit(model, CASES["gpt2"].inputs(), target=TARGET).shares).all()
+def test_ranked_and_wrong_targets() -> None:
     with pytest.raises(BadInput, match="1 targets for 2"):
         direct_logit(model_of("gpt2"), CASES["gpt2"].inputs(), target=[1])
-
-
-def test_ranked() -> None:
     found = direct_logit(model_of("vit"), CASES["vit"].inputs(), target=TARGET)
     layer, head, share = found.ranked(1)[0]
     assert share == found.shares[1].max() == found.shares[1, layer, head]
     assert found.targets[1].index == TARGET
+
+
+# Layer profiles: each curve on its own, and that batches and padding change nothing.
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_relevance_added_and_entropy(name: str) -> None:
+    found = layer_profile(model_of(name), CASES[name].inputs(), target=TARGET)
+    for row in range(2):
+        added = generic_relevance(name, row, TARGET).sum(1)
+        close(found.samples[row, CURVES.index("relevance added")], added / added.sum())
+        want = []
+        for attention in reported(name, row, TARGET).attention:
+            rows = [-sum(w * np.log(w) for w in weights if w > 0) for head in attention for weights in head]
+            want.append(np.mean(rows))
+        close(found.samples[row, CURVES.index("entropy")], want)
+
+
+def test_distance_of_heads_that_look_where_they_are_told() -> None:
+    found = layer_profile(encoder(), sentences())
+    # Words only. Sentence 2 has six: five look one back, five one ahead (the ends look at [CLS] and [SEP], which do not
+    # count), none at the last token, [SEP], and all at the third word, whose id is the largest.
+    bridged, mass = 5 * 1 + 5 * 1 + (2 + 1 + 0 + 1 + 2 + 3), 5 + 5 + 6
+    assert set(ENCODER_HEADS) == {"previous", "next", "last", "largest_id"}
+    assert found.samples[1, CURVES.index("distance"), 0] == pytest.approx(bridged / mass, abs=1e-5)
+
+
+def test_distance_on_a_grid_is_euclidean() -> None:
+    name = "vit"
+    found = layer_profile(model_of(name), CASES[name].inputs(), target=TARGET)
+    side = round((reported(name, 0, TARGET).attention[0].shape[-1] - 1) ** 0.5)
+    places = np.array([(i // side, i % side) for i in range(side * side)], float)
+    apart = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1))
+    for layer, attention in enumerate(reported(name, 0, TARGET).attention):
+        patches = attention[:, 1:, 1:]
+        want = (patches * apart).sum() / patches.sum()
+        assert found.samples[0, CURVES.index("distance"), layer] == pytest.approx(want, rel=1e-4)
+
+
+def test_mixing_ratio_is_the_golden_one() -> None:
+    case = golden()
+    found = layer_profile(case.model, case.inputs, target=case.target)
+    for row in range(2):
+        want = case.expected[f"mixing_ratio.attnresln.b{row}"].mean(1)
+        close(found.samples[row, CURVES.index("mixing ratio")], want, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "measure"),
+    [*product(["bert", "gpt2", "llama"], [layer_profile]), *product(["gpt2", "llama"], [direct_logit])],
+)
+def test_padding_and_batches_are_nothing(name: str, measure: Any) -> None:
+    def numbers(inputs: Any, **how: Any) -> Any:
+        found = measure(model_of(name), inputs, target=TARGET, **how)
+        return found.samples if measure is layer_profile else found.shares
+
+    inputs = CASES[name].inputs()
+    plain = numbers(inputs)
+    close(numbers(inputs, batch_size=1), plain)
+    close(numbers(padded(inputs, 3)), plain)
+    if name != "bert":
+        close(numbers(on_the_left(inputs)), plain)
+
+
+def test_models_whose_blocks_cannot_be_taken_apart_lack_one_curve_only() -> None:
+    found = layer_profile(model_of("rtdl_ft_transformer"), CASES["rtdl_ft_transformer"].inputs())
+    others = [i for i, name in enumerate(CURVES) if name != "mixing ratio"]
+    assert np.isfinite(found.samples[:, others]).all()
+
+
+def test_one_token_and_frame() -> None:
+    ids = CASES["bert"].inputs()["input_ids"][:1, :1]
+    found = layer_profile(model_of("bert"), {"input_ids": ids})
+    assert np.isfinite(found.samples).all()
+    assert found.curve("entropy").tolist() == [0, 0]
+    assert list(found.to_frame().columns) == ["layer", *CURVES, "path"]
+    with pytest.raises(BadInput, match="targets"):
+        layer_profile(model_of("bert"), {"input_ids": torch.cat([ids, ids])}, target=[1])

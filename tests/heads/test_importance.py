@@ -49,9 +49,7 @@ def test_meets_michels_code(scalar: str, normalize: str | None) -> None:
     key = f"head_importance.michel_token.{scalar}.{normalize or 'raw'}"
     how = {"labels": case.target, "scalar": "loss"} if scalar == "loss" else {"target": case.target}
     got = head_importance(case.model, case.inputs, per="token", normalize=normalize, **how).scores
-    if key.endswith(
-        "loss.raw"
-    ):  # their loss is the mean over a batch, here of two, which divides every gradient by two
+    if key.endswith("loss.raw"):  # their loss is the mean over a batch, here of two, which halves every gradient
         got = got / 2
     close(got, case.expected[key], case.meta["arrays"][key]["tol"])
 
@@ -84,14 +82,6 @@ def test_gradient_is_that_of_a_mask(name: str) -> None:
     close(got.samples, np.abs(want))
     close(got.direction, want.mean(0))
     close(got.scores, np.abs(want).mean(0))
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_loss_gradient_is_that_of_a_mask(name: str) -> None:
-    labels = [2, 0]
-    want = np.array([twin.mask_gradient(name, row, twin.loss(labels[row])) for row in range(2)])
-    got = head_importance(model_of(name), CASES[name].inputs(), labels=labels, scalar="loss")
-    close(got.samples, np.abs(want))
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
@@ -142,51 +132,29 @@ def test_lrp_relevance_is_what_the_linearised_model_loses() -> None:
 
 
 @pytest.mark.parametrize("how", KINDS, ids=NAMES)
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_neither_batch_nor_padding_changes_a_number(name: str, how: dict[str, Any]) -> None:
     inputs = CASES[name].inputs()
     together = found(name, **how).samples
     for row in range(2) if how.get("per") != "token" else ():  # which is a ratio of sums
         one = {k: v[row : row + 1] for k, v in inputs.items()}
         close(found(name, one, **how).samples[0], together[row])
-    if name != "vit":
-        close(found(name, padded(inputs, 3), **how).samples, together)
-    if name in {"gpt2", "llama"}:
+    close(found(name, padded(inputs, 3), **how).samples, together)
+    if name == "gpt2":
         close(found(name, on_the_left(inputs), **how).samples, together)
-
-
-def test_a_head_that_writes_nothing_is_worth_nothing() -> None:
-    model = CASES["bert"].build("sdpa")
-    weight = model.bert.encoder.layer[1].attention.output.dense.weight
-    with torch.no_grad():
-        weight[:, 8:16] = 0  # head 1
-    for how in KINDS[:2] + KINDS[3:4] + KINDS[5:6]:
-        got = head_importance(model, CASES["bert"].inputs(), target=TARGET, **how)
-        assert (np.abs(got.samples[:, 1, 1]) < 1e-6).all()
-        assert (np.abs(got.samples[:, 1, [0, 2, 3]]) > 1e-4).all()
-
-
-@pytest.mark.parametrize("how", KINDS, ids=NAMES)
-def test_importance_is_not_negative(how: dict[str, Any]) -> None:
-    got = found("bert", **how)
-    assert got.signed == (how["kind"] == "ablation")
-    assert got.signed or (got.scores >= 0).all()
-    assert (got.low <= got.scores + 1e-6).all()
-    assert (got.high >= got.scores - 1e-6).all()
 
 
 @pytest.mark.parametrize("how", KINDS, ids=NAMES)
 def test_half_precision_and_one_token_are_finite(how: dict[str, Any]) -> None:
     half = head_importance(CASES["gpt2"].build("sdpa").to(torch.bfloat16), CASES["gpt2"].inputs(), **how)
+    assert half.signed == (how["kind"] == "ablation") and (half.low <= half.high).all()
     assert np.isfinite(half.scores).all() and half.scores.any()
     one = found("bert", {"input_ids": CASES["bert"].inputs()["input_ids"][:1, :1]}, **how)
     assert np.isfinite(one.scores).all()
     assert np.isnan(one.low).all()  # one input shows no spread
 
 
-@pytest.mark.parametrize(
-    "name", ["looped_heads", "folded_heads", "einsum", "timm_fused", "rtdl_ft_transformer", "swin"]
-)
+@pytest.mark.parametrize("name", ["looped_heads", "folded_heads", "rtdl_ft_transformer", "swin"])
 def test_gradient_and_ablation_agree_on_other_layouts(name: str) -> None:
     """At gates near 1 the loss of score is the gradient times the step, whatever the layout of the maps."""
     case = CASES[name]
@@ -266,18 +234,6 @@ def test_the_model_comes_back_unchanged() -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-# The result
-
-
-def test_ranked_and_frame() -> None:
-    got = found("bert", kind="gradient")
-    layer, head, score = got.ranked()[0]
-    assert score == got.scores.max() == got.scores[layer, head]
-    frame = got.to_frame()
-    assert list(frame["score"]) == sorted(frame["score"], reverse=True)
-    assert frame["path"][0] == got.paths[layer]
-
-
 # Wrong use
 
 
@@ -285,8 +241,6 @@ def test_ranked_and_frame() -> None:
     ("how", "says"),
     [
         ({"kind": "gradeint"}, "Did you mean 'gradient'"),
-        ({"per": "sentence"}, "per=.*not allowed"),
-        ({"normalize": "l3"}, "normalize=.*not allowed"),
         ({"scalar": "loss"}, "pass labels"),
         ({"scalar": "loss", "labels": [0, 1], "target": 1}, "no target"),
         ({"labels": [0]}, "1 labels for 2 inputs"),
@@ -297,7 +251,6 @@ def test_ranked_and_frame() -> None:
         ({"kind": "ablation", "per": "token"}, "belongs to kind"),
         ({"ablate": "all_but_one"}, "belongs to kind"),
         ({"rule": "generic"}, "belongs to kind"),
-        ({"batch_size": 0}, "at least 1"),
         ({"scalar": "loss", "labels": [0, 7]}, "unknown target"),
     ],
 )
@@ -306,11 +259,8 @@ def test_wrong_options_are_refused(how: dict[str, Any], says: str) -> None:
         head_importance(model_of("bert"), CASES["bert"].inputs(), **how)
 
 
-def test_models_without_heads_are_refused() -> None:
+def test_models_without_heads_and_tokens_of_unknown_streams_are_refused() -> None:
     with pytest.raises(NothingCaptured, match="no attention"):
         head_importance(torch.nn.Sequential(torch.nn.Linear(4, 2)), torch.randn(2, 4))
-
-
-def test_token_importance_needs_one_stream() -> None:
     with pytest.raises(NotOffered, match="which stream asks which"):
         head_importance(model_of("swin"), CASES["swin"].inputs(), per="token")

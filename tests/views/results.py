@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.views import samples
-from whyformer.checks.checkup import CheckUp, Finding
+from whyformer.checks.exam import CheckUp, Finding
 from whyformer.checks.jain_wallace import AttentionTest, JainWallace
 from whyformer.checks.randomisation import Randomisation, Stage
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel

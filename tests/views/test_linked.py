@@ -15,7 +15,7 @@ from tests.views.conftest import opened
 from tests.views.results import check_up, report
 from tests.views.test_page import chosen
 from tests.views.test_several import rows
-from whyformer.checks.checkup import Finding
+from whyformer.checks.exam import Finding
 from whyformer.results.types import Explanation, Record, Site
 from whyformer.views import heads_grid
 

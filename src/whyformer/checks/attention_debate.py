@@ -17,15 +17,13 @@ from whyformer.checks.attention_rows import (
     Choice,
     LayerRows,
     Rows,
-    decisions,
     jsd,
     mean_known,
     outputs_with,
     rows_of,
     tvd,
 )
-from whyformer.checks.checkup import Finding, how_far_apart
-from whyformer.checks.exam import Exam
+from whyformer.checks.exam import Exam, Finding, how_far_apart
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import CoreExplainer
 from whyformer.parameters import Count
@@ -88,11 +86,8 @@ class SerranoSmith:
         listed = ", ".join(f"{order} {share:.0%}" for order, share in shares.items())
         behind = shares["attention"] > shares[best] + BEHIND
         text = f"Share of the weights that must be erased until the decision flips, by the order they go in: {listed}. "
-        text += (
-            f"Attention does not name the decisive weights first; {best} does better."
-            if behind
-            else "The order of attention is about as good as any."
-        )
+        better = f"Attention does not name the decisive weights first; {best} does better."
+        text += better if behind else "The order of attention is about as good as any."
         return (Finding("warning" if behind else "ok", "serrano_smith", "Erased attention", text, numbers),)
 
 
@@ -132,14 +127,11 @@ def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, po
         raise NotOffered("layers of different stages have different tokens: name layers of one stage, e.g. 'last'.")
     keys = torch.stack([place.free_P for place in places]).any(0).nonzero()[:, 0]
     before = outputs_with(run, places, [p.weights_HRK[None] for p in places])[0]
-    attention, gradient, product = importance(run, places)
     random = np.random.default_rng(exam.seed)
-    orders = {
-        "attention": [_descending(attention, keys)],
-        "gradient": [_descending(gradient, keys)],
-        "gradient × attention": [_descending(product, keys)],
-        "random": [keys[torch.from_numpy(random.permutation(len(keys))).to(keys.device)] for _ in range(draws)],
-    }
+    ranked = zip(ORDERS[:-1], importance(run, places), strict=True)
+    orders = {name: [keys[values[keys].argsort(descending=True, stable=True)]] for name, values in ranked}
+    shuffled = [torch.from_numpy(random.permutation(len(keys))).to(keys.device) for _ in range(draws)]
+    orders["random"] = [keys[order] for order in shuffled]
     erased, flipped = {}, {}
     for name, lists in orders.items():
         shares = [_until_flip(run, places, order, before, points) for order in lists]
@@ -148,12 +140,12 @@ def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, po
     alone = torch.stack([orders["attention"][0][:1], orders["random"][0][:1]])
     single = outputs_with(run, places, [without(place, alone) for place in places])
     changes = jsd(single, before)
-    flips = decisions(single) != decisions(before)
+    flips = single.argmax(-1) != before.argmax(-1)
     title = title_of(exam.explanations[row])
     return Erasure(title, len(keys), erased, flipped, *changes.tolist(), *flips.tolist())
 
 
-def importance(run: Run, places: list[LayerRows]) -> tuple[Tensor, Tensor, Tensor]:
+def importance(run: Run, places: list[LayerRows]) -> list[Tensor]:
     """(P,) attention, its gradient (of the decision's log-odds), and their product, over heads, rows and layers."""
     sites = run.record(grad=True, multi_stream=True).sites
     totals = [torch.zeros(places[0].positions, device=places[0].weights_HRK.device) for _ in range(3)]
@@ -163,11 +155,7 @@ def importance(run: Run, places: list[LayerRows]) -> tuple[Tensor, Tensor, Tenso
         slope = place.of(grad)
         values = (place.weights_HRK, slope, slope * place.weights_HRK)
         totals = [total + place.summed(v.sum(0)[None])[0] for total, v in zip(totals, values, strict=True)]
-    return totals[0], totals[1], totals[2]
-
-
-def _descending(values_K: Tensor, keys: Tensor) -> Tensor:
-    return keys[values_K[keys].argsort(descending=True, stable=True)]
+    return totals
 
 
 def _until_flip(run: Run, places: list[LayerRows], order: Tensor, before_C: Tensor, points: int) -> float:
@@ -176,7 +164,7 @@ def _until_flip(run: Run, places: list[LayerRows], order: Tensor, before_C: Tens
     gone = [order[:count] for count in counts]
     filled = torch.stack([torch.cat([g, g[:1].expand(len(order) - len(g))]) for g in gone])
     outputs = outputs_with(run, places, [without(place, filled) for place in places])
-    flips = (decisions(outputs) != decisions(before_C)).nonzero()[:, 0]
+    flips = (outputs.argmax(-1) != before_C.argmax(-1)).nonzero()[:, 0]
     return counts[int(flips[0])] / len(order) if len(flips) else float("nan")
 
 
@@ -230,12 +218,9 @@ class WiegreffePinter:
             if needless
             else "Where attention goes matters to the model somewhere, so a test of attention means something here."
         )
-        findings = [Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers)]
-        if self.models:
-            findings.append(self._seeds())
-        return tuple(findings)
-
-    def _seeds(self) -> Finding:
+        uniform = Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers)
+        if not self.models:
+            return (uniform,)
         apart, change = self.mean("seed_jsd"), self.mean("seed_change")
         numbers = {"seed_jsd": apart, "seed_change": change, "models": float(self.models)}
         text = (
@@ -244,7 +229,7 @@ class WiegreffePinter:
             f"differ by {change:.3f}. "
             "An adversarial map is surprising only if it differs by more than that."
         )
-        return Finding("note" if apart >= FAR else "ok", "wiegreffe_pinter", "Other seeds", text, numbers)
+        return uniform, Finding("note" if apart >= FAR else "ok", "wiegreffe_pinter", "Other seeds", text, numbers)
 
 
 def wiegreffe_pinter(
@@ -282,7 +267,7 @@ def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], flo
     after = outputs_with(run, places, even)
     last = {place.asks: (place, rows) for place, rows in zip(places, even, strict=True)}.values()
     far = mean_known([float(jsd(place.shown(place.weights_HRK[None]), place.shown(rows))) for place, rows in last])
-    return (float(tvd(after, before)), bool((decisions(after) != decisions(before)).any())), far
+    return (float(tvd(after, before)), bool((after.argmax(-1) != before.argmax(-1)).any())), far
 
 
 def _apart(a: Explanation, b: Explanation) -> tuple[float, float]:

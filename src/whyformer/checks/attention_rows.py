@@ -38,24 +38,20 @@ FEWEST = 3  # units below which a rank correlation is not defined
 
 
 def jsd(a: Tensor, b: Tensor) -> Tensor:
-    """Jensen–Shannon divergence over the last axis in nats: 0 for equal, ln 2 for disjoint distributions.
-
-    A weight of zero has a finite slope, so that it can be searched over.
-    """
+    """Jensen–Shannon divergence over the last axis in nats: 0 for equal, ln 2 for disjoint distributions."""
     middle = (a + b) / 2
     return ((_kl(a, middle) + _kl(b, middle)) / 2).clamp(min=0)
 
 
 def _kl(a: Tensor, b: Tensor) -> Tensor:
+    # Logarithms are bounded, so that a weight of zero has a finite slope and can be searched over.
     return (a * (a.clamp(min=TINY).log() - b.clamp(min=TINY).log())).sum(-1)
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
-    """Total variation distance of two outputs, ½ Σ_c |p_c - q_c|: |Δp| for two classes.
-
-    NOTE[DIFF]: Jain & Wallace average |Δp| over outputs, which for one sigmoid is the same number; Wiegreffe & Pinter's
-    code halves it once more.
-    """
+    """Total variation distance of two outputs, ½ Σ_c |p_c - q_c|: |Δp| for two classes."""
+    # NOTE[DIFF]: Jain & Wallace average |Δp| over outputs, which for one sigmoid is the same number; Wiegreffe &
+    # Pinter's code halves it once more.
     return (p - q).abs().sum(-1) / 2
 
 
@@ -68,10 +64,6 @@ def probabilities(logits_BC: Tensor) -> Tensor:
 def _both(yes_B1: Tensor) -> Tensor:
     """(B, 2) the probability, or share, of "no" and of "yes"."""
     return torch.cat([1 - yes_B1, yes_B1], 1)
-
-
-def decisions(probabilities_BC: Tensor) -> Tensor:
-    return probabilities_BC.argmax(-1)
 
 
 def kendall(a: Array, b: Array) -> tuple[float, float]:
@@ -112,17 +104,14 @@ IN_SHARES = (
 
 
 def said_of(run: Run) -> Callable[[Tensor], Tensor]:
-    """Return a function of (V, C) logits: (V, C) probabilities, or (V, 2) "no" and "yes" of a single value.
-
-    That is the class of a detector that asks for each class by itself, or a similarity (CLIP, two texts): scaled by a
-    hundred, its sigmoid is 1 whatever happens, so the share that is left of it counts, (s - s∅) / (s(x) - s∅), with s∅
-    that of both inputs with every unit replaced.
-    """
+    """Return a function of (V, C) logits: (V, C) probabilities, or (V, 2) "no" and "yes" of a single value."""
     if asks_each(run.modality, run.logits.shape[1]):
         index = run.targets[0].index
         return lambda logits_VC: _both(logits_VC.float()[:, [index]].sigmoid())
     if not run.modality.compares:
         return probabilities
+    # Scaled by a hundred, the sigmoid of a similarity is 1 whatever happens, so the share that is left of it counts:
+    # (s - s∅) / (s(x) - s∅), with s∅ that of both inputs with every unit replaced.
     whole, empty = float(run.value_B[0]), value_of_nothing(run)
     if abs(whole - empty) < NOTHING:
         raise NotOffered("the similarity is the same without any unit: there is nothing that attention could change.")
@@ -230,25 +219,20 @@ def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str 
         raise NotOffered("attention runs over the rows of a table too: there is no one row of attention to change.")
     run.record(multi_stream=True)  # refuses what cannot be read
     said, place = said_of(run), _windowed if run.windowed else _plain
+    # Numbers of the attention calls, by the streams of queries and keys.
+    by_pair = {(run.modality.stream,) * 2: list(range(len(run.record(multi_stream=True).sites)))}
+    if run.multi_stream:
+        by_pair = {(s, t): run.schedule.between(s, t) for s in run.stream_sizes for t in run.stream_sizes}
     every = [
         place(run, calls[number], asks, heads, rows, said)
-        for asks, calls in _calls(run).items()
+        for asks, calls in by_pair.items()
+        if calls
         for number in chosen_layers("mean" if layers == "all" else layers, len(calls))
     ]
     places = [f for f in every if f is not None]
     if max((int(f.free_RK.sum(-1).max()) for f in places), default=0) < 2:
         raise NotOffered("fewer than two ordinary units share attention here: there is nothing to change.")
     return places
-
-
-def _calls(run: Run) -> dict[tuple[str, str], list[int]]:
-    """Numbers of the attention calls, by who asks whom."""
-    stream = run.modality.stream
-    if not run.multi_stream:
-        return {(stream, stream): list(range(len(run.record(multi_stream=True).sites)))}
-    shown = tuple(run.stream_sizes)
-    pairs = {(s, t): run.schedule.between(s, t) for s in shown for t in shown}
-    return {pair: calls for pair, calls in pairs.items() if calls}
 
 
 def _plain(
@@ -373,7 +357,14 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
         if patches_PN is None:
             variants = left_out(run, 0, default_replacement(run.modality))
         else:
-            variants = _without_tokens(run, patches_PN, replacements[0])
+            # The image without some of the tokens that its patches were merged into.
+            grid, name = run.units[0].grid, run.modality.main
+            assert isinstance(run.modality, ImageInput) and grid is not None
+            pixels = run.batch.tensors[name]
+            token_of_patch = patches_PN.argmax(0).to(pixels.device)
+            owner = token_of_patch[patch_index(grid, *pixels.shape[-2:]).to(pixels.device)]
+            filling = run.modality.background(pixels, replacements[0])
+            variants = Filled(run.batch, {name: owner.expand(pixels.shape[1:])}, [{name: filling}])
     except NotOffered:
         return np.full(count, np.nan)
     said, after = said_of(run), []
@@ -383,18 +374,6 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
     changes: Array = np.zeros(count, dtype=np.float32)  # what the model puts around a text stays
     changes[span] = tvd(torch.cat(after), said(run.logits)).cpu().numpy()
     return changes
-
-
-def _without_tokens(run: Run, patches_PN: Tensor, replacement: str) -> Filled:
-    """One image without some of the tokens that its patches were merged into."""
-    assert isinstance(run.modality, ImageInput)
-    name, units = run.modality.main, run.units[0]
-    assert units.grid is not None
-    pixels = run.batch.tensors[name]
-    token_of_patch = patches_PN.argmax(0).to(pixels.device)
-    owner = token_of_patch[patch_index(units.grid, *pixels.shape[-2:]).to(pixels.device)]
-    filling = run.modality.background(pixels, replacement)
-    return Filled(run.batch, {name: owner.expand(pixels.shape[1:])}, [{name: filling}])
 
 
 def mixing(run: Run, place: LayerRows) -> float:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from whyformer.capture.leaves import ShiftEmbedding
 from whyformer.checks.attention_rows import mean_known, rank_agreement
-from whyformer.checks.checkup import Finding, same_order
-from whyformer.checks.exam import Exam, ordinary
+from whyformer.checks.exam import Exam, Finding, ordinary, same_order
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.modalities import Source
 from whyformer.parameters import Count, Rate
@@ -78,7 +77,7 @@ def stability(
     base = exam.explanations
     each = tuple[tuple[float, float, float], ...]
     drawn = [
-        exam.cached(each, ("stability", noise, draw), partial(_noisy_changes, exam, base, noise, draw))
+        exam.cached(each, ("stability", noise, draw), partial(_noisy_changes, exam, noise, draw))
         for draw in exam.track(range(draws), "noise")
     ]
     # per input: all draws
@@ -97,12 +96,10 @@ def stability(
     )
 
 
-def _noisy_changes(
-    exam: Exam, base: list[Explanation], noise: float, draw: int
-) -> tuple[tuple[float, float, float], ...]:
+def _noisy_changes(exam: Exam, noise: float, draw: int) -> tuple[tuple[float, float, float], ...]:
     """Per input: how far the scores moved, how far they agree, and whether the answer stayed."""
     per_input = []
-    for before, again in zip(base, _noisy(exam, noise, draw), strict=True):
+    for before, again in zip(exam.explanations, _noisy(exam, noise, draw), strict=True):
         a, b = ordinary(before), ordinary(again)
         moved = float(np.linalg.norm(b - a) / max(1e-12, float(np.linalg.norm(a))))
         per_input.append((moved, rank_agreement(a, b), float(again.prediction.index == before.prediction.index)))
@@ -178,21 +175,18 @@ class Invariance:
                 f"Beside other inputs the map is not what it is alone (up to {self.company:.1%} of the largest score): "
                 "padding or batch mates leak into it."
             )
-        level = "warning" if changed else "ok"
-        return (Finding(level, "invariance", "Padding and neighbours", text, numbers), *self._shift())
-
-    def _shift(self) -> tuple[Finding, ...]:
+        company = Finding("warning" if changed else "ok", "invariance", "Padding and neighbours", text, numbers)
         if math.isnan(self.shift):
-            return ()
+            return (company,)
         numbers = {"difference": self.shift, "spearman": self.shift_spearman}
         moved = self.shift > SHIFT
-        text = (
-            "A constant added to the input, which the model's first step takes away again, changes the map (Spearman "
-            f"{self.shift_spearman:.2f} with the original): the map depends on where zero happens to be."
+        text = "A constant added to the input, which the model's first step takes away again, " + (
+            f"changes the map (Spearman {self.shift_spearman:.2f} with the original): the map depends on where zero "
+            "happens to be."
             if moved
-            else "A constant added to the input, which the model's first step takes away again, leaves the map alone."
+            else "leaves the map alone."
         )
-        return (Finding("warning" if moved else "ok", "invariance", "Shifted input", text, numbers),)
+        return company, Finding("warning" if moved else "ok", "invariance", "Shifted input", text, numbers)
 
 
 def invariance(exam: Exam) -> Invariance:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.checks.attention_rows import mean_known, rank_agreement, value_of_nothing
-from whyformer.checks.checkup import Finding, same_order
-from whyformer.checks.exam import Exam, ordinary
+from whyformer.checks.exam import Exam, Finding, ordinary, same_order
 from whyformer.errors import BadInput, NonFinite, NotOffered
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.output import Output
@@ -179,17 +178,13 @@ class Redrawn:
             parameter = self._parameters[name]
             if name not in self._originals:
                 self._originals[name] = parameter.detach()
-            _set(parameter, self._drawn(name, generator).to(parameter))
-
-    def _drawn(self, name: str, generator: torch.Generator) -> Tensor:
-        values = self._originals[name].float().cpu()
-        mean = values.mean()
-        spread = values.std() if values.numel() > 1 else values.abs().mean()
-        drawn = mean + spread * torch.randn(values.shape, generator=generator)
-        table = self.model.get_submodule(name.rpartition(".")[0])
-        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
-            drawn[table.padding_idx] = values[table.padding_idx]
-        return drawn
+            values = self._originals[name].float().cpu()
+            spread = values.std() if values.numel() > 1 else values.abs().mean()
+            drawn = values.mean() + spread * torch.randn(values.shape, generator=generator)
+            table = self.model.get_submodule(name.rpartition(".")[0])
+            if isinstance(table, nn.Embedding) and table.padding_idx is not None:
+                drawn[table.padding_idx] = values[table.padding_idx]
+            _set(parameter, drawn.to(parameter))
 
     def restore(self) -> None:
         """Every changed parameter in its own memory again."""
@@ -251,16 +246,15 @@ class Randomisation:
     def findings(self) -> tuple[Finding, ...]:
         numbers = {"spearman": self.spearman, "spearman_abs": self.spearman_abs}
         same = self.final >= SAME
+        text = f"With all weights random, {self.method} gives " + (
+            f"nearly the same map ({same_order(self.final)}): it does not show what the model has learned."
+            if same
+            else f"another map ({same_order(self.final)}): it depends on what the model has learned."
+        )
+        level = "warning" if same else "ok"
         if math.isnan(self.final):
-            text = "No map could be made of the randomised model, so nothing can be said."
-            findings = [Finding("note", "randomisation", "Random weights", text, numbers)]
-        else:
-            text = f"With all weights random, {self.method} gives " + (
-                f"nearly the same map ({same_order(self.final)}): it does not show what the model has learned."
-                if same
-                else f"another map ({same_order(self.final)}): it depends on what the model has learned."
-            )
-            findings = [Finding("warning" if same else "ok", "randomisation", "Random weights", text, numbers)]
+            level, text = "note", "No map could be made of the randomised model, so nothing can be said."
+        findings = [Finding(level, "randomisation", "Random weights", text, numbers)]
         if self.untrained:
             text = (
                 "The model makes hardly more of these inputs than copies with random weights do (log-odds against an "
@@ -289,8 +283,15 @@ def randomisation(
         raise BadInput(f"copies={copies}, beside={beside}: at least one copy, and no more than beside.")
     original = [ordinary(e) for e in exam.explanations]
     evidence = exam.cached(float, (NAME, "evidence"), lambda: _evidence(exam))
-
-    twin = _twin_exam(exam)
+    # The same examination of a twin of the model, of which weights can be drawn anew.
+    loaded = exam.explainer
+    copied = CoreExplainer(twin_of(loaded.model), loaded.processor, attention_at=loaded.attention_at)
+    settings: dict[str, Any] = {"method": exam.wanted, "options": exam.options, "target": exam.target}
+    twin = Exam(copied, exam.inputs, seed=exam.seed, batch_size=exam.step, progress=False, **settings)
+    twin.explanations = exam.explanations
+    with exam.borrowing(), twin.borrowing():
+        exams = {loaded.model: exam, copied.model: twin}
+        require_whole(loaded.model, copied.model, lambda model: _logits(exams[model]))
 
     def agreement(*key: object) -> tuple[float, float]:
         return exam.cached(tuple[float, float], (NAME, by, *key), lambda: _agreement(twin, original))
@@ -319,19 +320,6 @@ def randomisation(
     stages = tuple(Stage(p.name, *t, *a) for p, t, a in zip(parts, together, alone, strict=True))
     means = mean_known([plain for plain, _ in agreements]), mean_known([absolute for _, absolute in agreements])
     return Randomisation(exam.method.name, stages, *means, evidence, tuple(chance))
-
-
-def _twin_exam(exam: Exam) -> Exam:
-    """The same examination of a twin of the model, of which weights can be drawn anew."""
-    loaded = exam.explainer
-    explainer = CoreExplainer(twin_of(loaded.model), loaded.processor, attention_at=loaded.attention_at)
-    settings: dict[str, Any] = {"method": exam.wanted, "options": exam.options, "target": exam.target}
-    twin = Exam(explainer, exam.inputs, seed=exam.seed, batch_size=exam.step, progress=False, **settings)
-    twin.explanations = exam.explanations
-    with exam.borrowing(), twin.borrowing():
-        exams = {exam.explainer.model: exam, explainer.model: twin}
-        require_whole(loaded.model, explainer.model, lambda model: _logits(exams[model]))
-    return twin
 
 
 def _seed(seed: int, number: int) -> int:

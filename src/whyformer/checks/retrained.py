@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.checks.attention_rows import FAR, jsd, tvd
-from whyformer.checks.checkup import Finding, how_far_apart
+from whyformer.checks.exam import Finding, how_far_apart
 from whyformer.checks.training import (
     ExampleRunner,
     Examples,
@@ -190,8 +190,8 @@ def retrained_attention(
     feeds the head, over ordinary tokens. The model is not changed.
 
     labels: one per input, names or numbers of classes. validation: (inputs, labels), or the share of the inputs that is
-    kept from training. start: from the model's weights, or "fresh" ones, as in the paper (for models that can be
-    trained from nothing on so few examples). lr: of Adam; 1e-4 from the model's weights and 1e-3 from fresh ones.
+    kept from training. start: from the model's weights, or "fresh" ones, as in the paper. lr: of Adam; 1e-4, or 1e-3
+    for fresh weights.
 
     Misleads when: the training is too short or too coarse for the model: compare "retrained" with "the model".
 

@@ -1,8 +1,7 @@
-"""Twins of a model, trained on the user's examples: with attention as it is, frozen to uniform, or pushed elsewhere.
+"""Twins of a model, trained on the user's examples: with attention as it is, frozen to uniform, or pushed elsewhere."""
 
-A twin is a copy of the model, trained without dropout (its passes draw the same random numbers each time), by Adam, for
-a number of epochs; the last state counts, so that nothing is chosen on the validation examples.
-"""
+# A twin is a copy of the model, trained without dropout (its passes draw the same random numbers each time), by Adam,
+# for a number of epochs; the last state counts, so that nothing is chosen on the validation examples.
 
 from __future__ import annotations
 
@@ -134,10 +133,8 @@ class ExampleRunner:
 
 
 def _uniform(attention_BHQK: Tensor, keep_BN: Tensor, special_BN: Tensor) -> Tensor:
-    """The same weight for every ordinary token that a row can see; for every position, where it sees none.
-
-    NOTE[DIFF]: Wiegreffe & Pinter have one attention, of one row; here all rows of all layers are uniform.
-    """
+    """The same weight for every ordinary token that a row can see; for every position, where it sees none."""
+    # NOTE[DIFF]: Wiegreffe & Pinter have one attention, of one row; here all rows of all layers are uniform.
     seen = (attention_BHQK > 0) & keep_BN[:, None, None, :]
     ordinary = seen & ~special_BN[:, None, None, :]
     chosen = torch.where(ordinary.any(-1, keepdim=True), ordinary, attention_BHQK > 0).to(attention_BHQK.dtype)
@@ -290,11 +287,9 @@ def guided(
     track: Callable[[Sequence[Any], str], Any],
     label: str,
 ) -> dict[int, Tensor]:
-    """(C,) probabilities of each validation example, by a diagnostic trained with the guide's weights.
-
-    It reads the values of the model's first attention at each position, which depend on no other position.
-    NOTE[DIFF]: the authors learn word vectors for it; these are the model's, and not only of words.
-    """
+    """(C,) probabilities of each validation example, by a diagnostic trained with the guide's weights."""
+    # It reads the values of the model's first attention at each position, which depend on no other position.
+    # NOTE[DIFF]: the authors learn word vectors for it; these are the model's, and not only of words.
     step = 32
     width, classes = base.values[examples.train[0]].shape[1], max(2, len(base.probability[examples.train[0]]))
 

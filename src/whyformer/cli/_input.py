@@ -242,7 +242,7 @@ def load_table(name: str | None) -> tuple[Any, Any]:
 
         return load_adult()
     if ":" not in name or Path(name).is_dir():
-        from whyformer.tables.saved import load_model
+        from whyformer.tables import load_model
 
         return load_model(name)
     module, _, function = name.rpartition(":")

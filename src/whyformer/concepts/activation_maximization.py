@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -134,11 +135,11 @@ Sought = (
 
 
 class Unit:
-    """Open it to read the unit's value from passes of the model."""
+    """What is maximised; its value is read while its ``tap`` is open."""
 
     def __init__(self, modality: Modality, example: Batch, unit: Any) -> None:
         self.modality, self.unit, self.target = modality, unit, -1
-        self.tap: Tap | None = None  # None: the unit is a class
+        self.tap: Tap | nullcontext[None] = nullcontext()  # nothing is tapped for a class
         if isinstance(unit, tuple):
             study = None if isinstance(unit[1], str) else study_of(modality, example)[0]
             layer = layer_name(modality.model, unit[1], study)
@@ -151,19 +152,10 @@ class Unit:
             self.target = resolve_targets(unit, logits_BC, output.labels, output.positions, output.token_id)[0].index
             self.name = f"class {output.name(self.target) or self.target}"
 
-    def __enter__(self) -> Unit:
-        if self.tap is not None:
-            self.tap.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self.tap is not None:
-            self.tap.__exit__(*exc)
-
     def value(self, batch: Batch) -> Tensor:
         """A single number, differentiable."""
         logits_BC = Output(self.modality, batch).logits(batch)
-        if self.tap is None:
+        if not isinstance(self.tap, Tap):
             return logits_BC[0, self.target]
         activations = self.tap.take()[0]
         if self.unit[0] == "layer":
@@ -205,7 +197,8 @@ def maximized_text(explainer: CoreExplainer, unit: Any, settings: dict[str, Any]
         return other
 
     history: list[float] = []
-    with Unit(modality, batch, unit) as sought:
+    sought = Unit(modality, batch, unit)
+    with sought.tap:
         for _ in track(range(settings["steps"]), "maximising"):
             with SwapEmbedding(ids, table, placed):
                 value = sought.value(batch)
@@ -274,10 +267,8 @@ def activation_maximization(
 
     Images: max_x f(T(x)) − l2·‖x‖² − tv·TV(x), with a new random T each step (``jitter`` pixels, default one
     patch, and ``scale``). x is made of waves that fall off with 1/f (``fourier``) and kept between black and
-    white (``bounded``). ‖x‖² = Σ x² and TV(x) = Σ |difference of neighbours| run over all pixels and colours of the
-    model's input (normalised: 0 is the processor's mean colour), and are taken from the activation as they are. So the
-    best x of a linear unit w·x is w / (2·l2), and a λ fits units of one size: ``penalties`` of the result says what
-    they cost. Raise them by tens until the picture clears up; the value falls where they are too large.
+    white (``bounded``). ‖x‖² = Σ x² and TV(x) = Σ |difference of neighbours| are sums over the model's input;
+    ``penalties`` of the result says what they cost. Raise l2 and tv by tens until the picture clears up.
     Text: max_E f(E) − norm·mean (‖e‖/‖typical e‖ − 1)² over ``length`` soft embeddings, then the nearest tokens;
     ``value`` is that of the tokens, and often far below what the soft embeddings reached.
 
@@ -306,7 +297,8 @@ def activation_maximization(
         canvas = Canvas(shape, pixels, _colours(explainer, shape[0]) if bounded else None, fourier, draw)  # type: ignore[arg-type]
         step = stepper(canvas.parameters, optimizer, lr)
         history: list[float] = []
-        with Unit(modality, batch, unit) as sought:
+        sought = Unit(modality, batch, unit)
+        with sought.tap:
 
             def value_of(image: Tensor) -> Tensor:
                 return sought.value(batch.with_tensors(**{modality.main: image}))

@@ -221,16 +221,14 @@ def tcav(
 
     layer: number of an attention block (its residual stream), or a dotted module name.
     concepts: name → inputs that show it. random_sets: lists of inputs that show nothing in particular, 20 or more; each
-    gives one vector per concept. Each vector learns from examples of its own where the concept has enough of them
-    (random sets × their size), else from a new draw among all.
+    gives one vector per concept, from examples of its own where the concept has enough of them.
     relative: compare concepts with each other instead, all pairs or those given. ``random_sets`` then serve the test
-    only, and can be left out: scores are tested against those of the same concepts with their examples shuffled,
-    where each concept has 120 of them or more (20 vectors of 6), and are not tested otherwise.
+    only; without them, concepts of 120 examples or more are tested against shuffled ones.
     pooling: "cls" (first token), "mean" (real tokens), "flat" (inputs of one length).
     classifier: "logistic", or "sgd" (hinge loss, as in the authors' code).
 
-    Scores are tested against those of random (or shuffled) concepts (Welch, Holm-corrected over the concepts). A claim
-    also needs vectors that are right for 60 % of the held-out examples.
+    Scores are tested by Welch's test, Holm-corrected over the concepts. A claim also needs vectors that are right for
+    60 % of the held-out examples.
 
     Misleads when: the random sets differ from the concept in more than the concept (background, length); the concept
     is no direction in this layer (see ``accuracy``); concepts go together in the data. A score says how often, not how
@@ -257,7 +255,7 @@ def tcav(
         gradient_BD, aim = reader.gradients(class_inputs, target)
         known = {name: reader.activations(inputs) for name, inputs in track(list(concepts.items()), "concepts")}
         others = [reader.activations(inputs) for inputs in track(list(random_sets), "random sets")]
-    null = _random_vectors(others, classifier, seed) if others else _shuffled_vectors(known, classifier, seed)
+    null = _null_vectors(known, others, classifier, seed)
     fits: dict[tuple[str, str], list[CAV]] = {}
     for name, versus in track(pairs, "concept vectors"):
         # Both ways round come from one fit, so that one score is exactly 1 − the other (but for exact zeros).
@@ -335,23 +333,18 @@ def _share(known: dict[str, Array], pair: tuple[str, str], others: list[Array]) 
     return any(len(known[name]) < needed for name in names)
 
 
-def _random_vectors(others: list[Array], classifier: str, seed: int) -> list[CAV]:
-    """Each random set as a concept against the next one."""
-    if len(others) < 3:
-        return []
-    pairs = zip(others, [*others[1:], others[0]], strict=True)
-    return [fit_cav(a, b, classifier, seed + run) for run, (a, b) in enumerate(pairs)]
-
-
-def _shuffled_vectors(known: dict[str, Array], classifier: str, seed: int) -> list[CAV]:
-    """The examples of all concepts, mixed and dealt out to two sides: what a vector is where no concept tells them."""
+def _null_vectors(known: dict[str, Array], others: list[Array], classifier: str, seed: int) -> list[CAV]:
+    """Each random set against the next one; without any, the examples of all concepts, mixed and dealt out to two."""
     fewest = min(map(len, known.values()))
-    if fewest < RUNS * SMALLEST:  # vectors that share examples are too much alike to test anything
+    if len(others) < 3 if others else fewest < RUNS * SMALLEST:  # vectors that share examples are too much alike
         return []
-    rng = np.random.default_rng(seed)
-    mixed_ND = rng.permutation(np.concatenate([x_ND[rng.permutation(len(x_ND))[:fewest]] for x_ND in known.values()]))
-    sides = np.array_split(mixed_ND[: 2 * RUNS * (fewest // RUNS)], 2 * RUNS)
-    pairs = zip(sides[::2], sides[1::2], strict=True)
+    firsts, seconds = others, [*others[1:], *others[:1]]
+    if not others:
+        rng = np.random.default_rng(seed)
+        drawn = [x_ND[rng.permutation(len(x_ND))[:fewest]] for x_ND in known.values()]
+        sides = np.array_split(rng.permutation(np.concatenate(drawn))[: 2 * RUNS * (fewest // RUNS)], 2 * RUNS)
+        firsts, seconds = sides[::2], sides[1::2]
+    pairs = zip(firsts, seconds, strict=True)
     return [fit_cav(a, b, classifier, seed + run) for run, (a, b) in enumerate(pairs)]
 
 

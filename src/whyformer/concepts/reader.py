@@ -14,7 +14,6 @@ from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
-from whyformer.results.types import Target
 from whyformer.run.session import Session
 from whyformer.shapes import Array
 from whyformer.study import Study
@@ -94,38 +93,27 @@ class Tap:
 POOLINGS = ("cls", "mean", "flat")
 
 
-def pooled(activation: Tensor, keep_BN: Tensor | None, pooling: str) -> Tensor:
-    """(B, D): the first real token, the mean over real tokens, or everything."""
+def pooled(activation: Tensor, keep_BN: Tensor | None, pooling: str, gradient: bool = False) -> Tensor:
+    """(B, D): the first real token, the mean over real tokens, or everything; gradient: the derivative for its step."""
     if activation.ndim == 2:
         return activation
     if pooling == "flat":
         if keep_BN is not None and not keep_BN.all():
             raise NotOffered('pooling="flat" needs inputs of one length, and these were padded: use "cls" or "mean".')
         return activation.flatten(1)
-    keep_BN = _checked(activation, keep_BN, pooling)
-    if pooling == "cls":
-        return activation[range(len(activation)), keep_BN.float().argmax(1)]
-    weights_BN1 = keep_BN[:, :, None].to(activation)
-    return (activation * weights_BN1).sum(1) / weights_BN1.sum(1)
-
-
-def pooled_gradient(gradient: Tensor, keep_BN: Tensor | None, pooling: str) -> Tensor:
-    """(B, D): the derivative for a step of the pooled vector; the mean takes a step where every real token does."""
-    if gradient.ndim == 2 or pooling != "mean":
-        return pooled(gradient, keep_BN, pooling)
-    keep_BN = _checked(gradient, keep_BN, pooling)
-    return (gradient * keep_BN[:, :, None].to(gradient)).sum(1)
-
-
-def _checked(activation: Tensor, keep_BN: Tensor | None, pooling: str) -> Tensor:
     if activation.ndim != 3:
         raise NotOffered(
             f"pooling={pooling!r} needs activations of inputs × tokens × features; this layer gives "
             f'{tuple(activation.shape)}. Use pooling="flat" or another layer.'
         )
     if keep_BN is None or keep_BN.shape[1] != activation.shape[1]:
-        return activation.new_ones(activation.shape[:2]).bool()
-    return keep_BN.to(activation.device)
+        keep_BN = activation.new_ones(activation.shape[:2]).bool()
+    keep_BN = keep_BN.to(activation.device)
+    if pooling == "cls":
+        return activation[range(len(activation)), keep_BN.float().argmax(1)]
+    weights_BN1 = keep_BN[:, :, None].to(activation)
+    total_BD = (activation * weights_BN1).sum(1)
+    return total_BD if gradient else total_BD / weights_BN1.sum(1)  # the mean takes a step where every real token does
 
 
 class Reader:
@@ -173,22 +161,18 @@ class Reader:
                 logits_BC = output.logits(batch)
                 require_finite(logits_BC)
                 aims = resolve_targets(target, logits_BC, output.labels, output.positions, output.token_id)
-                name = _name(output, aims[0])
+                aim = aims[0]
+                name = aim.label or output.name(aim.index) or str(aim.index)
+                if aim.versus is not None:
+                    name += f" rather than {aim.versus_label or output.name(aim.versus) or aim.versus}"
                 leaf = tap.take()
                 score = scalar_of(logits_BC, aims, "logit").sum()
                 gradient = torch.zeros_like(leaf)
                 if score.requires_grad:  # a model whose output does not depend on this layer has no gradient at all
                     gradient = torch.autograd.grad(score, leaf, allow_unused=True)[0]
                     gradient = torch.zeros_like(leaf) if gradient is None else gradient
-                parts.append(pooled_gradient(gradient, batch.keep_BN, self.pooling))
+                parts.append(pooled(gradient, batch.keep_BN, self.pooling, gradient=True))
         return _joined(parts), name
-
-
-def _name(output: Output, target: Target) -> str:
-    first = target.label or output.name(target.index) or str(target.index)
-    if target.versus is None:
-        return first
-    return f"{first} rather than {target.versus_label or output.name(target.versus) or target.versus}"
 
 
 def _joined(parts: list[Tensor]) -> Array:

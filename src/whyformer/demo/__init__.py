@@ -65,7 +65,7 @@ def _load_image(name: str) -> tuple[Any, Any]:
 def load_adult() -> tuple[Any, Any]:
     """Load the shipped FT-Transformer (income <=50K, >50K) and its Table; demo/census.py has rows to try it on."""
     require("whyformer_models", "rtdl_revisiting_models", why="the shipped model of a table")
-    from whyformer.tables.saved import load_model
+    from whyformer.tables.table_results import load_model
 
     return load_model(model_folder("adult"))
 

@@ -1,34 +1,31 @@
-"""Candidate: a method with its options, its explanations of all inputs and their cost; Trial: what a metric gets."""
+"""Methods as candidates: their explanations of all inputs with the cost, and their evaluation on one input."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whyformer.capture.leaves import ShiftEmbedding
-from whyformer.engines.perturbation.game import cached_file
-from whyformer.errors import BadInput, WhyformerError
-from whyformer.evaluate.games import Games
+from whyformer.engines.perturbation.game import Game, cached_file
+from whyformer.engines.perturbation.players import count_of, only_top, without_top
+from whyformer.errors import BadInput, WhyformerError, reading
+from whyformer.evaluate.games import Games, SoftGame
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import is_library
-from whyformer.registry import CLASSES, get_method, list_methods
+from whyformer.registry import CLASSES, Metric, get_method, list_methods
 from whyformer.results.codec import is_whole, read_piece, write_piece
-from whyformer.results.types import Explanation
+from whyformer.results.types import Explanation, Units
 from whyformer.run import Run
 from whyformer.shapes import Array
-
-if TYPE_CHECKING:
-    from whyformer.engines.perturbation.game import Game
-    from whyformer.evaluate.soft_game import SoftGame
-    from whyformer.results.types import Units
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +108,12 @@ def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -
     """Explain all inputs by one method, or return why it cannot. whole: so many, the first, keep their maps."""
     settings: dict[str, Any] = {"method": candidate.method, "scalar": scalar, "seed": games.seed}
     settings |= games.asked | games.options_of(candidate.method, candidate.options)
-    path = _path(settings, games, whole)
+    path = None
+    if games.folder is not None:
+        formula = get_method(candidate.method).run  # of a method of the user's own, the code may change
+        code = None if is_library(formula.__module__) else formula
+        contents = {"question": games.question, "how": settings, "whole": whole, "code": code, "targets": games.targets}
+        path = cached_file(games.folder, "scores.json", **contents, inputs=games.batch.contents())
     if path is not None and is_whole(path):
         return dataclasses.replace(read_piece(Candidate, path), options=candidate.options)
     settings |= {"target": games.wanted_targets, "batch_size": games.batch_size, "progress": False}
@@ -178,19 +180,6 @@ def _row(value: Any, number: int) -> Any:
     return value[number : number + 1] if getattr(value, "ndim", 0) else value
 
 
-# On disk, so that a stopped comparison does not begin again
-
-
-def _path(settings: Mapping[str, Any], games: Games, whole: int) -> Path | None:
-    """Return the file of a method's explanations. settings: what ``explain`` gets besides inputs and targets."""
-    if games.folder is None:
-        return None
-    formula = get_method(settings["method"]).run  # of a method of the user's own, the code may change
-    code = None if is_library(formula.__module__) else formula
-    contents = {"question": games.question, "how": settings, "whole": whole, "code": code, "targets": games.targets}
-    return cached_file(games.folder, "scores.json", **contents, inputs=games.batch.contents())
-
-
 # Explain an input with a little noise on it: pixels, columns, or word embeddings.
 
 
@@ -223,3 +212,203 @@ def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: i
         attribution = method.run(run, **method.checked(games.options_of(candidate.method, candidate.options)))
     scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
     return games.per_part(number, scores)
+
+
+# What people marked: words of a text (rationales), or where the object is in an image (masks, boxes).
+
+
+def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
+    """(P,) the marked parts, from one number or boolean per part, unit or word, or from character ranges."""
+    with reading("a rationale cannot be read", "Give one number per token or word, or ranges [(start, end), …]."):
+        values = list(marked)
+        if values and isinstance(values[0], (tuple, list)):
+            if units.spans is None:
+                raise BadInput("character ranges need a text and a fast tokenizer: give one entry per token instead.")
+            where = [units.spans[p] for p in parts]
+            return np.array([any(a < end and start < b for start, end in values) for a, b in where], dtype=bool)
+        flags = np.asarray(values, dtype=float) > 0.5
+    if len(flags) == len(parts):
+        return flags
+    if len(flags) == len(units):
+        return flags[parts]
+    words = 0 if units.word is None else max(units.word, default=-1) + 1
+    if len(flags) == words:
+        assert units.word is not None
+        return np.array([units.word[p] >= 0 and bool(flags[units.word[p]]) for p in parts], dtype=bool)
+    raise BadInput(
+        f"a rationale of {len(flags)} entries for an input of {len(parts)} tokens ({words} words, {len(units)} with "
+        "special tokens): give one entry per token or per word, or character ranges [(start, end), …]."
+    )
+
+
+def region_of(marked: Any, units: Units) -> Array:
+    """(height, width) of the model's view of the image, from a mask, or from boxes in its pixels or as shares of it."""
+    if units.image_size is None:
+        raise BadInput("masks and boxes are for images: this input has no patches.")
+    from whyformer.files.image_file import resized
+
+    height, width = units.image_size
+    with reading("a mask cannot be read", "Give an array, height × width, or boxes (left, top, right, bottom)."):
+        if isinstance(marked, (list, tuple)) and all(isinstance(b, (list, tuple)) and len(b) == 4 for b in marked):
+            region = np.zeros((height, width), dtype=bool)
+            for box in np.asarray(marked, dtype=float):
+                scale = np.array([width, height, width, height]) if box.max() <= 1 else np.ones(4)
+                left, top, right, bottom = np.round(box * scale).astype(int)
+                region[top:bottom, left:right] = True
+            return region
+        mask = np.asarray(marked)
+        if mask.ndim != 2:
+            raise BadInput(f"a mask has shape {mask.shape}: expected height × width, or a list of boxes.")
+        return resized(mask.astype(float), (height, width), "nearest") > 0
+
+
+# What every method is compared with: random scores as the floor, greedy search as the ceiling.
+
+RANDOM_SEEDS = 5
+STEPS = 20  # of greedy search: more parts than that go several at a time
+VARIANTS = 512  # about so many are tried in one search: with very many parts there are fewer steps, but no less than 4
+
+
+def random_scores(parts: int, number: int, seed: int, draws: int = RANDOM_SEEDS) -> list[Array]:
+    """Scores that know nothing: one set per draw, other ones for every input."""
+    return [np.random.default_rng([seed, number, draw]).random(parts) for draw in range(draws)]
+
+
+def greedy(game: Game, search: str) -> Array:
+    """(P,) scores of an order: what lowers the prediction most goes first ("remove"), or raises it most ("keep")."""
+    # Each step runs every part that is left, P·(steps + 1)/2 variants in all. Another order may be better.
+    parts = game.parts
+    present = np.full(parts, search == "remove")
+    scores = np.zeros(parts)
+    steps = min(parts, STEPS, max(4, 2 * VARIANTS // parts - 1))
+    for step in range(steps):
+        left = np.flatnonzero(present if search == "remove" else ~present)
+        variants = np.repeat(present[None], len(left), axis=0)
+        variants[np.arange(len(left)), left] = search != "remove"
+        values = game.values(variants)
+        best = left[np.argsort(values if search == "remove" else -values, kind="stable")]
+        taken = best[: count_of((step + 1) / steps, parts) - (parts - len(left))]
+        scores[taken] = len(left) - np.arange(len(taken))
+        present[taken] = search != "remove"
+    return scores
+
+
+# Evaluate one input: every method, random scores and the search, by every metric, from variants that all share.
+
+Judged = list[tuple[Metric, dict[str, Any]]]  # metrics with their options
+Values = dict[str, dict[str, Array]]  # metric → method → one value per input
+Curves = dict[str, dict[str, list[Array]]]  # kind → method → one curve per input
+
+FLOOR, CEILING = "random", "greedy"
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What metrics read besides the game of the model: marks of people, per input, and other games."""
+
+    rationales: Sequence[Any] | None = None
+    masks: Sequence[Any] | None = None
+    soft: bool = False  # numbers of parts erased one by one
+    surrogate: Games | None = None  # the same inputs, for a copy of the model that was fine-tuned on masked ones
+
+
+class OneInput:
+    """One input on which all methods are tried."""
+
+    def __init__(self, games: Games, number: int, marks: Annotations, scalar: str) -> None:
+        self.games, self.number, self.scalar = games, number, scalar
+        # Other draws for every input, the same for all methods: sets that all rows of a table had in common would be
+        # an error that more rows do not average out, and that limits over rows do not show.
+        self.seed = int(np.random.SeedSequence([games.seed, number]).generate_state(1)[0])
+        self.units, self.parts = games.units[number], games.parts[number]
+        self.game: Any = games.game(number) if games.replacement is not None else None
+        self.soft = games.soft_game(number) if marks.soft else None
+        self.surrogate = None if marks.surrogate is None else marks.surrogate.game(number)
+        self._searched: dict[str, Trial] = {}
+        self._common: dict[str, Any] = {"units": self.units, "parts": self.parts, "seed": self.seed}
+        self._common |= {"surrogate": self.surrogate, "soft": self.soft}
+        if marks.rationales is not None:
+            self._common["rationale_P"] = rationale_of(marks.rationales[number], self.units, self.parts)
+        if marks.masks is not None:
+            self._common["region"] = region_of(marks.masks[number], self.units)
+
+    def searched(self, kind: str) -> Trial:
+        """The ceiling: a greedy search, or leave-one-out for metrics that it is best at by construction."""
+        if kind not in self._searched:
+            by_drops = kind == "leave_one_out"
+            self._searched[kind] = self.trial(self.game.drops() if by_drops else greedy(self.game, kind), by_drops)
+        return self._searched[kind]
+
+    def trials_of(self, candidates: list[Candidate]) -> dict[str, Trial]:
+        explained = [(candidate, candidate.explanations[self.number]) for candidate in candidates]
+        return {c.name: self.trial(e.scores[self.parts], e.signed, c) for c, e in explained}
+
+    def trial(self, scores_P: Array, signed: bool, candidate: Candidate | None = None) -> Trial:
+        own: dict[str, Any] = {}
+        if candidate is not None:
+            again = partial(scores_with_noise, self.games, candidate, self.scalar, self.number)
+            own = {"explanation": candidate.explanations[self.number], "again": again}
+        return Trial(np.asarray(scores_P, dtype=float), self.game, signed, **self._common, **own)
+
+
+def judge(one: OneInput, candidates: list[Candidate], judged: Judged, values: Values, curves: Curves) -> None:
+    """Add the value of every metric for every candidate on one input to ``values``, and the curves to ``curves``."""
+    number = one.number
+    trials = one.trials_of(candidates)
+    floor = [one.trial(scores, False) for scores in random_scores(len(one.parts), number, one.games.seed)]
+    _ask_together(one, [*trials.values(), *floor], judged)
+    for metric, options in judged:
+        by_method = values[metric.name]
+        for name, trial in trials.items():
+            by_method[name][number] = metric.run(trial, **options)
+        by_method[FLOOR][number] = mean_of([metric.run(trial, **options) for trial in floor])
+        if metric.ceiling is not None:
+            by_method[CEILING][number] = metric.run(one.searched(metric.ceiling), **options)
+    _add_curves(one, trials, floor, judged, curves)
+
+
+def run_variants(games: Games, candidate: Candidate, judged: Judged) -> None:
+    """Run the variants that metrics need of one candidate, so that ``judge`` finds them run."""
+    for number in range(games.size):
+        if len(games.parts[number]) and not candidate.failure:
+            one = OneInput(games, number, Annotations(), games.scalar)
+            _ask_together(one, list(one.trials_of([candidate]).values()), judged)
+
+
+def _ask_together(one: OneInput, trials: list[Trial], judged: Judged) -> None:
+    """Run all variants that any metric needs of any method, in full batches."""
+    hard: list[Array] = []
+    on_surrogate: list[Array] = []
+    for metric, options in judged:
+        if metric.masks is None:
+            continue
+        masks = [metric.masks(trial, **options) for trial in trials]
+        if one.soft is not None and "soft_erasure" in metric.needs:
+            one.soft.ask(np.concatenate(masks), (metric.defaults | options)["samples"])
+        elif one.surrogate is not None and metric.on_surrogate:
+            on_surrogate += masks
+        else:
+            hard += masks
+    if hard:
+        one.game.ask(np.concatenate(hard))
+    if one.surrogate is not None and on_surrogate:
+        one.surrogate.ask(np.concatenate(on_surrogate))
+
+
+def mean_of(values: list[float]) -> float:
+    known = [v for v in values if not math.isnan(v)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _add_curves(one: OneInput, trials: dict[str, Trial], floor: list[Trial], judged: Judged, curves: Curves) -> None:
+    """The prediction as parts go or come; for the curves whose variants the metrics have asked for anyway."""
+    names = {metric.name for metric, options in judged if not options}
+    for kind, make, drawn_by in (("remove", without_top, {"aopc", "deletion"}), ("keep", only_top, {"insertion"})):
+        if not names & drawn_by:
+            continue
+        for value, key in (("probability", kind), ("logit", f"{kind}_logit")):
+            by_method = curves.setdefault(key, {})
+            for name, trial in (*trials.items(), (CEILING, one.searched(kind))):
+                by_method.setdefault(name, []).append(one.game.values(make(trial.scores_P), value))
+            flat = [one.game.values(make(trial.scores_P), value) for trial in floor]
+            by_method.setdefault(FLOOR, []).append(np.mean(flat, axis=0))

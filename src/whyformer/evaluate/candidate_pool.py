@@ -1,12 +1,12 @@
-"""All candidates of a recommendation: aggregations of attention, computed from one record, and methods.
-
-Each is a method with options, so that the chosen one can be explained with:
-``explain(model, x, method="raw_attention", layers=3, heads=1, read="column_mean")``.
-"""
+"""All candidates of a recommendation, each a method with options: readings of attention (one record), and others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.attention.maps import row_normalized
-from whyformer.errors import AmbiguousLayout, NotOffered, WhyformerError
-from whyformer.evaluate.candidate import Candidate, evaluated
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, WhyformerError
+from whyformer.evaluate.candidate import Candidate, Trial, evaluated, explains_one, one_input
 from whyformer.evaluate.games import Games
-from whyformer.evaluate.metrics.faithfulness import ranked
+from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.registry import CLASSES, get_method
 from whyformer.results.types import Site
@@ -82,9 +82,20 @@ def scores_of(run: Run, spaces: Sequence[str]) -> tuple[list[Candidate], list[Ar
     for row in range(run.batch.size):
         keep = run.keep_BN[row].nonzero()[:, 0]
         readout_N = run.readout_BN[row, keep].float()
-        attention = attention_BLHNN[row][..., keep[:, None], keep]
-        raised = None if raised_BLHNN is None else raised_BLHNN[row][..., keep[:, None], keep]
-        rows.append(_of_one(attention, raised, readout_N, spaces).cpu().numpy())
+        attention_LHNN = attention_BLHNN[row][..., keep[:, None], keep]
+        parts = []
+        if "attention" in spaces:
+            parts.append(aggregated(attention_LHNN, readout_N))
+        if raised_BLHNN is not None:
+            raised_LHNN = raised_BLHNN[row][..., keep[:, None], keep]
+            parts.append(aggregated(raised_LHNN.clamp(min=0), readout_N))
+        if "rollout" in spaces:
+            parts.append(rolled(_with_half(attention_LHNN.mean(1)), readout_N))
+            if raised_BLHNN is not None:
+                parts.append(rolled(_with_half(raised_LHNN.mean(1).clamp(min=0)), readout_N))
+                generic = raised_LHNN.clamp(min=0).mean(1)
+                parts.append(rolled(generic + torch.eye(generic.shape[-1]).to(generic), readout_N))
+        rows.append(torch.cat(parts).cpu().numpy())
     return candidates, rows
 
 
@@ -101,22 +112,6 @@ def _one_by_one(run: Run, spaces: Sequence[str], sites: Sequence[Site]) -> tuple
     stacked = torch.stack(scores, 1).float().cpu().numpy()
     keep = run.keep_BN.cpu().numpy()
     return candidates, [stacked[row][:, keep[row]] for row in range(run.batch.size)]
-
-
-def _of_one(attention_LHNN: Tensor, raised_LHNN: Tensor | None, readout_N: Tensor, spaces: Sequence[str]) -> Tensor:
-    """(M, N) the scores of all candidates for one input."""
-    parts = []
-    if "attention" in spaces:
-        parts.append(aggregated(attention_LHNN, readout_N))
-    if raised_LHNN is not None:
-        parts.append(aggregated(raised_LHNN.clamp(min=0), readout_N))
-    if "rollout" in spaces:
-        parts.append(rolled(_with_half(attention_LHNN.mean(1)), readout_N))
-        if raised_LHNN is not None:
-            parts.append(rolled(_with_half(raised_LHNN.mean(1).clamp(min=0)), readout_N))
-            generic = raised_LHNN.clamp(min=0).mean(1)
-            parts.append(rolled(generic + torch.eye(generic.shape[-1]).to(generic), readout_N))
-    return torch.cat(parts)
 
 
 def aggregated(maps_LHNN: Tensor, readout_N: Tensor) -> Tensor:
@@ -186,6 +181,8 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
             excluded["attention aggregations"] = str(reason)
     beside: dict[str, list[Array]] = {}
     spaced = len(candidates)
+    causal = games.runs[0].output.causal and games.asked["units"] == "token"
+    sinks = causal and any(0 in parts for parts in games.parts)
     if candidates:  # the spaces hold these methods with all of their options already
         methods = [m for m in methods if get_method(m.method).space not in spaces or m.options]
     for candidate in games.track(list(methods), "explaining"):
@@ -200,29 +197,16 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
             continue
         done = replace(done, cost_class=cost_class_of(done.method, done.options))
         more = [(done, own_scores)]
-        without = _without_first_tokens(games, own_scores)
-        if without is not None:  # where a model parks attention there, the method may explain better without it
-            more.append((replace(done, options={**done.options, "first_token": False}), without))
+        if sinks:  # where a model parks attention at the first token, the method may explain better without it
+            without = zip(own_scores, games.parts, strict=True)
+            options = {**done.options, "first_token": False}
+            more.append(
+                (replace(done, options=options), [np.where(p == 0, 0.0, s).astype(s.dtype) for s, p in without])
+            )
         for one, its_scores in more:
             candidates.append(one)
             scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, its_scores, strict=True)]
     return CandidatePool(candidates, scores, excluded, beside, spaced)
-
-
-def _without_first_tokens(games: Games, scores: Sequence[Array]) -> list[Array] | None:
-    """The scores of a language model's texts with 0 at the first token; None where that is no part of any."""
-    causal = games.runs[0].output.causal and games.asked["units"] == "token"
-    if not causal or not any(0 in parts for parts in games.parts):
-        return None
-    return [np.where(parts == 0, 0.0, s).astype(s.dtype) for s, parts in zip(scores, games.parts, strict=True)]
-
-
-def halves(games: Games, known: list[int]) -> tuple[list[int], list[int]]:
-    """The inputs that choose and those that test. All detections of an image are on one side."""
-    inputs = list(dict.fromkeys(games.of[i] for i in known))
-    order = np.random.default_rng(games.seed).permutation(inputs).tolist()
-    first = set(order[: (len(order) + 1) // 2])
-    return [i for i in known if games.of[i] in first], [i for i in known if games.of[i] not in first]
 
 
 def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], value: str) -> Array:
@@ -237,3 +221,224 @@ def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], va
             if (signed == kind).any():
                 truth_MI[signed == kind, i] = ranked(pool.scores[i][signed == kind], drops, kind)
     return truth_MI
+
+
+# Prices of methods, options that fit a budget, and the candidates within it.
+
+BACKWARD = 2.0  # forwards, about: gradients of what goes in and of what it is multiplied with
+# Of Shapley values by regression (python -m bench.recommend_budget --guides). "+alone" costs four forwards more, so
+# that a small budget may have room for the name alone; generic_attention is behind with it on pictures.
+GUIDES = ("attn_lrp+alone", "attn_lrp", "generic_attention", "input_x_gradient+alone", "input_x_gradient")
+MOST = 1024  # evaluations of these
+FEWEST = 8
+TIME = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|seconds?|forwards?)?\s*")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """So many forwards, or seconds, for one explanation."""
+
+    most: float
+    seconds: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.most:g} {'s' if self.seconds else 'forwards'}"
+
+
+def budget_of(asked: int | str) -> Budget:
+    """Read 20, "20", "20 forwards", "2s" or "500ms"."""
+    if isinstance(asked, int):
+        return Budget(float(asked))
+    match = TIME.fullmatch(asked)
+    amount, unit = (float(match[1]), match[2] or "forwards") if match else (0.0, "")
+    if not match or not amount or (unit.startswith("forward") and amount != int(amount)):
+        raise BadInput(f"budget={asked!r} is no cost: give a number of forwards (20), or a time ('2s', '500ms').")
+    if unit.startswith("forward"):
+        return Budget(amount)
+    return Budget(amount / 1000 if unit == "ms" else amount, seconds=True)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The price of a pass: in seconds where it was measured on these inputs, else in forwards."""
+
+    forward: float = 1.0  # of one input alone
+    batched: float = 1.0  # of one input among as many as are run together
+    backward: float = BACKWARD  # in forwards
+
+    def price(self, forwards: float, backwards: float, besides: float = 0.0) -> float:
+        """Variants of an input share batches; a single pass does not."""
+        each = self.forward if forwards <= 2 else self.batched
+        return forwards * each + backwards * self.backward * each + besides * self.batched
+
+
+def measured_rates(games: Games, rounds: int = 3) -> Rates:
+    """Seconds of a forward, alone and in a batch, and what a backward is in forwards, on the longest input."""
+    number = longest(games)
+    run, row = games.run_of(number)
+    one = run.batch.select([row])
+    many = one.select([0] * games.batch_size)
+    with torch.no_grad():
+        alone = fastest(lambda: run.output.logits(one), rounds)
+        batched = fastest(lambda: run.output.logits(many), rounds) / games.batch_size
+    explain, raw = games.explainer.explain, one_input(games.inputs, number)
+    try:
+        both = fastest(lambda: explain(raw, method="saliency", **games.asked), rounds)
+        backward = max(0.0, both - alone) / alone
+    except WhyformerError:  # no gradients here, so none will be paid for
+        backward = BACKWARD
+    return Rates(alone, min(alone, batched), backward)
+
+
+def fastest(act: Callable[[], object], rounds: int) -> float:
+    """Seconds of the fastest of some rounds; the first warms up."""
+    seconds = []
+    for _ in range(rounds + 1):
+        started = time.perf_counter()
+        act()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])
+
+
+def longest(games: Games) -> int:
+    return max(range(games.size), key=lambda i: len(games.units[i]))
+
+
+def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> float:
+    """What a method declares for an input of so many units."""
+    entry = get_method(method)
+    known = {k: v for k, v in options.items() if k in entry.options}
+    forwards, backwards = entry.cost(units, **(entry.defaults | known))
+    return rates.price(forwards, backwards, 0.0 if entry.extra_cost is None else entry.extra_cost(units))
+
+
+def fitted(candidate: Candidate, units: int, rates: Rates, most: float) -> Candidate | None:
+    """The method as it is, or with as many passes as the budget pays for; None where even the fewest are too many."""
+    if price_of(candidate.method, candidate.options, units, rates) <= most:
+        return candidate
+    entry = get_method(candidate.method)
+    if entry.scalable is None or entry.scalable[0] in candidate.options:
+        return None
+    option, fewest = entry.scalable
+    return _largest(candidate, option, fewest, int(entry.defaults[option]), units, rates, most)
+
+
+def guided_shap(guide: str, units: int, rates: Rates, most: float) -> Candidate | None:
+    """Shapley values that start from a guide's scores, with the evaluations that the budget leaves."""
+    candidate = Candidate("shap", {"evaluations": FEWEST, "guide": guide})
+    return _largest(candidate, "evaluations", FEWEST, MOST, units, rates, most)
+
+
+def _largest(
+    candidate: Candidate, option: str, low: int, high: int, units: int, rates: Rates, most: float
+) -> Candidate | None:
+    """The candidate with the largest value of an option whose price fits, by bisection; prices rise with it."""
+
+    def with_count(count: int) -> Candidate | None:
+        larger = Candidate(candidate.method, {**candidate.options, option: count})
+        return larger if price_of(larger.method, larger.options, units, rates) <= most else None
+
+    best = with_count(low)
+    while best is not None and low < high:
+        middle = math.ceil((low + high) / 2)
+        larger = with_count(middle)
+        best, low, high = (best, low, middle - 1) if larger is None else (larger, middle, high)
+    return best
+
+
+def affordable(
+    candidates: Sequence[Candidate], units: int, rates: Rates, budget: Budget
+) -> tuple[list[Candidate], dict[str, float]]:
+    """The candidates that fit, perhaps with fewer passes than usual; and what the others would cost."""
+    fit, over = [], {}
+    for candidate in candidates:
+        fits = fitted(candidate, units, rates, budget.most)
+        if fits is None:
+            over[candidate.name] = price_of(candidate.method, candidate.options, units, rates)
+        else:
+            fit.append(fits)
+    return fit, over
+
+
+# Candidates within a budget, and their AOPC: computed step by step, each variant of an input once.
+
+FINALISTS = 3  # of the attention spaces, the first by RFT, go on to be judged by AOPC
+SPACE_METHODS = {"attention": "raw_attention", "gradient": "attention_x_gradient", "rollout": "attention_rollout"}
+
+
+class AffordableMethods:
+    """The candidates whose price fits, with their scores on all inputs. guided: shap with a guide is one of them."""
+
+    def __init__(
+        self,
+        games: Games,
+        candidates: Sequence[Candidate],
+        spaces: Sequence[str],
+        budget: Budget,
+        value: str = "logit",
+        guided: bool = True,
+    ) -> None:
+        self.games, self.budget, self.value = games, budget, value
+        self.rates = rates = measured_rates(games) if budget.seconds else Rates()
+        self.units = units = len(games.units[longest(games)])
+        self._judged: dict[tuple[int, int], float] = {}
+        fit, prices = affordable(candidates, units, rates, budget)
+        spaced = {space: price_of(SPACE_METHODS[space], {}, units, rates) for space in spaces}
+        fitting = [space for space, price in spaced.items() if price <= budget.most]
+        if guided:
+            guides = (guided_shap(guide, units, rates, budget.most) for guide in GUIDES)
+            runs = (candidate for candidate in guides if candidate is not None and explains_one(candidate, games))
+            fit += itertools.islice(runs, 1)
+        if nothing := not fit and not fitting:
+            prices |= {f"a method of the space {space!r}": price for space, price in spaced.items()}
+        price_text = "about {:.3g} s" if budget.seconds else "{:.0f} forwards"
+        self.over = {n: f"{price_text.format(price)} for an input of {units} units" for n, price in prices.items()}
+        if nothing:
+            raise nothing_fits(budget, self.over, prices)
+        self.pool: CandidatePool = pool_of(games, fitting, fit, aside=False)
+        if not self.pool.candidates:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.pool.excluded.items())
+            raise NotOffered(f"nothing that fits into {budget} can explain this model: {reasons}")
+
+    def truth_M(self, choosing: Sequence[int]) -> Array:
+        """(M,) mean ranked truthfulness of every candidate on the inputs that choose."""
+        return truthfulness_of(self.games, self.pool, choosing, self.value)[:, list(choosing)].mean(1)
+
+    def finalists(self, truth_M: Array) -> list[int]:
+        """Return the best readings of attention by RFT (equal ones count once), and every other method."""
+        spaced = self.pool.spaced
+        first: list[int] = []
+        for m in np.argsort(-truth_M[:spaced], kind="stable"):
+            if len(first) < FINALISTS and not any(math.isclose(truth_M[m], truth_M[f], rel_tol=1e-9) for f in first):
+                first.append(int(m))
+        return [*first, *range(spaced, len(self.pool.candidates))]
+
+    def judged(self, finalists: Sequence[int], inputs: Sequence[int], label: str) -> Array:
+        """(I, M) AOPC of each finalist on each input."""
+        for i in self.games.track(list(inputs), label):
+            game = self.games.game(i)
+            trials = {m: Trial(self.pool.scores[i][m], game) for m in finalists if (m, i) not in self._judged}
+            if trials:
+                game.ask(np.concatenate([top_away(trial) for trial in trials.values()]))
+            self._judged |= {(m, i): aopc(trial) for m, trial in trials.items()}
+        values = [[self._judged[m, i] for m in finalists] for i in inputs]
+        return np.array(values).reshape(len(inputs), len(finalists))
+
+    def measured(self, number: int) -> Candidate:
+        """The candidate with its cost; readings of attention came from a shared record, so they are run alone here."""
+        candidate = self.pool.candidates[number]
+        if candidate.explanations and not self.budget.seconds:
+            return candidate
+        options = {k: v for k, v in candidate.options.items() if k != "first_token"}
+        # Seconds are those of a second run: what is loaded once does not count.
+        return evaluated(Candidate(candidate.method, options), self.games, self.games.scalar)
+
+
+def nothing_fits(budget: Budget, over: dict[str, str], prices: dict[str, float] | None = None) -> BadInput:
+    """Return an error that names the cheapest method: by declared prices, else the first of those measured."""
+    cheapest = min(prices, key=lambda name: prices[name]) if prices else next(iter(over))
+    source = "measured" if prices is None else "declared"
+    return BadInput(
+        f"no method fits into a budget of {budget}: the cheapest candidate is {cheapest}, "
+        f"{over[cheapest]} ({source}). Raise the budget, or pass other methods= (wf.list_methods())."
+    )

@@ -14,10 +14,23 @@ from scipy.stats import rankdata
 
 from whyformer.engines.perturbation.players import FRACTIONS
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.candidate import Candidate, evaluated, other_games, wanted
+from whyformer.evaluate.candidate import (
+    CEILING,
+    FLOOR,
+    Annotations,
+    Candidate,
+    Curves,
+    Judged,
+    OneInput,
+    Values,
+    evaluated,
+    judge,
+    mean_of,
+    other_games,
+    wanted,
+)
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, MetricScore, agreement, ranking_agreement
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.judge import CEILING, FLOOR, Annotations, Curves, Judged, OneInput, Values, judge, mean_of
 from whyformer.evidence import spread
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Hold, Replacement, Seed, checked
@@ -57,18 +70,16 @@ def compare(
 ) -> Comparison:
     """Which method explains this model best on these inputs?
 
-    methods: names, or {"method": name, option: value}; None is all of them. One that does not fit is listed with its
-    reason. metrics: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given
-    (one per input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per
-    image: height × width, or boxes). surrogate: a copy of the model that was fine-tuned on masked inputs
-    (``wf.masked_surrogate``), which f_fidelity_plus and f_fidelity_minus then run. replace: the baseline of a masked
-    part: text "mask", "unk", "pad", "delete", "resample" or a token id; images "mean", "zero", "blur", "grey", "black",
-    "resample"; tables "zero", "mean", "resample". ``reference``: inputs that means and resampling are taken from (None:
-    the inputs themselves). units: what counts as a part, as for ``explain``. hold: parts that are never masked, such as
-    the question of a prompt: its text as in every input, a label, or the number of a unit (-1 is the last), or several;
-    they are not evaluated, and methods with this option hold the same unless they are given their own. Answers of
-    language models, (prompt, answer), are evaluated as a whole, by their log-probability. cache: a folder for
-    everything that was computed; a stopped job goes on from there.
+    methods: names, or {"method": name, option: value}; None is all of them. One that fails is listed with its reason.
+    metrics: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given (one per
+    input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per image:
+    height × width, or boxes). surrogate: a copy fine-tuned on masked inputs (``wf.masked_surrogate``), for
+    f_fidelity_plus and f_fidelity_minus. replace: the baseline of a masked part: text "mask", "unk", "pad", "delete",
+    "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean",
+    "resample". reference: inputs that means and resampling are taken from (None: the inputs themselves). units: as for
+    ``explain``. hold: parts that are never masked and not evaluated, by text, label or number, such as the question of
+    a prompt; methods with this option hold the same unless given their own. (prompt, answer) is evaluated by the
+    log-probability of the answer. cache: a folder for what was computed; a stopped job goes on from there.
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.
@@ -183,7 +194,7 @@ def comparison_of(
         inputs=games.size,
         variants=games.forwards,
         seed=games.seed,
-        warnings=(*warnings, *_metric_warnings(games, judged, marks), *_warnings(games, done, scores)),
+        warnings=(*warnings, *_warnings(games, judged, marks, done, scores)),
         held=games.held,
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
@@ -249,8 +260,9 @@ def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], games
     }
 
 
-def _metric_warnings(games: Games, judged: Judged, marks: Annotations) -> list[str]:
-    """Metrics that take a softmax of probabilities, and those that are taken without their paper's fine-tuning."""
+def _warnings(
+    games: Games, judged: Judged, marks: Annotations, candidates: list[Candidate], scores: list[Array]
+) -> list[str]:
     warnings = []
     twice = [run for run in games.runs if run.gives_probabilities and run.logits.shape[1] > 1]
     squashed = [m.name for m, options in judged if (m.defaults | options).get("value") == "probability"]
@@ -267,11 +279,7 @@ def _metric_warnings(games: Games, judged: Judged, marks: Annotations) -> list[s
             f"{' and '.join(plain)}: taken on the model as it is, with the paper's bounded removal but without its "
             "fine-tuning on masked inputs; wf.masked_surrogate trains such a copy, and surrogate=… judges by it."
         )
-    return warnings
-
-
-def _warnings(games: Games, candidates: list[Candidate], scores: list[Array]) -> tuple[str, ...]:
-    warnings = list(games.doubts())
+    warnings += games.doubts()
     flat = sum((np.ptp(s, axis=1) == 0).astype(int) for s in scores if s.shape[1] > 1)
     for candidate, count in zip(candidates, np.broadcast_to(flat, len(candidates)), strict=True):
         if count:
@@ -286,4 +294,4 @@ def _warnings(games: Games, candidates: list[Candidate], scores: list[Array]) ->
     none = sum(len(p) == 0 for p in games.parts)
     if none:
         warnings.append(f"{none} inputs have nothing but special tokens and were left out.")
-    return tuple(warnings)
+    return warnings

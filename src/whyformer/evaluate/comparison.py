@@ -28,12 +28,10 @@ TOP = 0.25  # share of the parts whose overlap is measured
 
 
 def chance_of_lead(values_IM: Array, choice: int, seed: int, of: Sequence[int]) -> float:
-    """Return how often the largest lead over the choice would be as large if no candidate were better than it.
-
-    A sign-flip test: the best in hindsight is picked by the numbers that it is judged by, so its own interval is too
-    narrow, and the largest standardised lead of *any* candidate is compared with the observed one. All detections of an
-    image are one input. NaN without another candidate, or for a single input.
-    """
+    """Return the p-value of the largest lead over the choice; NaN without another candidate, or for a single input."""
+    # A sign-flip test: the best in hindsight is picked by the numbers that it is judged by, so its own interval is too
+    # narrow, and the largest standardised lead of *any* candidate is compared with the observed one. All detections of
+    # an image are one input.
     number = np.unique(np.asarray(of), return_inverse=True)[1]
     inputs = int(number.max(initial=-1)) + 1
     differences_IM = np.delete(values_IM - values_IM[:, [choice]], choice, 1)
@@ -209,20 +207,16 @@ class Comparison(Result):
         """Which method comes first, whether the metrics agree about that, and how far their rankings do."""
         if not self.leaders:
             return ""
-        methods = [row.name for row in self.rows if not row.baseline]
-        return " ".join(filter(None, (_first_of_all(self.leaders, methods), self._rankings(len(methods)))))
-
-    def _rankings(self, methods: int) -> str:
-        """The rank correlation of metrics, and the size that it reaches by chance."""
-        pairs = self.metric_pairs()
-        if methods < 3 or not pairs:
-            return ""
+        names = [row.name for row in self.rows if not row.baseline]
+        said, pairs, count = _first_of_all(self.leaders, names), self.metric_pairs(), len(names)
+        if count < 3 or not pairs:
+            return said
         mean = sum(rho for *_, rho in pairs) / len(pairs)
         first, second, lowest = min(pairs, key=lambda pair: pair[2])
         least = f", least of all {first} and {second} ({lowest:+.2f})" if len(pairs) > 1 else ""
-        said = f"Two metrics rank the {methods} methods alike by {mean:+.2f} on average{least}, where +1 is the same "
-        said += f"order and -1 the opposite (Spearman); over {methods} methods "
-        chance = 1.96 / math.sqrt(methods - 1)  # the size that ρ passes by chance in one case of twenty, about
+        said += f" Two metrics rank the {count} methods alike by {mean:+.2f} on average{least}, where +1 is the same "
+        said += f"order and -1 the opposite (Spearman); over {count} methods "
+        chance = 1.96 / math.sqrt(count - 1)  # the size that ρ passes by chance in one case of twenty, about
         if chance >= 1:
             return said + "no correlation can be told from chance."
         return said + f"chance alone reaches ±{chance:.2f} in one pair of twenty."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 from whyformer.engines.perturbation.game import COLUMNS, Game, Prefix, VariantStore, cache_of, cached_file
 from whyformer.engines.perturbation.players import held_text, held_units
 from whyformer.engines.perturbation.variants import (
+    Filled,
     Variants,
     checked_replacement,
     players_of_parts,
@@ -22,7 +23,6 @@ from whyformer.engines.perturbation.variants import (
     variants_of,
 )
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.soft_game import SoftGame, soft_game_of
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding
@@ -34,6 +34,82 @@ from whyformer.run import Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
 from whyformer.targets import scalar_of
+
+# Soft erasure: run an input whose numbers (of vectors, pixels, columns) each stay with some probability.
+
+Say = Callable[[Batch], Array]  # (M, columns) probability, logit and whether the target is predicted, of a batch
+SoftSay = Callable[[Array, Sequence[int]], Array]  # (M, P) probabilities, (M,) draws → (M, columns)
+
+
+class SoftGame:
+    """Asked with (M, P) probabilities to stay, it draws for every number of every part; a draw is run once."""
+
+    def __init__(self, say: SoftSay, step: int = 32) -> None:
+        self.forwards = 0
+        self._say, self._step = say, step
+        self._known: dict[tuple[bytes, int], Array] = {}
+
+    def ask(self, keep_MP: Array, draws: int) -> Array:
+        """(M, D, columns) for each row, the model's output in each of its draws."""
+        keep_MP = np.ascontiguousarray(keep_MP, dtype=float)
+        wanted = [(row.tobytes(), draw) for row in keep_MP for draw in range(draws)]
+        new = list(dict.fromkeys(key for key in wanted if key not in self._known))
+        for start in range(0, len(new), self._step):
+            some = new[start : start + self._step]
+            rows = np.stack([np.frombuffer(row, dtype=float) for row, _ in some])
+            said = np.asarray(self._say(rows, [draw for _, draw in some]), dtype=float)
+            self.forwards += len(some)
+            self._known |= dict(zip(some, said, strict=True))
+        return np.array([self._known[key] for key in wanted]).reshape(len(keep_MP), draws, -1)
+
+
+def _of_vectors(run: Run, row: int, players: Sequence[Sequence[int]], say: Say, seed: Sequence[int]) -> SoftSay:
+    """Elements of word vectors become 0. players: the units of each part."""
+    one = run.modality.trimmed(run.batch.select([row]))
+    assert one.keep_BN is not None
+    position_U = one.keep_BN[0].nonzero()[:, 0]
+    part_N = torch.full((one.keep_BN.shape[1],), -1)
+    for number, members in enumerate(players):
+        part_N[position_U[list(members)].cpu()] = number
+
+    def said(keep_MP: Array, draws: Sequence[int]) -> Array:
+        # -1, the last column: padding, special tokens and what is held stay.
+        always = torch.ones(len(keep_MP), 1, dtype=torch.float64)
+        keep_MN = torch.cat([torch.from_numpy(keep_MP), always], 1)[:, part_N]
+
+        def erased(vectors_MND: Tensor) -> Tensor:
+            drawn = torch.stack([uniform(vectors_MND.shape[1:], (*seed, draw)) for draw in draws])
+            return vectors_MND * (drawn < keep_MN[..., None]).to(vectors_MND)
+
+        batch = one.select([0] * len(keep_MP))
+        mode: Any = run.modality.looked_up(batch, erased)
+        with mode:
+            answer = say(batch)
+        if not mode.lookups:
+            raise NotOffered("the model looked no words up in its table, so their vectors cannot be erased in part.")
+        return answer
+
+    return said
+
+
+def _of_entries(variants: Filled, say: Say, seed: Sequence[int], keep_MP: Array, draws: Sequence[int]) -> Array:
+    """Entries of the input's own tensors, pixels of patches or columns of a row, become the baseline."""
+    one, filling = variants.one, variants.fillings[0]
+    changed = {}
+    for name, part in variants.part_of.items():
+        rows = []
+        for keep_P, draw in zip(torch.from_numpy(keep_MP), draws, strict=True):
+            drawn = uniform(part.shape, (*seed, draw)).to(part.device)
+            stays = (drawn < keep_P.to(part.device)[part.clamp(min=0)]) | (part < 0)
+            rows.append(torch.where(stays, one.tensors[name], filling[name])[0])
+        changed[name] = torch.stack(rows)
+    return say(one.select([0] * len(draws)).with_tensors(**changed))
+
+
+def uniform(shape: Sequence[int], seed: Sequence[int]) -> Tensor:
+    """Numbers from 0 to 1 that depend on the shape and the seed alone, whatever the device: methods share them."""
+    return torch.from_numpy(np.random.default_rng(list(seed)).random(tuple(shape)))
+
 
 # A detector's queries under perturbation. The value that is measured is that of the explained query, by its number.
 # Where a second query names the same object instead, the value falls although the detector still finds the object:
@@ -141,8 +217,14 @@ class Games:
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
         self.of = self.batch.groups or tuple(range(self.batch.size))  # per explanation: the input it is of
         self.inputs = [inputs] if session.single else inputs
-        if self.batch is not session.padded and not self.batch.answers:
-            self.inputs = _as_tensors(session)
+        if expanded := self.batch is not session.padded and not self.batch.answers:
+            # Explanations of one input as inputs of their own: the image once per detection, the text once per answer.
+            if session.one_by_one or any("written" in facts for facts in self.batch.encodings):
+                raise NotOffered(
+                    "each input gives an explanation per token of its answer, and here they have to be run one by one: "
+                    "they cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."
+                )
+            self.inputs = {**self.batch.tensors, **self.batch.constants}
         self.replacement = checked_replacement(self.modality, replace) if perturb else None
         self.by_default = replace is None
         # The inputs that means and resampling are taken from.
@@ -151,7 +233,7 @@ class Games:
         self.runs = [session.run(rows) for rows in session.parts()]
         # What is always there, before anything is run: a part that is not in an input is refused at once.
         self.hold, self.held_U = hold, self.held_by(hold)
-        if hold is not None and self.batch is not session.padded and not self.batch.answers:
+        if hold is not None and expanded:
             # Methods get tensors here, without the text: the numbers of what is held, where all inputs have the same.
             numbers = {tuple(np.flatnonzero(held_U).tolist()) for held_U in self.held_U}
             self.hold = list(numbers.pop()) if len(numbers) == 1 else hold
@@ -272,15 +354,22 @@ class Games:
                 raise NotOffered(
                     "numbers of words and pixels cannot be erased one by one here: use pi_soft_nc, pi_soft_ns."
                 )
-            self._soft[number] = soft_game_of(
-                run,
-                row,
-                self._players(number),
-                self.variants(number),
-                lambda batch: _columns(_said(run, row, run.output.logits(batch).float())),
-                (self.seed, number),
-                self.batch_size,
-            )
+            variants, seed = self.variants(number), (self.seed, number)
+
+            def say(batch: Batch) -> Array:
+                return _columns(_said(run, row, run.output.logits(batch).float()))
+
+            erased: SoftSay
+            if self.modality.embeds and not self.modality.multi_input and not run.study.extra:
+                erased = _of_vectors(run, row, self._players(number), say, seed)
+            elif isinstance(variants, Filled) and not self.modality.multi_input:
+                erased = partial(_of_entries, variants, say, seed)
+            else:
+                raise NotOffered(
+                    "soft_nc and soft_ns erase numbers of single words, pixels or columns, and here it is not known "
+                    "which numbers belong to which part: use pi_soft_nc and pi_soft_ns, which take whole parts away."
+                )
+            self._soft[number] = SoftGame(erased, self.batch_size)
         return self._soft[number]
 
     def variants(self, number: int) -> Variants:
@@ -303,23 +392,21 @@ class Games:
         self._remarks[number] = variants.remarks
         queries = Queries(run, row) if self.modality.objects else None
         columns = COLUMNS if queries is None else COLUMNS + 1
+        store = None
+        if self.folder is not None:
+            # The players: of "a b a", without what is left of it when everything is away, a held "a" may be either.
+            about = (self.targets[number], self.scalar, self.replacement, self._players(number), columns)
+            contents = {"question": self.question, "about": about, "inputs": variants.contents(len(parts))}
+            path = cached_file(self.folder, "variants", **contents)
+            store = None if path is None else VariantStore(path, len(parts), columns)
         return Game(
             len(parts),
             partial(_say, run, row, variants, queries, Prefix(run, row)),
             batches=lambda present_MP: variants.batches(present_MP, self.batch_size),
-            store=self._store(variants, len(parts), number, columns),
+            store=store,
             draws=variants.draws,
             columns=columns,
         )
-
-    def _store(self, variants: Variants, parts: int, number: int, columns: int) -> VariantStore | None:
-        if self.folder is None:
-            return None
-        # The players: of "a b a", without what is left of it when everything is away, a held "a" may be either.
-        about = (self.targets[number], self.scalar, self.replacement, self._players(number), columns)
-        contents = {"question": self.question, "about": about, "inputs": variants.contents(parts)}
-        path = cached_file(self.folder, "variants", **contents)
-        return None if path is None else VariantStore(path, parts, columns)
 
 
 def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
@@ -334,24 +421,12 @@ def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
     return [f"held: {named}{rest}: {always}"]
 
 
-def _as_tensors(session: Session) -> dict[str, Any]:
-    """Explanations of one input as inputs of their own: the image once per detection, the text once per answer."""
-    batch = session.batch
-    if session.one_by_one or any("written" in facts for facts in batch.encodings):
-        raise NotOffered(
-            "each input gives an explanation per token of its answer, and here they have to be run one by one: they "
-            "cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."
-        )
-    return {**batch.tensors, **batch.constants}
-
-
 def _say(run: Run, row: int, variants: Variants, queries: Queries | None, prefix: Prefix, present_MP: Array) -> Array:
     """(M, 3) probability, logit, whether the target is predicted (of detectors a fourth: another query took over)."""
-    total = np.zeros((len(present_MP), COLUMNS if queries is None else COLUMNS + 1))
+    total: Any = 0.0
     for draw in range(variants.draws):
         batch = variants.batch(present_MP, draw)
-        parts = queries.say(batch) if queries is not None else _said(run, row, prefix.logits(batch).float())
-        total += _columns(parts)
+        total += _columns(queries.say(batch) if queries else _said(run, row, prefix.logits(batch).float()))
     return total / variants.draws
 
 

@@ -12,12 +12,21 @@ import numpy as np
 
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.budget import AffordableMethods, Budget, budget_of, nothing_fits, price_of, within_effort
-from whyformer.evaluate.candidate import Candidate, Trial, other_games, wanted
-from whyformer.evaluate.candidate_pool import SPACES, CandidatePool, halves, pool_of, truthfulness_of
+from whyformer.evaluate.candidate import CEILING, FLOOR, Candidate, Trial, greedy, other_games, random_scores, wanted
+from whyformer.evaluate.candidate_pool import (
+    SPACES,
+    AffordableMethods,
+    Budget,
+    CandidatePool,
+    Rates,
+    budget_of,
+    nothing_fits,
+    pool_of,
+    price_of,
+    truthfulness_of,
+)
 from whyformer.evaluate.comparison import chance_of_lead
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.judge import CEILING, FLOOR, greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
 from whyformer.evaluate.recommendation import (
     ANY,
@@ -50,7 +59,12 @@ def outcomes_of(
 ) -> tuple[Outcome, ...]:
     """Outcomes per class of cost, of the usual readings, of what could not be chosen, of floor and (search) ceiling."""
     number_of = {c.name: m for m, c in enumerate(pool.candidates)}
-    usual = _usual(pool)
+    usual: dict[str, int] = {}  # what people look at by habit, where it is among the candidates
+    last = max((c.options["layers"] for c in pool.candidates if isinstance(c.options.get("layers"), int)), default=None)
+    for m, candidate in enumerate(pool.candidates):
+        layers, heads, read = map(candidate.options.get, ("layers", "heads", "read"), (last, "mean", "row"))
+        if candidate.method == "raw_attention" and (heads, read) == ("mean", "row") and layers in {last, "mean"}:
+            usual[MEAN if layers == "mean" else LAST] = m
     values: dict[str, list[float]] = {}
     for i in games.track(list(group_of), "testing"):
         game, scores_MP = games.game(i), pool.scores[i]
@@ -58,7 +72,7 @@ def outcomes_of(
         for cost_class, other in fallback.items():
             choice = chosen.get((group_of[i], cost_class))
             compared[cost_class] = scores_MP[other if choice is None else number_of[choice.name]]
-        compared |= {name: scores_MP[m] for name, m in usual.items()}
+        compared |= {name: scores_MP[usual[name]] for name in (LAST, MEAN) if name in usual}
         compared |= {name: scores[i] for name, scores in pool.aside.items()}
         trials = {name: Trial(scores, game) for name, scores in compared.items()}
         floor = [Trial(scores, game) for scores in random_scores(game.parts, i, games.seed)]
@@ -87,17 +101,29 @@ def outcomes_of(
     return tuple(outcomes)
 
 
-def _usual(pool: CandidatePool) -> dict[str, int]:
-    """What people look at by habit, where it is among the candidates."""
-    numbers = {}
-    last = max((c.options["layers"] for c in pool.candidates if isinstance(c.options.get("layers"), int)), default=None)
-    for m, candidate in enumerate(pool.candidates):
-        options = candidate.options
-        if candidate.method != "raw_attention" or options.get("heads", "mean") != "mean":
-            continue
-        if options.get("read", "row") == "row" and options.get("layers", last) in {last, "mean"}:
-            numbers[MEAN if options.get("layers", last) == "mean" else LAST] = m
-    return {name: numbers[name] for name in (LAST, MEAN) if name in numbers}
+def halves(games: Games, known: list[int]) -> tuple[list[int], list[int]]:
+    """The inputs that choose and those that test. All detections of an image are on one side."""
+    inputs = list(dict.fromkeys(games.of[i] for i in known))
+    order = np.random.default_rng(games.seed).permutation(inputs).tolist()
+    first = set(order[: (len(order) + 1) // 2])
+    return [i for i in known if games.of[i] in first], [i for i in known if games.of[i] not in first]
+
+
+def within_effort(
+    candidates: Sequence[Candidate], units: float, effort: int | None
+) -> tuple[list[Candidate], dict[str, str]]:
+    """The cheapest candidates, whose prices add up to no more than the effort; and why others are left out."""
+    prices = {c.name: price_of(c.method, c.options, round(units), Rates()) for c in candidates}
+    spent, dear = 0.0, {}
+    for name, price in sorted(prices.items(), key=lambda each: each[1]):
+        if effort is not None and spent + price > effort:
+            dear[name] = (
+                f"left out: about {price:.0f} forwards for each input of {units:.0f} units, and of effort={effort} "
+                f"{effort - spent:.0f} were left. Name it in methods, or raise the effort."
+            )
+        else:
+            spent += price
+    return [candidate for candidate in candidates if candidate.name not in dear], dear
 
 
 # recommend within a budget: the best method of those that fit, chosen by AOPC on one half, tested on the other.
@@ -229,20 +255,17 @@ def recommend(
 ) -> Recommendation:
     """How should this model be explained on inputs like these?
 
-    spaces: "attention" is raw attention with every choice of layers (mean, product, each), heads (mean, each) and
-    reading (row, column, column mean, column max): (L + 2)(H + 1)·4 candidates, 728 for 12 layers of 12 heads;
-    "gradient" the same of attention × gradient; "rollout" every start layer of the rollouts. methods: the other
-    candidates; None is all methods, [] none. effort: about so many forwards per input are spent on methods that were
-    not named; on long inputs the most expensive are left out and listed in ``excluded``. None: no limit.
-    budget: the best method that costs no more than so many forwards (20; a backward counts as two) or seconds ("2s",
-    "500ms") per explanation. Costs are those that methods declare for the longest input, and methods that can do with
-    fewer passes (integrated_gradients, smooth_grad, shap, also with a guide) take as many as fit; a time is estimated
-    from passes that are timed here, then measured. The choice is made by AOPC, leave-one-out is a candidate, too, and
-    ``budgeted`` has what each cost and how far the choice is behind the best in hindsight.
-    Without a budget, all are scored by ranked truthfulness (RFT), from N + 1 forwards per input of N parts, on one half
-    of the inputs; what wins is reported by AOPC on the other half.
+    Candidates are scored by ranked truthfulness (RFT) on one half of the inputs; the winner is reported by AOPC on the
+    other half. spaces: "attention" is raw attention with every choice of layers (mean, product, each), heads (mean,
+    each) and reading (row, column, column mean, column max), (L + 2)(H + 1)·4 candidates; "gradient" the same of
+    attention × gradient; "rollout" every start layer of the rollouts. methods: the other candidates; None is all
+    methods, [] none. effort: about so many forwards per input are spent on methods that were not named (None: no
+    limit); the most expensive are left out and listed in ``excluded``.
+    budget: the best method, by AOPC, that costs no more than so many forwards (20; a backward counts as two) or seconds
+    ("2s", "500ms") per explanation of the longest input; methods that can do with fewer passes (integrated_gradients,
+    smooth_grad, shap) take as many as fit. ``budgeted`` has what each cost, and how far the choice is behind the best.
     scope: one choice for the "dataset", one per "label" (the class that is explained), or one per "instance", which
-    is then tested on the same inputs by other variants of them. ``report=False`` chooses only. ``value``: RFT of the
+    is then tested on the same inputs by other variants of them. report: False chooses only. value: RFT of the
     "logit", or of the "probability" as the authors have it. Other options as for ``compare``.
 
     Misleads when: inputs are few, or unlike those that will be explained; and RFT takes one part away at a time, so

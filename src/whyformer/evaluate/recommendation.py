@@ -173,7 +173,7 @@ class Recommendation(Result):
     @property
     def verdict(self) -> str:
         """In plain words: is the choice better than chance, and than looking at the last layer?"""
-        return " ".join(filter(None, (self.budgeted.verdict if self.budgeted is not None else "", self._against())))
+        return f"{self.budgeted.verdict} {self._against()}" if self.budgeted is not None else self._against()
 
     def _against(self) -> str:
         if not self.reported_on:

@@ -6,8 +6,7 @@
 
 from whyformer.heads.head_circuits import Circuits, DirectShares, circuits, direct_logit
 from whyformer.heads.head_roles import HeadRoles, InductionScores, induction, roles
-from whyformer.heads.importance import HeadImportance, head_importance
-from whyformer.heads.profile import LayerProfile, layer_profile
+from whyformer.heads.importance import HeadImportance, LayerProfile, head_importance, layer_profile
 from whyformer.heads.pruning import LearnedGates, PruningCurve, gate_curve, learn_gates, pruning_curve
 from whyformer.heads.syntactic import SyntacticHeads, syntactic
 

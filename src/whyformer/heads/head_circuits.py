@@ -81,9 +81,6 @@ class Circuits(Result):
         return dataframe(rows_of(copying=self.copying, matching=self.matching))
 
 
-view_of.register(Circuits, circuits_view)
-
-
 @checked
 def circuits(
     model: Any,
@@ -113,7 +110,8 @@ def circuits(
         weights = [_complete(site) for site in finder.found]
         tables = _tables(session.model, weights[0]["query"].weight_HXY.shape[1])
         arrays: Any = {name: [w[name].weight_HXY.detach().float().cpu().numpy() for w in weights] for name in WEIGHTS}
-        copying, matching = (table([summary(w, tables)[None] for w in weights])[0] for summary in (_copying, _matching))
+        summaries = zip(*(_summaries(w, tables) for w in weights), strict=True)
+        copying, matching = (table([layer[None] for layer in layers])[0] for layers in summaries)
         return Circuits(
             **arrays,
             copying=copying.float().cpu().numpy(),
@@ -153,18 +151,14 @@ def _tables(model: Any, width: int) -> tuple[Tensor, Tensor] | None:
     return (weights[0], weights[1]) if weights[0].shape == weights[1].shape else None
 
 
-def _copying(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> Tensor:
-    """(H,) AB and BA share their eigenvalues (but zeros), so a D × D matrix will do for the circuit over tokens."""
-    value, output = (weights[name].weight_HXY.double() for name in ("value", "output"))
+def _summaries(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    """(H,) copying and matching."""
+    # AB and BA share their eigenvalues (but zeros), so a D × D matrix will do for the circuit over tokens.
+    query, key, value, output = (weights[name].weight_HXY.double() for name in WEIGHTS)
+    matching = _positive_shares(key.mT, None if tables is None else tables[0].t() @ tables[0], query)
     if value.shape[1] != output.shape[2]:  # no stream to compare with itself
-        return torch.full((len(value),), torch.nan, dtype=torch.float64)
-    between = None if tables is None else tables[1].t() @ tables[0]
-    return _positive_shares(output, between, value)
-
-
-def _matching(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> Tensor:
-    query, key = (weights[name].weight_HXY.double() for name in ("query", "key"))
-    return _positive_shares(key.mT, None if tables is None else tables[0].t() @ tables[0], query)
+        return torch.full((len(value),), torch.nan, dtype=torch.float64), matching
+    return _positive_shares(output, None if tables is None else tables[1].t() @ tables[0], value), matching
 
 
 def _positive_shares(left: Tensor, between: Tensor | None, right: Tensor) -> Tensor:
@@ -205,9 +199,6 @@ class DirectShares(Result):
         known = np.argwhere(~np.isnan(self.shares)).tolist()
         rows = [{"input": n, "layer": i, "head": j, "share": float(self.shares[n, i, j])} for n, i, j in known]
         return dataframe(rows)
-
-
-view_of.register(DirectShares, direct_view)
 
 
 @checked
@@ -290,3 +281,7 @@ class _Counter(Observe):
         if func.__name__ in PROJECTIONS:
             self.projections += 1
         return super().__torch_function__(func, types, args, kwargs)
+
+
+view_of.register(Circuits, circuits_view)
+view_of.register(DirectShares, direct_view)

@@ -58,9 +58,6 @@ class InductionScores(Result):
         return dataframe(rows_of(**{name: getattr(self, name) for name in REPETITION}))
 
 
-view_of.register(InductionScores, induction_view)
-
-
 @checked
 def induction(
     model: Any,
@@ -127,10 +124,7 @@ def _scores(run: Run, period: int) -> Tensor:
 
 
 def places(run: Run, row: int) -> Tensor:
-    """(N, 1) or, on a grid, (N, 2) coordinates of one input's attention positions, in each stream by itself.
-
-    NaN for padding; on a grid also for special tokens and texts.
-    """
+    """(N, 1) or, on a grid, (N, 2) coordinates of positions in their stream; NaN for padding, and beside the grid."""
     units, keep = run.units[row], run.keep_BN[row]
     real = keep.nonzero()[:, 0]
     if units.grid is None:
@@ -146,11 +140,6 @@ def places(run: Run, row: int) -> Tensor:
     columns = units.grid[1]
     result[patches] = torch.stack([index // columns, index % columns], 1).float()
     return result
-
-
-def distances(places_NA: Tensor) -> Tensor:
-    """(N, N) Euclidean distance between positions, in tokens or patches; NaN where one has no place."""
-    return (places_NA[:, None] - places_NA[None]).square().sum(-1).sqrt()
 
 
 # What heads do, judged by where they look: positional, separator, rare-token heads.
@@ -231,9 +220,6 @@ class HeadRoles(Result):
         ]
 
 
-view_of.register(HeadRoles, roles_view)
-
-
 Alignments = Sequence[Sequence[tuple[Place, Place]]]
 
 
@@ -272,19 +258,16 @@ def roles(
                     "alignments are about the cross-attention of an encoder-decoder, and this model has none."
                 )
         text = session.modality.stream in READ
-        counts = frequencies if frequencies is not None else _token_counts(session) if text else {}
-        tally = _Tally(alignments)
-        session.each(lambda run, rows: tally.add(run, rows, counts if text else None), label="roles")
+        if frequencies is None:  # counted over the inputs
+            starts = range(0, session.size, session.step) if text else ()
+            runs = (session.run(range(start, min(start + session.step, session.size))) for start in starts)
+            frequencies = Counter(label for run in runs for units in run.units for label in units.labels)
+        tally, counts = _Tally(alignments), frequencies if text else None
+        session.each(lambda run, rows: tally.add(run, rows, counts), label="roles")
         return tally.result(session)
 
 
 READ = ("text", "source")  # streams of words
-
-
-def _token_counts(session: Session) -> Counter[str]:
-    starts = range(0, session.size, session.step)
-    runs = (session.run(range(start, min(start + session.step, session.size))) for start in starts)
-    return Counter(label for run in runs for units in run.units for label in units.labels)
 
 
 def is_punctuation(label: str) -> bool:
@@ -321,7 +304,11 @@ class _Tally:
         queries = asked[chosen]
         largest_HQ = attention_HQK.argmax(-1) + call.keys.start
         self.rows[layer] += len(queries)
-        self._count_offsets(layer, places(run, row), queries, largest_HQ)
+        places_NA, tallies = places(run, row), self.offsets[layer]
+        for head, moves in enumerate(places_NA[largest_HQ] - places_NA[queries][None]):
+            known = moves[~moves.isnan().any(-1)]
+            for move, count in zip(*known.long().unique(dim=0, return_counts=True), strict=True):
+                tallies.setdefault(tuple(move.tolist()), torch.zeros(len(largest_HQ)))[head] += int(count)
         real = keep[call.keys].nonzero()[:, 0] + call.keys.start
         _sum(self.sums["first"], layer, attention_HQK[..., real[0] - call.keys.start].sum(1))
         if self.alignments is not None and call.streams[0] != call.streams[1]:
@@ -361,15 +348,6 @@ class _Tally:
                 self.aligned_rows[call.layer] += 1
                 self.aligned_chance += len(wanted[at]) / len(sources)
 
-    def _count_offsets(self, layer: int, places_NA: Tensor, queries: Tensor, largest_HQ: Tensor) -> None:
-        moves_HQA = places_NA[largest_HQ] - places_NA[queries][None]
-        tallies = self.offsets[layer]
-        for head, moves in enumerate(moves_HQA):
-            real = moves[~moves.isnan().any(-1)]
-            for move, count in zip(*real.long().unique(dim=0, return_counts=True), strict=True):
-                at = tallies.setdefault(tuple(move.tolist()), torch.zeros(len(largest_HQ)))
-                at[head] += int(count)
-
     def result(self, session: Session) -> HeadRoles:
         widest = max(heads for _, heads in session.layers)
         positional = np.full((len(session.layers), widest), np.nan, np.float32)
@@ -404,3 +382,7 @@ class _Tally:
 
 def _sum(sums: dict[int, Tensor], layer: int, values_H: Tensor) -> None:
     sums[layer] = sums[layer] + values_H if layer in sums else values_H
+
+
+view_of.register(InductionScores, induction_view)
+view_of.register(HeadRoles, roles_view)

@@ -98,9 +98,6 @@ class PruningCurve(Result):
         return dataframe({"kept": self.kept, self.metric: self.values, "low": self.low, "high": self.high})
 
 
-view_of.register(PruningCurve, pruning_view)
-
-
 @checked
 def pruning_curve(
     model: Any,
@@ -275,9 +272,6 @@ class LearnedGates(Result):
         return dataframe(rows_of(gate=self.gates, score=self.scores, open=self.open))
 
 
-view_of.register(LearnedGates, gates_view)
-
-
 @checked
 def learn_gates(
     model: Any,
@@ -384,3 +378,7 @@ def gate_curve(
         tables = [whole] + [torch.nan_to_num(torch.from_numpy(result.gates)).to(whole) for result in trained]
         kept = np.array([len(session.heads), *(result.kept for result in trained)])
         return _curve(session, tables, kept, known, metric, seed, (), "learned gates")
+
+
+view_of.register(PruningCurve, pruning_view)
+view_of.register(LearnedGates, gates_view)

@@ -55,7 +55,15 @@ def read_conllu(source: str | Path) -> list[Sentence]:
 
     Multiword tokens (``3-4``) and empty nodes (``5.1``) are left out: the words inside and around them count.
     """
-    text = source if isinstance(source, str) and "\t" in source else _file(path_of(source, "conllu"))
+    if isinstance(source, str) and "\t" in source:
+        text = source
+    elif not is_file(path := path_of(source, "conllu")):
+        raise BadInput(f"no CoNLL-U file at {str(path)!r}, and the text itself has no tab-separated columns.")
+    else:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{str(path)!r} cannot be read as a text file in UTF-8 ({error}).") from error
     sentences: list[Sentence] = []
     rows: list[list[str]] = []
     for number, line in enumerate([*text.splitlines(), ""], start=1):
@@ -74,15 +82,6 @@ def read_conllu(source: str | Path) -> list[Sentence]:
     if not sentences:
         raise BadInput("there is no sentence in the CoNLL-U text.")
     return sentences
-
-
-def _file(path: Path) -> str:
-    if not is_file(path):
-        raise BadInput(f"no CoNLL-U file at {str(path)!r}, and the text itself has no tab-separated columns.")
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{str(path)!r} cannot be read as a text file in UTF-8 ({error}).") from error
 
 
 def _sentence(rows: list[list[str]], number: int) -> Sentence:
@@ -231,11 +230,9 @@ def over_words(attention_HQK: Tensor, words: list[int | None], pieces: str) -> T
         if word is not None:
             members[word].append(position)
     groups = [members[word][:1] if pieces == "first" else members[word] for word in sorted(members)]
-    if pieces == "sum":
-        columns = torch.stack([attention_HQK[..., g].sum(-1) for g in groups], -1)
-        return torch.stack([columns[:, g].mean(1) for g in groups], 1)
-    columns = torch.stack([attention_HQK[..., g].amax(-1) for g in groups], -1)
-    return torch.stack([columns[:, g].amax(1) for g in groups], 1)
+    over_keys, over_queries = (torch.sum, torch.mean) if pieces == "sum" else (torch.amax, torch.amax)
+    columns = torch.stack([over_keys(attention_HQK[..., g], -1) for g in groups], -1)
+    return torch.stack([over_queries(columns[:, g], 1) for g in groups], 1)
 
 
 def _count(

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from whyformer.checks.check import ABOUT_ATTENTION, CHECKS, check_with
-from whyformer.checks.checkup import CheckUp
-from whyformer.checks.exam import options_of_tokens
+from whyformer.checks.check import ABOUT_ATTENTION, CHECKS, check
+from whyformer.checks.exam import CheckUp, options_of_tokens
 from whyformer.engines.perturbation.players import area, order_of, without_top
 from whyformer.errors import WhyformerError
-from whyformer.evaluate.candidate import wanted
+from whyformer.evaluate.candidate import random_scores, wanted
 from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evaluate.comparison import ComparedMethod, Comparison
 from whyformer.evaluate.games import Games
-from whyformer.evaluate.judge import random_scores
 from whyformer.evidence import Deletion, Standing
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.inputs.modalities import are_tensors
@@ -284,7 +282,7 @@ def _checked_up(
     options = options_of_tokens(best.options, settings["units"])
     shared = {name: settings[name] for name in ("seed", "batch_size", "progress", "cache")}
     try:
-        done = check_with(explainer, inputs, checks=wanted, method=best.method, target=target, **shared, **options)
+        done = check(explainer, inputs, checks=wanted, method=best.method, target=target, **shared, **options)
     except WhyformerError as reason:
         if checks is not None:
             raise

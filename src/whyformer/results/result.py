@@ -50,7 +50,7 @@ HOMES = (  # imported when a file holds what is not known yet
     "whyformer.concepts",
     "whyformer.evaluate.comparison",
     "whyformer.evaluate.recommendation",
-    "whyformer.checks.checkup",
+    "whyformer.checks.exam",
     "whyformer.checks.retrained",
     "whyformer.language.citations",
     "whyformer.jobs.dataset",

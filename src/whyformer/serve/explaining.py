@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.evaluate.candidate import Candidate, evaluated, wanted
+from whyformer.evaluate.candidate import Annotations, Candidate, evaluated, run_variants, wanted
 from whyformer.evaluate.compare import chosen_metrics, comparison_of
 from whyformer.evaluate.games import Games
-from whyformer.evaluate.judge import Annotations, run_variants
 from whyformer.registry import list_methods
 from whyformer.results.types import Choice, Explanation, Generation, Target, Units
 from whyformer.serve.drawn import aim_of, numbers_of, require_same_answer, results_of, stored, subject_of

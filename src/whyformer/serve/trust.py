@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.checks.check import check_with
+from whyformer.checks.check import check
 from whyformer.checks.exam import options_of_tokens
 from whyformer.engines.perturbation.players import area, only_top, without_top
 from whyformer.errors import NotOffered, WhyformerError
+from whyformer.evaluate.candidate import random_scores
 from whyformer.evaluate.comparison import spearman
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.judge import random_scores
 from whyformer.registry import get_method
 from whyformer.results.types import Explanation
 from whyformer.serve.drawn import Subject, aim_of, number_of, numbers_of, require_same_answer, stored, subject_of
@@ -123,9 +123,7 @@ def _findings(
     options = {k: v for k, v in explanation.options.items() if k in get_method(method).options}
     options = options_of_tokens(options, settings["units"])
     try:
-        checkup = check_with(
-            served.explainer, [raw], checks=[name], method=method, target=settings["target"], **options
-        )
+        checkup = check(served.explainer, [raw], checks=[name], method=method, target=settings["target"], **options)
     except WhyformerError as reason:
         return [{"level": "note", "check": name, "title": f"{name.replace('_', ' ')} was not run", "text": str(reason)}]
     return [{"level": f.level, "check": f.check, "title": f.title, "text": f.text} for f in checkup.findings]

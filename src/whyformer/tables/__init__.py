@@ -11,11 +11,11 @@ from whyformer.tables.in_context import RowAttention as RowAttention
 from whyformer.tables.in_context import explain_in_context as explain_in_context
 from whyformer.tables.in_context import row_attention as row_attention
 from whyformer.tables.permutation import feature_permutation as feature_permutation
-from whyformer.tables.saved import load_model as load_model
-from whyformer.tables.saved import save_model as save_model
 from whyformer.tables.table_results import ContextExplanation as ContextExplanation
 from whyformer.tables.table_results import FeaturePermutation as FeaturePermutation
 from whyformer.tables.table_results import GlobalExplanation as GlobalExplanation
+from whyformer.tables.table_results import load_model as load_model
+from whyformer.tables.table_results import save_model as save_model
 
 __all__ = [
     "ContextExplanation",

@@ -24,6 +24,7 @@ from whyformer.parameters import OneOf, checked
 from whyformer.results.codec import Float32
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
+from whyformer.results.types import Target
 from whyformer.run.session import loaded_as, tracker
 from whyformer.tables.context_sites import Arrangement, ContextRecorder, arrangement_of, cell_relevance, row_weights
 from whyformer.tables.table_results import ContextExplanation
@@ -299,8 +300,9 @@ def explain_in_context(
         made = []
         for number in tracker(progress)(range(len(asked)), "explaining"):
             aim = target[number] if isinstance(target, list) else target
-            explained = _one(caller, arrangement, known, told, asked[number], aim, scalar, table.classes)
-            scores = _scores(explained, arrangement, method, rows, baseline)
+            row = asked[number]
+            done, goal, value = _one(caller, arrangement, known, told, row, aim, scalar, table.classes)
+            scores = _scores(done, arrangement, known, row, method, rows, baseline)
             made.append(
                 ContextExplanation(
                     columns=table.columns,
@@ -313,26 +315,15 @@ def explain_in_context(
                     rows_signed=method == "input_x_gradient",
                     setup_forwards=0 if number else setup,
                     model=type(net).__name__,
-                    target=str(explained.target),
-                    value=explained.value,
+                    target=str(goal),
+                    value=value,
                     **scores,
                 )
             )
     return made[0] if single else made
 
 
-@dataclass(frozen=True)
-class _Explained:
-    """One pass with its gradients."""
-
-    sites: list[OpenSite]
-    gradients: list[Tensor]
-    known: Tensor
-    row: Tensor
-    known_gradient: Tensor
-    row_gradient: Tensor
-    target: Any
-    value: float
+Pass = tuple[list[OpenSite], list[Tensor], list[Tensor]]  # attentions, their gradients, those of training rows and row
 
 
 def _one(
@@ -344,7 +335,8 @@ def _one(
     aim: Any,
     scalar: str,
     classes: tuple[str, ...],
-) -> _Explained:
+) -> tuple[Pass, Target, float]:
+    """One pass with its gradients, what was explained, and its value."""
     recorder = ContextRecorder(1, module_names(caller.model))
     known, row = known.clone().requires_grad_(), row[None].clone().requires_grad_()
     recorder.inputs = (known, row)
@@ -368,30 +360,32 @@ def _one(
             raise NotOffered(NO_GRADIENT)
         gradients = recorder.gradients(value)
     of_inputs = [
-        torch.zeros_like(tensor) if gradient is None else gradient
+        torch.zeros_like(tensor) if gradient is None else gradient.detach()
         for tensor, gradient in zip((known, row), recorder.input_gradients, strict=True)
     ]
-    tensors = (known.detach(), row.detach()[0], of_inputs[0].detach(), of_inputs[1].detach()[0])
-    return _Explained(recorder.sites, gradients, *tensors, goal, float(value.detach()))
+    return (recorder.sites, gradients, of_inputs), goal, float(value.detach())
 
 
-def _scores(explained: _Explained, arrangement: Arrangement, method: str, rows: str, baseline: str) -> dict[str, Any]:
-    count, columns = explained.known.shape
+def _scores(
+    done: Pass, arrangement: Arrangement, known: Tensor, row: Tensor, method: str, rows: str, baseline: str
+) -> dict[str, Any]:
+    sites, gradients, (known_gradient, row_gradient) = done
+    count, columns = known.shape
     warnings: tuple[str, ...] = ()
     if method == "input_x_gradient":
-        start = explained.known.mean(0) if baseline == "mean" else torch.zeros_like(explained.row)
-        cells = (explained.known - start) * explained.known_gradient
-        scores = (explained.row - start) * explained.row_gradient
+        start = known.mean(0) if baseline == "mean" else torch.zeros_like(row)
+        cells = (known - start) * known_gradient
+        scores = (row - start) * row_gradient[0]
         if rows == "cells":
             row_scores = cells.sum(1)
         elif arrangement.over_rows:
-            row_scores = row_weights(explained.sites, explained.gradients, arrangement, count)
+            row_scores = row_weights(sites, gradients, arrangement, count)
         else:
             raise BadInput("no attention of this model runs over training rows: use rows='cells'.")
         if rows == "weight" and arrangement.rescaled:
             warnings = (RESCALED,)
     else:
-        cells_TW, first = cell_relevance(explained.sites, explained.gradients, arrangement)
+        cells_TW, first = cell_relevance(sites, gradients, arrangement)
         row_scores = cells_TW[first : first + count].sum(1)
         if cells_TW.shape[1] == 1:
             of_columns, warnings = torch.full((len(cells_TW), columns), torch.nan), (ONE_TOKEN,)

@@ -108,19 +108,6 @@ class AnyPredictor:
 Predictor = TorchPredictor | AnyPredictor
 
 
-def predictor_of(model: Any, inputs: Any, processor: Any, batch_size: int) -> Predictor:
-    if isinstance(model, nn.Module):
-        if not isinstance(processor, Table):
-            raise BadInput(
-                "a torch model needs its columns described, processor=Table(…); or pass a function from a table to "
-                "predictions."
-            )
-        return TorchPredictor(model, processor, inputs, batch_size)
-    if not callable(model) and not hasattr(model, "predict"):
-        raise BadInput(f"a {type(model).__name__} predicts nothing: pass a torch model, an estimator or a function.")
-    return AnyPredictor(model, inputs)
-
-
 # From a metric, by name or as a function, to one number per set of predictions.
 
 
@@ -147,13 +134,12 @@ def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Callable
     scorer = get_scorer(name)
     if isinstance(predictor, AnyPredictor) and hasattr(predictor.model, "predict"):
         return (lambda table: float(scorer(predictor.model, table, truth))), name
-    estimator: Any = _Regressed if truth.dtype.kind == "f" else _Classified
     labels = _labels(predictor, truth)
-    return (lambda output: float(scorer(estimator(np.asarray(output), labels), _ROWS, truth))), name
+    return (lambda output: float(scorer(_Predicted(np.asarray(output), labels), _ROWS, truth))), name
 
 
 def _labels(predictor: Predictor, truth: Array) -> Array:
-    """What y calls the classes, in the order of the model's outputs."""
+    """What y calls the classes, in the order of the model's outputs; none where y are numbers."""
     if truth.dtype.kind == "f":
         return np.zeros(0)
     classes = predictor.classes if isinstance(predictor, TorchPredictor) else ()
@@ -172,30 +158,12 @@ def _labels(predictor: Predictor, truth: Array) -> Array:
 _ROWS = np.zeros((1, 1))  # scorers want a table; what was predicted is known already
 
 
-class _Regressed:
-    """Numbers that were predicted already, for scorers that ask an estimator."""
-
-    _estimator_type = "regressor"
-
-    def __init__(self, output: Array, labels: Array) -> None:
-        self.output = output[:, 0] if output.ndim == 2 and output.shape[1] == 1 else output
-
-    def predict(self, table: Any) -> Array:
-        return self.output
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags(estimator_type="regressor", target_tags=TargetTags(required=True))
-
-
-class _Classified:
-    """Logits, probabilities or labels that were predicted already."""
-
-    _estimator_type = "classifier"
+class _Predicted:
+    """What was predicted already, for scorers that ask an estimator: numbers; or logits, probabilities or labels."""
 
     def __init__(self, output: Array, labels: Array) -> None:
         self.output, self.classes_ = output, labels
+        self._estimator_type = "classifier" if len(labels) else "regressor"
 
     def _logits(self) -> Array:
         logits = self.output.astype(float)
@@ -219,6 +187,8 @@ class _Classified:
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict(self, table: Any) -> Array:
+        if not len(self.classes_):
+            return self.output[:, 0] if self.output.ndim == 2 and self.output.shape[1] == 1 else self.output
         if self.output.ndim == 1 and self.output.dtype.kind in "OUSiub":  # labels already
             return self.output
         return np.asarray(self.classes_[self.predict_proba(table).argmax(1)])
@@ -226,9 +196,8 @@ class _Classified:
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, Tags, TargetTags
 
-        return Tags(
-            estimator_type="classifier", target_tags=TargetTags(required=True), classifier_tags=ClassifierTags()
-        )
+        facts = {"classifier_tags": ClassifierTags()} if len(self.classes_) else {}
+        return Tags(estimator_type=self._estimator_type, target_tags=TargetTags(required=True), **facts)
 
 
 @checked
@@ -263,7 +232,18 @@ def feature_permutation(
     """
     with reading("y cannot be read", "Give one value per row."):
         truth = np.asarray(y)
-    predictor = predictor_of(model, X, processor, batch_size)
+    predictor: Predictor
+    if isinstance(model, nn.Module):
+        if not isinstance(processor, Table):
+            raise BadInput(
+                "a torch model needs its columns described, processor=Table(…); or pass a function from a table to "
+                "predictions."
+            )
+        predictor = TorchPredictor(model, processor, X, batch_size)
+    elif callable(model) or hasattr(model, "predict"):
+        predictor = AnyPredictor(model, X)
+    else:
+        raise BadInput(f"a {type(model).__name__} predicts nothing: pass a torch model, an estimator or a function.")
     if truth.ndim != 1 or len(truth) != predictor.rows:
         raise BadInput(f"y has shape {truth.shape} for {predictor.rows} rows: one value per row is needed.")
     chosen = _groups(predictor.columns, groups)

@@ -1,6 +1,6 @@
 """What makes a reference of a metric a twin: a function of plain facts about one input, and the options to ask it.
 
-Every module here exports ``TWINS``, by the names of the metrics; ``tests/evaluate/test_metric_twins.py`` compares all
+Every module here exports ``TWINS``, by the names of the metrics; ``tests/evaluate/test_metrics.py`` compares all
 of them with the library. Nothing here knows about whyformer.
 """
 

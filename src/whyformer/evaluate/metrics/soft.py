@@ -60,14 +60,15 @@ def mean_fall(trial: Trial, present_MP: Array, value: str) -> float:
     return float((values_M[0] - values_M[1:]).mean())
 
 
-@perturbation(
+f_fidelity = partial(
+    perturbation,
     paper="Zheng et al. 2025 (ICLR), arXiv:2410.02970",
-    higher_is_better=True,
     cost_text="10 forwards per size of the explanation, 5 of them",
-    masks=partial(drawn_away, inside=True),
-    ceiling="remove",
     on_surrogate=True,
 )
+
+
+@f_fidelity(higher_is_better=True, masks=partial(drawn_away, inside=True), ceiling="remove")
 def f_fidelity_plus(
     trial: Trial,
     *,
@@ -95,14 +96,7 @@ def f_fidelity_plus(
     return mean_fall(trial, present, value)
 
 
-@perturbation(
-    paper="Zheng et al. 2025 (ICLR), arXiv:2410.02970",
-    higher_is_better=False,
-    cost_text="10 forwards per size of the explanation, 5 of them",
-    masks=partial(drawn_away, inside=False),
-    ceiling="keep",
-    on_surrogate=True,
-)
+@f_fidelity(higher_is_better=False, masks=partial(drawn_away, inside=False), ceiling="keep")
 def f_fidelity_minus(
     trial: Trial,
     *,
@@ -191,12 +185,15 @@ def _lost(trial: Trial, present_MP: Array, value: str) -> float:
     return share_lost(whole, none, np.array(values))
 
 
-@perturbation(
+pi_soft = partial(
+    perturbation,
     paper="Huang & Chan 2026, arXiv:2601.03089; after Zhao & Aletras 2023 (ACL), arXiv:2305.10496",
     higher_is_better=True,
     cost_text="10 forwards per π, 4 of them",
-    masks=unimportant_kept,
 )
+
+
+@pi_soft(masks=unimportant_kept)
 def pi_soft_nc(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, value: Value = "probability") -> float:
     """How much of the prediction is lost when parts go at random, those with high scores more often.
 
@@ -213,12 +210,7 @@ def pi_soft_nc(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, valu
     return _lost(trial, unimportant_kept(trial, pi=pi, samples=samples), value)
 
 
-@perturbation(
-    paper="Huang & Chan 2026, arXiv:2601.03089; after Zhao & Aletras 2023 (ACL), arXiv:2305.10496",
-    higher_is_better=True,
-    cost_text="10 forwards per π, 4 of them",
-    masks=important_kept,
-)
+@pi_soft(masks=important_kept)
 def pi_soft_ns(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, value: Value = "probability") -> float:
     """How much of the prediction is saved when parts stay at random, those with high scores more often.
 
@@ -255,14 +247,17 @@ def _softly(trial: Trial, keep_MP: Array, samples: int, value: str) -> float:
     return share_lost(ends[0], ends[1], trial.soft.ask(keep_MP, samples)[0, :, column])
 
 
-@metric(
+soft = partial(
+    metric,
     paper="Zhao & Aletras 2023 (ACL), arXiv:2305.10496",
     kind="faithfulness",
     higher_is_better=True,
     needs={"soft_erasure"},
     cost_text="10 forwards",
-    masks=high_erased,
 )
+
+
+@soft(masks=high_erased)
 def soft_nc(trial: Trial, *, samples: Count = 10, value: Value = "probability") -> float:
     """How much of the prediction is lost when each part loses as much of its numbers as its score says.
 
@@ -276,14 +271,7 @@ def soft_nc(trial: Trial, *, samples: Count = 10, value: Value = "probability") 
     return _softly(trial, high_erased(trial), samples, value)
 
 
-@metric(
-    paper="Zhao & Aletras 2023 (ACL), arXiv:2305.10496",
-    kind="faithfulness",
-    higher_is_better=True,
-    needs={"soft_erasure"},
-    cost_text="10 forwards",
-    masks=low_erased,
-)
+@soft(masks=low_erased)
 def soft_ns(trial: Trial, *, samples: Count = 10, value: Value = "probability") -> float:
     """How much of the prediction is saved when each part keeps as much of its numbers as its score says.
 
