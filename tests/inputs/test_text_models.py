@@ -139,9 +139,9 @@ def renamed(model: nn.Module, name: str) -> nn.Module:
 
 
 def test_a_subclass_gives_what_its_parent_gives_and_the_nearest_name_that_says_it_decides() -> None:
-    case, model = CASES["gpt2"], CASES["gpt2"].build(None)
-    plain = wf.explain(model, case.inputs(), method="generic_attention", target=1)
-    assert says_tokens(renamed(model, "MyLM")) and task_of(model) == "GPT2LMHeadModel"
+    case, model = CASES["gpt2"], renamed(CASES["gpt2"].build(None), "MyLM")
+    plain = wf.explain(case.build(None), case.inputs(), method="generic_attention", target=1)
+    assert says_tokens(model) and task_of(model) == "GPT2LMHeadModel"
     for own, parent in zip(wf.explain(model, case.inputs(), method="generic_attention", target=1), plain, strict=True):
         assert own.target == parent.target
         np.testing.assert_array_equal(own.scores, parent.scores)

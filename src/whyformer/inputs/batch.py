@@ -362,14 +362,12 @@ def named_tensors(
 def require_dense_inputs(inputs: Mapping[Any, Any] | Sequence[Any] | Tensor) -> None:
     """Raise for tensors that are not dense (sparse, nested, quantised), before anything reads them."""
     if isinstance(inputs, Tensor):
-        parts: dict[str, Any] = {"the input": inputs}
-    elif isinstance(inputs, Mapping):
-        parts = {str(name): part for name, part in inputs.items()}
-    else:
-        parts = {f"inputs[{place}]": part for place, part in enumerate(inputs)}
-    for name, part in parts.items():
+        require_dense("the input", inputs, "give the tensor{}.")
+        return
+    named = inputs if isinstance(inputs, Mapping) else {f"inputs[{i}]": part for i, part in enumerate(inputs)}
+    for name, part in named.items():
         if isinstance(part, Tensor):
-            require_dense(name, part, f"give {'the tensor' if part is inputs else name}{{}}.")
+            require_dense(str(name), part, f"give {name}{{}}.")
 
 
 def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:

@@ -235,13 +235,6 @@ class Checkpoint:
             return processors["feature_extractor"]
         return SimpleNamespace(**processors)
 
-    def processor_of(self, model: Any) -> Any:
-        """Load the processor for what a model takes; None where the folder holds only a model."""
-        folder, kind = Path(self.name), kind_of(model)
-        if not kind or (is_folder(folder) and not any(next(folder.glob(name), None) for name in PROCESSOR_FILES)):
-            return None
-        return self.sound_processor() if kind == "sound" else self.processor(PROCESSORS[kind], "processor")
-
     @property
     def pools_its_own_way(self) -> bool:
         """Whether this is a SentenceTransformer that does not mean-pool its tokens."""
@@ -288,7 +281,12 @@ def loaded(name: str | Path, processor: Any = None) -> tuple[Any, Any]:
         if checkpoint.pools_its_own_way:
             return checkpoint.sentence_transformer(), processor
         model = checkpoint.model()
-        return model, checkpoint.processor_of(model) if processor is None else processor
+        kind = kind_of(model)
+        without = is_folder(folder) and not any(next(folder.glob(name), None) for name in PROCESSOR_FILES)
+        if processor is not None or not kind or without:
+            return model, processor
+        sound = kind == "sound"
+        return model, checkpoint.sound_processor() if sound else checkpoint.processor(PROCESSORS[kind], "processor")
 
 
 def hub_is_away() -> bool:

@@ -168,21 +168,18 @@ class DetectionInput(StreamsInput, ImageInput):
         return bool(self._asking) and len(set(batch.positions)) > 1
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        each = super().units(batch, length, front, grid)
-        return [self._with_boxes(units, batch, row) for row, units in enumerate(each)]
-
-    def _with_boxes(self, units: Units, batch: Batch, row: int) -> Units:
-        """Mark detection tokens as queries, each with its predicted box."""
-        asking = [i for i, label in enumerate(units.labels) if label.startswith("[detection token")]
-        if not asking:
-            return units
-        stream = tuple("queries" if i in set(asking) else s for i, s in enumerate(units.stream))
-        boxes = batch.encodings[row].get("boxes") if batch.encodings else None
-        if boxes is None or len(boxes) != len(asking):
-            return replace(units, stream=stream)
-        place = dict(zip(asking, boxes, strict=True))
-        nowhere = (0.0, 0.0, 0.0, 0.0)
-        return replace(units, stream=stream, boxes=tuple(place.get(i, nowhere) for i in range(len(units))))
+        """Return patches; detection tokens among them are queries, each with its predicted box."""
+        result = []
+        for row, units in enumerate(super().units(batch, length, front, grid)):
+            asking = [i for i, label in enumerate(units.labels) if label.startswith("[detection token")]
+            stream = tuple("queries" if i in asking else s for i, s in enumerate(units.stream))
+            boxes = batch.encodings[row].get("boxes") if batch.encodings else None
+            placed = None
+            if asking and boxes is not None and len(boxes) == len(asking):
+                place = dict(zip(asking, boxes, strict=True))
+                placed = tuple(place.get(i, (0.0, 0.0, 0.0, 0.0)) for i in range(len(units)))
+            result.append(replace(units, stream=stream, boxes=placed))
+        return result
 
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         if stream == "queries":

@@ -222,10 +222,10 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | No
 
 def _processor_of(pipeline: Any) -> Any:
     """Return the processor of a pipeline; a feature extractor and a tokenizer together."""
-    if (whole := getattr(pipeline, "processor", None)) is not None:
-        return whole
-    names = ("tokenizer", "image_processor", "feature_extractor")
+    names = ("processor", "tokenizer", "image_processor", "feature_extractor")
     parts = {name: part for name in names if (part := getattr(pipeline, name, None)) is not None}
+    if "processor" in parts:
+        return parts["processor"]
     if "feature_extractor" in parts and "tokenizer" in parts:
         return SimpleNamespace(**parts)
     return next(iter(parts.values()), None)
