@@ -98,14 +98,6 @@ def test_a_model_that_goes_another_way_is_refused(how: str, method: str | None, 
         assert explainer.explain(TEXTS, method="attention_rollout", target=0)
 
 
-@pytest.mark.parametrize("grad", [False, True])
-def test_a_record_is_held_to_a_plain_pass(model: nn.Module, grad: bool) -> None:
-    with pytest.raises(NotOffered, match="says something else while it is looked into"):
-        wf.Explainer(model).record(PADDED, grad=grad)
-    whole = {name: tensor[:1] for name, tensor in PADDED.items()}
-    assert len(wf.Explainer(model).record(whole, grad=grad).sites) == 2
-
-
 def test_the_pass_is_counted_once_for_each_form_of_a_batch(model: nn.Module) -> None:
     explainer = wf.Explainer(model)
     short = {name: tensor[:1] for name, tensor in PADDED.items()}

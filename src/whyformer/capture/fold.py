@@ -1,9 +1,8 @@
 """Fold: attention whose maps are never stored.
 
 The model's own kernel runs, and of a layer queries, keys and values stay, as for its own backward pass. What a method
-makes of the layer's map is made in backward, as soon as the gradient of the layer's result is there, a few query rows
-at a time: dA = dO·Vᵀ needs nothing of other rows. So layers come last first, which is the order in which the row that
-feeds the head is pulled through them.
+makes of the layer's map is made in backward, last layer first, a few query rows at a time: dA = dO·Vᵀ needs nothing of
+other rows.
 """
 
 from __future__ import annotations
@@ -80,10 +79,7 @@ def added_up(
     over_queries: bool,
     span: slice | None = None,
 ) -> Tensor:
-    """(B, R, K) weights · map over queries, or (B, R, Q) map · weights.
-
-    gradient: of the call's result. span: outside of these queries all weights are zero.
-    """
+    """(B, R, K) weights · map over queries, zero outside of ``span``, or (B, R, Q) map · weights."""
     import triton
 
     from whyformer.capture.triton_kernels import pull, push
@@ -160,17 +156,14 @@ def tile_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True, eq=False)
 class FoldedSite:
-    """One attention with its heads fused, in blocks of query rows: from ``call``, or ``map_BQK`` if it is written out.
-
-    inputs: the inputs whose scores the gradient is of, if one row runs for several; None: each row is its own.
-    """
+    """One attention with its heads fused, in blocks of query rows: from ``call``, or ``map_BQK`` if written out."""
 
     number: int
     path: str
     first_query: int
     shape: tuple[int, int, int, int]  # B, H, Q, K
     fusion: HeadFusion
-    inputs: range | None = None
+    inputs: range | None = None  # those whose scores the gradient is of, if one row runs for several
     call: FusedCall | None = None
     out_gradient_BHQD: Tensor | None = None
     map_BQK: Tensor | None = None

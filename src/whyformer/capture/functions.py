@@ -1,8 +1,4 @@
-"""Torch functions by name; attention written out and fused; batch norm; where the model ends and the scalar begins.
-
-An interceptor sees functions by name, so every rule starts from a list of names. They are all here; who needs another
-selection puts it together from these.
-"""
+"""Torch functions by name; attention written out and fused; batch norm; where the model ends and the scalar begins."""
 
 from __future__ import annotations
 
@@ -359,14 +355,12 @@ class FusedCall:
 
 @dataclass(frozen=True)
 class HeadFusion:
-    """How the maps of a layer's heads (and their gradients) become one map.
-
-    weights: of each head, where the map is Σ_h w_h·A_h, or Σ_h w_h·max(0, A_h ∘ dA_h): a kernel can add that up.
-    """
+    """How the maps of a layer's heads (and their gradients) become one map."""
 
     fused: Callable[[Tensor, Any], Tensor]  # (B, H, q, K) map and gradient → (B, q, K)
     gradient: bool
-    weights: Callable[[int], list[float] | None] = lambda count: None  # by number of heads
+    # By number of heads, those w of Σ_h w_h·A_h, or of Σ_h w_h·max(0, A_h ∘ dA_h), which a kernel can add up.
+    weights: Callable[[int], list[float] | None] = lambda count: None
 
     def of(self, site: Site) -> Tensor:
         """Return the (B, Q, K) map of a recorded site."""

@@ -1,7 +1,6 @@
 """The interceptor: one function mode that sees every attention of an unmodified model.
 
-Two roads lead to a site: a whole attention in one call, or a softmax and, later, its product with the values. Which
-module is running is read from the call stack: nothing is hooked, nothing in the model changes.
+An attention is one call, or a softmax and, later, its product with the values. Nothing in the model is hooked.
 """
 
 from __future__ import annotations

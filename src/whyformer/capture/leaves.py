@@ -22,16 +22,11 @@ from whyformer.loan.spread import local_of, placed_like, whole_of
 
 
 class SwapEmbedding(TorchFunctionMode):
-    """Replace the embedding of the input ids by ``replace(embedding)``, at every lookup of the ids in the same table.
-
-    The lookup is recognised by the model's own input embedding table, or by the ids that are looked up.
-    """
+    """Replace the embedding of the input ids by ``replace(embedding)``, at every lookup of them in the same table."""
 
     def __init__(self, ids: Tensor, table: nn.Module | None, replace: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.ids = ids
-        self.table = table
-        self.replace = replace
+        self.ids, self.table, self.replace = ids, table, replace
         self.weight_used: Tensor | None = None  # the table that the ids were looked up in, once they were
         self.lookups = 0
         self.missed = ""  # a function that read the table at these ids in a way that cannot be replaced
@@ -281,10 +276,7 @@ class Traced:
             )
 
     def tokens(self) -> Tensor:
-        """Return the vectors that enter the first block: the last before any attention that nothing goes around.
-
-        They must depend on the tensor that the units are named after: the head may read another beside the blocks.
-        """
+        """Return the vectors that enter the first block: the last before any attention that nothing goes around."""
         if self.seen.shapes[0] == self.seen.shapes[1] != (1, 1):
             raise AmbiguousLayout(
                 f"{self.seen.shapes[0][0]} inputs of as many positions cannot be told apart. Use another batch size."

@@ -200,9 +200,12 @@ class Outline(Intercept):
     """Keep shapes in place of maps and values, for studies. explicit: ``at_site`` supplies the map of a fused call."""
 
     explicit = False
+    look: Edit | None = None
 
     def at_site(self, site: OpenSite) -> None:
         """Nothing to change, and of a fused kernel nothing to see but shapes."""
+        if self.look is not None:
+            self.look(len(self.sites), site)
 
     def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         out = None if self.explicit else func(*args, **kwargs)
@@ -227,25 +230,19 @@ def shape_of_map(query: Tensor, key: Tensor) -> Tensor:
     return torch.empty(*query.shape[:-1], key.shape[-2], dtype=query.dtype, device="meta")
 
 
-class _Values(Outline):
-    """Keeps the values of the attention of this number."""
-
-    number = 0
-    value_BHKD: Tensor | None = None
-
-    def at_site(self, site: OpenSite) -> None:
-        if len(self.sites) == self.number:
-            self.value_BHKD = site.value_BHKD
-
-
 def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: int = 0) -> Tensor:
     """(1, H, K, D) what the first attention, or the one of this number, reads at each position of one input."""
-    intercept = _Values(1, names)
-    intercept.number = number
+    read: dict[int, Tensor] = {}
+
+    def look(index: int, site: OpenSite) -> None:
+        if index == number:
+            read[index] = site.value_BHKD
+
+    intercept = Outline(1, names)
+    intercept.look = look
     with torch.no_grad(), intercept:
         forward()
-    assert intercept.value_BHKD is not None
-    return intercept.value_BHKD
+    return read[number]
 
 
 # The direct path: from the result of a head along the residual stream to the logits, through no other layer.

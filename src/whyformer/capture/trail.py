@@ -1,7 +1,6 @@
 """Keep notes beside tensors: where their axes came from.
 
-Models fold batch and heads together, split windows off the batch, transpose, merge. The interceptor sees each of these
-calls, so instead of guessing a layout from sizes it carries a note beside every tensor: which *atoms* make up each
+Instead of guessing a layout from sizes, the interceptor carries a note beside every tensor: which *atoms* make up each
 axis, which tensor it was projected from, and whether it is an attention map. A reshape from (2, 4, 9, 9) to (8, 9, 9)
 leaves the first axis with the atoms (2, 4): batch first, then heads.
 """
@@ -31,10 +30,7 @@ class _Beside(weakref.ref[Tensor]):
 
 
 class Notes(Generic[T]):
-    """Notes about tensors, by identity: a note is deleted with its tensor.
-
-    Notes that stay would fragment memory: a rollout of BERT-base took half as much again.
-    """
+    """Notes about tensors, by identity: a note is deleted with its tensor."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[_Beside, T]] = {}
@@ -116,12 +112,9 @@ def reshaped(axes: Axes, shape: Sequence[int]) -> Axes:
 
 
 class ProjectionSource(NamedTuple):
-    """The place in memory of a tensor that a projection read.
+    """The place in memory of a tensor that a projection read."""
 
-    The weak reference keeps no data, but no other storage compares equal while it lives.
-    """
-
-    storage: StorageWeakRef
+    storage: StorageWeakRef  # keeps no data, but no other storage compares equal while it lives
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]

@@ -31,8 +31,7 @@ FEW = 6  # positions, below which one is repeated to make an input longer; above
 class Readout:
     """The rows of the last attention that feed the head.
 
-    ``kind``: "first", "last" (of the real positions), "mean" (all positions but ``skip_start``/``skip_end``), or
-    "rows" (their mean; ``rows`` are fixed positions).
+    ``kind``: "first", "last" (of the real positions), "mean" (all positions but ``skip_start``/``skip_end``), "rows".
     """
 
     kind: str

@@ -1,8 +1,7 @@
 """A tape of torch function calls, so that a stretch of a model can be followed, and run again on other numbers.
 
 Every tensor on the tape has a number. A call that changes a tensor in place gives it a new number, and what the old
-number stood for is kept as a copy, so that a number means one value for ever. Sizes are written down as the model used
-them: a stretch is run again on tensors of the shape it was recorded with.
+number stood for is kept as a copy. A stretch is run again on tensors of the shape it was recorded with.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Shares: a tensor of the running model, split over the input positions it came from.
 
-If x is a hidden state, its shares x_s (one per source position s) and an offset (biases on their way) add up to it:
-x = Σ_s x_s + offset. Shares are computed only when somebody needs them, and in chunks of sources, so queries and keys
-cost nothing and the wide middle of an MLP never exists for all sources at once.
+The shares x_s of a hidden state, one per source position s, and an offset (biases on their way) add up to it. They are
+computed when they are needed, in chunks of sources, so that the middle of an MLP never exists for all sources at once.
 """
 
 from __future__ import annotations
@@ -30,11 +29,7 @@ Rule = Callable[["FunctionCall"], Outcome]
 
 
 class Shares:
-    """One tensor's shares, by source.
-
-    ``stage``: where biases are settled (rules.py); ``gate``: it is the result of a nonlinearity; ``keep``:
-    computed as a whole when first needed, and kept; ``lost``: why it cannot be split.
-    """
+    """One tensor's shares, by source."""
 
     def __init__(
         self,
@@ -43,10 +38,10 @@ class Shares:
         compute: Compute | None,
         offset: Tensor | None = None,
         *,
-        stage: str = "",
-        gate: bool = False,
-        keep: bool = False,
-        lost: str = "",
+        stage: str = "",  # where biases are settled (rules.py)
+        gate: bool = False,  # it is the result of a nonlinearity
+        keep: bool = False,  # computed as a whole when first needed, and kept
+        lost: str = "",  # why it cannot be split
     ) -> None:
         self.sources, self.shape, self.offset = sources, shape, offset
         self.stage, self.gate, self.keep, self.lost = stage, gate, keep, lost
