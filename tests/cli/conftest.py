@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tests.models import CASES, UNUSUAL
 from tests.support import folders, language, processors
 from tests.support.demo_models import shared_models
 from whyformer.demo.census import rows_file
+from whyformer.serve.safety import written_sound
 
 FOLDERS: dict[str, tuple[Any, ...]] = {
     "clip": (processors.clip,),
@@ -35,20 +35,21 @@ def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+def saved(folder: Path, *parts: Any) -> Path:
+    for part in parts:
+        part.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def vit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vit")
-    folders.vit().save_pretrained(folder)
-    folders.image_processor().save_pretrained(folder)
-    return folder
+    return saved(tmp_path_factory.mktemp("vit"), folders.vit(), folders.image_processor())
 
 
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bert")
-    folders.bert().save_pretrained(folder)
-    folders.tokenizer(folder).save_pretrained(folder)
-    return folder
+    return saved(folder, folders.bert(), folders.tokenizer(folder))
 
 
 @pytest.fixture(scope="session")
@@ -88,23 +89,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("streams")
     for name, makers in FOLDERS.items():
         case = (CASES | UNUSUAL)[name]
-        case.build(case.implementations[0]).save_pretrained(root / name)
-        for make in makers:
-            make().save_pretrained(root / name)
-    CASES["bert"].build("sdpa").bert.save_pretrained(root / "encoder")
-    processors.tokenizer().save_pretrained(root / "encoder")
+        saved(root / name, case.build(case.implementations[0]), *(make() for make in makers))
+    saved(root / "encoder", CASES["bert"].build("sdpa").bert, processors.tokenizer())
     processors.picture().save(root / "cat.png")
-    with wave.open(str(root / "clip.wav"), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16000)
-        file.writeframes((np.random.default_rng(0).normal(size=1600) * 3000).astype(np.int16).tobytes())
+    (root / "clip.wav").write_bytes(written_sound(np.random.default_rng(0).normal(size=1600) * 0.1, 16_000))
     return root
 
 
 @pytest.fixture(scope="session")
 def lm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    language.model("llama").save_pretrained(folder)
-    language.tokenizer().save_pretrained(folder)
-    return folder
+    return saved(tmp_path_factory.mktemp("llama"), language.model("llama"), language.tokenizer())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ def heads(asked: CommandArguments) -> None:
     beside: dict[str, Any] = {}
     raw = inputs_from(asked.inputs or [], asked.file, modality, "heads") if asked.what not in UNASKED else []
     result: Any
+    order: Any
     if asked.what == "induction":
         result = library.induction(model, **common, **seeded)
     elif asked.what == "circuits":
@@ -68,11 +70,24 @@ def heads(asked: CommandArguments) -> None:
         demo = modality == "text" and not asked.inputs and asked.file is None
         classes = _classes(asked.labels, raw, demo, needed="gates" in (asked.what, asked.order))
         training = {"penalty": asked.penalty, "steps": asked.steps, **seeded, **common}
+        metric = "agreement" if classes is None else "accuracy"
+        pruned = partial(library.pruning_curve, model, points=asked.points, metric=metric, **seeded, **common)
         if asked.what == "gates":
             result = library.learn_gates(model, raw, classes or [], **training)
-        else:
-            settings = {"points": asked.points, **seeded, **common}
-            result, beside = _pruning(model, raw, classes, asked.order, importance, training, settings)
+        elif len(raw) < 2:
+            raise BadInput("pruning needs two inputs at least: one half finds the order, the other tests it.")
+        elif asked.order == "random":  # found on nothing
+            result = pruned(raw, classes, order="random")
+        else:  # the order is found on inputs that are not tested, and a random one is drawn beside it
+            found_on, tested_on, truth = raw[::2], raw[1::2], classes and classes[1::2]
+            if asked.order == "gates":
+                order = library.learn_gates(model, found_on, (classes or [])[::2], **training)
+            else:
+                order = library.head_importance(model, found_on, **importance)
+            result, chance = (pruned(tested_on, truth, order=each) for each in (order, "random"))
+            beside = {"beside": [chance]}
+            sizes = f"{len(found_on)} inputs, the curve from {len(tested_on)} others."
+            typer.echo(f"the order of heads comes from {sizes}", err=True)
     deliver(result, asked, plain=result.rows() if asked.what in ("roles", "layers") else None, **beside)
 
 
@@ -88,36 +103,6 @@ def _classes(file: Path | None, inputs: list[Any], demo: bool, needed: bool) -> 
     if len(classes) != len(inputs):
         raise BadInput(f"{str(file)!r} has {len(classes)} labels, and there are {len(inputs)} inputs: one each.")
     return classes
-
-
-def _pruning(
-    model: Any,
-    inputs: list[Any],
-    classes: list[int | str] | None,
-    order: str,
-    importance: dict[str, Any],
-    training: dict[str, Any],
-    settings: dict[str, Any],
-) -> tuple[Any, dict[str, Any]]:
-    """Return the curve, and a random one to draw beside it. The order is found on inputs that are not tested."""
-    from whyformer import heads
-
-    if len(inputs) < 2:
-        raise BadInput("pruning needs two inputs at least: one half finds the order, the other tests it.")
-    settings["metric"] = "agreement" if classes is None else "accuracy"
-    if order == "random":  # found on nothing
-        return heads.pruning_curve(model, inputs, classes, order="random", **settings), {}
-    found_on, tested_on, truth = inputs[::2], inputs[1::2], classes and classes[1::2]
-    ranked: Any
-    if order == "gates":
-        ranked = heads.learn_gates(model, found_on, (classes or [])[::2], **training)
-    else:
-        ranked = heads.head_importance(model, found_on, **importance)
-    curve, chance = (heads.pruning_curve(model, tested_on, truth, order=o, **settings) for o in (ranked, "random"))
-    typer.echo(
-        f"the order of heads comes from {len(found_on)} inputs, the curve from {len(tested_on)} others.", err=True
-    )
-    return curve, {"beside": [chance]}
 
 
 WHAT = ("map", "grid", "colours", "streams")

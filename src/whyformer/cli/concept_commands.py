@@ -47,28 +47,24 @@ def tcav(asked: CommandArguments) -> None:
     if asked.inputs is None:
         arguments = shipped_concepts(asked.seed) | {"pooling": SHIPPED_POOLING}
     else:
-        arguments = _user_concepts(asked)
+        named = {}
+        for option in asked.concept:
+            name, sign, path = option.partition("=")
+            if not sign or not name or not Path(path).exists():
+                raise typer.BadParameter(f"{option!r} is not NAME=PATH of a folder or file", param_hint="--concept")
+            named[name] = Path(path)
+        loaded, processor, modality = asked.load_any()
+        arguments = {
+            "model": loaded,
+            "processor": processor,
+            "concepts": {name: _read(path, modality) for name, path in named.items()},
+            "random_sets": [_read(path, modality) for each in asked.random or [] for path in _sets(each, modality)],
+            "class_inputs": _read(asked.inputs, modality),
+        }
     layer = None if asked.layer is None else number_or_word(asked.layer)
     told = {"layer": layer, "pooling": asked.pooling} | asked.settings
     arguments |= {name: value for name, value in told.items() if value is not None}
     deliver(measure(arguments.pop("model"), relative=asked.relative, classifier=asked.classifier, **arguments), asked)
-
-
-def _user_concepts(asked: CommandArguments) -> dict[str, Any]:
-    named = {}
-    for option in asked.concept:
-        name, sign, path = option.partition("=")
-        if not sign or not name or not Path(path).exists():
-            raise typer.BadParameter(f"{option!r} is not NAME=PATH of a folder or file", param_hint="--concept")
-        named[name] = Path(path)
-    loaded, processor, modality = asked.load_any()
-    return {
-        "model": loaded,
-        "processor": processor,
-        "concepts": {name: _read(path, modality) for name, path in named.items()},
-        "random_sets": [_read(path, modality) for each in asked.random or [] for path in _sets(each, modality)],
-        "class_inputs": _read(asked.inputs, modality),
-    }
 
 
 def _sets(path: Path, modality: str) -> list[Path]:
