@@ -71,7 +71,7 @@ def heads(asked: CommandArguments) -> None:
         classes = _classes(asked.labels, raw, demo, needed="gates" in (asked.what, asked.order))
         training = {"penalty": asked.penalty, "steps": asked.steps, **seeded, **common}
         metric = "agreement" if classes is None else "accuracy"
-        pruned = partial(library.pruning_curve, model, points=asked.points, metric=metric, **seeded, **common)
+        pruned: Any = partial(library.pruning_curve, model, points=asked.points, metric=metric, **seeded, **common)
         if asked.what == "gates":
             result = library.learn_gates(model, raw, classes or [], **training)
         elif len(raw) < 2:
