@@ -15,8 +15,8 @@ from pathlib import Path
 
 import whyformer as wf
 from docs import reference
+from docs.schema import result_schema
 from whyformer.registry import Method
-from whyformer.results.interop import result_schema
 from whyformer.results.result import FORMAT
 
 ROOT = Path(__file__).parent.parent

@@ -22,7 +22,7 @@ from whyformer import demo
 from whyformer.cli.main import app
 from whyformer.errors import MissingExtra
 from whyformer.extras import LIBRARIES, SHIPPED, installed, require
-from whyformer.views import notebook
+from whyformer.views.html import live as notebook
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -276,7 +276,7 @@ def test_a_widget_without_anywidget_is_the_page_and_says_why_nobody_answers(
 ) -> None:
     view = words.view()
     without("anywidget")
-    monkeypatch.setattr("whyformer.views.notebook._has_kernel", lambda: True)
+    monkeypatch.setattr("whyformer.views.html.live._has_kernel", lambda: True)
     notebook.widget_kind.cache_clear()
     assert view.widget() is view
     with pytest.warns(UserWarning, match=r"not answered: pip install 'whyformer\[notebook\]'"):

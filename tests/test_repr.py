@@ -74,6 +74,9 @@ def test_every_public_class_is_among_them() -> None:
 
 
 def test_what_is_as_by_default_is_left_out() -> None:
+    first, second = repr(samples.text()).split("\n    ")
+    assert first == f"Explanation(generic_attention of '{samples.TEXT}',"
+    assert second == "positive: not 0.3, ##believable 0.2, un 0.15, …)"
     assert repr(Target(1, "positive")) == "Target(index=1, label='positive')"
     assert repr(Target(1, "a", probability=0.96871)) == "Target(index=1, label='a', probability=0.9687)"
     assert "int64[2, 3]" in repr(dataclasses.replace(samples.encoder_record(), logits=torch.zeros(2, 3).long()))

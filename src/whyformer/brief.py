@@ -7,11 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# Characters that would steer a terminal, as symbols: what is printed cannot move, hide or recolour anything.
-#
-# Controls (C0, DEL, C1), marks of direction, line separators, and halves of characters that cannot be written at all.
-
-# Newline and tab are left: layout needs them, and they can do no harm.
+# What is printed must not move, hide or recolour anything: controls (C0, DEL, C1), marks of direction, line separators,
+# and halves of characters become symbols. Newline and tab stay: layout needs them, and they can do no harm.
 CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
 )

@@ -9,8 +9,6 @@ import numpy as np
 
 from whyformer.shapes import Array
 
-# Intervals around means: percentile bootstrap over inputs.
-
 LEVEL = 0.95
 DRAWS = 1000
 
@@ -29,9 +27,6 @@ def interval(samples: Array, seed: int = 0, after: Callable[[Array], Array] | No
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
     return low, high
-
-
-# Means over inputs with 95 % limits; inputs without a value are left out.
 
 
 def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> tuple[Array, Array, Array]:
@@ -86,11 +81,9 @@ class Standing:
     def __str__(self) -> str:
         """3rd of 17 on 40 texts, beats random"""
         named = self.called[:-1] if self.inputs == 1 else self.called
-        return f"{ordinal(self.place)} of {self.of} on {self.inputs} {named}, {self._against_random()}"
-
-    def _against_random(self) -> str:
         told = {"unknown": "too few to tell it from random", "no": "not better than random", "yes": "beats random"}
-        return told.get(self.verdict, f"beats random by {self.better} of {self.measures} measures")
+        beats = told.get(self.verdict, f"beats random by {self.better} of {self.measures} measures")
+        return f"{ordinal(self.place)} of {self.of} on {self.inputs} {named}, {beats}"
 
 
 def ordinal(place: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ SPANS = ((0, 0), (0, 1), (2, 5), (6, 9), (10, 14), (15, 17), (17, 18), (19, 22),
 WORDS = (-1, 0, 1, 2, 3, 4, 5, 6, 7, 7, 8, -1)
 SCORES = (1.25, 0.01, 0.02, 0.3, 0.12, 0.005, 0.0, 0.08, 0.15, 0.2, 0.03, 0.04)
 GRID = (3, 4)
+STORED = Path(__file__).parent / "old_results"
 
 
 def still(html: str) -> str:
@@ -117,57 +119,17 @@ def encoder_decoder_record() -> Record:
     return Record(tuple(sites), torch.zeros(1, 3))
 
 
-CHAT = (  # label, role; a space is written before each word but the first of a voice
-    ("<s>", "template"), ("system", "template"), ("Be", "system"), ("brief.", "system"), ("user", "template"),
-    ("Tom", "user"), ("moved", "user"), ("to", "user"), ("Lisbon.", "user"), ("Where", "user"), ("is", "user"),
-    ("Tom?", "user"), ("assistant", "template"),
-)  # fmt: skip
 ANSWER = ("In", " Lis", "bon.", " Ask", " him.")
 
 
 def generation(*, signed: bool = False, method: str = "generic_attention") -> Generation:
     """A chat with an answer of two sentences: each token came from the word of its number, and a bit of all others."""
-    labels, roles = [label for label, _ in CHAT], [role for _, role in CHAT]
-    text, spans = "", []
-    for i, (label, role) in enumerate(CHAT):
-        text += " " if i and roles[i - 1] == role and role != "template" else ""
-        spans.append((len(text), len(text) + len(label)))
-        text += label
-    tokens = []
-    for step, said in enumerate(ANSWER):
-        count = len(labels)
-        scores = np.full(count, 0.1, np.float32)
-        scores[0], scores[5 + step] = 3.0, 1.0
-        scores[2] = -0.5 if signed else 0.1
-        units = Units(
-            labels=tuple(labels),
-            special=(True, *[False] * (count - 1)),
-            stream=("text",) * count,
-            word=tuple(range(-1, count - 1)),
-            spans=tuple(spans),
-            text=text,
-            role=tuple(roles),
-        )
-        tokens.append(
-            Explanation(
-                scores=scores,
-                units=units,
-                target=Target(step, said),
-                scalar="logit",
-                value=4.0 + step,
-                prediction=Target(step, said),
-                method=method,
-                checks={"first_token_share": float(3.0 / np.abs(scores).sum())},
-                cost=Cost(forwards=0.2, backwards=1, seconds=0.01),
-                readout="last position",
-                signed=signed,
-                model="LlamaForCausalLM",
-            )
-        )
-        labels, roles = [*labels, said], [*roles, "answer"]
-        spans.append((len(text), len(text) + len(said)))
-        text += said
-    return Generation(tuple(tokens), "".join(ANSWER), ((0, 3), (3, 5)))
+    stored, tokens = Generation.load(STORED / "Generation.json"), []
+    for step in stored.tokens:
+        scores = np.where(np.arange(len(step.scores)) == 2, -0.5, step.scores) if signed else step.scores
+        checks = {"first_token_share": float(3.0 / np.abs(scores.astype(np.float32)).sum())}
+        tokens.append(step.replace(scores=scores.astype(np.float32), checks=checks, method=method, signed=signed))
+    return Generation(tuple(tokens), stored.text, stored.sentences)
 
 
 def prompt(scores: Any, labels: list[str], **changes: Any) -> Explanation:

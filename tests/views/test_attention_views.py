@@ -1,7 +1,8 @@
-"""Maps of attention and of value norms: which numbers they show, and what they refuse."""
+"""Maps of attention, of value norms and of heads: which numbers they show, and what they refuse; whyformer heads."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,18 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner, Result
 
 import whyformer as wf
 from tests.methods.properties import close, explained, model_of
 from tests.models import CASES
 from tests.references.blocks import blocks_of
+from tests.support import folders
 from tests.views import samples
+from tests.views.results import ALL
 from tests.views.test_terminal import VIEWS
+from whyformer.cli.main import app
 from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.heads import circuits, direct_logit, head_importance, induction, layer_profile, pruning_curve, roles
+from whyformer.heads.head_roles import HeadRoles
 from whyformer.methods.value_contributions import weighed
 from whyformer.results.types import Record, Site, Units
 from whyformer.views import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
-from whyformer.views.head_views import level_maps, norms_scatter, token_types, weights_by_type
+from whyformer.views.head_views import head_map, head_scale, level_maps, norms_scatter, token_types, weights_by_type
 from whyformer.views.header import short
 from whyformer.views.marks import Matrix
 from whyformer.views.terminal.terminal_page import text
@@ -28,7 +35,11 @@ from whyformer.views.view import View
 
 
 def matrices(view: View) -> list[Matrix]:
-    return [m for p in view.panels for m in p.marks if isinstance(m, Matrix)]
+    return [mark for mark in view.marks if isinstance(mark, Matrix)]
+
+
+def of(*sites: Site) -> Record:
+    return Record(sites, torch.zeros(1, 2))
 
 
 def test_attention_map_shows_the_site_head_and_input_that_were_asked_for() -> None:
@@ -43,35 +54,25 @@ def test_attention_map_shows_the_site_head_and_input_that_were_asked_for() -> No
     assert mean.row_labels == ("0", "1", "2", "3")
 
 
-def test_attention_map_takes_labels_of_units_and_pairs() -> None:
-    units = samples.Units(("a", "b", "c", "d"), (False,) * 4, ("text",) * 4)
+def test_labels_are_those_of_units_of_pairs_or_of_the_rows_that_are_there() -> None:
+    units = Units(("a", "b", "c", "d"), (False,) * 4, ("text",) * 4)
     (shown,) = matrices(attention_map(samples.encoder_record(), labels=units))
-    assert shown.row_labels == ("a", "b", "c", "d")
-    cross = samples.encoder_decoder_record()
-    (shown,) = matrices(attention_map(cross, labels=(list("xyz"), list("abcde"))))
-    assert shown.row_labels == ("x", "y", "z")
-    assert shown.column_labels == ("a", "b", "c", "d", "e")
-
-
-def test_one_query_row_gets_its_own_label() -> None:
-    site = Site("last", "self", ("", ""), samples.attention(queries=1), first_query=2)
-    (shown,) = matrices(attention_map(Record((site,), torch.zeros(1, 2)), labels=list("abcd")))
+    assert shown.row_labels == tuple("abcd")
+    (shown,) = matrices(attention_map(samples.encoder_decoder_record(), labels=(list("xyz"), list("abcde"))))
+    assert (shown.row_labels, shown.column_labels) == (tuple("xyz"), tuple("abcde"))
+    (shown,) = matrices(attention_map(of(Site("last", "self", ("", ""), samples.attention(queries=1), first_query=2)),
+                                      labels=list("abcd")))  # fmt: skip
     assert shown.row_labels == ("c",)
 
 
 MATRIX = np.eye(len(samples.TOKENS), dtype=np.float32) * 9 + 0.5
 PARTS = {("text", "text"): MATRIX, ("text", "image"): np.ones((len(MATRIX), 3), np.float32)}
-STREAMS = Record(
-    (
-        Site("a", "self", ("text", "text"), samples.attention()),
-        Site("b", "cross", ("text", "image"), samples.attention(keys=6)),
-    ),
-    torch.zeros(1, 2),
+STREAMS = of(
+    Site("a", "self", ("text", "text"), samples.attention()),
+    Site("b", "cross", ("text", "image"), samples.attention(keys=6)),
 )
-OVER_IMAGE = Record(
-    (Site("vit", "self", ("", ""), samples.attention(heads=3, queries=13, keys=13)),), torch.zeros(1, 2)
-)
-WINDOWS = Record((Site("swin", "self", ("", ""), samples.attention(batch=6), windows=3),), torch.zeros(2, 2))
+OVER_IMAGE = of(Site("vit", "self", ("", ""), samples.attention(heads=3, queries=13, keys=13)))
+WINDOWS = of(Site("swin", "self", ("", ""), samples.attention(batch=6), windows=3))
 REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: attention_map(samples.encoder_record(), site=7), BadInput, "2 sites"),
     (lambda: attention_map(samples.encoder_record(), head=5), BadInput, "0 to 1"),
@@ -110,10 +111,8 @@ def test_heads_grid_has_layers_down_and_heads_across_on_one_scale() -> None:
 def test_more_positions_than_cells_keep_their_largest_weight_and_say_so() -> None:
     maps = torch.zeros(1, 2, 100, 100)
     maps[0, :, :, 37] = 1  # a mean over cells would halve it
-    view = heads_grid(Record((Site("a", "self", ("", ""), maps),), torch.zeros(1, 2)))
-    shown = matrices(view)
-    assert all(m.values.shape == (64, 64) and m.values.max() == 1 for m in shown)
-    assert view.legend is not None and view.legend.high == 1
+    view = heads_grid(of(Site("a", "self", ("", ""), maps)))
+    assert all(m.values.shape == (64, 64) and m.values.max() == m.scale.high == 1 for m in matrices(view))
     assert "100 positions share 64 cells" in view.caption
     assert "share" not in heads_grid(samples.encoder_record()).caption
 
@@ -127,22 +126,18 @@ def test_numbers_are_written_into_cells_of_every_backend() -> None:
 
 
 def test_numbers_are_drawn_however_many_maps_there_are() -> None:
-    wide = Record(
-        tuple(Site("a", "self", ("", ""), samples.attention(queries=20, keys=20)) for _ in range(2)), torch.zeros(1, 2)
-    )
-    view = heads_grid(wide, values=True)
+    view = heads_grid(of(*[Site("a", "self", ("", ""), samples.attention(queries=20, keys=20))] * 2), values=True)
     numbers = [t for t in view.plot().axes[0].texts if re.fullmatch(r"\d\.\d\d|\de-\d+", t.get_text())]
     assert len(numbers) == 4 * 400
     assert "Numbers are left out" not in view.caption
-    crowded = Record((Site("a", "self", ("", ""), samples.attention(queries=21, keys=20)),), torch.zeros(1, 2))
-    view = attention_map(crowded, values=True)
+    view = attention_map(of(Site("a", "self", ("", ""), samples.attention(queries=21, keys=20))), values=True)
     assert not matrices(view)[0].numbers and "420 cells" in view.caption
 
 
 def test_scales_are_free_shared_full_or_named() -> None:
     maps = torch.zeros(1, 2, 3, 3)
     maps[0, 0], maps[0, 1] = torch.eye(3) * 0.2, torch.eye(3) * 0.8
-    record = Record((Site("a", "self", ("", ""), maps),), torch.zeros(1, 2))
+    record = of(Site("a", "self", ("", ""), maps))
 
     def highs(scale: object) -> list[float]:
         return [round(m.scale.high, 3) for m in matrices(heads_grid(record, scale=scale))]
@@ -167,8 +162,7 @@ def test_very_large_numbers_share_their_power_of_ten() -> None:
 
 
 def test_layers_with_fewer_heads_leave_room() -> None:
-    sites = tuple(Site(f"{h}", "self", ("", ""), samples.attention(heads=h)) for h in (1, 3))
-    view = heads_grid(Record(sites, torch.zeros(1, 2)))
+    view = heads_grid(of(*(Site(f"{h}", "self", ("", ""), samples.attention(heads=h)) for h in (1, 3))))
     assert [p.title for p in view.panels] == ["0.0", "", "", "1.0", "1.1", "1.2"]
 
 
@@ -208,25 +202,13 @@ def test_relevance_map() -> None:
     assert len(matrices(relevance_map(samples.text(matrix=PARTS), ("text", "image")))) == 1
 
 
-LEVELS = ("attn", "attn_res", "attn_res_ln")
-
-
 def test_weights_and_norms_are_the_models() -> None:
     explainer = wf.Explainer(model_of("bert", True))
     for row, found in enumerate(weighed(explainer, CASES["bert"].inputs())):
         blocks = blocks_of("bert", row)
         for layer, block in enumerate(blocks):
             close(found.attention[layer], block.attention)
-            lengths = [
-                [(block.value[h, j] @ block.output[h]).norm() for j in range(len(found.units))] for h in range(4)
-            ]
-            close(found.norms[layer], lengths)
-
-
-def test_a_last_layer_with_one_row_is_drawn_too(tmp_path: Path) -> None:
-    found = weighed(wf.Explainer(model_of("rtdl_ft_transformer")), CASES["rtdl_ft_transformer"].inputs())
-    assert [a.shape for a in found[0].attention] == [(4, 8, 8), (4, 1, 8)]
-    assert norms_scatter(found).save(tmp_path / "weights.png").stat().st_size > 10_000
+            close(found.norms[layer], (block.value @ block.output).norm(dim=-1))
 
 
 def test_token_types() -> None:
@@ -245,25 +227,128 @@ def test_points_are_one_per_layer_head_and_token(tmp_path: Path) -> None:
     close(lengths, found[0].norms[1].ravel())
     view = norms_scatter(found)
     (mark,) = view.panels[0].marks
-    assert "rank correlation" in view.title
     assert {group.name: len(group.x) for group in mark.groups} == {kind: len(x) for kind, (x, _) in points.items()}
     assert len(mark.groups[0].x) == max(len(x) for x, _ in points.values()), "the crowd is drawn first, below"
-    assert mark.log_x
-    assert view.save(tmp_path / "weights.html").stat().st_size > 5_000
+    assert mark.log_x and "rank correlation" in view.title
+    few = weighed(wf.Explainer(model_of("rtdl_ft_transformer")), CASES["rtdl_ft_transformer"].inputs())
+    assert [a.shape for a in few[0].attention] == [(4, 8, 8), (4, 1, 8)]  # one row of the last layer
+    assert norms_scatter(few).save(tmp_path / "weights.html").stat().st_size > 5_000
 
 
-def test_levels_stand_side_by_side_on_one_scale(tmp_path: Path) -> None:
-    found = [explained("bert", method="value_norms", level=level, keep_layers=True)[0] for level in LEVELS]
+def test_levels_stand_side_by_side_on_one_scale() -> None:
+    levels = ["attn", "attn_res", "attn_res_ln"]
+    found = [explained("bert", method="value_norms", level=level, keep_layers=True)[0] for level in levels]
     view = level_maps(found, layer=0)
-    assert [panel.title for panel in view.panels] == list(LEVELS)
+    assert [panel.title for panel in view.panels] == levels
     assert len({panel.marks[0].scale for panel in view.panels}) == 1
     for panel, one in zip(view.panels, found, strict=True):
         assert one.layers is not None
         close(panel.marks[0].values, one.layers[0] / one.layers[0].sum(-1, keepdims=True))
         assert panel.marks[0].column_labels == one.units.labels
-    assert view.save(tmp_path / "levels.png").stat().st_size > 10_000
     assert level_maps(found).title.startswith("whole model")
     with pytest.raises(BadInput, match="keep_layers"):
         level_maps(explained("bert", method="value_norms"), layer=0)
     with pytest.raises(BadInput, match="numbered 0 to 1"):
         level_maps(found, layer=5)
+
+
+# Heads
+
+
+def test_every_result_of_heads_is_drawn_from_its_file(tmp_path: Path) -> None:
+    bert, inputs = model_of("bert"), CASES["bert"].inputs()
+    gpt2, importance = model_of("gpt2"), head_importance(bert, inputs)
+    curve = pruning_curve(bert, inputs, [0, 1], order=importance, metric="loss")
+    chance = pruning_curve(bert, inputs, [0, 1], metric="loss")
+    results = [importance, curve, layer_profile(bert, inputs), roles(bert, inputs), induction(gpt2, length=6)]
+    for result in (*results, circuits(gpt2), direct_logit(gpt2, CASES["gpt2"].inputs())):
+        assert wf.load(result.save(tmp_path / "x.npz")).to_html() == result.to_html()
+    (mark,) = curve.view(beside=[chance]).panels[0].marks
+    assert [line.name for line in mark.lines] == [curve.name, chance.name]
+    np.testing.assert_array_equal(mark.lines[1].values, chance.values)
+    np.testing.assert_allclose(mark.lines[0].x, 100 * curve.kept / curve.heads)
+
+
+def test_heat_maps_say_what_they_hold() -> None:
+    scores = np.array([[0.5, -0.25], [1.0, np.nan]])
+    scale = head_scale([scores], signed=True)
+    mark = head_map(scores, scale)
+    assert (scale.low, scale.high, scale.signed) == (-1.0, 1.0, True)  # white is zero
+    assert mark.row_labels == ("1", "0")  # the last layer is on top
+    np.testing.assert_array_equal(mark.values, scores[::-1])
+    assert (mark.row_axis, mark.column_axis, mark.numbers) == ("layer", "head", True)
+    assert not head_map(np.zeros((12, 13)), scale).numbers
+    nothing = head_scale([np.zeros((2, 2))])
+    assert (nothing.low, nothing.high) == (0.0, 1.0)
+
+
+def test_roles_are_points_by_kind() -> None:
+    found = ALL[HeadRoles]()
+    scatter, table = (panel.marks[0] for panel in found.view().panels)
+    rows = found.rows()
+    assert sum(len(group.x) for group in scatter.groups) == len(rows)
+    positional = next(group for group in scatter.groups if group.name == "positional")
+    mine = [row for row in rows if row["role"].startswith("positional")]
+    np.testing.assert_allclose(positional.x, [row["positional"] for row in mine])
+    np.testing.assert_allclose(positional.y, [row["separator"] + row["first"] for row in mine])
+    assert positional.labels[0] == "layer 0, head 0: positional -1"
+    assert scatter.groups[0].name == "no role" and scatter.groups[0].quiet
+    assert len(table.rows) == len(rows)
+
+
+# whyformer heads
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    words = ["heads", *map(str, arguments)]
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bert")
+    folders.bert().save_pretrained(folder)
+    folders.tokenizer(folder).save_pretrained(folder)
+    return folder
+
+
+def test_by_default_the_shipped_model_and_its_sentences() -> None:
+    shown = json.loads(run("--json").stdout)
+    assert np.array(shown["scores"]).shape == (4, 4)
+    assert shown["inputs"] == 5
+    assert "head importance" in run().stdout
+
+
+def test_texts_kinds_and_files(bert_folder: Path, tmp_path: Path) -> None:
+    texts = ("the movie was so bad", "i like it")
+    out = tmp_path / "heads.png"
+    run(*texts, "--model", bert_folder, "--kind", "ablation", "--target", "negative", "--out", out)
+    assert out.stat().st_size > 5_000
+    run(*texts, "--model", bert_folder, "--out", tmp_path / "heads.json")
+    saved = wf.heads.HeadImportance.load(tmp_path / "heads.json")
+    assert saved.samples.shape == (2, 2, 4)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(texts), encoding="utf-8")
+    of_lines = ("--file", lines, "--model", bert_folder, "--what")
+    for what, rows in (("roles", 8), ("layers", 2)):
+        assert len(json.loads(run(*of_lines, what, "--json").stdout)) == rows
+    run(*of_lines, "roles", "--out", tmp_path / "roles.json")
+    assert wf.load(tmp_path / "roles.json").inputs == 2
+    assert "entropy" in run(*of_lines, "layers").stdout
+    assert "copying" in run("--model", bert_folder, "--what", "circuits").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--what", "colours"), 1, "--what='colours' is not allowed: give"),
+        (("--kind", "gradeint"), 1, "Did you mean 'gradient'"),
+        (("--out", "heads.xls"), 2, "use .html, .png"),
+        (("--out", "nowhere/heads.png"), 2, "no folder"),
+        (("--what", "induction"), 1, "looks ahead"),
+    ],
+)
+def test_wrong_use(arguments: tuple[str, ...], code: int, says: str) -> None:
+    assert says in run(*arguments, code=code).stderr

@@ -1,41 +1,66 @@
-"""Tables, curves, points, and numbers in maps, in every backend; scores that are not finite."""
+"""Tables, curves, points, numbers in maps, colours and scales, in every backend; scores that are not finite."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.color import Color, ColorSystem
+from rich.console import Console
 
 from tests.views import samples
 from tests.views.results import ALL
+from whyformer.errors import BadInput, UnknownName
 from whyformer.results.result import Result
+from whyformer.views import scales, side_by_side, view_of
 from whyformer.views.html.charts import MOST_TIPS
-from whyformer.views.marks import Bar, Bars, Line, Lines, Matrix, Points, Scale, Scatter, TableMark
-from whyformer.views.scales import MISSING, Axis, axes_of, colours, limits, scale_of, styles, ticks
-from whyformer.views.terminal.terminal_page import text
+from whyformer.views.marks import (
+    Bar,
+    Bars,
+    Heat,
+    Line,
+    Lines,
+    Mark,
+    Matrix,
+    Points,
+    Scale,
+    Scatter,
+    TableMark,
+    TokenRun,
+)
+from whyformer.views.terminal.terminal_page import PageOnTerminal, text
 from whyformer.views.view import Page, Panel, View
 
 
-def test_wide_tables_go_on_below() -> None:
+def page_of(*drawn: Mark) -> Page:
+    return Page("", (View("x", tuple(Panel((mark,)) for mark in drawn)),))
+
+
+def test_wide_tables_and_maps_of_numbers_go_on_below() -> None:
     columns = ("method", *(f"a long heading {i}" for i in range(8)))
     wide = TableMark(columns, (("x", *(str(i) for i in range(8))),))
-    shown = text(Page("", (View("wide", (Panel((wide,)),)),)), width=60)
+    shown = text(page_of(wide), width=60)
     assert all(len(line) <= 60 for line in shown.splitlines())
-    assert shown.count("method") > 1
-    assert all(f"a long heading {i}" in shown for i in range(8))
+    assert shown.count("method") > 1 and all(f"a long heading {i}" in shown for i in range(8))
+    mark = Matrix(np.full((2, 30), 0.5), Scale(0.0, 1.0), ("1", "0"), tuple(map(str, range(30))), numbers=True)
+    shown = text(page_of(mark), width=60)
+    assert shown.count("0.50") == 60 and max(map(len, shown.splitlines())) <= 60
 
 
 def test_ticks_are_round_numbers() -> None:
-    assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
-    assert np.allclose(ticks(0.27, 1.03), [0.4, 0.6, 0.8, 1.0])
-    assert np.allclose(ticks(-0.02, 0.02), [-0.02, -0.01, 0, 0.01, 0.02])
-    flat = Lines(np.array([0.0, 1.0]), (Line("flat", np.array([2.0, 2.0])),))
-    assert limits(flat)[0] < 2 < limits(flat)[1]
-
-
-# Curves with limits, on axes that run backwards
+    assert scales.ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+    assert np.allclose(scales.ticks(0.27, 1.03), [0.4, 0.6, 0.8, 1.0])
+    assert np.allclose(scales.ticks(-0.02, 0.02), [-0.02, -0.01, 0, 0.01, 0.02])
+    low, high = scales.limits(Lines(np.array([0.0, 1.0]), (Line("flat", np.array([2.0, 2.0])),)))
+    assert low < 2 < high
+    axis = scales.Axis(0.001, 1.0, log=True)
+    assert np.allclose(axis.ticks(), [0.001, 0.01, 0.1, 1.0])
+    assert np.allclose(axis.shares([0.001, 0.1]), [0.0, 2 / 3]) and np.isnan(axis.shares([0.0]))[0]
+    assert scales.axes_of(points())[0].start < 0.001
 
 
 def pruned() -> Lines:
@@ -46,7 +71,7 @@ def pruned() -> Lines:
 
 
 def test_an_axis_runs_the_way_of_its_curve() -> None:
-    across, up = axes_of(pruned())
+    across, up = scales.axes_of(pruned())
     assert (across.start, across.end) == (100.0, 0.0)
     assert across.shares([100.0, 75.0, 0.0]).tolist() == [0.0, 0.25, 1.0]
     assert up.start < 0.3 and up.end > 1.0, "bands and all curves fit in"
@@ -54,28 +79,23 @@ def test_an_axis_runs_the_way_of_its_curve() -> None:
 
 
 def test_curves_with_limits_and_places_of_their_own() -> None:
-    html = View("x", (Panel((pruned(),)),)).to_html()
+    html = page_of(pruned()).to_html()
     assert html.count("<polygon") == 1 and html.count("<polyline") == 2 and html.count("<circle") == 3
     lines = [part.split('"')[0].split() for part in html.split('points="')[1:]]
     assert [len(points) for points in lines] == [6, 3, 2]
     assert lines[1][0].split(",")[0] == lines[2][0].split(",")[0], "both begin with all heads"
     assert lines[1][-1].split(",")[0] == lines[2][-1].split(",")[0]
-    figure = View("x", (Panel((pruned(),)),)).plot()
-    assert len(figure.axes[0].collections) == 1  # the band
+    assert len(page_of(pruned()).plot().axes[0].collections) == 1  # the band
 
 
 def test_axes_of_layers_have_whole_numbers_and_begin_at_zero() -> None:
     mark = Lines(np.arange(3), (Line("entropy", np.array([0.5, np.nan, 0.7])),), "layer", whole_x=True, from_zero=True)
-    across, up = axes_of(mark)
+    across, up = scales.axes_of(mark)
     assert across.ticks() == [0.0, 1.0, 2.0]
     assert up.start == 0.0
-    assert "nan" not in samples.still(View("x", (Panel((mark,)),)).to_html()).split("</style>")[1]
-    assert "entropy" in text(Page("", (View("x", (Panel((mark,)),)),)))
+    assert "nan" not in samples.still(page_of(mark).to_html()).split("</style>")[1] and "entropy" in text(page_of(mark))
     one = Lines(np.arange(1), (Line("entropy", np.array([np.nan])),), "layer")
-    assert axes_of(one)[0].ticks() == [0.0] and axes_of(one)[0].shares([0.0]).tolist() == [0.5]
-
-
-# Points
+    assert scales.axes_of(one)[0].ticks() == [0.0] and scales.axes_of(one)[0].shares([0.0]).tolist() == [0.5]
 
 
 def points(count: int = 3) -> Scatter:
@@ -85,7 +105,7 @@ def points(count: int = 3) -> Scatter:
 
 
 def test_points_in_every_backend() -> None:
-    page = Page("", (View("x", (Panel((points(),)),)),))
+    page = page_of(points())
     html = page.to_html()
     assert html.count("<circle") == 3 + 1, "what is not above zero has no place on a logarithmic axis"
     assert "head &lt;2&gt;" in html and "weight" in html and "norm" in html
@@ -95,48 +115,32 @@ def test_points_in_every_backend() -> None:
     assert "· other  o [CLS]" in shown and "norm, against weight" in shown
     drawn = page.plot().axes[0].collections
     assert [len(group.get_offsets()) for group in drawn[:2]] == [3, 2]
-    assert styles(points().groups)[0][0] != styles(points().groups)[1][0]
+    assert scales.styles(points().groups)[0][0] != scales.styles(points().groups)[1][0]
 
 
 def test_a_crowd_of_points_is_one_path() -> None:
-    html = View("x", (Panel((points(MOST_TIPS),)),)).to_html()
+    html = page_of(points(MOST_TIPS)).to_html()
     assert "<circle" not in html
     first, second = (part.split('"')[0] for part in html.split(' d="')[1:3])
     assert first.count("M") == MOST_TIPS and second.count("M") == 1
 
 
-def test_logarithmic_axes() -> None:
-    axis = Axis(0.001, 1.0, log=True)
-    assert np.allclose(axis.ticks(), [0.001, 0.01, 0.1, 1.0])
-    assert np.allclose(axis.shares([0.001, 0.1]), [0.0, 2 / 3]) and np.isnan(axis.shares([0.0]))[0]
-    assert axes_of(points())[0].start < 0.001
-
-
-# Numbers in maps, and bars with dots and words
-
-
 def test_maps_write_numbers_and_leave_out_what_is_not_there() -> None:
     scores = np.array([[0.5, -0.25], [1.0, np.nan]])
     mark = Matrix(scores, Scale(-1.0, 1.0, True), ("1", "0"), ("0", "1"), "layer", "head", numbers=True)
-    page = Page("", (View("x", (Panel((mark,)),)),))
+    page = page_of(mark)
     assert [w for w in text(page).split() if w[-1].isdigit()] == ["0", "1", "1", "0.50", "-0.25", "0", "1.00"]
     html = page.to_html()
     assert all(f">{number}</text>" in html for number in ("0.50", "-0.25", "1.00")) and "nan<" not in html
     words = [t.get_text() for t in page.plot().axes[0].texts]
     assert {"0.50", "-0.25", "1.00", "layer", "head"} <= set(words)
-    assert tuple(colours(mark.scale, scores)[1, 1]) == MISSING
-    assert tuple(colours(mark.scale, np.array([0.0]))[0]) == (255, 255, 255)
-
-
-def test_wide_maps_of_numbers_go_on_below() -> None:
-    mark = Matrix(np.full((2, 30), 0.5), Scale(0.0, 1.0), ("1", "0"), tuple(map(str, range(30))), numbers=True)
-    shown = text(Page("", (View("x", (Panel((mark,)),)),)), width=60)
-    assert shown.count("0.50") == 60 and max(map(len, shown.splitlines())) <= 60
+    assert tuple(scales.colours(mark.scale, scores)[1, 1]) == scales.MISSING
+    assert tuple(scales.colours(mark.scale, np.array([0.0]))[0]) == (255, 255, 255)
 
 
 def test_bars_with_dots_notes_and_a_reference() -> None:
     bars = (Bar("striped", 0.9, low=0.8, high=1.0, dots=(0.7, 0.95), note="★ p < 0.01"), Bar("plain", 0.5, quiet=True))
-    page = Page("", (View("x", (Panel((Bars(bars, Scale(0.0, 1.0), reference=0.5),)),)),))
+    page = page_of(Bars(bars, Scale(0.0, 1.0), reference=0.5))
     html = page.to_html()
     assert html.count('class="wf-dot"') == 2 and html.count('class="wf-reference"') == 2
     assert "★ p &lt; 0.01" in html and "#b8c4d0" in html
@@ -155,9 +159,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("odd", [np.nan, -np.inf], ids=str)
 @pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind.__name__}.{name}" for kind, name in CASES])
-def test_results(kind: type[Result], name: str, odd: float) -> None:
+def test_results_that_are_not_finite(kind: type[Result], name: str, odd: float) -> None:
     result: Any = ALL[kind]()
     array = getattr(result, name)
     if not isinstance(array, np.ndarray):
@@ -169,23 +173,136 @@ def test_results(kind: type[Result], name: str, odd: float) -> None:
 
 
 def test_the_others_keep_their_scale() -> None:
-    assert scale_of([np.array([0.5, np.nan, 2.0, np.inf])]) == Scale(0.0, 2.0)
-    assert scale_of([np.array([np.nan])]) == Scale(0.0, 0.0)
+    assert scales.scale_of([np.array([0.5, np.nan, 2.0, np.inf])]) == Scale(0.0, 2.0)
+    assert scales.scale_of([np.array([np.nan])]) == Scale(0.0, 0.0)
     assert Scale(-np.inf, np.nan, True).position(3.0) == 0.5
     assert Scale(-1, 1, True).length(np.nan) == 0
     assert Scale(-1, 1, True).length(np.inf) == 1
 
 
-def test_curves_and_points() -> None:
+def test_curves_and_points_that_are_not_finite() -> None:
     curves = Lines(
         np.arange(3.0), (Line("a", np.array([np.inf, 1.0, np.nan])), Line("none", np.array([]), x=np.array([])))
     )
     points = Scatter((Points("b", np.array([np.nan, 1.0]), np.array([0.0, 1.0]), labels=("lost", "there")),))
-    page = Page("", (View("odd", (Panel((curves,)), Panel((points,)))),))
-    assert text(page)
+    page = page_of(curves, points)
+    assert text(page) and "nan" in text(samples.text(scores=np.full(12, np.nan)).view()._page())
     html = page.to_html()
     assert "<title>there</title>" in html and "lost" not in html
 
 
-def test_an_explanation_without_a_finite_score() -> None:
-    assert "nan" in text(samples.text(scores=np.full(12, np.nan)).view()._page())
+# Colours and by_panel
+
+# Machado, Oliveira & Fernandes 2009, severity 1: what a deuteranope and a protanope see of linear RGB.
+DEUTAN = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+PROTAN = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+
+
+def luminances(pixels: np.ndarray) -> np.ndarray:
+    linear = np.where(pixels <= 0.04045, pixels / 12.92, ((pixels + 0.055) / 1.055) ** 2.4)
+    return linear @ np.array([0.2126, 0.7152, 0.0722])
+
+
+def lightness(pixels: np.ndarray) -> np.ndarray:
+    luminance = luminances(pixels)
+    return np.where(luminance > 0.008856, 116 * np.cbrt(luminance) - 16, 903.3 * luminance)
+
+
+@pytest.mark.parametrize("anchors", [scales.SEQUENTIAL, scales.HEAT, scales.DIVERGING[4:], scales.DIVERGING[4::-1]])
+def test_lightness_runs_one_way_so_that_no_hue_is_needed(anchors: tuple[str, ...]) -> None:
+    steps = np.diff(lightness(scales.ramp(anchors, np.linspace(0, 1, 64)) / 255))
+    assert (steps <= 0.2).all() or (steps >= -0.2).all()
+
+
+@pytest.mark.parametrize("eye", [DEUTAN, PROTAN])
+def test_the_two_ends_of_the_signed_scale_differ_for_colour_blind_readers(eye: list[list[float]]) -> None:
+    seen = [
+        np.clip(np.array(eye) @ (np.array(scales.rgb(end)) / 255), 0, 1)
+        for end in (scales.DIVERGING[0], scales.DIVERGING[-1])
+    ]
+    assert np.abs(seen[0] - seen[1]).max() > 0.4
+
+
+def test_scales() -> None:
+    plain, signed = scales.scale_of([np.array([0.1, 0.5])]), scales.scale_of([np.array([0.1, -0.5])])
+    assert plain == Scale(0.0, 0.5) and signed == Scale(-0.5, 0.5, True)
+    assert signed.position(0.0) == 0.5
+    assert scales.colour(signed, 0.0) == scales.colour(plain, 0.0) == (255, 255, 255)
+    assert scales.scale_of([np.zeros(3)]).position(0.0) == 0.0
+    assert scales.scale_of([np.zeros(3)], signed=True).position(0.0) == 0.5
+    assert scales.scale_of([np.array([0.2, 0.5])], from_zero=False).low == 0.2
+    assert scales.scale_of([np.array([])]).high == 0.0
+
+
+def test_ink_contrasts_with_every_background() -> None:
+    for background in scales.colours(Scale(-1, 1, True), np.linspace(-1, 1, 41)):
+        ink = 0.0 if scales.ink_on(tuple(int(c) for c in background)) == "#000000" else 1.0
+        luminance = float(luminances(background / 255))
+        assert (max(luminance, ink) + 0.05) / (min(luminance, ink) + 0.05) >= 4.5
+
+
+def test_one_scale_for_maps_side_by_side() -> None:
+    first, second = samples.text(), samples.text("grad_sam", scores=np.array(samples.SCORES)[::-1] * 1e-3)
+    view = side_by_side([first, second])
+    assert {m.scale for m in view.marks} == {view.legend}
+    for panel, explanation in zip(view.panels, (first, second), strict=True):
+        run = panel.marks[0]
+        told = [p.score for p in run.pieces if p.score is not None]
+        assert sum(told) == pytest.approx(1.0)  # shares of what is not special
+        assert told == pytest.approx(list(explanation.scores[1:-1] * scales.share(explanation)))
+        ranked = panel.marks[1]
+        assert [b.score for b in ranked.bars] == pytest.approx(sorted(told)[::-1])
+    own = side_by_side([first, second], shared=False)
+    assert "own scale" in own.caption and own.legend is None
+    assert len({m.scale.high for m in own.marks if isinstance(m, TokenRun)}) == 2
+
+
+def test_methods_without_a_sign_are_not_drawn_as_raising_the_value() -> None:
+    bare, signed = samples.text("grad_sam"), samples.text("occlusion", signed=True)
+    view = side_by_side([bare, signed, samples.text("raw_attention")])
+    by_panel = [{m.scale for m in p.marks} for p in view.panels]
+    assert [len(s) for s in by_panel] == [1, 1, 1]
+    assert by_panel[0] == by_panel[2] == {view.second_legend} and by_panel[1] == {view.legend}
+    assert view.legend.signed and not view.second_legend.signed
+    assert view.legend.high == view.second_legend.high  # shares can still be compared
+    assert samples.still(view.to_html()).count('<div class="wf-legend') == 2
+    assert side_by_side([bare, signed], shared=False).legends == ()
+    alone = side_by_side([bare, samples.text("raw_attention")])
+    assert alone.second_legend is None and "sign" not in alone.caption and "Blue" not in alone.caption
+
+
+def test_explanations_of_one_method_share_the_scale_of_its_scores() -> None:
+    one = samples.image()
+    other = samples.image(target=samples.Target(0, "horse"), scores=one.scores * 2)
+    view = side_by_side([one, other])
+    assert [m.scale.high for m in view.marks if isinstance(m, Heat)] == pytest.approx([2.0, 2.0])
+    titles = ["logit of 'zebra' = 3.431", "logit of 'horse' = 3.431 (not the prediction)"]
+    assert [p.title for p in view.panels] == titles
+
+
+def test_side_by_side_refuses_what_does_not_belong_together() -> None:
+    with pytest.raises(BadInput, match="one input"):
+        side_by_side([samples.text(), samples.image()])
+    with pytest.raises(BadInput, match="no explanation"):
+        side_by_side([])
+    with pytest.raises(UnknownName, match="by"):
+        view_of(samples.text(), by="letter")
+
+
+@pytest.mark.parametrize("anchors", [scales.SEQUENTIAL, scales.DIVERGING[4::-1], scales.HEAT])
+def test_with_256_colours_a_scale_keeps_its_order(anchors: tuple[str, ...]) -> None:
+    """By brightness, as it is seen on a light ground and on a dark one."""
+    drawn = [Color.from_rgb(*(float(c) for c in each)) for each in scales.ramp(anchors, np.linspace(0, 1, 33))]
+    seen = np.array([each.downgrade(ColorSystem.EIGHT_BIT).get_truecolor() for each in drawn])
+    steps = np.diff(lightness(seen / 255))
+    assert (steps <= 1).all() or (steps >= -1).all()  # a hundredth of the way from black to white is not seen
+    assert len({tuple(each) for each in seen.tolist()}) >= 8
+
+
+@pytest.mark.parametrize(("system", "coloured"), [("standard", False), ("256", True), ("truecolor", True)])
+def test_with_sixteen_colours_blocks_say_it(system: Any, coloured: bool) -> None:
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=80, force_terminal=True, color_system=system)
+    console.print(PageOnTerminal(view_of(samples.text())._page()))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", buffer.getvalue())
+    assert ("▃" in shown) is not coloured and ("\x1b[38" in buffer.getvalue()) is coloured

@@ -1,19 +1,24 @@
-"""HTML: stored structure, well-formed, escaped, and nothing to fetch."""
+"""HTML: stored, well-formed, escaped, nothing to fetch. Figures: on the paper, the same view gives the same file."""
 
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 
 from tests.support.snapshots import compare
 from tests.views import samples
 from tests.views.test_terminal import SNAPSHOTS, VIEWS
-from whyformer.views import page, view_of
+from whyformer.views import page
+from whyformer.views.figure.sheet import Sheet, direction, spelled, visual_order
 from whyformer.views.header import doubts
 from whyformer.views.html.charts import matrix_svg
 from whyformer.views.html.html_page import STYLE
@@ -44,25 +49,27 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
+def balanced(html: str) -> bool:
+    parser = Balanced()
+    parser.feed(html)
+    return parser.open == []
+
+
 def everything() -> Page:
     views = [view for build in VIEWS.values() for view in build()._page().views]
     terms = Terms((Fact("whyformer demo", "try it"),), "Next", code=True)
     return page(views, "All <of> it", lead=["Words & more"], outro=[terms])
 
 
-def without_style(html: str) -> str:
-    return re.sub(r"<style>.*?</style>", "<style></style>", html, flags=re.DOTALL)
-
-
 @pytest.mark.parametrize("name", STORED)
 def test_as_stored(name: str) -> None:
-    compare(without_style(samples.still(VIEWS[name]().to_html())), SNAPSHOTS / f"{name}.html")
+    drawn = samples.still(VIEWS[name]().to_html())
+    compare(re.sub(r"<style>.*?</style>", "<style></style>", drawn, flags=re.DOTALL), SNAPSHOTS / f"{name}.html")
 
 
 def test_a_page_is_well_formed_fetches_nothing_and_runs_nothing_but_the_script_of_the_package() -> None:
-    whole, parser = everything().to_html(), Balanced()
-    parser.feed(whole)
-    assert parser.open == []
+    whole = everything().to_html()
+    assert balanced(whole) and "<title>patch 0,0: 0.10</title>" in whole
     drawings = re.findall(r"<svg.*?</svg>", samples.still(whole), flags=re.DOTALL)
     assert len(drawings) > 10 and all(ElementTree.fromstring(drawing) is not None for drawing in drawings)
     scripts = re.findall(r"<script([^>]*)>(.*?)</script>", whole, flags=re.DOTALL)
@@ -75,8 +82,7 @@ def test_a_page_is_well_formed_fetches_nothing_and_runs_nothing_but_the_script_o
         assert forbidden not in script().lower()
     html = samples.still(html)
     sources = re.findall(r'(?:src|href)="([^"]*)"', html)
-    assert sources
-    assert all(s.startswith("data:") for s in sources)
+    assert sources and all(s.startswith("data:") for s in sources)
 
 
 def test_texts_are_escaped() -> None:
@@ -91,11 +97,8 @@ def test_texts_are_escaped() -> None:
     assert whole.count("<script") == whole.count("</script>") == 2  # data, and the package's own
     html = samples.still(whole)
     assert "<script" not in html and "alert" in html
-    assert "<b>bold" not in html
-    assert "&lt;b&gt;bold" in html
-    parser = Balanced()
-    parser.feed(html)
-    assert parser.open == []
+    assert "<b>bold" not in html and "&lt;b&gt;bold" in html
+    assert balanced(html)
 
 
 def test_a_small_error_of_the_method_is_no_doubt() -> None:
@@ -129,6 +132,77 @@ def test_long_words_of_headings_break() -> None:
         assert re.search(rf"\.wf {heading}{{[^}}]*overflow-wrap:anywhere", STYLE)
 
 
-def test_grid_cells_and_words_carry_their_scores() -> None:
-    assert "<title>patch 0,0: 0.10</title>" in view_of(samples.image()).to_html()
-    assert 'title="&#x27;not&#x27;: 0.300"' in view_of(samples.text()).to_html()
+# Figures
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_nothing_leaves_the_paper(name: str) -> None:
+    figure = VIEWS[name]().plot()
+    box, ruler = figure.bbox, FigureCanvasAgg(figure).get_renderer()  # each text would make one for itself
+    for words in figure.axes[0].texts:
+        extent = words.get_window_extent(ruler)
+        inside = extent.x0 >= 0 and extent.x1 <= box.x1 + 1 and extent.y0 >= 0 and extent.y1 <= box.y1
+        assert inside, words.get_text()
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_same_view_same_file_without_pyplot(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # to import it raises, also where another test did
+    view = VIEWS["image_side_by_side"]()
+    first, second = (view.save(tmp_path / f"{i}.{ending}").read_bytes() for i in range(2))
+    assert first == second and view.plot()._repr_png_().startswith(b"\x89PNG")  # which notebooks draw
+
+
+@pytest.mark.parametrize("width", [1.5, 6.0])
+def test_lines_hold_as_many_words_as_they_can(width: float) -> None:
+    from matplotlib.font_manager import FontProperties
+
+    sheet, font = Sheet(6), FontProperties(family="DejaVu Sans", size=9, weight="bold")
+    ruler = RendererAgg(1, 1, 72)
+
+    def inches(line: str) -> float:
+        return ruler.get_text_width_height_descent(line, font, False)[0] / 72
+
+    words = "Which tokens that came from; iiiii WWWWW " * 8
+    lines = sheet._wrapped(words, width, 9, "bold")
+    assert " ".join(lines) == words.strip() and inches(lines[-1]) <= width
+    for line, following in pairwise(lines):
+        assert inches(line) <= width < inches(f"{line} {following.split()[0]}")
+    pieces = sheet._wrapped(f"one {'long' * 60} word", width, 9, "bold")
+    assert "".join(pieces).replace(" ", "") == f"one{'long' * 60}word" and max(map(inches, pieces)) <= width
+
+
+SHALOM, OLAM, MARHABA = "\u05e9\u05dc\u05d5\u05dd", "\u05e2\u05d5\u05dc\u05dd", "\u0645\u0631\u062d\u0628\u0627"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "base", "seen"),
+    [
+        (["I", " ", "like"], "L", ["I", " ", "like"]),
+        ([SHALOM, " ", OLAM], "R", [OLAM, " ", SHALOM]),
+        ([SHALOM, " ", "very", " ", "good", " ", OLAM], "R", [OLAM, " ", "very", " ", "good", " ", SHALOM]),
+        (["say", " ", SHALOM, " ", OLAM, "!"], "L", ["say", " ", OLAM, " ", SHALOM, "!"]),
+        ([SHALOM, "."], "R", [".", SHALOM]),
+    ],
+)
+def test_pieces_stand_where_they_are_read(pieces: list[str], base: str, seen: list[str]) -> None:
+    assert [pieces[i] for i in visual_order(pieces, base)] == seen
+    assert [direction(words) for words in ("12 " + MARHABA, "a" + MARHABA, "12 !")] == ["R", "L", ""]
+
+
+def test_signs_that_no_font_has_are_spelled() -> None:
+    thumb = "\U0001f44d\U0001f3fd"
+    assert (
+        spelled(f"good {thumb} \u2192 \u00e9", lambda char: char == "\u2192") == "good :thumbs up sign: \u2192 \u00e9"
+    )
+    assert spelled(thumb, lambda char: True) == thumb
+    assert spelled(SHALOM, lambda char: False) == SHALOM  # letters have no name that could be read in their place
+
+
+def test_a_figure_has_them_in_their_places(tmp_path: Path) -> None:
+    words = [SHALOM, "\U0001f389", "good", OLAM]
+    shown = samples.prompt(np.linspace(0.1, 1, 4), words, readout="", checks={})
+    drawn = {t.get_text(): t.get_position()[0] for t in reversed(shown.plot().axes[0].texts)}
+    assert drawn[OLAM] < drawn["good"] < drawn[SHALOM] and ":party popper:" in drawn
+    chinese = samples.prompt([0.2, 0.4], ["\u6211", "\u559c\u6b22"])  # without glyphs, and without a warning
+    assert chinese.save(tmp_path / "x.png").stat().st_size > 1000

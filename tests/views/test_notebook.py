@@ -16,9 +16,9 @@ from tests.views import samples
 from tests.views.conftest import opened
 from whyformer.errors import BadInput, NotOffered
 from whyformer.results.types import ByMethod, Choice, Explanation, Explanations, Target
-from whyformer.views import notebook, side_by_side
-from whyformer.views.html.live import as_json
-from whyformer.views.notebook import answer, widget_of
+from whyformer.views import side_by_side
+from whyformer.views.html import live as notebook
+from whyformer.views.html.live import answer, as_json, widget_of
 
 SAID = Target(1, "positive", probability=0.9, next=(Choice(0, "negative", 0.08), Choice(2, "neutral", 0.02)))
 

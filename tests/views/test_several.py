@@ -68,7 +68,7 @@ def test_many_inputs_are_not_all_drawn_and_that_is_said(tmp_path: Path, capsys: 
 
 def test_lists_within_lists_are_drawn_one_by_one() -> None:
     detections = Explanations([Explanations([samples.text(), samples.text()]), Explanations([samples.text()])])
-    assert len(view_of(detections).views) == 3
+    assert len(view_of(detections).views) == 3 and isinstance(detections[:1], Explanations)
     answers = ByMethod({"generic_attention": samples.generation(), "grad_sam": samples.generation(method="grad_sam")})
     assert len(view_of(answers).views) == 2
     both = view_of(ByMethod({m: samples.text(m) for m in ("generic_attention", "occlusion")}))  # of one input
@@ -118,15 +118,6 @@ def test_columns_that_attention_does_not_see_are_named() -> None:
     for shown in (text(views.view_of(found)._page()), samples.still(found.to_html())):
         assert "not explained by attention" in shown and ", ".join(NUMBERS) in shown
         assert "age = " not in shown
-
-
-def test_methods_side_by_side() -> None:
-    methods = ["raw_attention", "generic_attention"]
-    found = wf.explain(shared("rtdl"), ROW, processor=table(), method=methods)
-    shown = samples.still(views.side_by_side(found).to_html())
-    assert shown.count(f">work = {ROW['work']}<") == 2  # bars in the order of the columns, no ranked list besides
-    three = wf.explain(shared("rtdl"), ROW, processor=table(), method=[*methods, "occlusion"])
-    assert f"work = {ROW['work']}" in views.side_by_side(three).to_html()
 
 
 def test_limits_are_drawn() -> None:

@@ -1,5 +1,5 @@
 """Results of all verbs, and how they are saved.
 
 ``types.py`` explanations and their parts · ``result.py`` what every result can do · ``codec.py`` saving and loading ·
-``interop.py`` pandas, shap, Captum, Quantus and the JSON schema.
+``interop.py`` pandas, shap, Captum and Quantus.
 """

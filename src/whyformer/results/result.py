@@ -17,20 +17,7 @@ import numpy as np
 
 from whyformer.brief import brief
 from whyformer.errors import BadInput, WhyformerError
-from whyformer.files.paths import (
-    Damaged,
-    is_file,
-    is_folder,
-    members_bytes,
-    parsed,
-    path_of,
-    read_arrays,
-    read_json,
-    readable_file,
-    require_room,
-    writable_file,
-    writing,
-)
+from whyformer.files import paths
 from whyformer.parameters import checked
 from whyformer.results.codec import Coded, Misfit, below, fields_of, filled, key_of, mapping, reason
 
@@ -43,20 +30,12 @@ PICTURES = (".html", ".png", ".svg", ".pdf")
 DATA = (".json", ".npz")
 HEADER = "__header__"
 RESULTS: dict[str, type[Result]] = {}  # what a file says it holds → the class that reads it
-HOMES = (  # imported when a file holds what is not known yet
-    "whyformer.results.types",
-    "whyformer.tables",
-    "whyformer.heads",
-    "whyformer.concepts",
-    "whyformer.evaluate.comparison",
-    "whyformer.evaluate.recommendation",
-    "whyformer.checks.exam",
-    "whyformer.checks.retrained",
-    "whyformer.language.citations",
-    "whyformer.jobs.dataset",
-    "whyformer.reports.report",
+# Modules with kinds of results, imported when a file holds what is not known yet.
+HOMES = tuple(
+    f"whyformer.{home}"
+    for home in "results.types tables heads concepts evaluate.comparison evaluate.recommendation checks.exam "
+    "checks.retrained language.citations jobs.dataset reports.report".split()
 )
-DATASETS = "whyformer.jobs.dataset"  # reads folders
 Kind = TypeVar("Kind", bound="Result")
 
 
@@ -92,7 +71,7 @@ class Pictured:
 
     def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
         """Write a picture: .html, .png, .svg or .pdf."""
-        path = writable_file(path, PICTURES)
+        path = paths.writable_file(path, PICTURES)
         self.view(*settings, **options).save(path)
         return path
 
@@ -127,14 +106,13 @@ class Result(Pictured, Coded):
     @checked
     def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
         """Write a picture (.html, .png, .svg, .pdf), or data that ``whyformer.load`` reads back (.json, .npz)."""
-        path = writable_file(path, (*PICTURES, *DATA))
+        path = paths.writable_file(path, (*PICTURES, *DATA))
         if path.suffix in PICTURES:
-            self.view(*settings, **options).save(path)
-            return path
+            return super().save(path, *settings, **options)
         if settings or options:
             told = ", ".join([*map(repr, settings), *map(repr, options)])
             raise BadInput(f"{path.suffix} files hold the whole result: leave out {told}, which is for pictures.")
-        with writing(path):
+        with paths.writing(path):
             if path.suffix == ".json":
                 plain = json.dumps(self.to_dict(), ensure_ascii=False)
                 path.write_bytes(plain.encode("utf-8", "backslashreplace"))  # half a character has an escape in JSON
@@ -144,7 +122,7 @@ class Result(Pictured, Coded):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: arrays as nested lists, null for NaN."""
-        plain = _header(self) | fields_of(self)
+        plain = {"format": FORMAT} | ({} if self.what == EXPLANATION else {"what": self.what}) | fields_of(self)
         for name in self.last:
             plain[name] = plain.pop(name)
         return plain
@@ -158,7 +136,7 @@ class Result(Pictured, Coded):
     def load(cls: type[Kind], path: str | Path) -> Kind:
         """Read what ``save`` wrote as .json or .npz; no model is needed."""
         named = cls.what if "what" in cls.__dict__ else f"{EXPLANATION} or other result"
-        path = readable_file(path, f"saved {named}")
+        path = paths.readable_file(path, f"saved {named}")
         if path.suffix.lower() not in DATA:
             raise BadInput(f"{str(path)!r} is no saved {named}: those are {' and '.join(DATA)} files.")
         try:
@@ -175,18 +153,18 @@ class Result(Pictured, Coded):
         data = mapping(plain, at or "it")
         written = data.get("format")
         if isinstance(written, int) and written > FORMAT:
-            raise Damaged(
+            raise paths.Damaged(
                 f"it was written by a newer whyformer, in format {written}, and this one reads format {FORMAT}: "
                 "pip install --upgrade whyformer"
             )
         if written != FORMAT:
-            raise Damaged("it holds something else, or comes from another version of whyformer")
+            raise paths.Damaged("it holds something else, or comes from another version of whyformer")
         what = data.get("what", EXPLANATION)
         for home in () if not isinstance(what, str) or what in RESULTS else HOMES:
             import_module(home)
         reads = RESULTS.get(what) if isinstance(what, str) else None
         if reads is None or not issubclass(reads, cls):
-            raise Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
+            raise paths.Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
         made: Kind = filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
         _check_axes(made, at)
         for name in made.finite:
@@ -207,8 +185,8 @@ def load(path: str | Path) -> Any:
     >>> wf.explain(model, "I like the movie", tokenizer).save("why.json")
     >>> wf.load("why.json").show()
     """
-    if is_folder(path_of(path)) and is_file(Path(path) / "manifest.json"):
-        return import_module(DATASETS).ExplainedDataset(path)
+    if paths.is_folder(paths.path_of(path)) and paths.is_file(Path(path) / "manifest.json"):
+        return import_module("whyformer.jobs.dataset").ExplainedDataset(path)
     return Result.load(path)  # type: ignore[type-abstract]
 
 
@@ -221,10 +199,6 @@ def _levels_inside() -> int:
 
 
 # Files: .json is plain; .npz holds the same, with fields that are arrays (or lists or dicts of them) as arrays.
-
-
-def _header(result: Result) -> dict[str, Any]:
-    return {"format": FORMAT} | ({} if result.what == EXPLANATION else {"what": result.what})
 
 
 def _write_npz(result: Result, path: Path) -> None:
@@ -244,18 +218,18 @@ def _write_npz(result: Result, path: Path) -> None:
     np.savez_compressed(path, **arrays)
     try:
         with zipfile.ZipFile(path) as archive:
-            require_room(members_bytes(archive, archive.infolist()), path.stat().st_size)
-    except Damaged:  # packed so tightly (all zeros) that reading would take it for a trap
+            paths.require_room(paths.members_bytes(archive, archive.infolist()), path.stat().st_size)
+    except paths.Damaged:  # packed so tightly (all zeros) that reading would take it for a trap
         np.savez(path, **arrays)
 
 
 def _read(path: Path) -> dict[str, Any]:
     if path.suffix.lower() != ".npz":
-        return mapping(read_json(path), "it")
-    arrays = read_arrays(path)
+        return mapping(paths.read_json(path), "it")
+    arrays = paths.read_arrays(path)
     if HEADER not in arrays:
-        raise Damaged(f"there is no {HEADER!r} in it")
-    data = mapping(parsed(str(arrays.pop(HEADER))), HEADER)
+        raise paths.Damaged(f"there is no {HEADER!r} in it")
+    data = mapping(paths.parsed(str(arrays.pop(HEADER))), HEADER)
     for entry, array in arrays.items():
         name, _, key = entry.partition(":")
         if key:

@@ -140,13 +140,8 @@ class Cost:
     @classmethod
     def of_all(cls, costs: Sequence[Cost]) -> Cost:
         """Of one after the other: what they took together, and the most memory that one of them had."""
-        return cls(
-            forwards=sum(c.forwards for c in costs),
-            backwards=sum(c.backwards for c in costs),
-            seconds=sum(c.seconds for c in costs),
-            peak_bytes=max(c.peak_bytes for c in costs),
-            setup_forwards=sum(c.setup_forwards for c in costs),
-        )
+        added = {f.name: sum(getattr(cost, f.name) for cost in costs) for f in dataclasses.fields(cls)}
+        return cls(**added | {"peak_bytes": max(cost.peak_bytes for cost in costs)})
 
 
 @dataclass(frozen=True)
@@ -298,9 +293,7 @@ class Explanation(Result):
 
     @checked
     def heatmap(
-        self,
-        size: Size | None = None,
-        interpolation: Annotated[str, OneOf("bilinear", "nearest")] = "bilinear",
+        self, size: Size | None = None, interpolation: Annotated[str, OneOf("bilinear", "nearest")] = "bilinear"
     ) -> Array:
         """Scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).
 

@@ -8,20 +8,12 @@ draw it by themselves. ``Result.show()`` and its siblings are doors to ``view_of
 >>> wf.views.side_by_side(list(explanations.values())).save("both.html")
 """
 
-from whyformer.views.attention_view import attention_map as attention_map
-from whyformer.views.attention_view import attention_streams as attention_streams
-from whyformer.views.attention_view import heads_grid as heads_grid
-from whyformer.views.attention_view import heads_over_image as heads_over_image
-from whyformer.views.attention_view import relevance_map as relevance_map
-from whyformer.views.explained import page as page
-from whyformer.views.explained import side_by_side as side_by_side
-from whyformer.views.generation import generation_view as generation_view
-from whyformer.views.several import list_page as list_page
-from whyformer.views.several import methods_page as methods_page
-from whyformer.views.table_marks import table_map as table_map
-from whyformer.views.view import Page as Page
-from whyformer.views.view import View as View
-from whyformer.views.view import view_of as view_of
+from whyformer.views.attention_view import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
+from whyformer.views.explained import page, side_by_side
+from whyformer.views.generation import generation_view
+from whyformer.views.several import list_page, methods_page
+from whyformer.views.table_marks import table_map
+from whyformer.views.view import Page, View, view_of
 
 __all__ = [
     "Page",

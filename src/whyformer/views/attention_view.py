@@ -15,9 +15,9 @@ from whyformer.parameters import OneOf, Place, Places, checked
 from whyformer.results.types import AttentionMaps, Explanation, Record, Site, Units
 from whyformer.shapes import Array
 from whyformer.views.header import doubts, ends, facts
-from whyformer.views.image_marks import require_fit, to_pixels
+from whyformer.views.image_marks import require_fit, shrunk, to_pixels
 from whyformer.views.marks import HeadColours, Matrix, Scale
-from whyformer.views.scales import largest, scale_of
+from whyformer.views.scales import scale_of
 from whyformer.views.view import Fact, Heads, Panel, View, view_of
 
 Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units
@@ -127,7 +127,7 @@ def heads_grid(
     large = values or (labels is not None and longest <= MOST_LABELLED)
     # A wrong number of labels is refused, drawn or not.
     pairs = [_label_pair(labels, m.shape[1:], site.first_query) for m, (_, site) in zip(whole, chosen, strict=True)]
-    maps = [[one if large else largest(one, SMALL) for one in heads] for heads in whole]
+    maps = [[one if large else shrunk(one, SMALL, largest=True) for one in heads] for heads in whole]
     scales = iter(_scales([one for heads in maps for one in heads], scale))
     columns = min(NUMBERED if values else LABELLED if large else 10**6, max(len(m) for m in maps))
     panels: list[Panel] = []
@@ -190,13 +190,7 @@ def attention_streams(
 
 @checked
 def heads_over_image(
-    record: Record,
-    units: Units | Explanation,
-    image: Any = None,
-    *,
-    site: Place = -1,
-    query: Place = 0,
-    row: Place = 0,
+    record: Record, units: Units | Explanation, image: Any = None, *, site: Place = -1, query: Place = 0, row: Place = 0
 ) -> View:
     """Where each head looks, each in its own colour: together, and one by one.
 
@@ -234,11 +228,7 @@ def heads_over_image(
 
 @checked
 def relevance_map(
-    explanation: Explanation,
-    streams: tuple[str, str] | None = None,
-    *,
-    values: bool = False,
-    scale: ScaleOf = "shared",
+    explanation: Explanation, streams: tuple[str, str] | None = None, *, values: bool = False, scale: ScaleOf = "shared"
 ) -> View:
     """The whole map of a method that has one: output positions down, input positions across.
 

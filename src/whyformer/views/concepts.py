@@ -17,8 +17,8 @@ SHARES = Scale(0.0, 1.0, meaning="share of inputs")
 @checked
 def scores_view(result: Any, *, title: str = "") -> View:
     """One bar per concept with 95 % limits; dots are single concept vectors, a star is a claim that holds."""
-    panels = [Panel((_bars(result),), f"share of inputs whose logit of {result.target!r} rises along the concept")]
-    panels.append(Panel((_table(result),), wide=True))
+    title_of_bars = f"share of inputs whose logit of {result.target!r} rises along the concept"
+    panels = (Panel((_bars(result),), title_of_bars), Panel((_table(result),), wide=True))
     claims = ", ".join(row.name for row in result.rows if row.significant) or "none of them"
     vectors = len(result.rows[0].scores) if result.rows else 0
     facts = (
@@ -28,7 +28,7 @@ def scores_view(result: Any, *, title: str = "") -> View:
         Fact("not by chance", "not tested" if all(np.isnan(row.p) for row in result.rows) else claims),
     )
     caption = "Lines are 95 % limits, dots single concept vectors, ★ a score that is not by chance."
-    return View(title or result.title, tuple(panels), facts, tuple(result.warnings), caption)
+    return View(title or result.title, panels, facts, tuple(result.warnings), caption)
 
 
 def _bars(result: Any) -> Bars:

@@ -15,31 +15,10 @@ from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.registry import meaning_of
 from whyformer.results.result import PICTURES
-from whyformer.results.types import Explanation, Generation, Target, Units
+from whyformer.results.types import Explanation, Generation, Target
 from whyformer.shapes import Array
-from whyformer.views.header import (
-    answer,
-    details,
-    doubts,
-    ends,
-    explained,
-    facts_about_input,
-    facts_about_method,
-    is_predicted,
-)
-from whyformer.views.image_marks import (
-    boxes_on,
-    enlarged,
-    fits,
-    frames_of,
-    has_pixels,
-    heat,
-    in_time,
-    of_sound,
-    pixel_heat,
-    time_lines,
-    to_pixels,
-)
+from whyformer.views import header
+from whyformer.views import image_marks as images
 from whyformer.views.marks import Heat, Mark, Picture, Reading, Scale, TokenRun
 from whyformer.views.reading import first_token_words, in_full_colour, is_long, reading_of, shortened_question
 from whyformer.views.scales import first_token, scale_of, share
@@ -80,16 +59,23 @@ def explanation_view(
     language model takes part in the colours, too. ``others``: explanations of the same input for other targets, such as
     (prediction, next class); on a page, a click on that class shows it.
     """
-    said, notes, whole = answer(explanation), details(explanation), explanation
+    said, notes, whole = header.answer(explanation), header.details(explanation), explanation
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
     explanation = in_full_colour(explanation) if took else explanation
     unseen = unseen_panel(explanation.units.unseen)
     explanation = with_values(_as_drawn(explanation))
     pixels = _pixels(image, explanation)
     has_patches = explanation.units.grid is not None
-    panels = [] if pixels is None else [Panel((Picture(pixels, frames_of(explanation)),), "input")]
+    panels = [] if pixels is None else [Panel((Picture(pixels, images.frames_of(explanation)),), "input")]
     panels += _panels(explanation, pixels, by)
-    panels += pixel_panels(explanation) if detail else []
+    if detail:
+        whole_map = images.pixel_heat(explanation)
+        close, frame, words = images.enlarged(whole_map, explanation)
+        cells = zip(whole_map.values_RC.shape, explanation.units.grid or (), strict=True)
+        note = f"colours from {' to '.join(header.ends(whole_map.scale))}"
+        panels.append(Panel((replace(whole_map, frames=(*whole_map.frames, frame)),), "per pixel", note=note))
+        sides = " × ".join(f"{pixels_there / count:g}" for pixels_there, count in cells)
+        panels.append(Panel((close,), f"enlarged: {words}", note=f"of {sides} pixels each"))
     panels += _ranked(explanation, most, by, specials)
     panels += unseen
     marks = [mark for panel in panels for mark in panel.marks]
@@ -97,7 +83,7 @@ def explanation_view(
         headline(explanation, title),
         tuple(panels),
         (said,),
-        doubts(explanation),
+        header.doubts(explanation),
         caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
         legend=next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Heat))), None),
@@ -123,7 +109,7 @@ def _others(others: Sequence[Explanation], shown: Sequence[Explanation]) -> tupl
 def headline(explanation: Explanation, title: str = "") -> str:
     """The input in one line; where more is asked than why the prediction, the question comes first."""
     target, words = explanation.target, title or title_of(explanation)
-    if is_predicted(explanation) and target.versus is None:
+    if header.is_predicted(explanation) and target.versus is None:
         return words
     first, second = _named(target)
     return f"Why {first}{'' if target.versus is None else f' rather than {second}'}? · {words}"
@@ -171,33 +157,21 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
         name = f" ({stream})" if len(set(units.stream)) > 1 else ""
-        if image is not None and _is_boxes(units, stream):
-            panels.append(Panel((Picture(boxes_on(explanation, members, image)),), f"boxes{name}"))
-        if _is_grid(units, stream):
-            name = ": time →, frequency ↑" if of_sound(units) else name
-            panels.append(Panel((heat(explanation, image=image),), f"scores{name}"))
-            panels.append(Panel((heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
+        if image is not None and stream == "image" and units.boxes is not None and units.grid is None:
+            panels.append(Panel((Picture(images.boxes_on(explanation, members, image)),), f"boxes{name}"))
+        if units.grid is not None and (stream == "image" or len(set(units.stream)) == 1):
+            name = ": time →, frequency ↑" if images.of_sound(units) else name
+            panels.append(Panel((images.heat(explanation, image=image),), f"scores{name}"))
+            panels.append(Panel((images.heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
             continue
-        if in_time(units, stream):
-            panels.append(Panel((time_lines(explanation),), "over time", wide=True))
+        if images.in_time(units, stream):
+            panels.append(Panel((images.time_lines(explanation),), "over time", wide=True))
             continue
         if stream in TEXT and not name and is_long(explanation):
             panels.append(Panel((reading_of(explanation, by),), "", wide=True))
         elif stream in TEXT:
             panels.append(Panel((token_run(explanation, by=by, members=members),), stream if name else "", wide=True))
     return panels
-
-
-def pixel_panels(explanation: Explanation) -> list[Panel]:
-    """The map of pixels, and a part of it enlarged."""
-    whole = pixel_heat(explanation)
-    close, frame, words = enlarged(whole, explanation)
-    sides = " × ".join(f"{n / g:g}" for n, g in zip(whole.values_RC.shape, explanation.units.grid or (), strict=True))
-    scale = f"colours from {' to '.join(ends(whole.scale))}"
-    return [
-        Panel((replace(whole, frames=(*whole.frames, frame)),), "per pixel", note=scale),
-        Panel((close,), f"enlarged: {words}", note=f"of {sides} pixels each"),
-    ]
 
 
 @checked
@@ -225,7 +199,7 @@ def side_by_side(
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
         raise BadInput("side_by_side: there is no explanation to show.")
-    if detail and not any(map(has_pixels, chosen)):
+    if detail and not any(map(images.has_pixels, chosen)):
         raise NotOffered(f"detail=True: none of {', '.join(e.method for e in chosen)} has scores of single pixels.")
     alternatives = _others(others, chosen)
     chosen = [with_values(_as_drawn(e)) for e in chosen]
@@ -241,31 +215,25 @@ def side_by_side(
     for explanation, factor in zip(chosen, times, strict=True):
         scale = scales.get(explanation.signed)
         marks = _marks(explanation, pixels, by, scale, factor)
-        marks += [pixel_heat(explanation)] if detail and has_pixels(explanation) else []
+        marks += [images.pixel_heat(explanation)] if detail and images.has_pixels(explanation) else []
         if explanation.units.grid is None and set(explanation.units.stream) != {"table"}:  # those have their bars
             marks.append(ranking(explanation, by=by, scale=scale, times=factor, most=most))
-        panels.append(
-            Panel(
-                tuple(marks),
-                " · ".join([explanation.method] * (mixed or one_target) + [explained(explanation)] * (not one_target)),
-                False,
-                tuple(f for f in facts_about_method(explanation) if f.name != "read from" or not one_readout),
-                doubts(explanation),
-                (notes or {}).get(explanation.method, meaning_of(explanation.method)),
-            )
-        )
-    common = [f for f in facts_about_method(chosen[0]) if f.name == "read from" and one_readout]
+        named = [explanation.method] * (mixed or one_target) + [header.explained(explanation)] * (not one_target)
+        told = [f for f in header.facts_about_method(explanation) if f.name != "read from" or not one_readout]
+        note = (notes or {}).get(explanation.method, meaning_of(explanation.method))
+        panels.append(Panel(tuple(marks), " · ".join(named), False, tuple(told), header.doubts(explanation), note))
+    common = [f for f in header.facts_about_method(chosen[0]) if f.name == "read from" and one_readout]
     legends = [scales[signed] for signed in (True, False) if signed in scales]
     return View(
         headline(chosen[0], title) if one_target else title or title_of(chosen[0]),
         tuple(panels),
-        (answer(chosen[0]),),
+        (header.answer(chosen[0]),),
         (),
         caption(chosen, shared and mixed, separate_scales=not shared and len(panels) > 1) + PER_PIXEL * detail,
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
         legend=legends[0] if legends else None,
         second_legend=legends[1] if len(legends) > 1 else None,
-        details=(*(facts_about_input(chosen[0]) if one_target else ()), *common),
+        details=(*(header.facts_about_input(chosen[0]) if one_target else ()), *common),
         explained=Explained(chosen, pixels, by, others=alternatives),
     )
 
@@ -296,10 +264,10 @@ def _title(explanation: Explanation) -> str:
     units = explanation.units
     if units.role is not None:
         return shortened_question(explanation)
-    if units.grid is not None and of_sound(units):
+    if units.grid is not None and images.of_sound(units):
         return f"sound, {units.grid[0]} bands × {units.grid[1]} steps"
     if units.grid is not None and units.text is None:
-        image, frames = f"image, {units.grid[0]} × {units.grid[1]} patches", frames_of(explanation)
+        image, frames = f"image, {units.grid[0]} × {units.grid[1]} patches", images.frames_of(explanation)
         return f"{frames[0].label}, query {explanation.target.position}: {image}" if frames else image
     if units.text is not None:
         return " ".join(units.text.split())
@@ -357,12 +325,12 @@ def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale 
     marks: list[Mark] = []
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
-        if image is not None and _is_boxes(units, stream):
-            marks.append(Picture(boxes_on(explanation, members, image, scale, times)))
-        if _is_grid(units, stream):
-            marks.append(heat(explanation, image=image, scale=scale, times=times))
-        elif in_time(units, stream):
-            marks.append(time_lines(explanation, times))
+        if image is not None and stream == "image" and units.boxes is not None and units.grid is None:
+            marks.append(Picture(images.boxes_on(explanation, members, image, scale, times)))
+        if units.grid is not None and (stream == "image" or len(set(units.stream)) == 1):
+            marks.append(images.heat(explanation, image=image, scale=scale, times=times))
+        elif images.in_time(units, stream):
+            marks.append(images.time_lines(explanation, times))
         elif stream in TEXT:
             marks.append(token_run(explanation, by=by, scale=scale, times=times, members=members))
         else:
@@ -370,25 +338,17 @@ def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale 
     return marks
 
 
-def _is_grid(units: Units, stream: str) -> bool:
-    return units.grid is not None and (stream == "image" or len(set(units.stream)) == 1)
-
-
-def _is_boxes(units: Units, stream: str) -> bool:
-    return stream == "image" and units.boxes is not None and units.grid is None
-
-
 def _pixels(image: Any, explanation: Explanation) -> Array | None:
     """The picture that is drawn over; one that nothing could be drawn over is refused, not ignored."""
     units = explanation.units
     if image is None:
         seen = None if explanation.picture is None else pixels_of_uri(explanation.picture)
-        return seen if seen is not None and fits(seen, units) else None
+        return seen if seen is not None and images.fits(seen, units) else None
     if units.grid is None and "image" not in units.stream:
         raise BadInput(
             "image= is what the scores of a picture are drawn over, and this explanation has none: leave it out."
         )
-    return to_pixels(image)
+    return images.to_pixels(image)
 
 
 def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, by: str) -> dict[bool, Scale]:
@@ -396,8 +356,8 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
     meaning = "share of the method's total" if mixed else "score"
     patches = chosen[0].units.grid is not None and len(set(chosen[0].units.stream)) == 1
     own = [None if patches else scale_for(e, by) for e in chosen]
-    ends = [e.heatmap() if s is None else np.array([s.low, s.high]) for e, s in zip(chosen, own, strict=True)]
-    reached = [end * t for end, t in zip(ends, times, strict=True)]
+    reaches = [e.heatmap() if s is None else np.array([s.low, s.high]) for e, s in zip(chosen, own, strict=True)]
+    reached = [end * t for end, t in zip(reaches, times, strict=True)]
     largest = max(float(np.abs(r).max()) for r in reached)
     both = len({e.signed for e in chosen}) > 1
     scales = {}
@@ -410,10 +370,8 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
     return scales
 
 
-# Writing pictures: the ending of the file name says what.
-
-
 def save_page(page: Page, path: str | Path) -> Path:
+    """Write a picture; the ending of the file name says which kind."""
     path = writable_file(path, PICTURES)
     with writing(path):
         if path.suffix == ".html":

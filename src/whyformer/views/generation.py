@@ -10,20 +10,10 @@ import numpy as np
 
 from whyformer.parameters import Count, checked
 from whyformer.results.types import Cost, Explanation, Generation
+from whyformer.views import reading
 from whyformer.views.explained import SIGNED, UNSIGNED, By
 from whyformer.views.header import cost_of, doubts, duration, facts_about_method, named, percent
 from whyformer.views.marks import LEAST, Dialogue, Matrix, Piece, Reading, Scale, TableMark, TokenRun, shortened
-from whyformer.views.reading import (
-    Group,
-    apart_words,
-    first_token_words,
-    groups_of,
-    in_full_colour,
-    parts_of,
-    scale_of_row,
-    shortened_question,
-    summed,
-)
 from whyformer.views.scales import aside_of, first_token, plain_units, scale_of, share
 from whyformer.views.view import Fact, Page, Panel, View, view_of
 
@@ -126,30 +116,22 @@ def generation_view(
 
     ``colour_first_token``: the first token takes part in the colours, too.
     """
-    steps = [in_full_colour(e) for e in generation.tokens] if colour_first_token else generation.tokens
-    dialogue, groups = dialogue_of(generation, steps, by)
-    heat = _heat(dialogue, [group.text for group in groups], most)
-    caption = f"{SIGNED if any(e.signed for e in steps) else UNSIGNED}.{SHARES}{apart_words(steps)}"
+    steps = [reading.in_full_colour(e) for e in generation.tokens] if colour_first_token else generation.tokens
+    dialogue, texts = dialogue_of(generation, steps, by)
+    heat = _heat(dialogue, texts, most)
+    caption = f"{SIGNED if any(e.signed for e in steps) else UNSIGNED}.{SHARES}{reading.apart_words(steps)}"
     caption += READ_AT if any(aside_of(e) - {first_token(e)} for e in steps) else ""
-    caption += first_token_words(generation.tokens, coloured=True) if colour_first_token else ""
-    return View(
-        title or shortened_question(steps[-1]),
-        (
-            Panel((dialogue,), "the answer", wide=True),
-            Panel((heat,), f"each token of the answer, and {_columns(dialogue, heat)}", wide=True),
-        ),
-        _certainty(generation),
-        doubts(*steps),
-        caption,
-        legend=heat.scale,
-        details=_facts(steps),
-    )
+    caption += reading.first_token_words(generation.tokens, coloured=True) if colour_first_token else ""
+    named = f"each token of the answer, and {_columns(dialogue, heat)}"
+    panels = (Panel((dialogue,), "the answer", wide=True), Panel((heat,), named, wide=True))
+    title, told = title or reading.shortened_question(steps[-1]), _certainty(generation)
+    return View(title, panels, told, doubts(*steps), caption, legend=heat.scale, details=_facts(steps))
 
 
-def dialogue_of(generation: Generation, steps: Sequence[Explanation], by: str = "word") -> tuple[Dialogue, list[Group]]:
-    """Shares of the pieces of all that was read, per token of the answer."""
+def dialogue_of(generation: Generation, steps: Sequence[Explanation], by: str = "word") -> tuple[Dialogue, list[str]]:
+    """Shares of the pieces of all that was read, per token of the answer; and the text of each piece."""
     units = steps[-1].units
-    groups = groups_of(units, by)
+    groups = reading.groups_of(units, by)
     apart = np.zeros((len(steps), len(units)), bool)
     shares = np.full(apart.shape, np.nan)
     for row, step in enumerate(steps):
@@ -159,15 +141,16 @@ def dialogue_of(generation: Generation, steps: Sequence[Explanation], by: str = 
     ordinary = np.array([bool(plain & set(group.members)) for group in groups])
     # A word is apart where one of its pieces is, and there once its first piece is.
     aside = np.stack([apart[:, list(group.members)].any(1) for group in groups], 1)
-    known = summed(np.nan_to_num(shares), groups)
+    known = reading.summed(np.nan_to_num(shares), groups)
     known[np.stack([np.isnan(shares[:, group.members[0]]) for group in groups], 1)] = np.nan
     said, signed = texts_of(generation), any(e.signed for e in steps)
     bare = Dialogue(said, generation.sentences or ((0, len(said)),), Reading((), scale_of([])), known, aside, ordinary)
     mean, nowhere = bare.over(0, len(said))
     strength = np.nanmax(np.where(aside, 0.0, np.abs(known)), 0, initial=0.0)
-    parts = parts_of(units, groups, mean, nowhere, np.where(ordinary, strength, 0.0))
-    reading = Reading(parts, scale_of_row(mean, ordinary, nowhere, signed))
-    return Dialogue(said, bare.sentences, reading, known, aside, ordinary), groups
+    parts = reading.parts_of(units, groups, mean, nowhere, np.where(ordinary, strength, 0.0))
+    reach = float(np.abs(mean[ordinary & ~nowhere]).max(initial=0.0))  # of what is coloured
+    scale = Scale(-reach if signed else 0.0, reach, signed, "share")
+    return replace(bare, reading=Reading(parts, scale)), [group.text for group in groups]
 
 
 def texts_of(generation: Generation) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def head_scale(maps: Iterable[Array], signed: bool = False, meaning: str = "scor
 
 
 def head_maps(maps: Sequence[tuple[str, Array]], title: str, *, signed: bool = False, meaning: str = "score") -> View:
-    """Several maps on one scale."""
+    """Draw several maps on one scale."""
     scale = head_scale([scores for _, scores in maps], signed, meaning)
     panels = tuple(Panel((head_map(scores, scale),), name) for name, scores in maps)
     return View(title, panels, columns=len(maps), legend=scale)
@@ -196,11 +196,10 @@ def direct_view(result: Any, index: Place = 0) -> View:
 def syntactic_view(result: Any) -> View:
     """The best head of each relation against the best fixed offset, and how far each of them is ahead."""
     columns = ("relation", "direction", "head", "hits", "best offset", "gain", "arcs")
-    best = [
-        (a, b, f"{layer}.{head}", hits, base, hits - base, arcs)
+    rows = [
+        dict(zip(columns, (a, b, f"{layer}.{head}", hits, base, hits - base, arcs), strict=True))
         for a, b, layer, head, hits, base, arcs in result.best()
     ]
-    rows = [dict(zip(columns, row, strict=True)) for row in best]
     panel = Panel((rows_table(rows),), wide=True)
     left_out = f" The first {MOST_ROWS} of {len(rows)} are listed." if len(rows) > MOST_ROWS else ""
     caption = "Heads as layer.head. Best offset: what always looking at the same distance hits." + left_out
@@ -208,37 +207,26 @@ def syntactic_view(result: Any) -> View:
     return View(title, (panel,), doubts=result.warnings, caption=caption)
 
 
-OTHER, PUNCTUATION = "other", "punctuation"
-
-
-class HasNorms(Protocol):
-    """What ``methods.value_contributions.weighed`` returns."""
-
-    @property
-    def units(self) -> Units: ...
-    @property
-    def attention(self) -> Sequence[Array]: ...
-    @property
-    def norms(self) -> Sequence[Array]: ...
-
-
 def token_types(units: Units) -> list[str]:
     """Special tokens by name, punctuation, and the rest ("patch" in images)."""
-    rest = "patch" if units.grid is not None else OTHER
+    rest = "patch" if units.grid is not None else "other"
     kinds = []
     for label, special in zip(units.labels, units.special, strict=True):
         bare = label.removeprefix("##").lstrip("Ġ▁ ")
         if special:
             kinds.append(label)
         elif bare and all(c in string.punctuation for c in bare):
-            kinds.append(PUNCTUATION)
+            kinds.append("punctuation")
         else:
             kinds.append(rest)
     return kinds
 
 
-def weights_by_type(inputs: Sequence[HasNorms], layer: int | None = None) -> dict[str, tuple[Array, Array]]:
-    """Per token type: attention received (mean over queries) and ‖f(x)‖, one entry per layer, head and token."""
+def weights_by_type(inputs: Sequence[Any], layer: int | None = None) -> dict[str, tuple[Array, Array]]:
+    """Per token type: attention received (mean over queries) and ‖f(x)‖, one entry per layer, head and token.
+
+    inputs: what ``methods.value_contributions.weighed`` returns.
+    """
     points: dict[str, tuple[list[Array], list[Array]]] = {}
     for one in inputs:
         kinds = np.array(token_types(one.units))
@@ -253,7 +241,7 @@ def weights_by_type(inputs: Sequence[HasNorms], layer: int | None = None) -> dic
 
 
 @checked
-def norms_scatter(inputs: HasNorms | Sequence[HasNorms], layer: Place | None = None) -> View:
+def norms_scatter(inputs: Any, layer: Place | None = None) -> View:
     """Attention weight against ‖f(x)‖, one point per layer, head and token, coloured by token type.
 
     Tokens that get much attention and little norm (lower right) are looked at, but not taken from. ``layer`` draws one
@@ -272,9 +260,8 @@ def norms_scatter(inputs: HasNorms | Sequence[HasNorms], layer: Place | None = N
     where = "all layers" if layer is None else f"layer {layer}"
     mark = Scatter(groups, "attention weight α, mean over queries", "‖f(x)‖", log_x=True)
     caption = "A point is one token in one head. Lower right: looked at, but not taken from."
-    return View(
-        f"Attention weights against norms, {where}: rank correlation {rank:+.2f}", (Panel((mark,)),), caption=caption
-    )
+    title = f"Attention weights against norms, {where}: rank correlation {rank:+.2f}"
+    return View(title, (Panel((mark,)),), caption=caption)
 
 
 @checked

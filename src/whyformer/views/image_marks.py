@@ -86,12 +86,16 @@ def to_pixels(image: Any) -> Array:
     return np.rint(pixels * (255 if high <= 1 else 1)).clip(0, 255).astype(np.uint8)
 
 
-def shrunk(values: Array, longest: int) -> Array:
-    """Averaged down to at most ``longest`` rows and columns; never enlarged."""
+def shrunk(values: Array, longest: int, largest: bool = False) -> Array:
+    """Return at most ``longest`` rows and columns: neighbours share a cell, by their mean or the largest of them."""
     for axis in (0, 1):
-        if values.shape[axis] > longest:
-            size = values.shape[axis]
-            starts = np.array([part[0] for part in np.array_split(np.arange(size), longest)])
+        size = values.shape[axis]
+        if size <= longest:
+            continue
+        starts = np.array([part[0] for part in np.array_split(np.arange(size), longest)])
+        if largest:  # of attention: a mean would fade single weights, and the scale would be that of means
+            values = np.maximum.reduceat(values, starts, axis)
+        else:
             counts = np.diff([*starts, size]).reshape([-1 if a == axis else 1 for a in range(values.ndim)])
             values = np.add.reduceat(values, starts, axis) / counts
     return values

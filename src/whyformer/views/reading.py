@@ -12,7 +12,7 @@ import numpy as np
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views.header import percent
-from whyformer.views.marks import Passage, Piece, Reading, Scale, Utterance
+from whyformer.views.marks import Passage, Piece, Reading, Utterance
 from whyformer.views.scales import FIRST_TOKEN, TEMPLATE, first_token, in_template, plain_units
 from whyformer.views.text_marks import scale_for
 
@@ -148,31 +148,19 @@ def _folded(pieces: list[tuple[Piece, ...]], strength: list[float]) -> list[Pass
     return passages
 
 
-def question_of(units: Units) -> str:
-    """What was asked: the last that a user (or the prompt) says, of a long one its end."""
-    asked = [i for i in plain_units(units) if _role(units, i) != ANSWER]
-    groups = [g for g in groups_of(units, "token") if g.members[0] in asked]
-    last = [list(parts) for _, parts in groupby(groups, key=lambda g: _role(units, g.members[0]))][-1:]
-    return " ".join("".join(g.before + g.text for g in part) for part in last).strip()
-
-
-def scale_of_row(values: Array, ordinary: Array, aside: Array, signed: bool) -> Scale:
-    """From nothing to the highest that is to be coloured."""
-    reach = float(np.abs(values[ordinary & ~aside]).max(initial=0.0))
-    return Scale(-reach if signed else 0.0, reach, signed, "share")
-
-
-# What is not coloured, in words.
-
-
 def in_full_colour(explanation: Explanation) -> Explanation:
     """The same, as if its first token had taken nothing: it is drawn like any other."""
     return explanation.replace(checks=explanation.checks | {FIRST_TOKEN: 0.0})
 
 
 def shortened_question(explanation: Explanation) -> str:
-    """The end of a prompt is nearest to the answer: its last sentences, as many as fit."""
-    sentences = re.split(r"(?<=[.?!])\s+", " ".join(question_of(explanation.units).split()))
+    """The end of what a user (or the prompt) asked last: its last sentences, as many as fit."""
+    units = explanation.units
+    asked = [i for i in plain_units(units) if _role(units, i) != ANSWER]
+    groups = [g for g in groups_of(units, "token") if g.members[0] in asked]
+    last = [list(parts) for _, parts in groupby(groups, key=lambda g: _role(units, g.members[0]))][-1:]
+    question = " ".join("".join(g.before + g.text for g in part) for part in last)
+    sentences = re.split(r"(?<=[.?!])\s+", " ".join(question.split()))
     fitting = [i for i in range(len(sentences)) if len(" ".join(sentences[i:])) <= LONGEST_TITLE]
     words = " ".join(sentences[fitting[0] :]) if fitting else sentences[-1][: LONGEST_TITLE - 1] + "…"
     return words if fitting[:1] in ([], [0]) else f"… {words}"

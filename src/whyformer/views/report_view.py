@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -69,15 +70,11 @@ def _twice(test: Any) -> View:
     facts += [Fact("agreement", f"Kendall's τ {agreement}")] if agreement else []
     if not math.isnan(test.mixing):
         facts.append(Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"))
-    return View(
-        test.title,
-        tuple(panels),
-        tuple(facts),
-        caption="Attention over the ordinary units, on a scale that ends at the largest weight of the model's own map. "
-        "Special tokens keep their weights in both.",
-        columns=2,
-        legend=scale,
+    caption = (
+        "Attention over the ordinary units, on a scale that ends at the largest weight of the model's own map. Special "
+        "tokens keep their weights in both."
     )
+    return View(test.title, tuple(panels), tuple(facts), caption=caption, columns=2, legend=scale)
 
 
 def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
@@ -99,11 +96,9 @@ def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
 
 
 def _erased(result: Any) -> View:
-    orders = list(result.inputs[0].erased)
-    marks = Bars(
-        tuple(Bar(order.replace("gradient ×", "grad ×"), result.erased(order)) for order in orders),
-        Scale(0.0, 1.0, meaning="share erased"),
-    )
+    orders = result.inputs[0].erased
+    bars = tuple(Bar(order.replace("gradient ×", "grad ×"), result.erased(order)) for order in orders)
+    marks = Bars(bars, Scale(0.0, 1.0, meaning="share erased"))
     caption = "The shorter the bar, the sooner the decision flipped; 1: it never did."
     return View("Share of attention weights erased until the decision flips", (Panel((marks,)),), caption=caption)
 
@@ -115,13 +110,12 @@ def _cascade(result: Any) -> View:
         Bars(tuple(Bar(_short(part), value) for part, value in pairs if not math.isnan(value)), scale)
         for pairs in known
     )
-    return View(
-        f"{result.method} with random weights",
-        (Panel((together,), "this part and all above it random"), Panel((alone,), "this part alone random")),
-        caption="Bars: Spearman's correlation with the map of the trained model, from the output down to the input. A "
-        "map that shows what was learned falls towards 0.",
-        columns=2,
+    panels = (Panel((together,), "this part and all above it random"), Panel((alone,), "this part alone random"))
+    caption = (
+        "Bars: Spearman's correlation with the map of the trained model, from the output down to the input. A map that "
+        "shows what was learned falls towards 0."
     )
+    return View(f"{result.method} with random weights", panels, caption=caption, columns=2)
 
 
 def _short(part: str) -> str:
@@ -147,62 +141,36 @@ def retrained_page(result: Any) -> Page:
         groups.append(Points(name, across, up, labels=tips))
     plane = Scatter(tuple(groups), "JSD of attention from the model's", "TVD of the output from the model's")
     settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
-    view = View(
-        result.title,
-        (Panel((TableMark(columns, tuple(rows)),), wide=True), Panel((plane,), "Elsewhere, and at what price")),
-        (Fact("training", settings), Fact("cost", cost_of(result.cost))),
-        result.warnings,
+    panels = (Panel((TableMark(columns, tuple(rows)),), wide=True), Panel((plane,), "Elsewhere, and at what price"))
+    facts = (Fact("training", settings), Fact("cost", cost_of(result.cost)))
+    caption = (
         "On the validation examples. An adversary is trained to say what the model says and to look elsewhere, the "
-        "more so the larger λ. The MLP sees one position at a time.",
+        "more so the larger λ. The MLP sees one position at a time."
     )
+    view = View(result.title, panels, facts, result.warnings, caption)
     return Page(result.title, (view,), tuple(findings_of(result.findings())))
 
 
 LOW, HIGH = 0.3, 0.7  # mean rank correlations that are called little and large agreement
-READING = (
-    Fact(
-        "Colours and bars",
-        "are scores: blue raises what is explained, orange lowers it, and where a method has no sign its scores say "
-        "how much a unit counted, not for what. They are of this input, not of the model in general.",
-    ),
-    Fact(
-        "The badge on a map",
-        "says where its method stands among those compared, on all inputs of this report, and whether it does better "
-        "than scores drawn at random. A method that does well on average can be wrong on one input: look at its curve.",
-    ),
-    Fact(
-        "The deletion curve",
-        "is what the model says of this input as units are taken away, the highest scores first. A map that names what "
-        "the model rests on makes it fall below the grey band, which is what random orders give.",
-    ),
-    Fact(
-        "Intervals",
-        "are 95 % limits over inputs (bootstrap). Where two overlap, the order of those methods is not settled; with "
-        "few inputs they are wide, and with one there are none.",
-    ),
-)
-MISLEADS = (
-    Fact(
-        "Taken away is not gone",
-        "Something stands in place of a unit, and makes an input that the model may never have seen. Repeat with "
-        "another replacement (replace=…) and see whether the order of methods holds.",
-    ),
-    Fact(
-        "Units that need each other",
-        "Where two units say the same, taking one away changes nothing, and neither gets a score from methods that "
-        "take units away one by one.",
-    ),
-    Fact(
-        "Agreement is no proof",
-        "Methods that look at the same thing agree, and may be wrong together; methods that disagree cannot all be "
-        "right.",
-    ),
-    Fact(
-        "Faithful is not reasonable",
-        "A faithful map shows what the model rests on, be it right or wrong. Whether that is a good reason is for you "
-        "to say.",
-    ),
-)
+READING = {  # how to read it, and when it misleads
+    "Colours and bars": "are scores: blue raises what is explained, orange lowers it, and where a method has no sign "
+    "its scores say how much a unit counted, not for what. They are of this input, not of the model in general.",
+    "The badge on a map": "says where its method stands among those compared, on all inputs of this report, and "
+    "whether it does better than scores drawn at random. A method that does well on average can be wrong on one input: "
+    "look at its curve.",
+    "The deletion curve": "is what the model says of this input as units are taken away, the highest scores first. A "
+    "map that names what the model rests on makes it fall below the grey band, which is what random orders give.",
+    "Intervals": "are 95 % limits over inputs (bootstrap). Where two overlap, the order of those methods is not "
+    "settled; with few inputs they are wide, and with one there are none.",
+    "Taken away is not gone": "Something stands in place of a unit, and makes an input that the model may never have "
+    "seen. Repeat with another replacement (replace=…) and see whether the order of methods holds.",
+    "Units that need each other": "Where two units say the same, taking one away changes nothing, and neither gets a "
+    "score from methods that take units away one by one.",
+    "Agreement is no proof": "Methods that look at the same thing agree, and may be wrong together; methods that "
+    "disagree cannot all be right.",
+    "Faithful is not reasonable": "A faithful map shows what the model rests on, be it right or wrong. Whether that is "
+    "a good reason is for you to say.",
+}
 
 
 @checked
@@ -291,14 +259,10 @@ def _curve(deletion: Deletion) -> Panel:
 
 def _outro(report: Any) -> tuple[str | Terms, ...]:
     comparison = report.comparison
-    parts: list[str | Terms] = []
-    if report.checkup is not None:
-        parts += findings_of(report.checkup.findings)
-    else:
-        parts.append(report.unchecked)
+    parts: list[str | Terms] = [report.unchecked] if report.checkup is None else [*findings_of(report.checkup.findings)]
     parts += reasons(comparison.failures, "Could not be run here")
     parts.append(Terms(_computed(report), "How it was computed"))
-    parts.append(Terms((*READING, *MISLEADS), "How to read it, and when it misleads"))
+    parts.append(Terms(tuple(starmap(Fact, READING.items())), "How to read it, and when it misleads"))
     about = tuple(
         Fact(name, f"{idea} Misleads when: {report.misleads[name]}" if report.misleads.get(name) else idea)
         for name, idea in report.ideas.items()
@@ -313,17 +277,15 @@ def _computed(report: Any) -> tuple[Fact, ...]:
         f"{name}: {told}" for name, e in zip(report.names, report.explanations[0], strict=True) if (told := options(e))
     ]
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-    absent = comparison.replacement or "nothing was taken away"
+    random = "floor of the comparison, and the band behind the curves; a greedy search is its ceiling"
     facts = [
         Fact("Model", f"{comparison.model}, as it came: not edited, not retrained"),
         Fact("Explained", f"{first.scalar.replace('_', '-')} of the target, for {comparison.inputs} {report.called}"),
         Fact("Methods", ", ".join(row.name for row in comparison.rows if not row.baseline)),
         *([Fact("Options", "; ".join(settings))] if settings else []),
-        Fact("Absent units", absent),
+        Fact("Absent units", comparison.replacement or "nothing was taken away"),
         Fact("Measures", ", ".join(name.replace("_", " ") for name in comparison.metrics)),
-        Fact(
-            "Random orders", "floor of the comparison, and the band behind the curves; a greedy search is its ceiling"
-        ),
+        Fact("Random orders", random),
         Fact("Seed", str(comparison.seed)),
         Fact("Versions", versions),
         Fact("Time", duration(report.seconds)),

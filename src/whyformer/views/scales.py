@@ -191,18 +191,6 @@ def styles(named: Sequence[Line | Points]) -> list[tuple[str, str]]:
     return pairs
 
 
-# Maps that are larger than what can be drawn: neighbours share a cell.
-
-
-def largest(values: Array, longest: int) -> Array:
-    """At most so many rows and columns: a mean would fade single weights, and the scale would be that of means."""
-    for axis in (0, 1):
-        if values.shape[axis] > longest:
-            starts = [int(part[0]) for part in np.array_split(np.arange(values.shape[axis]), longest)]
-            values = np.maximum.reduceat(values, starts, axis)
-    return values
-
-
 OUTSHINES = 3  # times the highest of the others
 FIRST_TOKEN = "first_token_share"  # what is known of an explanation of a causal language model
 ANSWERED = "log_probability"  # what is explained of an answer as a whole

@@ -17,10 +17,7 @@ from whyformer.views.header import answer, details, doubts, explained, facts_abo
 from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Matrix, Picture, TableMark
 from whyformer.views.scales import scale_of
-from whyformer.views.table_marks import global_bars
 from whyformer.views.view import Fact, Page, Panel, TableRows, View, view_of
-
-# Two streams in one picture: what a source gave a target, and two texts that are compared.
 
 CAPTION_OF_SOURCE = "Each row is one written token; a cell says how much the token of its column counted for it."
 READOUT_NOTE = (
@@ -54,17 +51,11 @@ def steps_view(steps: Sequence[Explanation]) -> View:
             written[i, : len(scores)] = scores
         mark = Matrix(written, scale, rows, prefix, "written token", "target so far")
         panels.append(Panel((mark,), "target so far", wide=True))
-    return View(
-        f"{steps[0].method}: what each written token was read from",
-        tuple(panels),
-        tuple(replace(f, value=steps[0].readout) if f.name == "read from" else f for f in facts_about_method(steps[0])),
-        tuple(dict.fromkeys(d for s in steps for d in doubts(s))),
-        CAPTION_OF_SOURCE if signed or len(prefix) == 1 else CAPTION_OF_SOURCE + READOUT_NOTE,
-        legend=scale,
-    )
-
-
-# Two texts and how close they are: what each pair of their tokens adds, and each token by itself.
+    first, every = steps[0], dict.fromkeys(d for s in steps for d in doubts(s))
+    told = (replace(f, value=first.readout) if f.name == "read from" else f for f in facts_about_method(first))
+    title = f"{first.method}: what each written token was read from"
+    caption = CAPTION_OF_SOURCE if signed or len(prefix) == 1 else CAPTION_OF_SOURCE + READOUT_NOTE
+    return View(title, tuple(panels), tuple(told), tuple(every), caption, legend=scale)
 
 
 CAPTION_OF_PAIRS = (
@@ -181,13 +172,15 @@ def are_rows(explanations: Sequence[Any]) -> bool:
 
 def rows_view(explanations: Sequence[Explanation]) -> View:
     """All rows together: how strong each column is on average, and on live pages a dot per row."""
-    first = explanations[0]
-    scores_RU = np.stack([e.scores for e in explanations])
+    first, sizes = explanations[0], np.abs(np.stack([e.scores for e in explanations])).mean(0)
+    units, order = first.units, np.argsort(-sizes, kind="stable").tolist()
+    scale = scale_of([sizes[[i for i in order if not units.special[i]]]], meaning="mean size")
+    bars = Bars(tuple(Bar(units.labels[i], float(sizes[i]), units.special[i]) for i in order), scale)
     model = [fact for fact in facts_about_input(first) if fact.name == "model"]
     told = [fact for fact in facts_about_method(first) if fact.name in ("method", "options")]
     return View(
         f"{len(explanations)} rows together",
-        (Panel((global_bars(first.units, np.abs(scores_RU).mean(0)),), "mean size of the score", wide=True),),
+        (Panel((bars,), "mean size of the score", wide=True),),
         (*model, *told),
         caption="Each row is explained for its own target: a score raises or lowers the value of that one.",
         explained=TableRows(list(explanations)),

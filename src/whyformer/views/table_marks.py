@@ -9,7 +9,7 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.parameters import checked
-from whyformer.results.types import Explanation, Units
+from whyformer.results.types import Explanation
 from whyformer.shapes import Array
 from whyformer.views.header import STAND_INS, doubts, duration, facts, number
 from whyformer.views.marks import Bar, Bars, Matrix, Scale, TableMark
@@ -84,14 +84,9 @@ def permutation_view(result: Any) -> View:
         Fact("model", result.model),
     ]
     groups = [Fact(name, ", ".join(members)) for name, members in result.groups.items()]
-    return View(
-        "Feature permutation",
-        (Panel((bars,), "how much worse without the column", wide=True),),
-        (*facts, *groups),
-        result.warnings,
-        f"How far the metric falls when a column is shuffled. {MEANT}",
-        legend=None,
-    )
+    panel = Panel((bars,), "how much worse without the column", wide=True)
+    caption = f"How far the metric falls when a column is shuffled. {MEANT}"
+    return View("Feature permutation", (panel,), (*facts, *groups), result.warnings, caption)
 
 
 @checked
@@ -115,11 +110,7 @@ def global_view(result: Any) -> View:
         panels.append(Panel((column_map(result.matrix, result.labels, result.special),), "who looks at whom, mean"))
     if result.samples is not None and len(result.samples) > 1:
         panels.append(Panel((row_map(result, plain),), f"{min(MOST_ROWS, len(result.samples))} of the rows", wide=True))
-    facts = [
-        Fact("rows", f"{result.rows}, {duration(result.seconds)}"),
-        *_asked(result),
-        Fact("model", result.model),
-    ]
+    facts = [Fact("rows", f"{result.rows}, {duration(result.seconds)}"), *_asked(result), Fact("model", result.model)]
     caption = f"{MEANT} Maps leave the model's own tokens out of their colours."
     return View("Columns over many rows", tuple(panels), tuple(facts), result.warnings, caption, columns=2)
 
@@ -174,20 +165,10 @@ def row_attention_view(result: Any) -> View:
     across = Matrix(per_layer, shade, layers, tuple(result.labels), "layer", "row that is looked at")
     more = len(ranked) - MOST_ROWS
     left_out = f" {more} rows that got less are not shown as bars." if more > 0 else ""
-    return View(
-        "Which rows this row looked at",
-        (Panel((bars,), "mean over layers and heads", wide=True), Panel((across,), "layer by layer", wide=True)),
-        (Fact("reference", result.reference), Fact("layers", ", ".join(result.paths))),
-        caption=f"Looked at is not what mattered: columns are explained by wf.explain.{left_out}",
-        legend=shade,
-    )
-
-
-def global_bars(units: Units, sizes: Array) -> Bars:
-    """One bar per column, the strongest first."""
-    order = np.argsort(-sizes, kind="stable").tolist()
-    scale = scale_of([sizes[[i for i in order if not units.special[i]]]], meaning="mean size")
-    return Bars(tuple(Bar(units.labels[i], float(sizes[i]), units.special[i]) for i in order), scale)
+    panels = (Panel((bars,), "mean over layers and heads", wide=True), Panel((across,), "layer by layer", wide=True))
+    facts = (Fact("reference", result.reference), Fact("layers", ", ".join(result.paths)))
+    caption = f"Looked at is not what mattered: columns are explained by wf.explain.{left_out}"
+    return View("Which rows this row looked at", panels, facts, caption=caption, legend=shade)
 
 
 def _asked(result: Any, value: str = "") -> tuple[Fact, Fact]:
@@ -250,14 +231,9 @@ def table_map(explanation: Explanation) -> View:
     else:
         between = column_map(values, shown.units.labels, shown.units.special, explanation.signed)
         mark = replace(between, column_labels=explanation.units.labels)
-    return View(
-        "Map between columns",
-        (Panel((mark,), wide=True), *unseen_panel(explanation.units.unseen)),
-        facts(explanation),
-        doubts(explanation),
-        "Each row is a column that looks; the colour says how much each other one gets.",
-        legend=mark.scale,
-    )
+    panels = (Panel((mark,), wide=True), *unseen_panel(explanation.units.unseen))
+    words = "Each row is a column that looks; the colour says how much each other one gets."
+    return View("Map between columns", panels, facts(explanation), doubts(explanation), words, legend=mark.scale)
 
 
 MOST_BARS, MOST_CONTEXT_ROWS = 24, 12  # training rows, the strongest first

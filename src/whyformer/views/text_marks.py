@@ -8,19 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len
 
-from whyformer.results.types import Explanation, Units
+from whyformer.results.types import Explanation
+from whyformer.views import scales
 from whyformer.views.header import number, percent
 from whyformer.views.marks import Bar, Bars, Piece, Scale, TokenRun
-from whyformer.views.scales import (
-    FIRST_TOKEN,
-    aside_of,
-    first_token,
-    in_template,
-    ordinary,
-    outshining,
-    plain_units,
-    scale_of,
-)
 from whyformer.views.table_marks import untried
 
 # Units that have no bar of their own: special tokens, and what is not on the scale of the others. One line tells.
@@ -31,8 +22,7 @@ TEMPLATE_WORDS = "What the chat template put in"
 
 def folded_units(explanation: Explanation) -> list[int]:
     """What [CLS] gets is often tens of times what any word gets, and no word's doing. None where nothing is left."""
-    aside = {first_token(explanation), outshining(explanation)}
-    plain = {i for i in plain_units(explanation.units) if i not in aside}
+    plain = set(scales.plain_units(explanation.units)) - scales.aside_of(explanation)
     return [i for i in range(len(explanation.units)) if i not in plain] if plain else []
 
 
@@ -47,25 +37,17 @@ def folded_words(explanation: Explanation, members: Sequence[int] | None = None)
 
 def _kind(explanation: Explanation, index: int) -> str:
     units = explanation.units
-    if index == first_token(explanation):
+    if index == scales.first_token(explanation):
         return "the first token, where language models often park attention"
-    if index == outshining(explanation):
+    if index == scales.outshining(explanation):
         return "where the answer is read"
-    if in_template(units, index):
+    if scales.in_template(units, index):
         return TEMPLATE_WORDS
-    if _is_written(units, index):
+    # What a tokenizer adds has no characters to be read.
+    start, end = (0, 0) if units.spans is None else units.spans[index]
+    if units.text is not None and (end > start if units.spans is not None else units.labels[index] in units.text):
         return "special and written in the text"
     return "added by the tokenizer" if units.grid is None and "table" not in units.stream else "added by the model"
-
-
-def _is_written(units: Units, index: int) -> bool:
-    """Its characters are there to be read: what a tokenizer adds has none."""
-    if units.text is None:
-        return False
-    if units.spans is None:
-        return units.labels[index] in units.text
-    start, end = units.spans[index]
-    return end > start
 
 
 def _sentence(explanation: Explanation, kind: str, group: list[int]) -> str:
@@ -132,17 +114,12 @@ def token_run(
             pieces.append(Piece(text[start:end], entry.score * times, entry.special, entry.aside))
         at = max(at, end)
     if at < len(text):
-        pieces.append(Piece(unread(explanation.units, at) or text[at:]))
+        rest = text[at:]
+        # Beyond the last unit: cut off at the model's limit. Drawn as it is, it would look like zeros.
+        if rest.strip() and at >= max(end for _, end in explanation.units.spans or (NOWHERE,)):
+            rest = f" … [{len(rest.strip())} more characters: beyond the model's limit, not read]"
+        pieces.append(Piece(rest))
     return TokenRun(tuple(pieces), scale)
-
-
-def unread(units: Units, start: int) -> str:
-    """In words, what was cut off at the model's limit, from ``start`` on: drawn as it is, it would look like zeros."""
-    assert units.text is not None and units.spans is not None
-    rest = units.text[start:].strip()
-    if not rest or start < max(end for _, end in units.spans):  # nothing, or what another stream has read
-        return ""
-    return f" … [{len(rest)} more characters: beyond the model's limit, not read]"
 
 
 def _by_place(entries: list[_Entry]) -> list[_Entry]:
@@ -215,7 +192,7 @@ def listed(
 
 def _bar(explanation: Explanation, entry: _Entry, times: float) -> Bar:
     label = entry.label
-    if FIRST_TOKEN in explanation.checks:  # as it is read, not as byte-level tokenizers write spaces and line breaks
+    if scales.FIRST_TOKEN in explanation.checks:  # as it is read, not as byte-level tokenizers write spaces
         label = label.replace("Ċ", "⏎").lstrip("Ġ▁") or "␣"
     low = high = None
     if entry.error:  # 95 % limits as they are drawn: not where nothing was estimated
@@ -225,17 +202,17 @@ def _bar(explanation: Explanation, entry: _Entry, times: float) -> Bar:
 
 def scale_for(explanation: Explanation, by: str = "token") -> Scale:
     """The scale of an explanation alone; words, and characters of several bytes, can exceed their pieces."""
-    left_out = aside_of(explanation)
-    members = [i for i in range(len(explanation.units)) if i not in left_out and not in_template(explanation.units, i)]
+    units, left_out = explanation.units, scales.aside_of(explanation)
+    members = [i for i in range(len(units)) if i not in left_out and not scales.in_template(units, i)]
     entries = _entries(explanation, by, members)
     words = np.array([e.score for e in (*entries, *_by_place(entries)) if not e.special])
-    return scale_of([ordinary(explanation), words], explanation.signed)
+    return scales.scale_of([scales.ordinary(explanation), words], explanation.signed)
 
 
 def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -> list[_Entry]:
     units = explanation.units
     members = range(len(units)) if members is None else members
-    sink, unmoved, errors = first_token(explanation), untried(explanation), explanation.errors
+    sink, unmoved, errors = scales.first_token(explanation), untried(explanation), explanation.errors
     groups: dict[int, list[int]] = {}
     single = by == "token" or units.word is None
     for i in members:

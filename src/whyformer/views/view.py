@@ -79,7 +79,7 @@ class _Drawn(ABC):
 
     def widget(self, ask: Callable[..., Any] | None = None) -> Any:
         """For a notebook that runs: a click on a class is answered by ``ask(target=…)``."""
-        return _back_end("notebook").widget_of(self, ask)
+        return _back_end("html.live").widget_of(self, ask)
 
     @abstractmethod
     def _page(self) -> Page:

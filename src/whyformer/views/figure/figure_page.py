@@ -12,25 +12,8 @@ from rich.cells import cell_len as cells
 
 from whyformer.shapes import Array
 from whyformer.views import marks
-from whyformer.views.figure.sheet import (
-    GREY,
-    INK,
-    LINE,
-    Sheet,
-    characters_drawn,
-    column_widths,
-    direction,
-    draw_dialogue,
-    draw_lines,
-    draw_matrix,
-    draw_reading,
-    draw_run,
-    draw_scatter,
-    draw_table,
-    letter,
-    numbered_width,
-    spelled,
-)
+from whyformer.views.figure import sheet as drawing
+from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, letter
 from whyformer.views.header import BarRow, bar_rows, legend_words
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture
 from whyformer.views.scales import anchors_of, bar_colour, head_colour, ramp
@@ -46,8 +29,8 @@ def figure(page: Page) -> Any:
     """A matplotlib Figure with everything on the page."""
     page = in_symbols(page)
     sheet = Sheet(max((_width(view) for view in page.views), default=7.0))
-    known = characters_drawn()
-    page = in_symbols(page, lambda words: spelled(words, lambda char: ord(char) in known))
+    known = drawing.characters_drawn()
+    page = in_symbols(page, lambda words: drawing.spelled(words, lambda char: ord(char) in known))
     inner = sheet.width - 2 * MARGIN
     y = MARGIN
     if page.title:
@@ -73,13 +56,14 @@ def _width(view: View) -> float:
     if every and all(isinstance(m, marks.Matrix) and m.small for m in every):
         return max(6.0, 1.05 * view.columns + 2 * MARGIN)
     placed = [(1 if panel.wide else view.columns, mark) for panel in view.panels for mark in panel.marks]
-    numbered = max((numbered_width(m) * count for count, m in placed if isinstance(m, marks.Matrix)), default=0.0)
+    matrices = [drawing.numbered_width(m) * count for count, m in placed if isinstance(m, marks.Matrix)]
+    numbered = max(matrices, default=0.0)
     if numbered:  # numbers that were asked for are to be read
         numbered += 2 * MARGIN + GAP * (view.columns - 1)
     if len(every) == 1 and isinstance(every[0], marks.Matrix):
         return max(numbered, 8.0 if max(every[0].values.shape) > 16 else 6.5)
     plain = max(numbered, {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5))
-    tables = [sum(column_widths(mark)) * count for count, mark in placed if isinstance(mark, marks.TableMark)]
+    tables = [sum(drawing.column_widths(mark)) * count for count, mark in placed if isinstance(mark, marks.TableMark)]
     return min(11.0, max(plain, max(tables) + 2 * MARGIN)) if tables else plain
 
 
@@ -176,7 +160,8 @@ def _bars(sheet: Sheet, x: float, y: float, width: float, mark: marks.Bars) -> f
         for row, label in zip(rows, labels, strict=True):
             look = quiet if row.bar.special else quiet | {"color": INK, "style": "normal"}
             # A mark without a width: the number of a word that runs from right to left stays in front of it.
-            sheet.text(x, y + ROW * 0.7, f"\u200e{label}" if ranked and direction(label) == "R" else label, **look)
+            before = "\u200e" if ranked and drawing.direction(label) == "R" else ""
+            sheet.text(x, y + ROW * 0.7, before + label, **look)
             sheet.text(number_at, y + ROW * 0.7, row.number, ha="right", **look)
             _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, row, scale)
             sheet.text(track_at + track + 0.1, y + ROW * 0.7, row.bar.note, size=8, color=GREY)
@@ -255,15 +240,15 @@ def _short(label: str, longest: int) -> str:
 
 Draw = Callable[[Sheet, float, float, float, Any], float]  # x, y of the upper left corner and width → where it ends
 MARKS: dict[type[marks.Mark], Draw] = {
-    marks.TokenRun: draw_run,
+    marks.TokenRun: drawing.draw_run,
     marks.Bars: _bars,
     marks.Picture: _picture,
     marks.Heat: _heat,
-    marks.Matrix: draw_matrix,
+    marks.Matrix: drawing.draw_matrix,
     marks.HeadColours: _heads,
-    marks.TableMark: draw_table,
-    marks.Lines: draw_lines,
-    marks.Scatter: draw_scatter,
-    marks.Reading: draw_reading,
-    marks.Dialogue: draw_dialogue,
+    marks.TableMark: drawing.draw_table,
+    marks.Lines: drawing.draw_lines,
+    marks.Scatter: drawing.draw_scatter,
+    marks.Reading: drawing.draw_reading,
+    marks.Dialogue: drawing.draw_dialogue,
 }

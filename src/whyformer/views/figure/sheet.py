@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from io import BytesIO
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,14 @@ class Sheet:
         lines: list[str] = []
         rest, letters = words.split(), max(4, int(width / letter(size)))
         while rest:
-            count = _words_that_fit(rest, letters, fits)
+            # Looked for from the length of the line before: to measure every line that is one word longer would take
+            # longer than to draw them all.
+            ends = accumulate(len(word) + 1 for word in rest)
+            count = max(1, next((i for i, end in enumerate(ends) if end > letters + 1), len(rest)))
+            while count < len(rest) and fits(" ".join(rest[: count + 1])):
+                count += 1
+            while count and not fits(" ".join(rest[:count])):
+                count -= 1
             if count:
                 lines.append(" ".join(rest[:count]))
                 letters, rest = len(lines[-1]), rest[count:]
@@ -167,20 +174,6 @@ def points_wide(line: str, size: float, weight: str) -> float:
     font = FontProperties(family=SANS, size=size, weight=weight)
     points: float = RendererAgg(1, 1, 72).get_text_width_height_descent(line, font, False)[0]
     return points
-
-
-def _words_that_fit(words: list[str], letters: int, fits: Callable[[str], bool]) -> int:
-    """How many words make the longest line that fits, looked for from a line of so many ``letters``."""
-    # To measure every line that is one word longer would take longer than to draw them all.
-    ends = accumulate(len(word) + 1 for word in words)
-    count = max(1, sum(1 for _ in takewhile(lambda end: end <= letters + 1, ends)))
-    if fits(" ".join(words[:count])):
-        while count < len(words) and fits(" ".join(words[: count + 1])):
-            count += 1
-        return count
-    while count and not fits(" ".join(words[:count])):
-        count -= 1
-    return count
 
 
 @cache

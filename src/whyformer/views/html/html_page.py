@@ -10,18 +10,7 @@ from typing import Any
 
 from whyformer.views import marks
 from whyformer.views.header import BarRow, bar_rows, decimals, ends, fixed, number
-from whyformer.views.html.charts import (
-    dialogue_html,
-    heads_html,
-    heat_svg,
-    lines_svg,
-    matrix_svg,
-    picture_svg,
-    reading_html,
-    scatter_svg,
-    table_html,
-    tint,
-)
+from whyformer.views.html import charts
 from whyformer.views.html.live import live_html, script
 from whyformer.views.scales import anchors_of, bar_colour
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
@@ -175,7 +164,7 @@ def _run(run: marks.TokenRun) -> str:
         if piece.score is None:
             parts.append(escape(piece.text))
             continue
-        style = "" if piece.aside else f' style="{tint(run.scale, piece.score)}"'
+        style = "" if piece.aside else f' style="{charts.tint(run.scale, piece.score)}"'
         tip = escape(f"{piece.text!r}: {fixed(piece.score, digits)}")
         kind = "wf-token" + " wf-special" * piece.special + " wf-aside" * piece.aside
         parts.append(f'<span class="{kind}"{style} title="{tip}">{escape(piece.text)}</span>')
@@ -229,13 +218,13 @@ def _legend(scale: marks.Scale, over_images: bool, still: bool = False) -> str:
 MARKS: dict[type[marks.Mark], Callable[[Any], str]] = {
     marks.TokenRun: _run,
     marks.Bars: _bars,
-    marks.Picture: picture_svg,
-    marks.Heat: heat_svg,
-    marks.Matrix: matrix_svg,
-    marks.HeadColours: heads_html,
-    marks.TableMark: table_html,
-    marks.Lines: lines_svg,
-    marks.Scatter: scatter_svg,
-    marks.Reading: reading_html,
-    marks.Dialogue: dialogue_html,
+    marks.Picture: charts.picture_svg,
+    marks.Heat: charts.heat_svg,
+    marks.Matrix: charts.matrix_svg,
+    marks.HeadColours: charts.heads_html,
+    marks.TableMark: charts.table_html,
+    marks.Lines: charts.lines_svg,
+    marks.Scatter: charts.scatter_svg,
+    marks.Reading: charts.reading_html,
+    marks.Dialogue: charts.dialogue_html,
 }

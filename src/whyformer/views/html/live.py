@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
 from base64 import b64encode
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from whyformer.extras import command_for
 from whyformer.files.image_file import LONGEST, jpeg_uri
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views.header import explained
 from whyformer.views.image_marks import frames_of, of_sound, png, shrunk
-from whyformer.views.scales import aside_of, largest, position_read, share
+from whyformer.views.scales import aside_of, position_read, share
 from whyformer.views.table_marks import untried
 from whyformer.views.text_marks import folded_units, folded_words
 from whyformer.views.view import Explained, Heads, Panel, TableRows, Trust, View
@@ -94,7 +98,7 @@ def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
             "next": [[str(choice), choice.probability] for choice in said.next or ()],
             "asks": not said.independent and said.end is None,
         },
-        "picture": None if source.image is None else picture_uri(source.image),
+        "picture": None if source.image is None else _picture_uri(source.image),
         "size": None if size is None else [int(size[0]), int(size[1])],
         "frames": [{"box": list(frame.box), "label": frame.label} for frame in frames_of(first)],
         "by": source.by,
@@ -213,17 +217,74 @@ def _of_heads(heads: Heads) -> dict[str, Any]:
                 "name": name,
                 "queries": maps.shape[1],
                 "keys": maps.shape[2],
-                "heads": [_grid(largest(np.asarray(one, np.float32), most)) for one in maps],
+                "heads": [_grid(shrunk(np.asarray(one, np.float32), most, largest=True)) for one in maps],
             }
             for name, maps in heads.sites
         ],
     }
 
 
-def picture_uri(pixels: Array) -> str:
+def _picture_uri(pixels: Array) -> str:
     """A picture as a data URI: JPEG where Pillow is there to write one, which is a tenth of the size."""
     try:
         return jpeg_uri(pixels)
     except ImportError:
         small = shrunk(pixels.astype(float), LONGEST).round().clip(0, 255).astype(np.uint8)
         return f"data:image/png;base64,{b64encode(png(small)).decode()}"
+
+
+# A page as a widget in a running notebook: the kernel answers its questions. A saved notebook keeps the page alone.
+
+Ask = Callable[..., Any]
+
+
+def widget_of(drawn: Any, ask: Ask | None = None) -> Any:
+    """Return a View or Page as a widget, itself without anywidget or a kernel; ``ask`` is called with ``target=``."""
+    kernel = _has_kernel()
+    kind = widget_kind() if kernel else None
+    if kind is None:
+        if kernel and ask is not None:
+            warnings.warn(f"without anywidget, clicks are not answered: {command_for('anywidget')}", stacklevel=4)
+        return drawn
+    widget = kind(page=drawn.to_html(asks=ask is not None))
+    if ask is not None:
+        widget.on_msg(lambda _, told, __: widget.send(answer(drawn, ask, told)))
+    return widget
+
+
+def answer(drawn: Any, ask: Ask, told: Any) -> dict[str, Any]:
+    """What the page is told when a class is clicked: its maps, or why there are none."""
+    number, label, place = str(told.get("number", "")), str(told.get("label", "")), int(told.get("place", 0))
+    try:
+        sources = [view.explained for view in drawn._page().views if isinstance(view.explained, Explained)]
+        said = sources[place].explanations[0].prediction
+        other = next(choice.index for choice in said.next or () if str(choice) == label)  # labels may be missing
+        answered = ask(target=(None, other))
+        parts = list(answered.values()) if isinstance(answered, dict) else [answered]
+        question = question_of([part[place] if isinstance(part, list) else part for part in parts])
+    except Exception as error:  # whatever it is, the page waits for it
+        return {"number": number, "error": f"{type(error).__name__}: {error}"}
+    return {"number": number, "question": question and question | {"label": label}}
+
+
+def _has_kernel() -> bool:
+    """IPython is there where somebody runs it; a terminal has no place for widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+@cache
+def widget_kind() -> Any:
+    """The class of widgets; None without anywidget."""
+    try:
+        import anywidget
+        import traitlets
+    except ImportError:
+        return None
+
+    class PageWidget(anywidget.AnyWidget):  # type: ignore[misc]
+        _esm = (Path(__file__).parent / "widget.js").read_text(encoding="utf-8")
+        page = traitlets.Unicode().tag(sync=True)
+
+    return PageWidget

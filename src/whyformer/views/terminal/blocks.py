@@ -130,25 +130,19 @@ def _highlighted(line: list[Char], scale: marks.Scale) -> Text:
     text = Text(no_wrap=True)
     for _, group in groupby(line, key=lambda c: c.piece):
         characters = list(group)
-        first, words = characters[0], "".join(c.char for c in characters)
-        if first.tint is None:
-            text.append(words)
-            continue
-        if first.aside:
-            text.append(words, style="dim strike")
-            continue
-        background = colour(scale, first.tint)
-        text.append(words, f"{ink_on(background)} on {hexadecimal(background)}" + " italic" * first.special)
+        first, style = characters[0], ""
+        if first.tint is not None:
+            background = colour(scale, first.tint)
+            style = f"{ink_on(background)} on {hexadecimal(background)}" + " italic" * first.special
+            style = "dim strike" if first.aside else style
+        text.append("".join(c.char for c in characters), style)
     return text
 
 
 def _with_blocks(line: list[Char], scale: marks.Scale) -> list[Text]:
     words = "".join(c.char for c in line)
-    above = "".join(_block(c, scale, 1) for c in line)
-    below = "".join(_block(c, scale, -1) for c in line)
-    if not scale.signed:
-        return [Text(words, no_wrap=True), Text(above, no_wrap=True)]
-    return [Text(part, no_wrap=True) for part in (above, words, below)]
+    above, below = ("".join(_block(c, scale, sign) for c in line) for sign in (1, -1))
+    return [Text(part, no_wrap=True) for part in ((above, words, below) if scale.signed else (words, above))]
 
 
 def _block(char: Char, scale: marks.Scale, sign: int) -> str:

@@ -1,0 +1,283 @@
+"""What every picture says in words; answers of language models: what each token came from, long prompts, contrasts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.views import samples
+from tests.views.test_html import balanced
+from tests.views.test_terminal import VIEWS, drawn
+from whyformer.registry import list_methods
+from whyformer.results.types import Choice, Cost, Explanation, Generation, Target, Units
+from whyformer.views import generation_view, view_of
+from whyformer.views.explained import side_by_side
+from whyformer.views.generation import texts_of
+from whyformer.views.header import answer, check_words, cost_of, decimals, ends, explained, fixed, method_words, options
+from whyformer.views.marks import Dialogue, Matrix, Reading, Scale
+from whyformer.views.reading import groups_of
+from whyformer.views.scales import first_token
+from whyformer.views.text_marks import folded_units, folded_words
+from whyformer.views.view import View
+
+SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
+PARIS, PRICE = Target(7, " Paris"), Target(0, "price")
+ANSWERS = {
+    "classes": (samples.text(prediction=SAID), "positive (96.9 %), next negative (3.1 %)"),
+    "a token": (
+        samples.text(target=PARIS, prediction=replace(PARIS, probability=0.5, next=(Choice(8, " Lyon", 0.25),))),
+        "' Paris' (50.0 %), next ' Lyon' (25.0 %)",
+    ),
+    "a number": (samples.text(target=Target(0, "LABEL_0"), prediction=Target(0, "LABEL_0"), value=2.5), "2.5"),
+    "a named number": (samples.text(target=PRICE, prediction=PRICE, value=2.5), "price = 2.5"),
+    "similarity": (samples.text(scalar="cosine", value=0.8123), "similarity 0.8123"),
+    "an answer": (
+        samples.text(scalar="log_probability", value=np.log(0.25), target=Target(0, "Paris"), prediction=Target(0)),
+        "Paris (25.0 % likely as a whole)",
+    ),
+}
+
+
+EXPLAINED = {
+    "logit of 'positive' = 3.431": {},
+    "log-odds of 'negative' = -1.5 (not the prediction)": {
+        "target": Target(0, "negative"), "scalar": "log_odds", "value": -1.5},
+    "logit of 'positive' rather than 'negative' = 3.431": {"target": Target(1, "positive", 0, "negative")},
+    "logit of '7' = 3.431": {"target": Target(7), "prediction": Target(7)},
+}  # fmt: skip
+OPTIONS = {"options": {"steps": 20, "baseline": None, "heads": "max"}}
+WORDS = [
+    *((explained, how, words) for words, how in EXPLAINED.items()),
+    (options, OPTIONS, "steps=20, heads=max"),  # all, where it is not known which were changed
+    (options, OPTIONS | {"changed": ("steps",)}, "steps=20"),
+    (options, OPTIONS | {"changed": ()}, ""),
+    (lambda e: cost_of(e.cost), {}, "1 forward + 1 backward, 12 ms"),
+    (lambda e: cost_of(e.cost), {"cost": Cost(52, 50, 2.34)}, "52 forwards + 50 backwards, 2.3 s"),
+    (lambda e: cost_of(e.cost), {"cost": Cost(1, 0, 0.0001)}, "1 forward, < 1 ms"),
+    (lambda e: cost_of(e.cost), {"cost": Cost()}, "no pass, < 1 ms"),
+]
+
+
+@pytest.mark.parametrize(("tell", "how", "words"), WORDS)
+def test_what_was_explained_how_and_at_what_cost(tell: Callable[..., str], how: dict[str, Any], words: str) -> None:
+    assert tell(samples.text(**how)) == words
+
+
+@pytest.mark.parametrize("task", ANSWERS)
+def test_the_answer_has_what_the_model_knows_of_it(task: str) -> None:
+    explanation, words = ANSWERS[task]
+    assert answer(explanation).value == words
+    for view in (view_of(explanation), side_by_side([explanation, explanation.replace(method="other")])):
+        assert view.facts == (answer(explanation),)
+
+
+@pytest.mark.parametrize("target", [Target(0, "negative"), Target(1, "positive"), Target(0, "negative", 1, "positive")])
+def test_what_is_not_the_prediction_is_asked_for_in_the_title(target: Target) -> None:
+    """Before any score is read; also where methods stand side by side."""
+    explanation = samples.text(target=target, prediction=SAID)
+    question = {None: "Why 'negative'? · ", 1: "Why 'negative' rather than 'positive'? · "}[target.versus]
+    asked = question if target.index == 0 else ""
+    for view in (view_of(explanation), side_by_side([explanation, explanation.replace(method="other")])):
+        assert view.title == asked + view_of(explanation.replace(target=SAID)).title
+        others = target.index == 0 and target.versus is None
+        assert view.facts[0].value.endswith("; explained is negative") == others
+
+
+def test_the_ends_of_a_scale_are_numbers_as_bars_have_them() -> None:
+    assert ends(Scale(0.0, 0.037849)) == ("0", fixed(0.037849, decimals([0.037849, 0.01]))) == ("0", "0.0378")
+    assert ends(Scale(-3.4567, 3.4567, True)) == ("-3.46", "3.46")
+    for high, told in ((1.0, "1"), (0.8, "0.8"), (0.0, "0")):
+        assert ends(Scale(0.0, high)) == ("0", told)
+    assert ends(Scale(0.99123, 0.99131)) == ("0.99123", "0.99131")  # not 0.991 twice
+    assert ends(Scale(0.0, 8.1234e14)) == ("0", "8.12e14") and ends(Scale(0, 120000.0)) == ("0", "120000")
+    assert ends(Scale(-0.5, 0.5, True, shares=True)) == ("-50.0 %", "50.0 %")
+
+
+def test_scores_of_a_column_have_the_same_decimals_or_one_power_of_ten() -> None:
+    """A product of norms through many layers reaches 8e14."""
+    columns = ([0.00099815], [1.03, 0.1], [12345.6], [0.0], [])
+    assert [decimals(column) for column in columns] == [6, 2, 0, 1, 1]
+    scores = [8.1234e14, -3.1e13, 1.0]
+    assert [fixed(score, decimals(scores)) for score in scores] == ["8.12e14", "-0.31e14", "0.00e14"]
+    assert [fixed(score, decimals([12345.6, 1.0])) for score in (12345.6, 1.0)] == ["12346", "1"]
+
+
+def test_every_method_has_a_meaning_in_plain_words_and_the_default_is_named() -> None:
+    meanings = [m.meaning for m in list_methods().values() if m.run.__module__.startswith("whyformer.")]
+    assert all(0 < len(words) <= 80 and words[0].islower() and not words.endswith(".") for words in meanings)
+    assert method_words("generic_attention", "text").startswith("generic_attention, the default for texts: attention")
+    assert method_words("generic_attention", None).startswith("generic_attention: attention")
+    assert method_words("of_a_plugin", "sound") == "of_a_plugin, the default for such models"
+
+
+def test_folded_units_are_what_has_no_bar() -> None:
+    text: Explanation = samples.text()
+    assert folded_units(text) == [0, 11]
+    assert folded_words(text) == (
+        "[CLS] and [SEP], added by the tokenizer, hold 58.5 % of all scores (1.29) and have no bar."
+    )
+    assert folded_words(samples.image()).startswith("[CLS], added by the model, holds ")
+    only = text.replace(scores=np.ones(12, np.float32), units=replace(text.units, special=(True,) * 12))
+    assert folded_units(only) == [] and folded_words(only) == ""  # nothing else is there to be listed
+
+
+@pytest.mark.parametrize("spans", [((0, 3), (3, 6), (6, 10), (0, 0)), None])
+def test_special_tokens_that_were_written_are_not_said_to_be_added(spans: tuple[tuple[int, int], ...] | None) -> None:
+    units = Units(
+        ("<s>", "the", "<im>", "</s>"), (True, False, True, True), ("text",) * 4, text="<s>the<im>", spans=spans
+    )
+    shown = samples.text(units=units, scores=np.array([0.5, 1, 0.5, 2], np.float32), matrix=None)
+    assert folded_words(shown) == (
+        "<s> and <im>, special and written in the text, hold 25.0 % of all scores (1) and have no bar. "
+        "</s>, added by the tokenizer, holds 50.0 % of all scores (2) and has no bar."
+    )
+
+
+def test_an_answer_of_several_tokens_says_how_sure_the_model_was_and_its_largest_error() -> None:
+    said, tokens = samples.generation(), []
+    for i, e in enumerate(said.tokens):
+        sure = Target(e.target.index, e.target.label, probability=0.9 - i / 10, next=(Choice(99, "so", 0.05),))
+        checks = e.checks | {"conservation_error": 2.0 + i, "conservation_error_relative": 0.5 + i / 10}
+        tokens.append(e.replace(prediction=sure, checks=checks))
+    view = view_of(Generation(tuple(tokens), said.text))
+    (fact,) = view.facts
+    assert fact.value == "70.0 % per token on average; least sure of ' him.' (50.0 %), next so (5.0 %)"
+    (line,) = [doubt for doubt in view.doubts if "conservation" in doubt]
+    assert "90.0 % of it is missing (conservation error 6)" in line and "not how much each one counts" in line
+    assert line.endswith("That is the largest of 5 tokens out of 5.")
+    assert "off by 0.3 (5.0 % of the largest score) (new error)" in check_words("new error", "0.3", "5.0 %")
+
+
+# Answers of language models
+
+
+def dialogue(view: View) -> Dialogue:
+    (mark,) = [m for m in view.marks if isinstance(m, Dialogue)]
+    return mark
+
+
+def test_each_token_has_the_shares_of_its_words() -> None:
+    """Of what is neither the first token nor the template's: 1 for the word it came from, 0.1 for each other."""
+    mark = dialogue(view_of(samples.generation()))
+    names = [piece.text for piece in mark.reading.scored()]
+    for step, source in enumerate(["Tom", "moved", "to", "Lisbon.", "Where"]):
+        words = 9 + step  # two of the system, seven of the user, and the answer so far
+        expected = 1.0 / (1.0 + 0.1 * (words - 1))
+        place = names.index(source)
+        assert mark.shares[step, place] == pytest.approx(expected, rel=1e-5)
+        assert mark.sources(step, step + 1)[0] == (source, pytest.approx(expected, rel=1e-5))
+    assert np.isnan(mark.shares[0, -1]) and not np.isnan(mark.shares[-1]).any()
+    assert [name for name, plain in zip(names, mark.ordinary, strict=True) if not plain] == [
+        "<s>", "system", "user", "assistant",
+    ]  # fmt: skip
+    mean, _ = mark.over(0, 3)  # of a sentence
+    np.testing.assert_allclose(mean[5:12], mark.shares[:3, 5:12].mean(0), rtol=1e-6)
+    assert {name for name, _ in mark.sources(0, 3, 3)} == {"Tom", "moved", "to"}
+
+
+def test_the_page_holds_what_its_script_draws() -> None:
+    view = view_of(samples.generation())
+    page, mark = view.to_html(), dialogue(view)
+    data = json.loads(re.findall(r'class="wf-data">(.*?)</script>', page, re.DOTALL)[0])
+    shares = np.array([[np.nan if x is None else x / data["steps"] for x in row] for row in data["shares"]])
+    np.testing.assert_allclose(shares, mark.shares, atol=1e-4)
+    assert data["aside"] == [[0]] * 5 and data["ordinary"] == mark.ordinary.astype(int).tolist()
+    pieces = [int(i) for i in re.findall(r'data-piece="(\d+)"', page)]
+    assert pieces == list(range(mark.shares.shape[1])), "a column of the data for each word on the page, in order"
+    buttons = re.findall(r'<button type="button" data-first="(\d)" data-end="(\d)" data-name="([^"]+)">', page)
+    assert [b[2] for b in buttons[:5]] == ["“In”", "“Lis”", "“bon.”", "“Ask”", "“him.”"]
+    assert [tuple(map(int, b[:2])) for b in buttons[5:]] == [(0, 5), (0, 3), (3, 5)], "all of it, and its sentences"
+    assert 'role="toolbar"' in page and 'aria-live="polite"' in page
+    assert balanced(page)
+
+
+def test_without_its_script_the_page_shows_the_mean() -> None:
+    page = re.sub(r"<script.*?</script>", "", view_of(samples.generation()).to_html(), flags=re.DOTALL)
+    assert "the whole answer ← Tom 15 %" in page
+    strongest = re.search(r'style="background:(#\w+);[^"]*" title="[^"]+">Tom<', page)
+    weak = re.search(r'style="background:(#\w+);[^"]*" title="[^"]+">Be<', page)
+    assert strongest and weak and strongest[1] == "#2166ac" != weak[1]
+    assert ".wf-chips{display:none" in page, "what does nothing without a script is not there"
+
+
+def test_tokens_of_an_answer_are_cut_from_its_text() -> None:
+    """Some tokenizers drop the space before a token that is read alone; no token can end the script."""
+    generation = samples.generation()
+    bare = tuple(e.replace(target=Target(0, e.target.label.strip())) for e in generation.tokens)
+    assert texts_of(Generation(bare, generation.text)) == samples.ANSWER
+    first = generation.tokens[0].replace(target=Target(0, "</script><b>"))
+    odd = Generation((first, *generation.tokens[1:]), "</script><b> Lisbon. Ask him.", generation.sentences)
+    page = view_of(odd).to_html()
+    assert page.count("</script>") == 2 and "<b>" not in page.split("</style>")[1].replace("<b>What to doubt", "")
+
+
+def test_words_do_not_go_on_after_a_line_break_or_in_another_voice() -> None:
+    """Byte-level tokenizers mark the space before a word, and nothing after a line break."""
+    labels, roles = ("Ġcaf", "e", ".", "ĊĊ", "In", "Ġtown", "?", "Ċ", "Yes"), ("user",) * 7 + ("template", "answer")
+    spans = tuple(pairwise((0, 4, 5, 6, 8, 10, 15, 16, 17, 20)))
+    how = {"word": (0,) * 5 + (1,) * 4, "spans": spans, "text": " cafe.\n\nIn town?\nYes", "role": roles}
+    units = Units(labels, (False,) * 9, ("text",) * 9, **how)
+    assert [(g.text, g.before) for g in groups_of(units, "word")] == [
+        ("cafe.", " "), ("In", "\n\n"), ("town?", " "), ("\n", ""), ("Yes", ""),
+    ]  # fmt: skip
+    assert [g.members for g in groups_of(units, "token")] == [(i,) for i in range(9)]
+
+
+def test_the_first_token_is_hatched_by_every_backend_or_coloured() -> None:
+    view = VIEWS["prompt"]()  # its terminal is stored
+    assert re.search(r'<span class="wf-token wf-aside" title="[^"]+">The</span>', view.to_html())
+    hatched = [patch for patch in view.plot().axes[0].patches if patch.get_hatch() == "////"]
+    assert any(patch.get_facecolor()[:3] == (1, 1, 1) for patch in hatched)
+    highs = [VIEWS[name]().panels[0].marks[0].scale.high for name in ("prompt", "prompt_coloured")]
+    assert highs == pytest.approx([0.5, 9.0])
+    whole = dialogue(generation_view(samples.generation(), colour_first_token=True))
+    assert not whole.aside.any() and dialogue(view_of(samples.generation())).aside[:, 0].all()
+
+
+def test_no_other_model_has_a_first_token_apart() -> None:
+    assert first_token(samples.text()) is None
+    two = samples.prompt([9.0, 1.0], ["The", "cat"])
+    sentences = replace(two.units, labels=("The cat sat.", "It ran."))  # more than a first token
+    chosen = replace(two.units, spans=((4, 7), (0, 3)), labels=("cat", "The"))  # a range that someone chose
+    for other in (two.replace(units=sentences), two.replace(units=chosen), samples.prompt([9.0], ["The"])):
+        assert first_token(other) is None
+    assert first_token(two) == 0
+
+
+def test_the_middle_of_a_long_prompt_is_folded_but_for_what_counts() -> None:
+    view = VIEWS["prompt_long"]()
+    (reading,) = [m for m in view.marks if isinstance(m, Reading)]
+    assert len(reading.scored()) == 1000, "nothing is lost"
+    page = view.to_html()
+    folds = re.findall(r'<details class="wf-fold">.*?</details>', page, re.DOTALL)
+    assert any("word300" in fold for fold in folds) and not any("word500<" in fold for fold in folds)
+    assert view.plot().get_size_inches()[1] < 12
+
+
+def test_a_long_answer_and_prompt_stay_short_on_a_page() -> None:
+    base, places = samples.long_prompt(strong=700), np.arange(1000)
+    tokens = [
+        base.replace(scores=np.where(places == 100 + step, 0.5, base.scores), target=Target(step, f" t{step}"))
+        for step in range(40)
+    ]
+    view = view_of(Generation(tuple(tokens), "".join(e.target.label for e in tokens)))
+    (heat,) = [m for m in view.marks if isinstance(m, Matrix)]
+    assert heat.values.shape == (40, 40) and "word700" in heat.column_labels
+    assert "the 40 of 1000 words" in view.panels[1].title
+    shown = drawn(view)
+    assert "… 16 more tokens" in shown and len(shown.splitlines()) < 190
+    assert len(view.to_html()) < 600_000
+
+
+def test_voices_have_names_and_templates_are_quiet() -> None:
+    page = VIEWS["generation_step"]().to_html()
+    quiet = re.findall(r'<div class="wf-quiet"[^>]*>(.*?)</div>', page)
+    assert len(quiet) == 3 and not any("background" in part for part in quiet)
+    assert re.findall(r'<h4 class="wf-voice">(.*?)</h4>', page) == ["system", "user", "the answer so far"]
