@@ -27,8 +27,8 @@ from whyformer.capture.functions import (
     padding_share,
     sdpa_operands,
 )
-from whyformer.capture.roles import Outline
-from whyformer.capture.site import Layout, OffPlan, OpenSite, PlannedSite
+from whyformer.capture.roles import Outline, shape_of
+from whyformer.capture.site import Layout, OffPlan, OpenSite
 from whyformer.results.types import Site
 
 # Folding on a GPU: fused attention that tells its log-sum-exp, and kernels that add up a fused map without storing it.
@@ -267,8 +267,8 @@ class Fold(Outline):
     def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         return self._folded(super()._sdpa, func, args, kwargs)
 
-    def _next_fused(self, expected: PlannedSite, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
-        return self._folded(partial(super()._next_fused, expected), func, args, kwargs)
+    def _next_fused(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
+        return self._folded(super()._next_fused, func, args, kwargs)
 
     def _folded(self, seen_by: Callable[..., Tensor], func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         """An attention call whose site is opened by ``seen_by``, with its result tapped."""
@@ -284,6 +284,7 @@ class Fold(Outline):
         call = FusedCall(query, key, value, mask, causal, scale, lse)
         result = seen_by(lambda *_, **__: out, args, kwargs)
         site = self.sites[-1]
+        site.call, site.value = None, shape_of(site.value)  # nothing of it stays here
         seen = FoldedSite(len(self.sites) - 1, site.path, site.first_query, call.shape, self.fusion)
         self._look(seen, call)
         if not self.fusion.gradient:
@@ -371,7 +372,7 @@ class Fold(Outline):
     def handed(self, at: At) -> None:
         """Without gradients: all sites, last first, each gone once it was looked at."""
         for call in (site.call for site in self._calls if site.call is not None):
-            if call.version != call.writes():
+            if call.version != sum(tensor._version for tensor in call.tensors):
                 raise NotFolded  # the model wrote over what it had given to an attention
         while self._calls:
             at(self._calls.pop())

@@ -6,10 +6,11 @@ import contextlib
 import functools
 import math
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -307,28 +308,37 @@ def repeat_heads(query: Tensor, shared: Tensor) -> Tensor:
 # Torch's own attention kernel: its map, and the gradient of that, from what the kernel was given and got back.
 #
 # The kernel stays in the graph, so that a pass with gradients costs what the model's own costs. Its map A is the
-# softmax of its queries and keys, and ∂s/∂A = ∂s/∂out · Vᵀ.
+# softmax of its queries and keys, and ∂s/∂A = ∂s/∂out · Vᵀ. Layers of one shape are computed in one go: to ask a GPU
+# for a small one takes as long as to compute it. Keys and values are stacked transposed, as they are read then: a CPU's
+# library of small products may take ten times as long where it has to turn each of them around.
+
+# Numbers of maps that are computed at a time. Larger ones would be in memory twice, and are worth a call of their own.
+TOGETHER = {"cpu": 2**20}
+TOGETHER_ON_DEVICE = 2**25
 
 
-@dataclass(eq=False)
 class FusedCall:
-    """Arguments of scaled_dot_product_attention; ``lse``: (B, H, Q) log-sum-exp of the scores."""
+    """Arguments of scaled_dot_product_attention; ``shape`` of the map, ``lse``: (B, H, Q) log-sum-exp of the scores."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Tensor | None = None
-    causal: bool = False
-    scale: float | None = None
-    lse: Tensor | None = None
+    __slots__ = ("causal", "form", "key", "lse", "mask", "query", "scale", "shape", "tensors", "value", "version")
 
-    def __post_init__(self) -> None:
-        self.shape = (*self.query.shape[:-1], self.key.shape[-2])  # of the map
-        self.version = self.writes()
-
-    def writes(self) -> int:
-        """How often its tensors were written to: another number later on means that they hold something else."""
-        return sum(t._version for t in (self.query, self.key, self.value, self.mask) if t is not None)
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        scale: float | None = None,
+        lse: Tensor | None = None,
+    ) -> None:
+        self.query, self.key, self.value, self.mask, self.causal, self.scale = query, key, value, mask, causal, scale
+        self.shape, self.lse = (*query.shape[:-1], key.shape[-2]), lse
+        self.tensors = (query, key, value) if mask is None else (query, key, value, mask)
+        # How often its tensors were written to: another number later on means that they hold something else.
+        self.version = sum(tensor._version for tensor in self.tensors)
+        # Calls of the same form can be computed together.
+        self.form = (query.shape, key.shape, value.shape, query.dtype, query.device, id(mask), causal, scale)
 
     def keys_of(self, rows: slice) -> slice:
         """The keys that these queries may attend to, as far as is known without the mask."""
@@ -351,6 +361,54 @@ class FusedCall:
         part = out_gradient_BHQD[:, :, rows]
         value = repeat_heads(part, self.value[:, :, self.keys_of(rows)])
         return torch.matmul(part, value.transpose(-2, -1)).float()
+
+
+def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
+    """Calls that are computed together: those that follow each other and are alike, as far as memory goes."""
+    result = []
+    for _, alike in groupby(calls, lambda call: call.form):
+        members = list(alike)
+        first = members[0]
+        numbers = max(1, torch.Size(first.shape).numel())
+        step = max(1, TOGETHER.get(first.query.device.type, TOGETHER_ON_DEVICE) // numbers)
+        result += [members[i : i + step] for i in range(0, len(members), step)]
+    return result
+
+
+@torch.no_grad()
+def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
+    """The map of each call."""
+    maps: list[Tensor] = []
+    for group in groups(calls):
+        first, alone = group[0], len(group) == 1
+        query = first.query if alone else torch.stack([call.query for call in group])
+        key = first.key if alone else torch.stack([call.key.mT for call in group]).mT
+        key = key if key.shape[:-2] == query.shape[:-2] else repeat_heads(query, key)
+        weights = attention_weights(query, key, first.mask, first.causal, first.scale)
+        maps += [weights] if alone else weights.unbind()
+    return maps
+
+
+@torch.no_grad()
+def all_gradients(calls: Sequence[FusedCall], results: Sequence[Tensor | None]) -> list[Tensor]:
+    """The gradient of each map, of those of the results; zeros where there is none."""
+    gradients: list[Tensor] = []
+    for group in groups(calls):
+        known = [r for r in results[len(gradients) : len(gradients) + len(group)] if r is not None]
+        if len(known) == len(group) > 1:
+            value = torch.stack([call.value.mT for call in group]).mT
+            value = value if value.shape[1:-2] == group[0].shape[:-2] else repeat_heads(group[0].query, value)
+            gradients += torch.matmul(torch.stack(known), value.transpose(-2, -1)).unbind()
+            continue
+        for call in group:
+            result = results[len(gradients)]
+            if result is None:
+                gradients.append(call.query.new_zeros(call.shape))
+                continue
+            gradient = torch.matmul(result, repeat_heads(call.query, call.value).transpose(-2, -1))
+            # Queries that several values share collect what all of them say.
+            gradients.append(gradient if gradient.shape == call.shape else gradient.sum_to_size(call.shape))
+    return gradients
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 
 from whyformer.capture.functions import (
     ATTRIBUTES,
+    SDPA,
     Args,
     Function,
+    FusedCall,
     Kwargs,
     attention_weights,
     open_body,
@@ -36,7 +39,6 @@ from whyformer.capture.site import (
     OpenSite,
     Plan,
     PlannedCall,
-    PlannedSite,
     einsum_contraction,
     layout_of,
     matmul_contraction,
@@ -55,6 +57,11 @@ class SoftmaxCall:
     layout: str | None = None
     claimed: bool = False
     contracted_elsewhere: bool = False
+
+    @property
+    def looks_like_attention(self) -> bool:
+        """Three or more axes and a normalised axis longer than one; class probabilities and routers have fewer."""
+        return len(self.shape) >= 3 and self.shape[self.axis] > 1
 
     def __str__(self) -> str:
         where = self.path or "the model itself"
@@ -93,6 +100,9 @@ def letters_of(layout: str) -> list[str]:
     return letters
 
 
+SQUARE = Contraction(2, 3, 2, 3, (0, 1))  # of (B, H, N, N) with (B, H, N, D)
+
+
 def current_path(names: dict[int, str]) -> str:
     """Dotted path of the innermost running module of the model, "" for the model itself."""
     frame = sys._getframe(1)
@@ -109,11 +119,6 @@ def current_path(names: dict[int, str]) -> str:
     return ""
 
 
-def _softmax_axis(out: Tensor, args: Args, kwargs: Kwargs) -> int:
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    return (out.ndim - 1 if dim is None else int(dim)) % max(out.ndim, 1)
-
-
 def _place(tensor: Tensor, axis: int) -> tuple[int, int]:
     """Where a tensor lies in memory, and how far apart its neighbours along an axis are."""
     return tensor.untyped_storage().data_ptr(), tensor.stride(axis)
@@ -126,6 +131,7 @@ class Intercept(TorchFunctionMode):
     """
 
     explicit = True  # False: torch's own attention kernel runs and the map is computed beside it
+    keeps_operands = False  # True: what torch's own kernel was given stays with the site
     keeps_values = True  # False: a site's values go once they have been used
     rows_attend = False  # True: maps of batch × batch are inputs looking at each other (SAINT), and kept apart
     plan: Plan | None = None  # the calls that will come; None: nothing is known, and every call is followed
@@ -143,7 +149,7 @@ class Intercept(TorchFunctionMode):
         self._softmax_of_map: int | None = None  # and made by this softmax
         self._made: list[tuple[int, int]] = []  # by softmax: where its result lies, and how its axis is laid out
         self.plannable = True  # each map is a softmax's own result, or a view of it: then a plan can be held to it
-        self._trail = Trail()
+        self._placeholder: Tensor | None = None  # a map that is computed later
         self._since_site: Notes[bool] | None = None  # what was computed from the last site, if that has a single head
 
     @abstractmethod
@@ -154,12 +160,15 @@ class Intercept(TorchFunctionMode):
         """Called after torch's own kernel ran, where a role lets it; what goes on in place of its result."""
         return out
 
+    @cached_property
+    def _trail(self) -> Trail:
+        """Made when something is first followed."""
+        return Trail()
+
     @property
     def unclaimed(self) -> tuple[str, ...]:
         """Softmaxes that look like attention and were not followed to their values."""
-        unclaimed = (call for call in self.softmaxes if not call.claimed)
-        # Class probabilities and routers have fewer axes.
-        return tuple(str(call) for call in unclaimed if len(call.shape) >= 3 and call.shape[call.axis] > 1)
+        return tuple(str(call) for call in self.softmaxes if not call.claimed and call.looks_like_attention)
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if self.plan is not None:
@@ -212,6 +221,8 @@ class Intercept(TorchFunctionMode):
             self._since_site.put(weights, True)  # made here, out of the mode's sight
         axes = (*q.axes[:-1], k.axes[-2])
         site = self._open(weights, value, contraction, axes, (q.source, k.source), layout)
+        if fused is not None and self.keeps_operands:
+            site.call = FusedCall(query, key, value)
         self.at_site(site)
         out = torch.matmul(site.attention, site.value) if fused is None else self.at_result(site, fused)
         self._close(site, out)
@@ -220,24 +231,54 @@ class Intercept(TorchFunctionMode):
 
     # What was planned.
 
+    def _next_fused(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
+        """Torch's own attention over all positions, with several heads: its axes speak for themselves."""
+        assert self.plan is not None
+        operands = SDPA | dict(zip(SDPA, args, strict=False)) | kwargs
+        query, key, value, mask, _, causal, scale, _ = operands.values()
+        call, number = FusedCall(query, key, value, mask, causal, scale), len(self.sites)
+        shape = call.shape
+        square = len(shape) == 4 and shape[2] == shape[3]
+        if number == len(self.plan.paths) or not square or shape[0] != self.batch or shape[1] == 1:
+            raise OffPlan
+        # The map is computed later, with those of other layers.
+        if self._placeholder is None or self._placeholder.shape != shape:
+            self._placeholder = torch.empty(shape, dtype=call.query.dtype, device="meta")
+            self._layout = Layout((0, 1, 2, 3), shape[:2], ("B", "H"), 1, shape[1])
+        path, map_to_come = self.plan.paths[number], self._placeholder
+        site = OpenSite(path, map_to_come, value, self._layout, SQUARE, (None, None), False, call=call, waits=True)
+        out = self.at_result(site, func(*args, **kwargs))
+        self.sites.append(site)
+        return out
+
     def _next_step(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """The next call of the plan, whatever it is."""
         assert self.plan is not None
         number, name = len(self.steps), func.__name__
         step = self.plan.steps[number] if number < len(self.plan.steps) else None
-        if step is None or step.function != name or (step.equation and (not args or args[0] != step.equation)):
+        if step is None or step.function != name:
             raise OffPlan
         self.steps.append(step)
+        if step.equation and (not args or args[0] != step.equation):
+            raise OffPlan
         if step.site is None:
             out = func(*args, **kwargs)
             if name in {"softmax", "special_softmax"}:
-                self._made.append(_place(out, _softmax_axis(out, args, kwargs)))
+                dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+                self._made.append(_place(out, out.ndim - 1 if dim is None else int(dim) % max(out.ndim, 1)))
             elif name == "mark_attention":
                 raise OffPlan
             return out
         expected = self.plan.sites[step.site]
         if name == "scaled_dot_product_attention":
-            return self._next_fused(expected, func, args, kwargs)
+            query, key, value, mask, _, causal, scale, _ = sdpa_operands(args, kwargs).values()
+            call = FusedCall(query, key, value, mask, causal, scale)
+            placeholder = torch.empty(call.shape, dtype=query.dtype, device="meta")
+            site = expected.opened(placeholder, value, self.batch)
+            site.call, site.waits = call, True
+            out = self.at_result(site, func(*args, **kwargs))
+            self.sites.append(site)
+            return out
         operands = list(args)
         if name == "einsum" and isinstance(args[1], (list, tuple)):
             operands = [args[0], *args[1]]
@@ -257,20 +298,8 @@ class Intercept(TorchFunctionMode):
         self._close(site, out)
         return out
 
-    def _next_fused(self, expected: PlannedSite, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
-        """Torch's own attention: its kernel runs, and the map is computed beside it."""
-        query, key, value, mask, _, causal, scale, gqa = sdpa_operands(args, kwargs).values()
-        out = func(*args, **kwargs)
-        if gqa:
-            key, value = repeat_heads(query, key), repeat_heads(query, value)
-        site = expected.opened(self._map(expected, query, key, mask, causal, scale), value, self.batch)
-        out = self.at_result(site, out)
-        self._close(site, out)
-        return out
-
-    @torch.no_grad()
-    def _map(self, expected: PlannedSite, query: Tensor, key: Tensor, *others: Any) -> Tensor:
-        return attention_weights(query, key, *others)
+    def _leave_plan(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
+        raise OffPlan
 
     def _see_through(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """nn.MultiheadAttention hides its body from function modes (pytorch#131947): run the same body with us on."""
@@ -281,8 +310,11 @@ class Intercept(TorchFunctionMode):
 
     def _softmax(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         out: Tensor = func(*args, **kwargs)
-        note = self._trail.at(args[0] if args else kwargs["input"])
-        self._remember(out, note, _softmax_axis(out, args, kwargs))
+        scores = args[0] if args else kwargs["input"]
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        note = self._trail.at(scores)
+        axis = (out.ndim - 1 if dim is None else int(dim)) % max(out.ndim, 1)
+        self._remember(out, note, axis)
         return out
 
     def _remember(self, out: Tensor, note: Note, axis: int, layout: str | None = None) -> None:

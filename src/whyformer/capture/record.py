@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.fold import At, Fold, NotFolded
+from whyformer.capture.functions import all_weights
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
 from whyformer.capture.roles import Observe, Recorder
@@ -58,7 +59,7 @@ def folded(forward: Forward, fold: Fold, scalar: Score, at: At, shared: bool = F
     with torch.set_grad_enabled(fold.fusion.gradient):
         with fold:
             logits = forward()
-        if fold.plan is not None and len(fold.sites) != len(fold.plan.sites):
+        if fold.plan is not None and len(fold.sites) != len(fold.plan.paths):
             raise OffPlan
         if not fold.sites or fold.unclaimed:
             return logits.detach()
@@ -111,18 +112,34 @@ def _side_by_side(sites: Sequence[Site]) -> Site:
 
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
     """Canonical sites; heads that the model computes one by one are joined into one site."""
-    if intercept.plan is not None and len(intercept.sites) != len(intercept.plan.sites):
+    plan = intercept.plan
+    if plan is not None and len(intercept.sites) != (len(plan.paths) or len(plan.sites)):
         raise OffPlan
+    waiting = [(site, site.call) for site in intercept.sites if site.waits and site.call is not None]
+    if waiting:  # maps of torch's own attention are computed now, those of all layers together
+        calls = [call for _, call in waiting]
+        written = any(call.version != sum(tensor._version for tensor in call.tensors) for call in calls)
+        places = [tensor.data_ptr() for call in calls for tensor in (call.query, call.key)]
+        # A buffer that is used again may hold something else.
+        if written or (len(set(places)) < len(places) and len(calls) > 1):
+            raise OffPlan
+        for (site, _), weights in zip(waiting, all_weights(calls), strict=True):
+            site.attention, site.waits = weights, False
+    streams = () if plan is None else plan.streams
     sites: list[Site] = []
     for index, seen in enumerate(intercept.sites):
         attention = seen.attention.detach() if seen.attention.requires_grad else seen.attention
+        gradient = None if gradients is None else gradients[index]
+        if not streams:  # which come with maps that are laid out as B,H,Q,K
+            attention = seen.layout.to_canonical(attention)
+            gradient = None if gradient is None else seen.layout.to_canonical(gradient)
         joined = Site(
             path=seen.path,
             kind=seen.kind,
-            streams=("", ""),  # with_streams fills them in
-            attention_BHQK=seen.layout.to_canonical(attention),
+            streams=streams[index] if streams else ("", ""),
+            attention_BHQK=attention,
             value_BHKD=seen.value_BHKD.detach() if values else None,
-            attention_grad_BHQK=None if gradients is None else seen.layout.to_canonical(gradients[index]),
+            attention_grad_BHQK=gradient,
             windows=seen.layout.windows,
             first_query=seen.first_query,
         )

@@ -16,6 +16,7 @@ from whyformer.capture.functions import (
     Args,
     Function,
     Kwargs,
+    all_gradients,
     open_body,
     plain_name,
     repeat_heads,
@@ -23,7 +24,7 @@ from whyformer.capture.functions import (
     tensors_in,
 )
 from whyformer.capture.intercept import Intercept, current_path
-from whyformer.capture.site import OpenSite, PlannedSite
+from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
 from whyformer.errors import NotOffered
 
@@ -46,6 +47,11 @@ class Observe(Intercept):
         if self.glance is not None:
             self.glance(site.attention_BHQK, site.first_query)
 
+    def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
+        if self.layers is not None and site.waits and self._layer(site.parallel) not in self.layers:
+            site.call, site.waits, site.value = None, False, shape_of(site.value)
+        return out
+
     def _layer(self, parallel: bool) -> int:
         """The number of the next site's layer, if that is another head of the last layer, or if not."""
         return sum(not site.parallel for site in self.sites) - int(parallel)
@@ -56,11 +62,6 @@ class Observe(Intercept):
         out, call = func(*args, **kwargs), sdpa_operands(args, kwargs)
         operands = tuple(self._noted(shape_of(call[name]), call[name]) for name in ("query", "key", "value"))
         return super()._sdpa(lambda *_, **__: out, operands, {"enable_gqa": call["enable_gqa"]})
-
-    def _map(self, expected: PlannedSite, query: Tensor, key: Tensor, *others: Any) -> Tensor:
-        if self.layers is None or self._layer(expected.parallel) in self.layers:
-            return super()._map(expected, query, key, *others)
-        return shape_of_map(query, key)
 
     def _close(self, site: OpenSite, out: Tensor) -> None:
         if self.layers is not None and self._layer(site.parallel) not in self.layers:
@@ -74,14 +75,14 @@ class Recorder(Intercept):
     ``lost``: numbers of the layers whose maps have no gradient. ``inputs``: further tensors to differentiate by.
     """
 
-    explicit = False
+    explicit, keeps_operands = False, True
     lost: frozenset[int] = frozenset()
     inputs: tuple[Tensor, ...] = ()
     input_gradients: tuple[Tensor | None, ...] = ()
 
     def at_site(self, site: OpenSite) -> None:
         # With frozen weights the first map has no history: it becomes the leaf that everything later hangs on.
-        if not site.attention.requires_grad:
+        if site.call is None and not site.attention.requires_grad:
             site.attention = site.attention.detach().requires_grad_()
 
     def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
@@ -109,19 +110,12 @@ class Recorder(Intercept):
         if any(g is None for g in grads):
             layers = accumulate(int(not site.parallel) for site in self.sites)
             self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)
-        return [_at_map(site, gradient) for site, gradient in zip(self.sites, grads, strict=True)]
-
-
-@torch.no_grad()
-def _at_map(site: OpenSite, gradient: Tensor | None) -> Tensor:
-    """∂s/∂A of a site; of torch's own kernel, from the gradient of its result: ∂s/∂out · Vᵀ."""
-    if gradient is None:
-        return torch.zeros_like(site.attention)
-    if site.edge is None:
-        return gradient
-    product = torch.matmul(gradient, site.value.transpose(-2, -1))
-    # Queries that several values share collect what all of them say.
-    return product if product.shape == site.attention.shape else product.sum_to_size(site.attention.shape)
+        known = [torch.zeros_like(s.attention) if g is None else g for s, g in zip(self.sites, grads, strict=True)]
+        fused = [(number, site.call) for number, site in enumerate(self.sites) if site.call is not None]
+        gradients = all_gradients([call for _, call in fused], [grads[number] for number, _ in fused])
+        for (number, _), gradient in zip(fused, gradients, strict=True):
+            known[number] = gradient
+        return known
 
 
 class Intervene(Intercept):
@@ -213,12 +207,9 @@ class Outline(Intercept):
         query, key = (self._noted(shape_of(call[name]), call[name]) for name in ("query", "key"))
         return super()._sdpa(lambda *_, **__: out, (query, key, call["value"]), {"enable_gqa": call["enable_gqa"]})
 
-    def _map(self, expected: PlannedSite, query: Tensor, key: Tensor, *others: Any) -> Tensor:
-        return shape_of_map(query, key)
-
     def _close(self, site: OpenSite, out: Tensor) -> None:
         super()._close(site, out)
-        site.attention, site.value = shape_of(site.attention), shape_of(site.value)
+        site.attention, site.value, site.call = shape_of(site.attention), shape_of(site.value), None
 
 
 def shape_of(tensor: Tensor) -> Tensor:
@@ -226,8 +217,15 @@ def shape_of(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def shape_of_map(query: Tensor, key: Tensor) -> Tensor:
-    return torch.empty(*query.shape[:-1], key.shape[-2], dtype=query.dtype, device="meta")
+class _Values(Outline):
+    """Keeps the values of the attention of this number."""
+
+    number = 0
+    value_BHKD: Tensor | None = None
+
+    def at_site(self, site: OpenSite) -> None:
+        if len(self.sites) == self.number:
+            self.value_BHKD = site.value_BHKD
 
 
 def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: int = 0) -> Tensor:

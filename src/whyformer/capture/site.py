@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from whyformer.capture.functions import PRODUCTS
+from whyformer.capture.functions import FusedCall
 from whyformer.capture.trail import Axes, Axis, Sources
 from whyformer.errors import AmbiguousLayout
 
@@ -169,7 +169,9 @@ class OpenSite:
     parallel: bool  # another head of the previous site's layer
     kind: str = "self"  # or "cross"
     first_query: int = 0  # the key position of the first row, for layers that ask for a few rows only
-    edge: Any = None  # where the gradient of the result of torch's own kernel is found
+    call: FusedCall | None = None  # what torch's own kernel was given, where it ran
+    waits: bool = False  # the map is made of that later on
+    edge: Any = None  # where the gradient of the kernel's result is found
 
     def locate(self) -> None:
         """Kind and first row, from what queries and keys were projected from."""
@@ -217,10 +219,9 @@ class OpenSite:
 
 # A plan: what was learned about the calls of a pass, so that a later pass intercepts attention alone.
 #
-# It is the order of all softmaxes and products of a pass that was followed: which of them are sites, and how those are
-# laid out. Where all attentions of a model are torch's own, over all positions, the study knows it without such a pass,
-# and products are not looked at. Every later pass is compared with the plan call by call, by names and shapes. If it
-# differs, it is followed again and learned.
+# If all attentions of a model are torch's own, over all positions, their number is the plan. Otherwise it is the order
+# of all softmaxes and products of a pass that was followed: which of them are sites, and how those are laid out. Every
+# later pass is compared with it call by call, by names and shapes. If it differs, it is followed again and learned.
 
 GIVEN_UP = 4  # passes that were off the plan: what changes so often is followed
 # Which method of the interceptor sees which function. By name, not as bound methods: an interceptor in a cycle with
@@ -237,8 +238,14 @@ FOLLOWED = {
     "einsum": "_einsum",
     "mark_attention": "_marked_by_user",
 }
-PLANNED = dict.fromkeys(FOLLOWED, "_next_step") | {"multi_head_attention_forward": "_see_through"}
-FUSED_ONLY = {name: handler for name, handler in PLANNED.items() if name not in PRODUCTS}
+COUNTED = {  # of a model whose attentions are all torch's own
+    "scaled_dot_product_attention": "_next_fused",
+    "multi_head_attention_forward": "_see_through",
+    "softmax": "_leave_plan",
+    "special_softmax": "_leave_plan",
+    "mark_attention": "_leave_plan",
+}
+STEPWISE = dict.fromkeys(FOLLOWED, "_next_step") | {"multi_head_attention_forward": "_see_through"}
 
 
 class OffPlan(Exception):
@@ -296,11 +303,13 @@ class PlannedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The calls of a pass that matter, in their order."""
+    """The calls of a pass that matter, in their order; or only that there will be as many of torch's own attentions."""
 
-    sites: tuple[PlannedSite, ...]
-    steps: tuple[PlannedCall, ...]
-    watched: Mapping[str, str]  # as FOLLOWED
+    sites: tuple[PlannedSite, ...] = ()
+    steps: tuple[PlannedCall, ...] = ()
+    paths: tuple[str, ...] = ()  # of attentions that are torch's own, all of them
+    streams: tuple[tuple[str, str], ...] = ()  # of those: of queries and keys
+    watched: Mapping[str, str] = field(default_factory=lambda: STEPWISE)
 
 
 Kind = tuple[bool, bool]  # of a pass: with gradients, of several inputs
@@ -313,11 +322,11 @@ class Plans:
     plans: dict[Kind, Plan] = field(default_factory=dict)
     misses: Counter[Kind] = field(default_factory=Counter)
 
-    def at(self, kind: Kind, fused: tuple[PlannedSite, ...]) -> Plan | None:
-        """Return the plan of a kind of pass. fused: all attentions, if all of them are torch's own."""
+    def at(self, kind: Kind, fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
+        """fused: path and streams of attentions that are torch's own, if all of them are."""
         if kind not in self.plans and fused and not self.misses[kind]:
-            steps = (PlannedCall("scaled_dot_product_attention", number) for number in range(len(fused)))
-            self.plans[kind] = Plan(fused, tuple(steps), FUSED_ONLY)
+            paths, streams = zip(*fused, strict=True)
+            self.plans[kind] = Plan(paths=paths, streams=streams, watched=COUNTED)
         return self.plans.get(kind)
 
     def missed(self, kind: Kind) -> None:
@@ -326,4 +335,4 @@ class Plans:
 
     def learn(self, kind: Kind, sites: Sequence[OpenSite], steps: Sequence[PlannedCall]) -> None:
         if self.misses[kind] < GIVEN_UP:
-            self.plans[kind] = Plan(tuple(map(PlannedSite.of, sites)), tuple(steps), PLANNED)
+            self.plans[kind] = Plan(tuple(map(PlannedSite.of, sites)), tuple(steps))

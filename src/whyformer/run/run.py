@@ -175,7 +175,8 @@ class Run(ScoredBatch):
             self._last_site, self._unseen = maps.sites[-1], True
             if not self.settles_later:
                 self._see(None)
-        maps = with_streams(maps, self.study)
+        if role.plan is None or not role.plan.streams:
+            maps = with_streams(maps, self.study)
         if layers is None:
             self._records[grad] = maps
         else:
@@ -191,10 +192,11 @@ class Run(ScoredBatch):
         forward = partial(self.output.logits, self.together if grad else self.batch)
         plans, of_kind = self.study.plans, (grad, rows > 1)
         while True:
+            plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
             role: Observe | Recorder
             role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
             role.rows_attend = self.batch.reference_rows > 0
-            role.plan = None if role.rows_attend or padded else plans.at(of_kind, self.study.torch_own)
+            role.plan = None if role.rows_attend or padded else plan
             shares: list[Tensor] = []
             if isinstance(role, Observe) and layers is not None:
                 role.layers, role.glance = layers, partial(self._glance, shares) if padded else None

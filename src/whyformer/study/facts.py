@@ -18,7 +18,7 @@ from whyformer.brief import brief
 from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.capture.intercept import current_path
 from whyformer.capture.roles import Outline
-from whyformer.capture.site import Contraction, Layout, OpenSite, PlannedSite, Plans
+from whyformer.capture.site import OpenSite, Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.results.types import Record
 from whyformer.study.dataflow import Fingerprints, Marks
@@ -302,29 +302,14 @@ class Study:
         return self.trouble is None and bool(self.sites) and self.one_stream and not self.leak.amount
 
     @cached_property
-    def torch_own(self) -> tuple[PlannedSite, ...]:
-        """Return the plan's sites, if all of them are torch's own function over all positions, else ()."""
+    def torch_own(self) -> tuple[tuple[str, tuple[str, str]], ...]:
+        """Path and streams of each attention, if all of them are torch's own function in its plain form."""
         plain = all(
             s.kind == "self" and s.windows == 1 and s.queries == s.keys and s.heads > 1 and not s.parallel
             for s in self.sites
         )
-        heads_first = 1 in self.batch_axes.values()
-        if not (self.fused and plain) or heads_first or self.unclaimed:
-            return ()
-        square = Contraction(2, 3, 2, 3, (0, 1))  # of (B, H, N, N) with (B, H, N, D)
-        return tuple(
-            PlannedSite(
-                s.path,
-                Layout((0, 1, 2, 3), (1, s.heads), ("B", "H"), 1, s.heads),
-                square,
-                "self",
-                s.queries,
-                s.keys,
-                0,
-                False,
-            )
-            for s in self.sites
-        )
+        plain = plain and 1 not in self.batch_axes.values()  # heads in front of the inputs
+        return tuple((s.path, s.streams) for s in self.sites) if self.fused and plain and not self.unclaimed else ()
 
     @cached_property
     def batch_axes(self) -> dict[int, int]:

@@ -29,6 +29,7 @@ from whyformer.engines.attention.maps import (
     chosen_layers,
     cumulative,
     discard_smallest,
+    in_one_go,
     layer_means,
     maps_of,
     over_heads,
@@ -122,20 +123,22 @@ def chain(
     sites = maps_of(run.record(grad=heads.gradient), start_layer)
     padded = not run.unpadded
     layers: list[Tensor] = []
-    for site in sites:
-        keep_BN = run.attended_BN if padded or discard else run.keep_BN
+    for site, count in in_one_go(sites):
+        keep_BN = run.attended_BN.repeat(count, 1) if padded or discard else run.keep_BN
         layer = heads.of(site)
         if padded and (normalize or discard):  # row sums and ranks must not include padding
             layer = real(layer, keep_BN, site)
         if discard:
-            special_BN = run.special_BN if protect_special else None
+            special_BN = run.special_BN.repeat(count, 1) if protect_special else None
             layer = discard_smallest(layer, discard, keep_BN, site, special_BN)
         if isinstance(residual, Tensor):
             number, first = len(run.study.sites) - len(sites) + len(layers), site.first_query
-            layer = with_ratio(layer, first, residual[:, number, first : first + layer.shape[1]])
+            ratio_BN = residual[:, number : number + count].transpose(0, 1).flatten(0, 1)
+            layer = with_ratio(layer, first, ratio_BN[:, first : first + layer.shape[1]])
         else:
             layer = with_residual(layer, site.first_query, share, normalize)
-        layers.append(real(layer, keep_BN, site) if padded else layer)
+        layer = real(layer, keep_BN, site) if padded else layer
+        layers += layer.unflatten(0, (count, -1)).unbind()
     return multiplied(run, layers, sites[-1].first_query)
 
 
@@ -279,7 +282,9 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
         take = begin()
         role = Fold(rows, run.module_names, study.batch_axes, fusion=fusion)
         role.rows_attend = run.batch.reference_rows > 0
-        role.plan = None if role.rows_attend else plans.at(of_kind, study.torch_own)
+        plan = plans.plans.get(of_kind) or plans.at(of_kind, study.torch_own)
+        if plan is not None and plan.paths:
+            role.plan = plan
         if study.plain and not run.unpadded:
             role.keep_BN = run.keep_BN if rows == run.batch.size else run.keep_BN.any(0, keepdim=True)
         role.one_stream = study.plain
