@@ -21,9 +21,9 @@ from tests.models.case import randint
 from tests.study.test_slopes import IDS, Layers
 from tests.support.language import model as language_model
 from tests.support.language import tokenizer
-from whyformer.capture import fold
+from whyformer.capture import fold, functions
 from whyformer.capture.fold import FoldedSite, added_up
-from whyformer.capture.functions import FusedCall, HeadFusion
+from whyformer.capture.functions import FusedCall, HeadFusion, all_gradients, all_weights
 from whyformer.engines.attention.chain import attention_heads
 from whyformer.engines.attention.maps import over_heads
 from whyformer.errors import NotOffered, NotOverUnits, WhyformerError
@@ -328,3 +328,44 @@ def test_a_query_that_looks_nowhere_has_no_weights() -> None:
     lse = torch.full((1, 1, 20), -torch.inf)
     call = FusedCall(query, query, query, lse=lse)
     assert not added_up(call, None, [1.0], torch.ones(1, 1, 20), True).any()
+
+
+# Layers in one go
+
+
+def calls(key_heads: int, layers: int = 3) -> list[FusedCall]:
+    """Heads as transposed views, as most models lay them out."""
+    generator = torch.Generator().manual_seed(0)
+
+    def heads(count: int) -> Tensor:
+        return torch.randn(2, 7, count, 8, generator=generator).transpose(1, 2)
+
+    return [FusedCall(heads(4), heads(key_heads), heads(key_heads)) for _ in range(layers)]
+
+
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_layers_together_are_layers_one_by_one(key_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    several = calls(key_heads)
+    results = [call.query * 0.5 for call in several]
+    together = all_weights(several), all_gradients(several, results)
+    monkeypatch.setitem(functions.TOGETHER, "cpu", 1)
+    alone = all_weights(several), all_gradients(several, results)
+    for batched, single in zip(together, alone, strict=True):
+        assert len(batched) == len(single) == len(several)
+        for one, other in zip(batched, single, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def test_right_factors_lie_as_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN on ARM takes ten times as long for many small products with a transposed factor."""
+    laid_out, matmul = [], torch.matmul
+
+    def watched(left: Tensor, right: Tensor) -> Any:
+        laid_out.append(right.is_contiguous())
+        return matmul(left, right)
+
+    several = calls(4)
+    monkeypatch.setattr(torch, "matmul", watched)
+    all_weights(several)
+    all_gradients(several, [call.query for call in several])
+    assert laid_out == [True, True]

@@ -90,7 +90,7 @@ def test_pictures_and_files(cited: wf.Citations, tmp_path: Path, capsys: pytest.
 
 def test_the_answer_is_written_where_none_is_given() -> None:
     how: dict[str, Any] = {"processor": tokenizer(), "method": "generic_attention", "top": 1}
-    cited = wf.cite(model("llama"), QUESTION, list(DOCUMENTS.values()), generate=6, **how)
+    cited = wf.cite(model("qwen3"), QUESTION, list(DOCUMENTS.values()), generate=6, **how)
     assert cited.answer and cited.names == ("document 1", "document 2") and cited.method == "generic_attention"
 
 

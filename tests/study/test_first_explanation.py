@@ -18,7 +18,7 @@ from tests.models import CASES
 from tests.models.case import seeded
 from tests.study.test_slopes import Reversed
 from tests.support.live_bytes import LiveBytes
-from whyformer.capture import intercept, roles
+from whyformer.capture import record, roles
 from whyformer.capture.trail import ProjectionSource
 from whyformer.errors import CaptureError, NotOffered, PartlyCaptured, WhyformerError
 from whyformer.study import study_of
@@ -193,14 +193,14 @@ def test_every_class_is_held_to_what_the_model_says_by_itself() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "wrongly"),
     [
-        (roles, "_at_map", lambda gradient: 0.9 * gradient),
-        (roles, "_at_map", lambda gradient: 1.1 * gradient),
-        (intercept.Intercept, "_map", lambda weights: weights.flip(-1)),
+        (roles, "all_gradients", lambda gradient: 0.9 * gradient),
+        (roles, "all_gradients", lambda gradient: 1.1 * gradient),
+        (record, "all_weights", lambda weights: weights.flip(-1)),
     ],
 )
 def test_what_is_made_wrongly_is_refused(module: Any, name: str, wrongly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     right = getattr(module, name)
-    monkeypatch.setattr(module, name, lambda *of: wrongly(right(*of)))
+    monkeypatch.setattr(module, name, lambda *of: [wrongly(tensor) for tensor in right(*of)])
     refused(Model().eval(), IDS, CaptureError, "not the slope")
 
 

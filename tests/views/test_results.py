@@ -237,8 +237,9 @@ def test_the_schema_refuses_what_load_refuses(damage: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("ending", ["json", "npz"])
 def test_a_file_of_a_newer_version_says_so(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    explanation = ALL[wf.Explanation]()
     monkeypatch.setattr("whyformer.results.result.FORMAT", FORMAT + 1)
-    path = ALL[wf.Explanation]().save(tmp_path / f"x.{ending}")
+    path = explanation.save(tmp_path / f"x.{ending}")
     monkeypatch.undo()
     with pytest.raises(BadInput, match=rf"in format {FORMAT + 1}, .* reads format {FORMAT}: pip install --upgrade why"):
         wf.load(path)

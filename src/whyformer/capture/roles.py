@@ -217,17 +217,6 @@ def shape_of(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-class _Values(Outline):
-    """Keeps the values of the attention of this number."""
-
-    number = 0
-    value_BHKD: Tensor | None = None
-
-    def at_site(self, site: OpenSite) -> None:
-        if len(self.sites) == self.number:
-            self.value_BHKD = site.value_BHKD
-
-
 def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: int = 0) -> Tensor:
     """(1, H, K, D) what the first attention, or the one of this number, reads at each position of one input."""
     read: dict[int, Tensor] = {}

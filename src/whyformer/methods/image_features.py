@@ -162,6 +162,7 @@ def _scaled(rows: Tensor) -> Tensor:
 
 def _clusters(scaled: Tensor, threshold: float, limit: int) -> Tensor:
     """(masks,) the cluster of each."""
+    require("sklearn", why="vit_cx")
     from sklearn.cluster import AgglomerativeClustering
 
     count = len(scaled)
