@@ -285,6 +285,7 @@ class Run(ScoredBatch):
     # Gradients of the explained value: at the input, under changed rules, and checks that they are slopes
 
     def require_one_input(self) -> None:
+        """Raise if the model has several streams of input."""
         if self.modality.multi_input:
             raise NotOffered(
                 "gradients at the input are taken with respect to one tensor, and this model has several streams of "
