@@ -15,7 +15,7 @@ from whyformer.brief import brief, several
 from whyformer.errors import BadInput, UnknownName
 from whyformer.parameters import checked, checked_options
 
-# The default method by modality and cost, chosen by tasks with a known answer (bench/known_truth.py)
+# The default method by modality and cost, chosen by tasks with a known answer (python -m bench.known_truth)
 
 CLASSES = ("one forward", "forward and backward", "many passes")
 DEFAULTS = {

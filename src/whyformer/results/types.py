@@ -128,7 +128,7 @@ class Target:
 class Cost:
     """What one explanation took. Passes are counted per input; ``setup_forwards`` were spent once per model.
 
-    ``peak_bytes``: the most memory above what was in use before, for the whole batch (memory.py says how).
+    ``peak_bytes``: the most memory above what was in use before, for the whole batch (loan/spread.py says how).
     """
 
     forwards: float = 0.0

@@ -24,7 +24,7 @@ from whyformer.serve.store import Store
 
 # What a model is asked with: its kind, the fields that a question about it has, and something to try it on.
 
-# Of each kind, the fields of a question (question.py) that it takes, all of a row together.
+# Of each kind, the fields of a question (serve/safety.py) that it takes, all of a row together.
 TAKES: dict[str, tuple[tuple[str, ...], ...]] = {
     "text": (("text",),),
     "language": (("prompt",), ("text",)),
