@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
-from whyformer.capture.functions import attention_weights
+from whyformer.capture.functions import attention_weights, repeat_heads
 from whyformer.capture.roles import Intervene
 from whyformer.capture.site import OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import Notes, fresh, reshaped
@@ -109,6 +109,12 @@ def test_a_query_that_may_look_nowhere_attends_to_nothing() -> None:
     assert weights[0, 0, 1].tolist() == [0, 0, 0]
     weights.sum().backward()
     assert torch.isfinite(q.grad).all()
+
+
+def test_grouped_query_heads_are_repeated() -> None:
+    q, k = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
+    assert torch.equal(repeat_heads(q, k)[:, 1], k[:, 0])
+    assert torch.equal(repeat_heads(q, k)[:, 2], k[:, 1])
 
 
 class SparseAttention(nn.Module):
