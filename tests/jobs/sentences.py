@@ -22,6 +22,7 @@ from tests.support.folders import WORDS
 from whyformer.jobs.folder import COMMITS
 
 HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
+# A driver: the folder, and the address of a cluster where there is one.
 KILLED = """
 import sys, time
 import whyformer as wf
@@ -34,7 +35,8 @@ def slowly():
             time.sleep(3600)  # it is killed here
         yield row
 
-wf.explain_dataset(census_explainer(), slowly(), out=sys.argv[1], **HOW)
+ray = {"engine": "ray", "workers": 1, "address": sys.argv[2]} if sys.argv[2:] else {}
+wf.explain_dataset(census_explainer(), slowly(), out=sys.argv[1], **HOW, **ray)
 """
 
 
@@ -44,9 +46,9 @@ def sentences(count: int) -> list[str]:
 
 
 @contextmanager
-def killed_driver(out: Path) -> Iterator[None]:
+def killed_driver(out: Path, *address: str) -> Iterator[None]:
     """A process that has committed some parts, and is killed in the end."""
-    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out)])
+    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out), *address])
     try:
         until = time.monotonic() + 300  # a busy machine takes its time to start another Python
         while not (out / COMMITS).is_file() or len((out / COMMITS).read_bytes().splitlines()) < 2:

@@ -1,10 +1,10 @@
-"""Parts on a Ray cluster of two nodes, one of which is killed: the numbers of one process."""
+"""Parts on a Ray cluster of two nodes: the numbers of one process, whoever is killed meanwhile."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,31 @@ import ray
 from ray.cluster_utils import Cluster
 
 import whyformer as wf
-from tests.jobs.sentences import HOW, census_explainer, numbers
+from tests.jobs.sentences import HOW, census_explainer, killed_driver, numbers
 from whyformer.demo.census import adult_rows
 
+ROWS = adult_rows()
 
-@pytest.fixture
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="module")
+def watched(processes: Path) -> wf.Explainer:
+    """The classifier, leaving a file for each process that runs it."""
+    return census_explainer(processes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(watched: wf.Explainer, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    wf.explain_dataset(watched, ROWS, out=folder, **HOW)
+    return numbers(folder)
+
+
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two nodes. Ray changes the process that connects to them: what it changes is restored."""
     handler, environment = signal.getsignal(signal.SIGTERM), dict(os.environ)
@@ -35,30 +55,49 @@ def cluster() -> Iterator[Cluster]:
     os.environ.update(environment)
 
 
-def test_a_job_of_one_process_goes_on_in_a_cluster_that_loses_a_node(cluster: Cluster, tmp_path: Path) -> None:
-    """With a node dies the worker on it: its parts are given to the other one."""
-    processes = tmp_path / "processes"
-    processes.mkdir()
-    explainer, rows = census_explainer(processes), adult_rows()[:28]
-    wf.explain_dataset(explainer, rows, out=tmp_path / "undisturbed", **HOW)
-    assert [path.name for path in processes.iterdir()] == [str(os.getpid())]
+def disturbed(acts: dict[int, Callable[[], None]]) -> Iterator[dict[str, Any]]:
+    """The rows; something happens before some of them."""
+    for i, row in enumerate(ROWS):
+        acts.get(i, lambda: None)()
+        yield row
 
-    def until(last: int) -> Iterator[dict[str, Any]]:
-        yield from rows[:last]
-        raise ConnectionError
 
-    def disturbed() -> Iterator[dict[str, Any]]:
-        yield from rows[:20]
+def assert_agree(folder: Path, undisturbed: list[tuple[Any, ...]]) -> None:
+    """Every row once, and its numbers within 1e-5."""
+    here = numbers(folder)
+    assert [entry[:4] for entry in here] == [entry[:4] for entry in undisturbed]
+    for entry, expected in zip(here, undisturbed, strict=True):
+        np.testing.assert_allclose(
+            np.frombuffer(entry[-1], np.float32), np.frombuffer(expected[-1], np.float32), atol=1e-5
+        )
+
+
+def test_workers_and_nodes_that_are_killed_cost_their_parts(
+    cluster: Cluster, watched: wf.Explainer, processes: Path, tmp_path: Path, undisturbed: Any
+) -> None:
+    """Two workers; one is killed, then the node that is not the driver's, with whatever runs there."""
+    killed = []
+
+    def kill_worker() -> None:
+        workers = [int(path.name) for path in processes.iterdir() if int(path.name) != os.getpid()]
+        killed.append(workers[0])
+        os.kill(workers[0], signal.SIGKILL)
+
+    def kill_node() -> None:
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        yield from rows[20:]
 
+    acts = {20: kill_worker, 32: kill_node}
+    how = {"engine": "ray", "address": cluster.address}
+    dataset = wf.explain_dataset(watched, disturbed(acts), out=tmp_path, **how, **HOW)
+    assert_agree(tmp_path, undisturbed)
+    assert dataset.rows == len(ROWS) and killed and not cluster.worker_nodes
+    assert len(list(processes.iterdir())) >= 3, "this process, and two workers at least"
+
+
+def test_a_driver_that_is_killed_loses_nothing(cluster: Cluster, tmp_path: Path, undisturbed: Any) -> None:
     out = tmp_path / "out"
-    with pytest.raises(ConnectionError):
-        wf.explain_dataset(explainer, until(8), out=out, **HOW)
-    wf.explain_dataset(explainer, disturbed(), out=out, engine="ray", address=cluster.address, **HOW)
-    assert not cluster.worker_nodes and len(list(processes.iterdir())) > 1
-    here, alone = numbers(out), numbers(tmp_path / "undisturbed")
-    assert [entry[:4] for entry in here] == [entry[:4] for entry in alone], "every row once"
-    for entry, expected in zip(here, alone, strict=True):
-        scores, known = (np.frombuffer(each[-1], np.float32) for each in (entry, expected))
-        np.testing.assert_allclose(scores, known, atol=1e-5)
+    with killed_driver(out, cluster.address):
+        pass
+    assert 0 < len(numbers(out)) < len(undisturbed)
+    wf.explain_dataset(census_explainer(), ROWS, out=out, **HOW)  # here: the engines share the folder
+    assert_agree(out, undisturbed)

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import ast
-import logging
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import whyformer as wf
 from docs.release_notes import faults, section, versions
 from tests.package.test_install import REPOSITORY
-from tests.support import shuffle
-from tests.support.process_state import restored
-from whyformer import registry, views
-from whyformer.inputs import modalities
 
 OLDEST = (3, 10)
 SOURCES = sorted((REPOSITORY / "src").rglob("*.py"))
@@ -203,55 +194,3 @@ def test_a_section_ends_where_the_next_begins(repository: Path) -> None:
     changelog = (repository / "CHANGELOG.md").read_text()
     assert section(changelog, "9.1.0") == ("9.1.0 (2030-01-02)", "- New.")
     assert section(changelog, "9.0.0") == ("9.0.0", "- Old.") and section(changelog, "9.1") == ("", "")
-
-
-# How the tests are run: in any order, restoring what they change, and in fresh clones.
-
-NODES = [f"tests/test_{file}.py::test_{test}" for file in "abcd" for test in range(5)]
-
-
-def shuffled(seed: int, nodes: list[str]) -> list[str]:
-    items: list[Any] = [SimpleNamespace(nodeid=node) for node in nodes]
-    config: Any = SimpleNamespace(option=SimpleNamespace(shuffle_seed=seed))
-    shuffle.pytest_collection_modifyitems(config, items)
-    return [item.nodeid for item in items]
-
-
-def test_a_seed_orders_files_and_their_tests_and_keeps_files_together() -> None:
-    orders = [shuffled(seed, NODES) for seed in range(1, 11)]
-    assert all(sorted(order) == NODES for order in orders)
-    files = [list(dict.fromkeys(node.partition("::")[0] for node in order)) for order in orders]
-    for order, some in zip(orders, files, strict=True):
-        assert [node.partition("::")[0] for node in order] == [file for file in some for _ in range(5)]
-    assert len({tuple(some) for some in files}) > 5, "of the files"
-    assert len({tuple(node for node in order if "test_a" in node) for order in orders}) > 5, "within a file"
-    assert shuffled(3, NODES) == orders[2]
-
-
-CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
-    "environment variable WF_LEFT": lambda patch, _: patch.setenv("WF_LEFT", "secret"),
-    "working directory": lambda patch, path: patch.chdir(path),
-    "sys.path": lambda patch, path: patch.syspath_prepend(path),
-    "module whyformer.views.view, imported twice": lambda patch, _: patch.setattr(views, "view", ModuleType("view")),
-    "logger root": lambda patch, _: patch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()]),
-    "methods": lambda patch, _: patch.setitem(registry._METHODS, "left", registry._METHODS["saliency"]),
-    "modalities": lambda patch, _: patch.setattr(modalities, "KINDS", modalities.KINDS[1:]),
-    "torch": lambda patch, _: torch.set_grad_enabled(False),
-}
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_what_a_file_of_tests_leaves_changed_is_named(
-    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import whyformer.views.view  # noqa: F401
-
-    try:
-        with pytest.raises(AssertionError, match=f"follow in this process: {what}$") as failure, restored():
-            CHANGES[what](monkeypatch, tmp_path)
-    finally:
-        torch.set_grad_enabled(True)
-    assert "secret" not in str(failure.value)
-    monkeypatch.undo()
-    with restored():
-        pass

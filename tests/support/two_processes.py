@@ -19,9 +19,14 @@ from torch import Tensor, nn
 IDS = [[11, 12, 13, 14, 15, 16], [11, 17, 13, 19, 15, 2]]
 RANKS = (0, 1)
 SCORED: dict[str, dict[str, Any]] = {
-    "integrated_gradients": {"steps": 2},
+    "saliency": {},
+    "input_x_gradient": {},
+    "integrated_gradients": {"steps": 3},
+    "smooth_grad": {"samples": 3},
     "attn_lrp": {},
+    "cp_lrp": {},
     "occlusion": {},
+    "two_ended": {},
 }
 
 
