@@ -68,6 +68,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
+    if not (options.other / "whyformer").is_dir():  # else this tree would be imported twice and measured against itself
+        parser.error(f"{options.other} holds no package whyformer")
     versions = {"other": Version(options.other), "this": Version(OWN)}
     print(f"{machine()}, {options.device}")
     for name in MODELS:
