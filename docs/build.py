@@ -146,7 +146,7 @@ def supported() -> str:
     lines += [
         "",
         "Models whose inputs or outputs are not one row per input have tests of their own",
-        "(`tests/study/test_placed_streams.py`, `tests/inputs/test_stream_families.py`):",
+        "(`tests/study/test_streams.py`, `tests/inputs/test_stream_families.py`):",
         "",
         "| family | attention implementations tested | units |",
         "|---|---|---|",

@@ -94,7 +94,7 @@ def test_same_scores_again_declared_cost_and_an_unchanged_model(name: str) -> No
 
 
 def test_batch_is_singles_for_two_texts() -> None:
-    """For the others, see test_streams.py, test_placed_streams.py and methods/test_stream_gradients.py."""
+    """For the others, see test_streams.py and methods/test_stream_gradients.py."""
     inputs = inputs_of("similarity")
     for method in ("generic_attention", "raw_attention", "occlusion", "smooth_grad"):
         together = explained("similarity", method)

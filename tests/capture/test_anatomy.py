@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -180,15 +179,6 @@ def test_blocks_are_read_right(name: str) -> None:
                     torch.testing.assert_close(one, truth(model, layer, token)["output"], atol=1e-10, rtol=1e-8)
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_every_method_runs_on_every_spelling(name: str) -> None:
-    model = built(*SPELLINGS[name][:2]).float()
-    for explanations in wf.explain(model, (INPUT,), method=METHODS).values():
-        for one in explanations:
-            assert np.isfinite(one.scores).all() and one.scores.any()
-            assert one.cost.forwards == 1  # one anatomy serves all three
-
-
 # What cannot be decomposed says so
 
 
@@ -277,8 +267,8 @@ def test_t5_blocks_without_biases() -> None:
             assert len(finish.folds) == 2  # gate and value
             for _, _, original in finish.without_each([0]):
                 torch.testing.assert_close(original[0], block.output_BQE, atol=1e-6, rtol=1e-6)
-    for method in METHODS:
-        assert all(one.scores.any() for one in wf.explain(model, inputs, method=method))
+    for explanations in wf.explain(model, inputs, method=METHODS).values():
+        assert all(one.scores.any() and one.cost.forwards == 1 for one in explanations)  # one anatomy serves all three
 
 
 def recorded(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tape, Tensor]:
@@ -287,23 +277,6 @@ def recorded(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tape, Ten
     with torch.no_grad(), mode:
         out = function(x)
     return mode.tape, out
-
-
-def test_a_stretch_runs_again_on_other_numbers() -> None:
-    def function(x: Tensor) -> Tensor:
-        y = x * 2
-        y += 1
-        kept = y.clone()
-        y.mul_(kept)
-        left, right = y.chunk(2, dim=-1)
-        return torch.cat([left.relu(), right], -1)
-
-    x, other = randn(3, 4, seed=1), randn(3, 4, seed=2)
-    tape, out = recorded(function, x)
-    again = stretch(tape, tape.number(x), tape.number(out))
-    assert torch.equal(again.run(x), out)
-    assert torch.equal(again.run(other), function(other))
-    assert torch.equal(again.run(x), out), "running a stretch must not change what it reads"
 
 
 def through_a_view(x: Tensor) -> Tensor:
@@ -326,11 +299,3 @@ def test_what_cannot_run_again_is_refused(function: Callable[[Tensor], Tensor], 
     tape, out = recorded(function, x)
     with pytest.raises(NotOffered, match=why):
         stretch(tape, tape.number(x), tape.number(out))
-
-
-def test_forgetting_keeps_what_later_calls_need() -> None:
-    x = randn(3, 4, seed=1)
-    tape, _ = recorded(lambda x: ((x * 2) + x).relu(), x)
-    tape.forget(2)
-    assert [c.name for c in tape.calls] == ["relu"]
-    assert set(tape.values) == {n for c in tape.calls for n in (*c.inputs, *c.outs)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Iterator
 
@@ -19,7 +18,7 @@ from whyformer.capture.functions import attention_weights, repeat_heads
 from whyformer.capture.roles import Intervene
 from whyformer.capture.site import OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import Notes, fresh, reshaped
-from whyformer.errors import AmbiguousLayout, BadInput, NothingCaptured, PartlyCaptured
+from whyformer.errors import AmbiguousLayout, BadInput, NothingCaptured
 
 
 def sizes(axes: tuple) -> list[list[int]]:
@@ -151,33 +150,6 @@ def test_the_escape_hatch() -> None:
         wf.Explainer(SparseAttention(False), attention_at={"nothing.*": "b q k"})
 
 
-class Around(nn.Module):
-    """In another thread, where no function mode is active; or beside a softmax that no values are multiplied with."""
-
-    def __init__(self, elsewhere: bool) -> None:
-        super().__init__()
-        self.inner, self.elsewhere = CASES["einsum"].build(None), elsewhere
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.elsewhere:
-            (x @ x.transpose(1, 2)).softmax(-1).argmax(-1)
-            return self.inner(x)
-        found: list[Tensor] = []
-        thread = threading.Thread(target=lambda: found.append(self.inner(x)))
-        thread.start()
-        thread.join()
-        return found[0]
-
-
-@pytest.mark.parametrize(
-    ("elsewhere", "error", "words"),
-    [(True, NothingCaptured, "thread"), (False, PartlyCaptured, "never multiplied with values")],
-)
-def test_attention_that_is_not_seen_is_told(elsewhere: bool, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        wf.explain(Around(elsewhere), CASES["einsum"].inputs(), method="attention_rollout")
-
-
 def test_interventions_change_the_running_model_only() -> None:
     """Attention forced to uniform inside an unmodified BERT, and zeroed values."""
     case = CASES["bert"]
@@ -256,19 +228,6 @@ def test_a_reused_id_matches_nothing() -> None:
     notes.put(old, "old")
     notes._entries[id(new)] = notes._entries[id(old)]
     assert notes.get(new) is None
-
-
-def test_copies_and_drops() -> None:
-    notes, one, other = Notes[str](), torch.zeros(3), torch.ones(3)
-    notes.copy(one, other)
-    assert notes.get(other) is None and len(notes) == 0
-    notes.put(one, "told")
-    notes.copy(one, other)
-    del one
-    assert notes.get(other) == "told" and len(notes) == 1
-    notes.drop(other)
-    notes.drop(other)
-    assert notes.get(other) is None and len(notes) == 0
 
 
 @pytest.mark.usefixtures("without_collector")

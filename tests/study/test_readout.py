@@ -36,6 +36,8 @@ class Pooling(nn.Module):
             return self.head((weights[..., None] * hidden).sum(1))
         if self.kind == "last two":
             hidden = hidden + states[-2]
+        if self.kind == "all layers":  # as SUPERB's models of sound do
+            hidden = torch.stack(states).mean(0)
         return self.head(hidden[:, 0])
 
 
@@ -67,21 +69,9 @@ def test_a_row_that_is_picked_counts_only_if_it_reaches_the_output(kind: str) ->
     assert any("takes the largest value" in w for w in found.warnings) == (kind == "maximum")
 
 
-def test_a_head_that_sums_the_states_of_several_layers_is_noted() -> None:
-    """As SUPERB's models of sound do."""
-    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
-    front = {"conv_dim": [16, 16], "conv_stride": [5, 4], "conv_kernel": [10, 4], "num_feat_extract_layers": 2}
-    places = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    config = hf.Wav2Vec2Config(**sizes, **front, **places, use_weighted_layer_sum=True)
-    model = seeded(lambda: hf.Wav2Vec2ForSequenceClassification(config))
-    sound = torch.randn(1, 800, generator=torch.Generator().manual_seed(0))
-    (found,) = wf.explain(model, {"input_values": sound}, method="attention_rollout", target=1)
-    assert any("states after several layers" in w for w in found.warnings)
-
-
-@pytest.mark.parametrize("layers", [2, 3])
-def test_a_head_that_reads_the_state_before_the_last_layer_too_is_noted(layers: int) -> None:
-    model = seeded(lambda: Pooling("last two"))
+@pytest.mark.parametrize(("head", "layers"), [("last two", 2), ("last two", 3), ("all layers", 3)])
+def test_a_head_that_reads_states_of_several_layers_is_noted(head: str, layers: int) -> None:
+    model = seeded(lambda: Pooling(head))
     model.layers = model.layers[:layers]
     (found,) = wf.explain(model, IDS, method="attention_rollout", target=1)
     assert any("states after several layers" in w for w in found.warnings)

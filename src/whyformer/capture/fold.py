@@ -17,16 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from whyformer.capture.functions import (
-    Args,
-    Function,
-    FusedCall,
-    HeadFusion,
-    Kwargs,
-    open_body,
-    padding_share,
-    sdpa_operands,
-)
+from whyformer.capture import functions as fn
+from whyformer.capture.functions import Args, Function, FusedCall, HeadFusion, Kwargs, padding_share, sdpa_operands
 from whyformer.capture.roles import Outline, shape_of
 from whyformer.capture.site import Layout, OffPlan, OpenSite
 from whyformer.results.types import Site
@@ -383,7 +375,7 @@ class Fold(Outline):
         replay = type(self)(self.batch, self.names, self.batch_axes, fusion=self.fusion)
         try:
             with torch.autograd.set_multithreading_enabled(False), replay:
-                open_body(torch.autograd.grad)(scalar, self.leaves, retain_graph=again, allow_unused=True)
+                fn.open_body(torch.autograd.grad)(scalar, self.leaves, retain_graph=again, allow_unused=True)
         finally:
             self.at = None
 

@@ -254,11 +254,7 @@ def open_body(function: Any) -> Function:
 
 
 def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None
 ) -> Tensor:
     """softmax(q·kᵀ·scale + mask) over the keys, in at least float32, returned in the query's dtype."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale

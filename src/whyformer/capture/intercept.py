@@ -10,7 +10,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,19 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
 
-from whyformer.capture.functions import (
-    ATTRIBUTES,
-    SDPA,
-    Args,
-    Function,
-    FusedCall,
-    Kwargs,
-    attention_weights,
-    open_body,
-    repeat_heads,
-    sdpa_operands,
-    tensors_in,
-)
+from whyformer.capture import functions as fn
+from whyformer.capture.functions import SDPA, Args, Function, FusedCall, Kwargs, sdpa_operands, tensors_in
 from whyformer.capture.site import (
     FOLLOWED,
     Contraction,
@@ -178,9 +167,9 @@ class Intercept(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         kwargs, name = kwargs or {}, func.__name__
         if name == "__get__":  # attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter
-            if func not in ATTRIBUTES:
+            if func not in fn.ATTRIBUTES:
                 return func(*args, **kwargs)
-            name = ATTRIBUTES[func]
+            name = fn.ATTRIBUTES[func]
         handler, before = FOLLOWED.get(name), len(self.sites)
         out = func(*args, **kwargs) if handler is None else getattr(self, handler)(func, args, kwargs)
         if handler is not None and handler != "_see_through":
@@ -205,9 +194,9 @@ class Intercept(TorchFunctionMode):
         query, key, value = call["query"], call["key"], call["value"]
         fused = None if self.explicit else func(*args, **kwargs)
         if call["enable_gqa"]:
-            key, value = repeat_heads(query, key), repeat_heads(query, value)
+            key, value = fn.repeat_heads(query, key), fn.repeat_heads(query, value)
         with torch.set_grad_enabled(self.explicit and torch.is_grad_enabled()):
-            weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
+            weights = fn.attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
         n, m = weights.ndim, value.ndim
         contraction = Contraction(n - 2, n - 1, m - 2, m - 1, tuple(range(m - 2)))
         # As torch documents it, unless the study saw the heads in front.
@@ -304,7 +293,7 @@ class Intercept(TorchFunctionMode):
     def _see_through(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """nn.MultiheadAttention hides its body from function modes (pytorch#131947): run the same body with us on."""
         with self:
-            return open_body(F.multi_head_attention_forward)(*args, **kwargs)
+            return fn.open_body(F.multi_head_attention_forward)(*args, **kwargs)
 
     # Road two: a softmax, later a product with the values.
 
@@ -352,12 +341,7 @@ class Intercept(TorchFunctionMode):
             operands = tuple(operands[0])
         if not isinstance(equation, str) or len(operands) != 2:
             return func(*args, **kwargs)
-        return self._product(
-            lambda a, b: func(equation, a, b),
-            operands[0],
-            operands[1],
-            lambda a, b, key: einsum_contraction(equation, a, b, key),
-        )
+        return self._product(partial(func, equation), *operands, partial(einsum_contraction, equation))
 
     def _product(
         self, product: Callable[[Tensor, Tensor], Any], left: Tensor, right: Tensor, contraction_of: Any

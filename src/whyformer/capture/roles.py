@@ -12,17 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from whyformer.capture import functions as fn
-from whyformer.capture.functions import (
-    Args,
-    Function,
-    Kwargs,
-    all_gradients,
-    open_body,
-    plain_name,
-    repeat_heads,
-    sdpa_operands,
-    tensors_in,
-)
+from whyformer.capture.functions import Args, Function, Kwargs, sdpa_operands, tensors_in
 from whyformer.capture.intercept import Intercept, current_path
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
@@ -104,7 +94,7 @@ class Recorder(Intercept):
         # In this thread, where the mode is: work of a GPU would go to another one.
         with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
             # autograd.grad would hand itself to the mode, and run its body with the mode off
-            grads = open_body(backward)(scalar, ends, one, retain_graph=again, allow_unused=True)
+            grads = fn.open_body(backward)(scalar, ends, one, retain_graph=again, allow_unused=True)
         count = len(self.sites)
         grads, self.input_gradients = grads[:count], tuple(grads[count:])
         if any(g is None for g in grads):
@@ -112,7 +102,7 @@ class Recorder(Intercept):
             self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)
         known = [torch.zeros_like(s.attention) if g is None else g for s, g in zip(self.sites, grads, strict=True)]
         fused = [(number, site.call) for number, site in enumerate(self.sites) if site.call is not None]
-        gradients = all_gradients([call for _, call in fused], [grads[number] for number, _ in fused])
+        gradients = fn.all_gradients([call for _, call in fused], [grads[number] for number, _ in fused])
         for (number, _), gradient in zip(fused, gradients, strict=True):
             known[number] = gradient
         return known
@@ -267,7 +257,7 @@ class DirectPath(Recorder):
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
-        name, _ = plain_name(func.__name__)
+        name, _ = fn.plain_name(func.__name__)
         live = [t for t in tensors_in((*args, *kwargs.values())) if t.requires_grad]
         if name in fn.PROJECTIONS:
             args = self._cut(name, args)
@@ -392,7 +382,7 @@ class ProjectionFinder(Observe):
 
     def _sdpa(self, func: Function, args: Args, kwargs: Kwargs) -> Tensor:
         call = sdpa_operands(args, kwargs)
-        self._operands[len(self.sites)] = (call["query"], repeat_heads(call["query"], call["key"]))
+        self._operands[len(self.sites)] = (call["query"], fn.repeat_heads(call["query"], call["key"]))
         return super()._sdpa(func, args, kwargs)
 
     def _product(

@@ -19,7 +19,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import says_tokens
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.registry import Method
-from whyformer.results.types import Explanation, Record, Target
+from whyformer.results.types import Explanation, Target
 from whyformer.run import Attribution, Run
 from whyformer.run.session import BATCH_SIZE_ON_DEVICE, Session
 from whyformer.study import Study, with_streams
@@ -95,7 +95,10 @@ class Computation:
         run.adopt(maps, question.grad, nothing_B if statics.keep_BN is None else None)
         attribution = question.method.run(run, **question.options)
         outcome = {"logits": maps.logits, "share": run.padding_share_B, **self._numbers(attribution)}
-        outcome["elsewhere"] = self._elsewhere(run, maps, nothing_B)
+        last, elsewhere_B = maps.sites[-1], None
+        if last.attention_grad_BHQK is not None:
+            elsewhere_B = run.elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
+        outcome["elsewhere"] = nothing_B if elsewhere_B is None else elsewhere_B
         self.parts = {name: tuple(tensor.shape[1:]) for name, tensor in outcome.items()}
         return torch.cat([tensor.detach().float().reshape(batch.size, -1) for tensor in outcome.values()], 1)
 
@@ -117,16 +120,6 @@ class Computation:
         if statics.versus_B is None:
             return value(statics.index_B)
         return value(statics.index_B) - value(statics.versus_B)
-
-    @staticmethod
-    def _elsewhere(run: Run, maps: Record, nothing_B: Tensor) -> Tensor:
-        """(B,) 1 where a row has a gradient that is not among those that feed the head (see Run._require_readout)."""
-        last, readout = maps.sites[-1], run.study.readout
-        if last.attention_grad_BHQK is None or readout is None or readout.besides:
-            return nothing_B
-        rows = slice(last.first_query, last.first_query + last.attention_grad_BHQK.shape[2])
-        unread_BQ = (run.keep_BN & (run.readout_BN == 0))[:, rows]
-        return ((last.attention_grad_BHQK.abs().amax((1, 3)) > 0) & unread_BQ).any(1).float()
 
     def _numbers(self, attribution: Attribution) -> dict[str, Tensor]:
         if attribution.detail or attribution.warnings or attribution.checks or isinstance(attribution.matrix_BQK, dict):

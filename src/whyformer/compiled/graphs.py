@@ -16,29 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from whyformer.compiled.forms import (
-    Compiled,
-    Computation,
-    Form,
-    PaddedShape,
-    Question,
-    Recording,
-    aimed,
-    apart,
-    bucket,
-    can_be_padded,
-    chunks_of,
-    contrasts,
-    is_padded,
-    is_tensors_alone,
-    is_unmasked,
-    longest_of,
-    of_rows,
-    padded,
-    statics_of,
-    unsuited,
-    write,
-)
+from whyformer.compiled import forms
+from whyformer.compiled.forms import Compiled, Computation, Form, PaddedShape, Question, Recording
 from whyformer.compiled.graph import RECORDERS, cause_of, new_pool, tolerance
 from whyformer.errors import BadInput
 from whyformer.inputs.base import Modality
@@ -141,23 +120,23 @@ class Graphs:
             modality.place = None
             if isinstance(modality, TextInput):
                 modality.limit = None  # an explanation without a graph finds it out itself
-        contrast = contrasts(target, batch.size)
+        contrast = forms.contrasts(target, batch.size)
         if contrast is None:
             return None
         with in_turn(before):
             chunks = []
-            for rows in chunks_of(batch.size, batch_size):
+            for rows in forms.chunks_of(batch.size, batch_size):
                 part = batch if len(rows) == batch.size else batch.select(rows)
-                asked = BatchQuestion(modality, part, question, of_rows(target, rows), contrast)
+                asked = BatchQuestion(modality, part, question, forms.of_rows(target, rows), contrast)
                 fit = self._fit(asked)
                 form = self.forms.get(fit.key)
                 if form is None or form.recording is None:
                     return None
                 if part.keep_BN is not None and "attention_mask" not in part.tensors:
-                    if not is_unmasked(modality, part, form.recording.padding):
+                    if not forms.is_unmasked(modality, part, form.recording.padding):
                         return None  # without a graph, what is padding is found out by passes
-                aims = aimed(asked.target, part.size, form.recording)
-                if aims is None or (not form.recording.padded and is_padded(part, fit)):
+                aims = forms.aimed(asked.target, part.size, form.recording)
+                if aims is None or (not form.recording.padded and forms.is_padded(part, fit)):
                     return None
                 chunks.append((asked, fit, form, aims))
             results = []
@@ -181,14 +160,14 @@ class Graphs:
             self.clear()  # weights are elsewhere: what the graph reads may be gone
             return None
         statics = recording.computation.statics
-        host = padded(modality, part, fit)
+        host = forms.padded(modality, part, fit)
         for name, static in statics.tensors.items():
-            write(static, host.tensors[name])
+            forms.write(static, host.tensors[name])
         if statics.keep_BN is not None and host.keep_BN is not None:
-            write(statics.keep_BN, host.keep_BN)
-        write(statics.index_B, torch.tensor(aims[0]))
+            forms.write(statics.keep_BN, host.keep_BN)
+        forms.write(statics.index_B, torch.tensor(aims[0]))
         if statics.versus_B is not None:
-            write(statics.versus_B, torch.tensor(aims[1]))
+            forms.write(statics.versus_B, torch.tensor(aims[1]))
         recording.graph.replay()
         self.forms.move_to_end(fit.key)
         # The device is at work from here on.
@@ -217,19 +196,25 @@ class Graphs:
         modality, part, device = asked.modality, asked.part, self.require_device()
         length = modality.length(part) if modality.lengths_vary else 0
         wide = length
-        if length and not self._exact and can_be_padded(modality, part):
+        if length and not self._exact and forms.can_be_padded(modality, part):
             kind = type(modality).__name__
             if kind not in self._limits:
-                self._limits[kind] = longest_of(modality)
+                self._limits[kind] = forms.longest_of(modality)
             limit = self._limits[kind]
             if limit is not None and length < limit:
-                wide = min(bucket(length), limit)
+                wide = min(forms.bucket(length), limit)
         size = 1 << (part.size - 1).bit_length()
         shapes = tuple(
             (name, str(tensor.dtype), size, *((wide,) if modality.lengths_vary else tensor.shape[1:]))
             for name, tensor in part.tensors.items()
         )
-        about = type(modality).__name__, modality.main, asked.question.key, bool(asked.contrast), is_tensors_alone(part)
+        about = (
+            type(modality).__name__,
+            modality.main,
+            asked.question.key,
+            bool(asked.contrast),
+            forms.is_tensors_alone(part),
+        )
         return PaddedShape(size, wide, (*about, shapes, (device, *circumstances(device.type))))
 
     # Is the model the one that was recorded?
@@ -257,11 +242,11 @@ class Graphs:
         make: Make,
     ) -> list[Explanation]:
         """Record new forms; return the explanations, with a warning where a recording failed."""
-        contrast = contrasts(target, source.size)
+        contrast = forms.contrasts(target, source.size)
         told: dict[str, None] = {}
-        for rows in [] if session.size != source.size else chunks_of(source.size, batch_size):
+        for rows in [] if session.size != source.size else forms.chunks_of(source.size, batch_size):
             part = session.batch if len(rows) == session.size else session.batch.select(rows)
-            asked = BatchQuestion(session.modality, part, question, of_rows(target, rows), contrast)
+            asked = BatchQuestion(session.modality, part, question, forms.of_rows(target, rows), contrast)
             form = self.forms.get(self._fit(asked).key)
             if form is None or not form.why_not:
                 plain = explanations[rows[0] : rows[-1] + 1]
@@ -273,7 +258,7 @@ class Graphs:
 
     def _form_of(self, asked: BatchQuestion, session: Session, plain: list[Explanation], make: Make) -> Form | None:
         """Return the form of some inputs, recorded if possible and compared with their explanations."""
-        why_not, form = unsuited(asked.question, session, asked.contrast), None
+        why_not, form = forms.unsuited(asked.question, session, asked.contrast), None
         for _ in range(2):  # if padding changes the model's output, once more without
             fit = self._fit(asked)
             form = self._met_form(fit, asked.question, why_not)
@@ -322,7 +307,7 @@ class Graphs:
             form.why_not = f"the model is on several devices ({', '.join(sorted(map(str, devices)))})."
             return
         try:
-            statics = statics_of(padded(modality, part, fit), fit, bool(contrast), device)
+            statics = forms.statics_of(forms.padded(modality, part, fit), fit, bool(contrast), device)
             computation = Computation(modality, session.study, question, statics)
             if self._pool is None:
                 self._pool = new_pool(device)
@@ -351,7 +336,7 @@ class Graphs:
         """Compare a replay with the explanations made without a graph; drop the recording if they differ."""
         recording, before = form.recording, self._borrowed
         assert recording is not None and before is not None
-        aims = aimed(asked.target, asked.part.size, recording)
+        aims = forms.aimed(asked.target, asked.part.size, recording)
         assert aims is not None
         with in_turn(before):
             answer = self._replayed(asked, fit, form, aims)
@@ -362,10 +347,10 @@ class Graphs:
             return
         pairs = list(zip(plain, make(*answer), strict=True))
         sizes = answer.run.logits.abs().amax(1).clamp(min=1e-6).tolist()
-        off = max(apart(a, b) for a, b in pairs)
+        off = max(forms.apart(a, b) for a, b in pairs)
         off = max(off, *(abs(a.value - b.value) / size for (a, b), size in zip(pairs, sizes, strict=True)))
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
-        padded = is_padded(asked.part, fit)
+        padded = forms.is_padded(asked.part, fit)
         if off <= tolerance(dtype, self.require_device()):
             recording.padded |= padded
             return

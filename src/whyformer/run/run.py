@@ -25,16 +25,9 @@ from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
 from whyformer.results.types import Record
 from whyformer.run.scores import ScoredBatch
-from whyformer.study import Study, require_readable, with_streams
+from whyformer.study import Study, interference, require_readable, with_streams
 from whyformer.study.entrance import HIDDEN
-from whyformer.study.interference import (
-    INPUT_SLOPES,
-    Inputs,
-    require_input_slopes,
-    require_reached,
-    require_slopes,
-    rounding_step,
-)
+from whyformer.study.interference import INPUT_SLOPES
 
 
 @dataclass
@@ -402,9 +395,9 @@ class Run(ScoredBatch):
                 (slope,) = slopes(values_B.sum(), [leaf])
             return values_B.detach(), slope
 
-        step = rounding_step(self.modality.model, self.logits)
-        inputs = Inputs(numbers, self.logits, step, changed, differentiated)
-        self.passed(INPUT_SLOPES, *require_input_slopes(inputs, gradient, value_B))
+        step = interference.rounding_step(self.modality.model, self.logits)
+        inputs = interference.Inputs(numbers, self.logits, step, changed, differentiated)
+        self.passed(INPUT_SLOPES, *interference.require_input_slopes(inputs, gradient, value_B))
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
         """Raise if gradients at the maps are not the slope of the score (study/interference.py), once per model.
@@ -422,13 +415,18 @@ class Run(ScoredBatch):
                 with impose:
                     return score(output.logits(self.together))
 
+            def scaled(share: float) -> Tensor:
+                return changed(lambda layer, first, weights: weights * share if layer in role.lost else weights)
+
             with torch.no_grad():
                 score_B = score(maps.logits).detach()
             for check in due:
                 if check[0] == "lost":
-                    self.passed(check, require_reached(maps, score_B, changed, role.lost))
+                    paths = [maps.sites[i].path for i in sorted(role.lost)]
+                    self.passed(check, interference.require_reached(paths, score_B, scaled))
                 else:
-                    self.passed(check, *require_slopes(maps, score_B, changed, self.rows_run < self.batch.size))
+                    shared = self.rows_run < self.batch.size
+                    self.passed(check, *interference.require_slopes(maps, score_B, changed, shared))
         self.notes.update(self.study.doubts)
 
     def due_checks(self, lost: frozenset[int], measured: bool = True) -> list[tuple[Any, ...]]:

@@ -85,7 +85,8 @@ class ScoredBatch:
     def keep_BN(self) -> Tensor:
         """(B, N) real positions; False at padding."""
         if self.multi_stream:
-            return streams.keep_of(self.modality, self.batch, self.stream_sizes)
+            sizes = self.stream_sizes.items()
+            return torch.cat([streams.keep_in(self.modality, self.batch, stream, size) for stream, size in sizes], 1)
         keep_BN = self.batch.keep_BN
         if self.modality.embeds and keep_BN is not None and keep_BN.shape[1] == self.length:
             return keep_BN  # the same object: its numbers are cached on the host
@@ -208,13 +209,11 @@ class ScoredBatch:
             raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
         return count
 
-    def _elsewhere(
+    def elsewhere(
         self, first_query: int, spoke_BQ: Tensor | None = None, gradient_BHQK: Tensor | None = None
     ) -> Tensor | None:
-        """Return whether a row of the last map has a gradient that the read-out rule does not read; None: not checked.
-
-        A head may find its row by content (token 19, the end of the text).
-        """
+        """(B,) whether a row of the last map has a gradient that the read-out rule does not read; None: not checked."""
+        # A head may find its row by content (token 19, the end of the text).
         readout = self.study.readout
         if readout is None or readout.besides or not self.study.plain:
             return None
@@ -227,12 +226,12 @@ class ScoredBatch:
             spoke_BQ = gradient_BHQK.any(3).any(1)
         rows = slice(first_query, first_query + spoke_BQ.shape[1])
         unread_BQ = (self.keep_BN & (self.readout_BN == 0))[:, rows]
-        return (spoke_BQ & unread_BQ).any()
+        return (spoke_BQ & unread_BQ).any(1)
 
     def reads_elsewhere(self, first_query: int, spoke_BQ: Tensor) -> bool:
         """Return whether other rows of the last map feed the head than the rule says; they are then searched anew."""
-        elsewhere = self._elsewhere(first_query, spoke_BQ)
-        if elsewhere is None or not bool(elsewhere):
+        elsewhere_B = self.elsewhere(first_query, spoke_BQ)
+        if elsewhere_B is None or not bool(elsewhere_B.any()):
             return False
         self._read_anew()
         return True
@@ -316,17 +315,17 @@ class ScoredBatch:
         if not ask or self._logits is None:
             return
         self._unseen = False
-        last, self._last_site, elsewhere = self._last_site, None, None
+        last, self._last_site, elsewhere_B = self._last_site, None, None
         if self._logits.is_cuda:  # the GPU is still at work
             require_known(self.modality.model)
         if last is not None:
-            elsewhere = self._elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
-        if elsewhere is None:
+            elsewhere_B = self.elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
+        if elsewhere_B is None:
             logits = self.logits_on_host = self._logits.cpu()  # one copy for all checks
         else:
-            answers = torch.cat([self._logits.flatten(), elsewhere.float()[None]]).cpu()
-            logits = self.logits_on_host = answers[:-1].view(self._logits.shape)
-            if answers[-1]:
+            answers = torch.cat([self._logits.flatten(), elsewhere_B.float()]).cpu()
+            logits = self.logits_on_host = answers[: self._logits.numel()].view(self._logits.shape)
+            if answers[self._logits.numel() :].any():
                 self._read_anew()
                 self.readings += 1
         numbers = logits.numpy()  # numpy is faster for this few elements

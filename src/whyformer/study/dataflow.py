@@ -10,17 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.capture.functions import (
-    CHOICES,
-    POOLS,
-    POSITIONWISE,
-    PRODUCTS,
-    Args,
-    Function,
-    Kwargs,
-    sdpa_operands,
-    tensors_in,
-)
+from whyformer.capture import functions as fn
+from whyformer.capture.functions import Args, Function, Kwargs, sdpa_operands, tensors_in
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
 from whyformer.study.readout import Passes, Survey
@@ -73,10 +64,10 @@ class Fingerprints:
 
     def see(self, name: str, args: tuple[Any, ...], out: Any, sites: int) -> None:
         """Take note of a function, its operands and its result, after so many attentions."""
-        if name in CHOICES:
+        if name in fn.CHOICES:
             indices = [t for t in (out if isinstance(out, tuple) else (out,)) if isinstance(t, Tensor)]
             self.marks.way += [tuple(t.flatten().tolist()) for t in indices if t.dtype == torch.int64]
-        if name in POSITIONWISE and args:
+        if name in fn.POSITIONWISE and args:
             operand = args[1] if name == "addmm" else args[0]
             if isinstance(operand, Tensor):
                 self.marks.way.append(tuple(operand.shape))
@@ -91,7 +82,7 @@ class Fingerprints:
             return
         if name == "softmax" and any(n in self.lengths for n in out.shape):
             self.last = None  # weights of positions, each of which hears of all others
-        elif name in POOLS and operand.ndim == 3 and operand.shape[1] in self.lengths:
+        elif name in fn.POOLS and operand.ndim == 3 and operand.shape[1] in self.lengths:
             if operand.shape[2] == operand.shape[1]:
                 return  # a map that torch's attention hands back beside its result, no vectors (WavLM)
             self.add(operand)
@@ -224,7 +215,7 @@ class MarkingSurvey(Survey):
     def _merged(self, name: str, operands: list[Tensor], marks: list[Ancestry], calls: frozenset[int]) -> Ancestry:
         first = next((m for m in marks if m.stream is not None), marks[0])
         pair = next((m.pair for m in marks if m.pair is not None), None)
-        if name in PRODUCTS and len(operands) > 1 and all(t.ndim > 2 for t in operands[-2:]):
+        if name in fn.PRODUCTS and len(operands) > 1 and all(t.ndim > 2 for t in operands[-2:]):
             left, right = (self._marks.get(t) or Ancestry() for t in operands[-2:])
             pair = (replace(left, pair=None), replace(right, pair=None))
         joint = self._joint(operands) if name in {"cat", "concat", "concatenate"} else ""

@@ -8,7 +8,7 @@ all rows is another one for at least one half. Such inputs are run singly from t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -259,31 +259,18 @@ def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
     return passes, "", slopes[0]
 
 
-def require_reached(maps: Record, score_B: Tensor, changed: Changed, lost: Collection[int]) -> int:
-    """Raise if maps ``lost`` to autograd, by number, change the score all the same; return the passes that took."""
+def require_reached(lost: Sequence[str], score_B: Tensor, scaled: Callable[[float], Tensor]) -> int:
+    """Raise if attentions ``lost`` to autograd (paths) change the score all the same; return the passes that took.
 
-    def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
-        return attention_BHQK * 0.5 if layer in lost else attention_BHQK
-
-    paths = [maps.sites[i].path for i in sorted(lost)]
+    scaled: (B,) scores with these attentions times a number.
+    """
     with torch.no_grad():
-        return _unmoved(changed(rewrite), score_B, paths, lambda: changed(lambda layer, first, attention: attention))
-
-
-def require_scaled_reached(
-    paths: Sequence[str], score_B: Tensor, changed: Callable[[dict[int, float]], Tensor], lost: Collection[int]
-) -> int:
-    """The same, with each attention's result in place of its map."""
-    with torch.no_grad():
-        return _unmoved(changed(dict.fromkeys(lost, 0.5)), score_B, paths, lambda: changed({}))
-
-
-def _unmoved(changed_B: Tensor, score_B: Tensor, lost: Sequence[str], unchanged: Callable[[], Tensor]) -> int:
-    if torch.equal(changed_B, score_B):
-        return 1
-    # Torch's own kernel, which was recorded, and attention written out, which is changed, are rounded differently.
-    if torch.equal(changed_B, unchanged()):
-        return 2
+        halved_B = scaled(0.5)
+        if torch.equal(halved_B, score_B):
+            return 1
+        # Torch's own kernel, which was recorded, and attention written out, which is changed, are rounded differently.
+        if torch.equal(halved_B, scaled(1.0)):
+            return 2
     paths = ", ".join(dict.fromkeys(path or "the model itself" for path in lost))
     raise CaptureError(
         f"the attention of {paths} reaches the score, and autograd knows no way from there, so that its gradient would "

@@ -118,11 +118,6 @@ def slices(sizes: dict[str, int]) -> dict[str, slice]:
     return ranges
 
 
-def keep_of(modality: Modality, batch: Batch, sizes: dict[str, int]) -> Tensor:
-    """(B, N) real positions of all streams."""
-    return torch.cat([keep_in(modality, batch, stream, size) for stream, size in sizes.items()], 1)
-
-
 def keep_in(modality: Modality, batch: Batch, stream: str, size: int) -> Tensor:
     """(B, N) real positions of one stream."""
     part, view = modality.part(stream, batch)

@@ -146,12 +146,7 @@ def _followed(run: Passes, survey: MarkingSurvey) -> Study:
     )
     grid = survey.grid if sites else modality.cells(one)
     study = Study(
-        sites,
-        grid=grid,
-        unclaimed=survey.unclaimed,
-        input_length=length,
-        schedule=schedule,
-        fused=not survey.softmaxes,
+        sites, grid=grid, unclaimed=survey.unclaimed, input_length=length, schedule=schedule, fused=not survey.softmaxes
     )
     if first_BHKD is None:
         return study

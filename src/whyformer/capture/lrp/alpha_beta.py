@@ -12,17 +12,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture import functions as fn
-from whyformer.capture.functions import (
-    Args,
-    Function,
-    Kwargs,
-    attention_weights,
-    in_model,
-    out_of_place,
-    plain_name,
-    repeat_heads,
-    sdpa_operands,
-)
+from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_name, sdpa_operands
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import Gaps, unruled_text
 from whyformer.capture.lrp.changed_gradients import BENDS, CONSTANT, Elementwise, carrying
@@ -257,8 +247,8 @@ class AlphaBeta(Intercept):
         query, key, value = call["query"], call["key"], call["value"]
         with self:
             if call["enable_gqa"]:
-                key, value = repeat_heads(query, key), repeat_heads(query, value)
-            weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
+                key, value = fn.repeat_heads(query, key), fn.repeat_heads(query, value)
+            weights = fn.attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
             return torch.matmul(weights, value)
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
@@ -297,7 +287,7 @@ class AlphaBeta(Intercept):
             self.elementwise.follow("clone", [args[0]], before)
             self.by_expert.copy(args[0], before)
             named = {k: v for k, v in kwargs.items() if k != "inplace"}
-            return args[0].copy_(rule(self, out_of_place(name) if in_place else func, (before, *args[1:]), named))
+            return args[0].copy_(rule(self, fn.out_of_place(name) if in_place else func, (before, *args[1:]), named))
 
         call.__name__ = func.__name__  # by which the interceptor knows it
         return call

@@ -12,17 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture import functions as fn
-from whyformer.capture.functions import (
-    Args,
-    Function,
-    Kwargs,
-    in_model,
-    open_body,
-    out_of_place,
-    plain_name,
-    sdpa_operands,
-    tensors_in,
-)
+from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_name, sdpa_operands, tensors_in
 from whyformer.capture.leaves import Gaps, unruled_text
 from whyformer.capture.trail import Notes
 
@@ -235,7 +225,7 @@ def attention(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) 
 def multi_head_attention(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """nn.MultiheadAttention hides its body from function modes: run the same body with the rules on."""
     with rules:
-        return open_body(F.multi_head_attention_forward)(*args, **kwargs)
+        return fn.open_body(F.multi_head_attention_forward)(*args, **kwargs)
 
 
 def glu(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -318,7 +308,7 @@ class GradientRules(TorchFunctionMode):
             if name not in fn.LINEAR and name not in fn.COMPLEX_VIEWS and carrying((out,)):
                 self.unruled.add(name)
         elif in_place or kwargs.get("inplace"):
-            out = self._in_place(rule, out_of_place(name) if in_place else func, args, kwargs)
+            out = self._in_place(rule, fn.out_of_place(name) if in_place else func, args, kwargs)
         else:
             out = rule(self, func, args, kwargs)
         self.elementwise.follow(name, operands, out)

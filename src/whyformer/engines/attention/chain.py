@@ -52,7 +52,7 @@ from whyformer.results.types import Record, Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BN, BQK, AnyBQK
 from whyformer.study import require_readable
-from whyformer.study.interference import require_scaled_reached, require_scaled_slopes
+from whyformer.study.interference import require_reached, require_scaled_slopes
 from whyformer.study.schedule import Schedule
 
 Choice = str | int | Sequence[int]  # of layers
@@ -332,7 +332,7 @@ def _require_slopes(run: Run, role: Fold, logits: Tensor) -> None:
         for check in due:
             if check[0] == "lost":
                 paths = [role.sites[i].path for i in sorted(lost)]
-                run.passed(check, require_scaled_reached(paths, score_B, changed, lost))
+                run.passed(check, require_reached(paths, score_B, lambda share: changed(dict.fromkeys(lost, share))))
             else:
                 run.passed(check, *require_scaled_slopes(role.reached, logits, score_B, changed))
     run.notes.update(run.study.doubts)
