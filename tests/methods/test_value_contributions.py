@@ -19,6 +19,7 @@ from tests.references.value_norms import mixing_ratio, per_head
 from tests.references.value_zeroing import value_zeroing
 from whyformer.capture.blocks import remainder
 from whyformer.capture.blocks.remainder import Finish
+from whyformer.capture.roles import Intervene
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered
 from whyformer.methods import value_contributions as method
@@ -210,7 +211,9 @@ def brute_force(run: Run, blocks: str, layer: int) -> Tensor:
 
     hook = run.modality.model.get_submodule(blocks)[layer].register_forward_hook(see)
     for token in (None, *range(run.length)):
-        run.rewritten(edit_of(token))
+        role = Intervene(run.batch.size, run.module_names, run.study.batch_axes, edit=edit_of(token))
+        with torch.no_grad(), role:
+            run.output.logits(run.batch)
     hook.remove()
     rows = [o.transpose(0, 1) if o.shape[0] == run.length else o for o in outputs]  # sequence first
     original, changed = rows[0], torch.stack(rows[1:], -2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -185,11 +186,8 @@ class Block(nn.Module):
 
 class InThread(Block):
     def forward(self, x: Tensor) -> Tensor:
-        results: list[Tensor] = []
-        thread = threading.Thread(target=lambda: results.append(Block.forward(self, x)))
-        thread.start()
-        thread.join()
-        return results[0]
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(Block.forward, self, x).result()
 
 
 def written_out(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
@@ -264,15 +262,14 @@ def test_what_the_error_advises_works(kind: str) -> None:
 def test_somebody_else_who_runs_the_model_meanwhile_hides_nothing() -> None:
     model, over = Three(None, "", "first").eval(), threading.Event()
 
+    @torch.no_grad()
     def predict() -> None:
         while not over.is_set():
-            with torch.no_grad():
-                model(**WORDS)
+            model(**WORDS)
 
-    thread = threading.Thread(target=predict)
-    thread.start()
-    try:
-        assert len(wf.explain(model, WORDS, method="attention_rollout", target=0)) == 2
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(predict)
+        try:
+            assert len(wf.explain(model, WORDS, method="attention_rollout", target=0)) == 2
+        finally:
+            over.set()

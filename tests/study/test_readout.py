@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -128,6 +129,20 @@ HEADS = ["first", "last", "position 1", "last but one", "both ends", "mean", "in
 FIRST = {"two": [[5, 9]], "three": [[5, 6, 9]], "seven": [[3, 4, 5, 6, 7, 8, 9]]}
 
 
+def maps_by_hand(record: Any, method: str) -> Tensor:
+    """(B, N, N) maps of a record combined by a method, over all positions, padding among them."""
+    eye = whole = torch.eye(record.sites[0].attention_BHQK.shape[-1])
+    for site in record.sites:
+        attention = site.attention_BHQK.mean(1)
+        if method == "raw_attention":
+            whole = attention
+        elif method == "attention_rollout":
+            whole = (attention + eye) / 2 @ whole
+        else:
+            whole = whole + (site.attention_BHQK * site.attention_grad_BHQK).clamp(min=0).mean(1) @ whole
+    return whole
+
+
 # Every head with every first input; the methods, which ask for the same rule, in turn.
 @pytest.mark.parametrize(
     ("method", "head", "first"),
@@ -144,14 +159,7 @@ def test_a_rule_found_on_one_input_holds_for_others_or_is_not_kept(method: str, 
     (explanation,) = explainer.explain({"input_ids": ids}, method=method, target=0)
     record = explainer.record({"input_ids": ids}, grad=True, target=0)
     weights = model.rows(ids)[0] / model.rows(ids).sum()
-    if method == "raw_attention":
-        expected = weights @ record.sites[-1].attention_BHQK[0].mean(0)
-    else:
-        whole = torch.eye(ids.shape[1])
-        for site in record.sites:
-            assert site.attention_grad_BHQK is not None
-            whole = whole + (site.attention_BHQK * site.attention_grad_BHQK)[0].clamp(min=0).mean(0) @ whole
-        expected = weights @ whole
+    expected = weights @ maps_by_hand(record, method)[0]
     torch.testing.assert_close(torch.from_numpy(explanation.scores), expected, rtol=1e-4, atol=1e-5)
 
 

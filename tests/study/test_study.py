@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models import CASES
 from tests.models.case import randint, seeded
+from tests.study.test_readout import maps_by_hand
 from tests.support.processors import tokenizer
 from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, NotOverUnits
 
@@ -127,31 +128,44 @@ class Hiding(nn.Module):
         return self.head(self.encoder(entered, src_key_padding_mask=hidden)[:, 0])
 
 
+HIDDEN = torch.tensor([[5, 6, 7, 0], [9, 10, 0, 0]])
+REAL = HIDDEN > 0
+
+
+def explained_either_way(inputs: Any, words: int = 50, **how: Any) -> tuple[list[Any], list[Any]]:
+    """The same model, its mask meaning "hide" and "keep": ``inputs(hides)`` is what it is given."""
+    found = []
+    for hides in (True, False):
+        torch.manual_seed(0)
+        found.append(wf.explain(Hiding(hides, words).eval(), inputs(hides), target=0, **how))
+    for one, other in zip(*found, strict=True):
+        assert one.units.labels == other.units.labels
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+    return found[0], found[1]
+
+
 @pytest.mark.parametrize("vectors", [False, True], ids=["ids", "vectors"])
 @pytest.mark.parametrize("method", ["generic_attention", "integrated_gradients", "occlusion"])
 def test_what_a_mask_hides_is_seen_in_the_model(method: str, vectors: bool) -> None:
-    ids, real = torch.tensor([[5, 6, 7, 0], [9, 10, 0, 0]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
-    given = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(0)) if vectors else ids
+    given = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(0)) if vectors else HIDDEN
     options = {"replace": "zero"} if method == "occlusion" and vectors else {}
-    found = {}
-    for hides in (True, False):
-        torch.manual_seed(0)
-        model = Hiding(hides).eval()
-        found[hides] = wf.explain(model, (given, ~real if hides else real), method=method, target=0, **options)
-    for one, other in zip(found[True], found[False], strict=True):
-        assert one.units.labels == other.units.labels
-        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
-    assert [len(e.scores) for e in found[True]] == [3, 2]
+    found, _ = explained_either_way(lambda hides: (given, ~REAL if hides else REAL), method=method, **options)
+    assert [len(e.scores) for e in found] == [3, 2]
+
+
+def test_a_mask_made_of_a_text_means_what_the_model_means() -> None:
+    texts = ["a cat", "the dog is on the mat"]
+    how = {"words": len(tokenizer()), "processor": tokenizer(), "method": "generic_attention"}
+    assert not any("[PAD]" in one.units.labels for one in explained_either_way(lambda hides: texts, **how)[0])
 
 
 def test_hiding_one_more_position_says_it_as_the_model_does() -> None:
-    ids, real = torch.tensor([[5, 6, 7, 0], [9, 10, 0, 0]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
     torch.manual_seed(0)
     model = Hiding(hides=True).eval()
-    found = wf.explain(model, (ids, ~real), method="occlusion", target=0, replace="attention_mask")[0]
-    fewer = ~real[:1].repeat(3, 1) | torch.eye(3, 4).bool()
+    found = wf.explain(model, (HIDDEN, ~REAL), method="occlusion", target=0, replace="attention_mask")[0]
+    fewer = ~REAL[:1].repeat(3, 1) | torch.eye(3, 4).bool()
     with torch.no_grad():
-        want = model(ids[:1], ~real[:1])[:, 0] - model(ids[:1].repeat(3, 1), fewer)[:, 0]
+        want = model(HIDDEN[:1], ~REAL[:1])[:, 0] - model(HIDDEN[:1].repeat(3, 1), fewer)[:, 0]
     np.testing.assert_allclose(found.scores, want, atol=1e-5)
 
 
@@ -176,19 +190,6 @@ def test_a_mask_of_something_else_hides_nothing() -> None:
     with torch.no_grad():
         want = model(**given)[:, 0] - model(ids.repeat(3, 1), colours.repeat(3, 1), ~torch.eye(3).bool())[:, 0]
     np.testing.assert_allclose(found.scores, want, atol=1e-5)
-
-
-def test_a_mask_made_of_a_text_means_what_the_model_means() -> None:
-    found = {}
-    for hides in (True, False):
-        torch.manual_seed(0)
-        model = Hiding(hides, words=len(tokenizer())).eval()
-        found[hides] = wf.explain(
-            model, ["a cat", "the dog is on the mat"], processor=tokenizer(), method="generic_attention", target=0
-        )
-    for one, other in zip(found[True], found[False], strict=True):
-        assert one.units.labels == other.units.labels and "[PAD]" not in one.units.labels
-        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
 
 
 class SharedKeys(nn.Module):
@@ -253,29 +254,12 @@ class MasksWhenPooling(nn.Module):
         return logits
 
 
-def by_hand(model: nn.Module, method: str) -> Tensor:
-    """(2, N) scores over all positions, padding among them, as the model computes with it."""
-    record = wf.Explainer(model).record(PADDED, grad=True, target=0)
-    eye = whole = torch.eye(SHORT.shape[1]).expand(2, -1, -1)
-    for site in record.sites:
-        attention = site.attention_BHQK.mean(1)
-        if method == "raw_attention":
-            whole = attention
-        elif method == "attention_rollout":
-            whole = (attention + eye) / 2 @ whole
-        else:
-            assert site.attention_grad_BHQK is not None
-            raised = (site.attention_BHQK * site.attention_grad_BHQK).clamp(min=0).mean(1)
-            whole = whole + raised @ whole
-    real = PADDED["attention_mask"].float()
-    return torch.einsum("bq,bqk->bk", real / real.sum(1, keepdim=True), whole)
-
-
 @pytest.mark.parametrize("method", ["raw_attention", "attention_rollout", "generic_attention"])
 def test_rows_keep_what_goes_to_padding(method: str) -> None:
     model = MasksWhenPooling(hides=False).eval()
     whole, padded = wf.explain(model, PADDED, method=method, target=0)
-    expected = by_hand(model, method)
+    record, real = wf.Explainer(model).record(PADDED, grad=True, target=0), PADDED["attention_mask"].float()
+    expected = torch.einsum("bq,bqk->bk", real / real.sum(1, keepdim=True), maps_by_hand(record, method))
     np.testing.assert_allclose(whole.scores, expected[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(padded.scores, expected[1, :3], rtol=1e-4, atol=1e-5)
 

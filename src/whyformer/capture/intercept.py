@@ -47,11 +47,6 @@ class SoftmaxCall:
     claimed: bool = False
     contracted_elsewhere: bool = False
 
-    @property
-    def looks_like_attention(self) -> bool:
-        """Three or more axes and a normalised axis longer than one; class probabilities and routers have fewer."""
-        return len(self.shape) >= 3 and self.shape[self.axis] > 1
-
     def __str__(self) -> str:
         where = self.path or "the model itself"
         fate = "contracted over another axis" if self.contracted_elsewhere else "never multiplied with values"
@@ -156,8 +151,10 @@ class Intercept(TorchFunctionMode):
 
     @property
     def unclaimed(self) -> tuple[str, ...]:
-        """Softmaxes that look like attention and were not followed to their values."""
-        return tuple(str(call) for call in self.softmaxes if not call.claimed and call.looks_like_attention)
+        """Softmaxes over positions that were not followed to their values."""
+        # Class probabilities and routers have fewer than three axes.
+        over_positions = [call for call in self.softmaxes if len(call.shape) >= 3 and call.shape[call.axis] > 1]
+        return tuple(str(call) for call in over_positions if not call.claimed)
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if self.plan is not None:

@@ -32,10 +32,7 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
 
 
 def record(forward: Forward, intercept: Recorder, scalar: Score, values: bool = False, shared: bool = False) -> Record:
-    """Attention maps and their gradients.
-
-    shared: all inputs are beginnings of the one row that is run: the maps are the same, each has its own gradients.
-    """
+    """Attention maps and their gradients; shared: all inputs are beginnings of the one row that is run."""
     with torch.enable_grad():
         with intercept:
             logits = forward()

@@ -85,13 +85,10 @@ class Recorder(Intercept):
         return leaf.clone()
 
     def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
-        """Return d scalar / d attention for every site, in the model's layout; zeros where there is no dependence.
-
-        again: another scalar of the same pass follows. The mode stays on, for checkpointed models.
-        """
+        """Return d scalar / d attention per site, in the model's layout; again: another scalar of the pass follows."""
         ends = [*(site.attention if site.edge is None else site.edge for site in self.sites), *self.inputs]
         one, backward = torch.ones_like(scalar), torch.autograd.grad
-        # In this thread, where the mode is: work of a GPU would go to another one.
+        # With the mode on, for checkpointed models; in this thread, where it is: work of a GPU would go to another.
         with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
             # autograd.grad would hand itself to the mode, and run its body with the mode off
             grads = fn.open_body(backward)(scalar, ends, one, retain_graph=again, allow_unused=True)

@@ -212,11 +212,6 @@ def is_tensors_alone(batch: Batch) -> bool:
     return not any(getattr(batch, field.name) for field in others)
 
 
-def can_be_padded(modality: Modality, part: Batch) -> bool:
-    main = part.tensors[modality.main]
-    return "attention_mask" in part.tensors and all(t.shape == main.shape for t in part.tensors.values())
-
-
 def is_padded(part: Batch, fit: PaddedShape) -> bool:
     return part.keep_BN is not None and (part.keep_BN.shape[1] < fit.length or not bool(part.keep_BN.all()))
 

@@ -195,8 +195,9 @@ class Graphs:
     def _fit(self, asked: BatchQuestion) -> PaddedShape:
         modality, part, device = asked.modality, asked.part, self.require_device()
         length = modality.length(part) if modality.lengths_vary else 0
-        wide = length
-        if length and not self._exact and forms.can_be_padded(modality, part):
+        wide, width = length, part.tensors[modality.main].shape
+        masked = "attention_mask" in part.tensors and all(t.shape == width for t in part.tensors.values())
+        if length and not self._exact and masked:
             kind = type(modality).__name__
             if kind not in self._limits:
                 self._limits[kind] = forms.longest_of(modality)

@@ -159,10 +159,7 @@ def known_about(model: nn.Module) -> Known:
 
 
 def called_with(model: nn.Module, arguments: Hashable) -> None:
-    """Until the model is handed back, use the facts known for calls with these extra arguments.
-
-    arguments: a name for them (``argument_name``).
-    """
+    """Until the model is handed back, use the facts known for calls with these arguments (see ``argument_name``)."""
     loan = _loan(model)
     if arguments != loan.place[1]:
         place = (loan.place[0], arguments)

@@ -83,10 +83,7 @@ def versions() -> dict[str, str]:
 
 
 def circumstances(kind: str) -> tuple[Any, ...]:
-    """Return what a computation depends on besides model and inputs: flags of torch, hooks on all modules.
-
-    kind: of the device.
-    """
+    """Return what a computation on a kind of device depends on besides model and inputs: torch's flags and hooks."""
     everywhere = torch.nn.modules.module
     return (
         torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
@@ -99,11 +96,8 @@ def circumstances(kind: str) -> tuple[Any, ...]:
 
 
 def product_precision(kind: str) -> Any:
-    """Return the precision of float32 matrix products on a kind of device, in the terms of this version of torch.
-
-    "none" means that nobody has set it. Products are then computed as for "ieee", which is what remains after
-    ``torch.set_float32_matmul_precision("highest")``: both have to give the same key.
-    """
+    """Return the precision of float32 matrix products on a kind of device, in the terms of this version of torch."""
+    # "none" (nobody has set it) computes as "ieee" does, which is what set_float32_matmul_precision("highest") leaves.
     products: Any = torch.backends.cuda.matmul if kind == "cuda" else getattr(torch.backends.mkldnn, "matmul", None)
     if hasattr(products, "fp32_precision"):
         return "ieee" if products.fp32_precision == "none" else products.fp32_precision

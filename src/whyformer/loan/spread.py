@@ -159,10 +159,8 @@ def recomputable(model: nn.Module) -> list[nn.Module]:
 
 @contextlib.contextmanager
 def recomputing(layers: list[nn.Module]) -> Iterator[None]:
-    """Inside ``with``: recompute these layers in the backward pass, so that only what lies between them is stored.
-
-    They do so in training alone; it is the layer itself that is told so, none of its parts.
-    """
+    """Inside ``with``: recompute these layers in the backward pass, so that only what lies between them is stored."""
+    # They do so in training alone: the flag of the layer itself is set, none of its parts.
     func = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False, preserve_rng_state=False)
     told = {"gradient_checkpointing": True, "training": True, "_gradient_checkpointing_func": func}
     before = [(layer, {name: layer.__dict__.get(name, told) for name in told}) for layer in layers]

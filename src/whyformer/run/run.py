@@ -17,7 +17,7 @@ from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.functions import answered, padding_share
 from whyformer.capture.leaves import BeforeAttention, SwapEmbedding, Traced, as_leaf, require_dependent, slopes
 from whyformer.capture.record import observe, record, require_sites
-from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
+from whyformer.capture.roles import Impose, Observe, Recorder, Rewrite
 from whyformer.capture.site import OffPlan
 from whyformer.errors import NotOffered
 from whyformer.inputs.base import Modality
@@ -267,14 +267,6 @@ class Run(ScoredBatch):
                 self._see(self._anatomy.record.logits)
         return self._anatomy
 
-    def rewritten(self, edit: Edit) -> Tensor:
-        """Return logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
-        role = Intervene(self.batch.size, self.module_names, self.study.batch_axes, edit=edit)
-        role.rows_attend = self.batch.reference_rows > 0
-        self.forwards_B += 1
-        with torch.no_grad(), role:
-            return self.output.logits(self.batch)
-
     # Gradients of the explained value: at the input, under changed rules, and checks that they are slopes
 
     def require_one_input(self) -> None:
@@ -348,10 +340,7 @@ class Run(ScoredBatch):
         return traced.gradients(tensors)
 
     def require_input_slopes(self) -> None:
-        """Raise if the gradient at the input is not the slope of the score (study/interference.py), once per model.
-
-        For methods with changed rules: the slope is measured on the model without rules.
-        """
+        """Raise if the gradient at the input, without changed rules, is not the slope of the score, once per model."""
         if INPUT_SLOPES not in self.study.undisturbed and not self.batch.reference_rows:
             trace = self.traced(BaseTorchFunctionMode())
             self.forwards_B -= self.rows_run / self.batch.size  # not of the method, but of the setup
@@ -400,10 +389,7 @@ class Run(ScoredBatch):
         self.passed(INPUT_SLOPES, *interference.require_input_slopes(inputs, gradient, value_B))
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Raise if gradients at the maps are not the slope of the score (study/interference.py), once per model.
-
-        score: what was differentiated; None: the explained values.
-        """
+        """Raise if gradients at the maps are not the slope of ``score`` (None: explained values), once per model."""
         due = self.due_checks(role.lost)
         if due:
             score = score or self.scalars

@@ -52,14 +52,12 @@ class Marks:
 
 
 class Fingerprints:
-    """Collect the marks of one pass, random projections of the vectors of ``lengths`` positions.
-
-    last: how many attentions there will be; what enters the head after them is marked, too. path: where the model is.
-    """
+    """Collect the marks of one pass: random projections of the vectors of ``lengths`` positions."""
 
     def __init__(self, lengths: Set[int], path: Callable[[], str], last: int | None = None) -> None:
-        self.lengths, self.last, self.marks = lengths, last, Marks()
-        self._path = path
+        self.lengths, self.marks = lengths, Marks()
+        self.last = last  # how many attentions there will be: what enters the head after them is marked, too
+        self._path = path  # where the model is
         self._weights: dict[int, Tensor] = {}
 
     def see(self, name: str, args: tuple[Any, ...], out: Any, sites: int) -> None:

@@ -179,10 +179,7 @@ def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[in
 def misplaced_in_streams(
     run: Passes, schedule: Schedule, embedded: Set[int], grid: tuple[int, int] | None, first_BHKD: Tensor
 ) -> NotOverUnits | None:
-    """The same for pictures among several streams, and for texts whose ids no lookup read as they were given.
-
-    embedded: addresses of what lookups read.
-    """
+    """The same for pictures among several streams, and texts that no lookup (``embedded``: addresses) read as given."""
     for step in schedule.steps:
         if step.cross or any(s.query == s.key == step.query for s in schedule.steps[: step.site]):
             continue

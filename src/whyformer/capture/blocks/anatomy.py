@@ -19,16 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.blocks.block import HEADS, Anatomy, Block, Follow, HeadResult, Places, State, Stream, Sum
-from whyformer.capture.blocks.tape import (
-    Ref,
-    Stretch,
-    Tape,
-    TapedCall,
-    ancestors,
-    changes_in_place,
-    descendants,
-    stretch,
-)
+from whyformer.capture.blocks.tape import Ref, Stretch, Tape, TapedCall, ancestors, descendants, stretch
 from whyformer.capture.functions import ADDS, JOINS, LAYOUTS, MULS, UNCHANGED, Args, Function, Kwargs, name_of
 from whyformer.capture.record import Forward, sites_of
 from whyformer.capture.roles import Observe
@@ -165,9 +156,7 @@ class Dissect(Observe):
         if name is None or name == "multi_head_attention_forward":
             return super().__torch_function__(func, types, args, kwargs)
         refs, named = self.tape.refs(args), self.tape.refs(kwargs)
-        overwritten = args[0] if changes_in_place(name, kwargs) and args and isinstance(args[0], Tensor) else None
-        if overwritten is not None:
-            self.tape.preserve(overwritten)
+        overwritten = self.tape.preserve(name, args, kwargs)
         out = super().__torch_function__(func, types, args, kwargs)
         call = self.tape.record(name, func, refs, named, out, overwritten)
         if self._closed is not None:

@@ -57,11 +57,6 @@ class TapedCall:
         return tuple(out) if self.several else (out,)
 
 
-def changes_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:
-    method = name.endswith("_") and not name.endswith("__")
-    return name in IN_PLACE or method or bool(kwargs.get("inplace"))
-
-
 class Tape:
     """Calls in order, and every tensor they read or made, until it is told to forget."""
 
@@ -91,14 +86,19 @@ class Tape:
             return {k: self.refs(v) for k, v in arguments.items()}
         return arguments
 
-    def preserve(self, target: Tensor) -> None:
-        """``target`` is about to be overwritten: keep what shares its memory, and trust no other view of it."""
+    def preserve(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+        """Return the tensor that a call will overwrite; keep what shares its memory, and trust no other view of it."""
+        in_place = name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or bool(kwargs.get("inplace"))
+        if not in_place or not args or not isinstance(args[0], Tensor):
+            return None
+        target: Tensor = args[0]
         place = target.untyped_storage().data_ptr()
         for number, value in list(self.values.items()):
             if number > 0 and value.untyped_storage().data_ptr() == place:
                 self.values[number] = value.clone()
                 self._numbers[id(value)] = LOST
                 self.values[-number - 1] = value  # keeps the id from being given to another tensor
+        return target
 
     def record(
         self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, out: Any, overwritten: Tensor | None

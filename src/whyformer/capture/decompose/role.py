@@ -1,7 +1,4 @@
-"""The decomposing role: while an unmodified model runs, every hidden state carries its shares over the input positions.
-
-The hidden state that enters the stack of layers is the embedding; its positions are the sources.
-"""
+"""Run an unmodified model with every hidden state split over the positions of the embedding, its sources."""
 
 from __future__ import annotations
 

@@ -200,11 +200,9 @@ def quotient(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -
 
 
 def softmax(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
-    """Its gradient is its rule, a Taylor expansion: R_i = x_i (R_i - s_i ΣR).
-
-    CP-LRP takes a map over positions as a constant; class probabilities, with two axes, are none.
-    """
+    """Its gradient is its rule, a Taylor expansion: R_i = x_i (R_i - s_i ΣR). In CP-LRP maps are constants."""
     x = args[0] if args else kwargs["input"]
+    # Class probabilities, with two axes, are no map over positions.
     constant_map = rules.attention_is_constant and x.ndim > 2
     return _plain(func, args, kwargs).detach() if constant_map else func(*args, **kwargs)
 

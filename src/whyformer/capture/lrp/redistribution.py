@@ -1,7 +1,4 @@
-"""How the relevance of a result is shared out among what it was computed from (alpha = 1, beta = 0).
-
-Autograd functions that show the result and hand back, where autograd expects a gradient, a relevance.
-"""
+"""Alpha-beta rules (alpha = 1, beta = 0) as autograd functions, which return a relevance in place of a gradient."""
 
 from __future__ import annotations
 
