@@ -90,9 +90,8 @@ def test_weights_of_heads_are_those_of_the_fused_map(heads: Any) -> None:
     torch.testing.assert_close(fused_BQK, over_heads(maps_BHQK, heads))
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_bfloat16_ranks_as_float32_does(kind: str) -> None:
-    model, inputs = long_model(kind), {"input_ids": randint(5, 90, 2, 60)}
+def test_bfloat16_ranks_as_float32_does() -> None:
+    model, inputs = long_model("llama"), {"input_ids": randint(5, 90, 2, 60)}
     exact = wf.explain(model, inputs, method="generic_attention", target=1, memory="full")
     rounded = wf.explain(model.bfloat16(), inputs, method="generic_attention", target=1, memory="fold")
     for one, other in zip(rounded, exact, strict=True):
@@ -168,18 +167,15 @@ def test_layers_that_are_computed_again_in_backward() -> None:
     full = wf.explain(model, inputs, method="generic_attention", memory="full")
     model.gradient_checkpointing_enable()  # type: ignore[operator]
     model.eval()
-    before = [dict(layer.__dict__) for layer in model.model.layers]  # type: ignore[union-attr]
-    calls: list[int] = []
-    hook = model.model.layers[1].self_attn.register_forward_hook(lambda *_: calls.append(1))  # type: ignore[union-attr,index]
-    explainer = wf.Explainer(model)
-    explainer.explain(inputs, method="generic_attention", memory="fold")
-    calls.clear()
-    folded = explainer.explain(inputs, method="generic_attention", memory="fold")
-    hook.remove()
+    layers: Any = model.model.layers  # type: ignore[union-attr]
+    before, calls = [set(layer.__dict__) for layer in layers], []
+    layers[1].self_attn.register_forward_hook(lambda *_: calls.append(1))
+    for _ in range(2):
+        calls.clear()
+        folded = wf.explain(model, inputs, method="generic_attention", memory="fold")
     assert len(calls) == 2, "computed once, and once more in backward"
     close(folded, full)
-    for layer, attributes in zip(model.model.layers, before, strict=True):  # type: ignore[union-attr,arg-type]
-        assert layer.__dict__.keys() == attributes.keys() and not layer.training
+    assert [set(layer.__dict__) for layer in layers] == before and not any(layer.training for layer in layers)
 
 
 class HomeMade(nn.Module):

@@ -172,18 +172,24 @@ def test_a_note_is_found_by_its_tensor_alone() -> None:
     assert notes.get(None) is None
     notes.put(tensor, "second")
     assert notes.get(tensor) == "second" and len(notes) == 1
+    new = torch.ones(3)  # at the id of one that is gone, were its entry still there
+    notes._entries[id(new)] = notes._entries[id(tensor)]
+    assert notes.get(new) is None
 
 
 @pytest.mark.usefixtures("without_collector")
-def test_a_note_dies_with_its_tensor() -> None:
-    notes, tensor, told = Notes[Told](), torch.zeros(3), Told()
-    gone = weakref.ref(told)
+def test_a_note_dies_with_its_tensor_or_with_all_notes() -> None:
+    notes, tensor, other, told, second = Notes[Told](), torch.zeros(3), torch.ones(3), Told(), Told()
+    gone = weakref.ref(told), weakref.ref(second), weakref.ref(notes)
     notes.put(tensor, told)
     notes.put(tensor, told)  # the same tensor twice
-    del told
-    assert gone() is not None
+    notes.put(other, second)
+    del told, second
+    assert all(ref() is not None for ref in gone)
     del tensor
-    assert gone() is None and len(notes) == 0
+    assert gone[0]() is None and len(notes) == 1
+    del notes
+    assert [ref() for ref in gone] == [None] * 3, "a tensor lives on, its note does not"
 
 
 @pytest.mark.usefixtures("without_collector")
@@ -196,23 +202,6 @@ def test_notes_do_not_grow() -> None:
         notes.put(tensor, number)
         assert notes.get(tensor) == number and len(notes) <= 2
     assert len(ids) < 200, "no id was reused, so nothing was tested"
-
-
-def test_a_reused_id_matches_nothing() -> None:
-    """Also where the entry of a tensor that is gone were still there."""
-    notes, old, new = Notes[str](), torch.zeros(3), torch.ones(3)
-    notes.put(old, "old")
-    notes._entries[id(new)] = notes._entries[id(old)]
-    assert notes.get(new) is None
-
-
-@pytest.mark.usefixtures("without_collector")
-def test_notes_hold_neither_tensors_nor_themselves() -> None:
-    notes, tensor, told = Notes[Told](), torch.zeros(3), Told()
-    notes.put(tensor, told)
-    gone = weakref.ref(told), weakref.ref(notes)
-    del told, notes
-    assert [ref() for ref in gone] == [None, None], "the tensor lives on, its note does not"
 
 
 @pytest.mark.usefixtures("without_collector")

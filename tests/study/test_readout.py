@@ -129,10 +129,10 @@ HEADS = ["first", "last", "position 1", "last but one", "both ends", "mean", "in
 FIRST = {"two": [[5, 9]], "three": [[5, 6, 9]], "seven": [[3, 4, 5, 6, 7, 8, 9]]}
 
 
-def maps_by_hand(record: Any, method: str) -> Tensor:
-    """(B, N, N) maps of a record combined by a method, over all positions, padding among them."""
-    eye = whole = torch.eye(record.sites[0].attention_BHQK.shape[-1])
-    for site in record.sites:
+def maps_by_hand(sites: Any, method: str) -> Tensor:
+    """(B, N, N) maps of all layers combined by a method, over all positions, padding among them."""
+    eye = whole = torch.eye(sites[0].attention_BHQK.shape[-1])
+    for site in sites:
         attention = site.attention_BHQK.mean(1)
         if method == "raw_attention":
             whole = attention
@@ -159,7 +159,7 @@ def test_a_rule_found_on_one_input_holds_for_others_or_is_not_kept(method: str, 
     (explanation,) = explainer.explain({"input_ids": ids}, method=method, target=0)
     record = explainer.record({"input_ids": ids}, grad=True, target=0)
     weights = model.rows(ids)[0] / model.rows(ids).sum()
-    expected = weights @ maps_by_hand(record, method)[0]
+    expected = weights @ maps_by_hand(record.sites, method)[0]
     torch.testing.assert_close(torch.from_numpy(explanation.scores), expected, rtol=1e-4, atol=1e-5)
 
 

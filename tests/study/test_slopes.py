@@ -254,22 +254,13 @@ def test_relevance_that_goes_to_detached_tensors_is_measured(method: str, monkey
     assert alone.warnings == cut[0].warnings
 
 
-class Unwilling(torch.autograd.Function):
-    """As Reformer does outside training."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise AssertionError("If you want to train, put the model into training mode.")
-
-
 @pytest.mark.usefixtures("advised")
 def test_a_backward_of_the_models_own_that_fails_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwilling(ctx: Any, *gradients: Any) -> Any:  # as Reformer is outside training
+        raise AssertionError("If you want to train, put the model into training mode.")
+
     model = Layers("reversed", (1,)).eval()
-    monkeypatch.setattr(Reversed, "apply", Unwilling.apply)
+    monkeypatch.setattr(Reversed, "backward", staticmethod(unwilling))
     with pytest.raises(
         NotOffered, match=r"(?s)brings along.*AssertionError: If you want to train, .* mode\. There are no.*occlusion"
     ):

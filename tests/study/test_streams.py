@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of
-from tests.models.case import run, softmax_outputs
+from tests.models.case import randint, run, softmax_outputs
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import alone, layers_of
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, PartlyCaptured
@@ -292,10 +292,7 @@ def placed(text: Any, image: Any, tokens: int, group: int, skipped: int) -> Any:
 
 @pytest.mark.parametrize(("name", "tokens", "group", "skipped"), [("llava", 16, 1, 1), ("qwen2_vl", 6, 4, 0)])
 def test_the_vision_layers_are_followed(name: str, tokens: int, group: int, skipped: int) -> None:
-    found = {
-        m: wf.explain(model_of(name), ALL[name].inputs(), method=m, target=7)
-        for m in ("generic_attention", "attention_rollout")
-    }
+    found = wf.explain(model_of(name), ALL[name].inputs(), method=METHODS[:2], target=7)
     for row in range(2):
         each = softmaxes_of(name, row, 7, last_logits)
         image, text = twin.one_stream(each[:2]), twin.one_stream(each[2:])
@@ -312,8 +309,7 @@ def test_the_vision_layers_are_followed(name: str, tokens: int, group: int, skip
 
 
 def test_images_of_different_sizes_in_one_batch() -> None:
-    inputs = ALL["qwen2_vl"].inputs()
-    assert isinstance(inputs, dict)
+    inputs: Any = ALL["qwen2_vl"].inputs()
     ids = inputs["input_ids"].clone()
     ids[1, 6:8] = 50  # four image tokens are left
     wide = {
@@ -335,10 +331,7 @@ def test_images_of_different_sizes_in_one_batch() -> None:
 
 def test_queries_between_image_and_text() -> None:
     """BLIP-2: queries read the image, and what they found starts five tokens of the text (rules 5-11, then a link)."""
-    found = {
-        m: wf.explain(model_of("blip2"), ALL["blip2"].inputs(), method=m, target=7)
-        for m in ("generic_attention", "attention_rollout")
-    }
+    found = wf.explain(model_of("blip2"), ALL["blip2"].inputs(), method=METHODS[:2], target=7)
     for row in range(2):
         each = softmaxes_of("blip2", row, 7, last_logits)
         asked = twin.encoder_decoder(each[:2], [tuple(each[2:4]), tuple(each[4:6])], "image", "queries")
@@ -424,10 +417,8 @@ class Leaky(nn.Module):
     def __init__(self, where: str) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.where = where
-        self.inner = nn.Transformer(16, 2, 1, 1, 32, dropout=0.0, batch_first=True)
-        self.words = nn.Embedding(20, 16)
-        self.head = nn.Linear(16, 3)
+        self.where, self.inner = where, nn.Transformer(16, 2, 1, 1, 32, dropout=0.0, batch_first=True)
+        self.words, self.head = nn.Embedding(20, 16), nn.Linear(16, 3)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         src, tgt = self.words(src), self.words(tgt)
@@ -441,8 +432,7 @@ class Leaky(nn.Module):
 
 @pytest.mark.parametrize("where", ["nowhere", "source", "target"])
 def test_leaks_inside_and_between_streams_are_found(where: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = {n: torch.randint(1, 20, (1, k), generator=generator) for n, k in (("src", 5), ("tgt", 4))}
+    inputs = {"src": randint(1, 20, 1, 5), "tgt": randint(1, 20, 1, 4)}
     explainer = wf.Explainer(Leaky(where).eval())
     leak = explainer.audit(inputs)
     assert leak.found == (where != "nowhere") and leak.checked > 0
@@ -454,8 +444,5 @@ def test_leaks_inside_and_between_streams_are_found(where: str) -> None:
 def test_a_leak_between_windows_is_found() -> None:
     model = CASES["swin"].build("sdpa")
     block = model.swin.encoder.layers[0].blocks[1]
-    handle = block.register_forward_hook(lambda m, args, out: (out[0] + out[0].mean(1, keepdim=True), *out[1:]))
-    try:
-        assert wf.Explainer(model).audit(CASES["swin"].inputs()).found
-    finally:
-        handle.remove()
+    block.register_forward_hook(lambda m, args, out: (out[0] + out[0].mean(1, keepdim=True), *out[1:]))
+    assert wf.Explainer(model).audit(CASES["swin"].inputs()).found

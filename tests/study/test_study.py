@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,6 @@ IMAGE = {"pixel_values": torch.randn(1, 3, 32, 32, generator=torch.Generator().m
 VISION: dict[str, Any] = {**{k: v for k, v in SIZES.items() if k != "vocab_size"}, "patch_size": 8, "num_labels": 3}
 
 
-def rollout(maps: list[Tensor]) -> Tensor:
-    """(N, N) product of (A + I) / 2, heads averaged, of (1, H, N, N) maps as they are."""
-    joint = torch.eye(maps[0].shape[-1])
-    for attention in maps:
-        layer = attention[0].mean(0) + torch.eye(len(joint))
-        joint = layer / layer.sum(-1, keepdim=True) @ joint
-    return joint
-
-
 def test_two_attentions_of_one_layer_are_no_product() -> None:
     config = hf.DiffLlamaConfig(**SIZES, num_key_value_heads=2)
     model = seeded(lambda: hf.DiffLlamaForCausalLM(config)).eval()
@@ -49,7 +41,8 @@ def test_layers_of_a_single_head_are_never_taken_for_heads_of_one_layer(implemen
     own = model(**IDS, output_attentions=True).attentions
     model.set_attn_implementation(implementation)
     (found,) = wf.explain(model, IDS, method="attention_rollout", target=0)
-    np.testing.assert_allclose(found.scores, rollout(own)[0].detach(), atol=1e-5)
+    sites = [SimpleNamespace(attention_BHQK=attention.detach()) for attention in own]
+    np.testing.assert_allclose(found.scores, maps_by_hand(sites, "attention_rollout")[0, 0], atol=1e-5)
 
 
 def test_layouts_that_cannot_be_read_leave_other_methods_alone() -> None:
@@ -259,7 +252,7 @@ def test_rows_keep_what_goes_to_padding(method: str) -> None:
     model = MasksWhenPooling(hides=False).eval()
     whole, padded = wf.explain(model, PADDED, method=method, target=0)
     record, real = wf.Explainer(model).record(PADDED, grad=True, target=0), PADDED["attention_mask"].float()
-    expected = torch.einsum("bq,bqk->bk", real / real.sum(1, keepdim=True), maps_by_hand(record, method))
+    expected = torch.einsum("bq,bqk->bk", real / real.sum(1, keepdim=True), maps_by_hand(record.sites, method))
     np.testing.assert_allclose(whole.scores, expected[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(padded.scores, expected[1, :3], rtol=1e-4, atol=1e-5)
 
