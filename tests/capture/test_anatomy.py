@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.methods.runs import running
-from tests.models import CASES
+from tests.models import CASES, model_of
 from tests.models.case import randn, seeded
 from tests.models.handwritten import EinsumAttention
 from whyformer.capture.blocks.anatomy import Dissect
@@ -243,22 +243,8 @@ def test_experts_are_skipped_by_norms_and_refused_by_zeroing() -> None:
         wf.explain(model, (INPUT,), method="value_zeroing")
 
 
-def test_t5_blocks_without_biases() -> None:
-    import transformers
-
-    class Reader(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 100}
-            self.encoder = transformers.T5EncoderModel(transformers.T5Config(**sizes, feed_forward_proj="gated-gelu"))
-            self.head = nn.Linear(WIDTH, 3)
-
-        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-            return self.head(self.encoder(input_ids, attention_mask).last_hidden_state[:, 0])
-
-    model = seeded(Reader, gain=0.9).double()
-    inputs = CASES["bert"].inputs()
-    with running("bert", inputs=inputs, model=model) as run, torch.no_grad():
+def test_blocks_without_biases_and_with_a_gate() -> None:
+    with running("llama", double=True) as run, torch.no_grad():
         for site, block in run.anatomy().layers:
             assert block.bias_E is None and block.attended.scale_BQ is None
             mixed = torch.einsum("bhqk,bhkd,hde->bqe", site.attention_BHQK, site.value_BHKD, block.output_HDE)
@@ -267,7 +253,7 @@ def test_t5_blocks_without_biases() -> None:
             assert len(finish.folds) == 2  # gate and value
             for _, _, original in finish.without_each([0]):
                 torch.testing.assert_close(original[0], block.output_BQE, atol=1e-6, rtol=1e-6)
-    for explanations in wf.explain(model, inputs, method=METHODS).values():
+    for explanations in wf.explain(model_of("llama"), CASES["llama"].inputs(), method=METHODS).values():
         assert all(one.scores.any() and one.cost.forwards == 1 for one in explanations)  # one anatomy serves all three
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from whyformer.capture.functions import attention_weights, repeat_heads
-from whyformer.capture.site import einsum_contraction, layout_of, matmul_contraction
+from whyformer.capture.site import Contraction, layout_of
 from whyformer.capture.trail import Notes, fresh, reshaped
 from whyformer.errors import AmbiguousLayout, BadInput, NothingCaptured
 
@@ -75,15 +75,15 @@ def test_ambiguous_layouts_raise_and_never_guess() -> None:
 def test_einsum_letters_tell_queries_from_keys(
     equation: str, axis: int, first: bool, expected: tuple[int, ...]
 ) -> None:
-    found = einsum_contraction(equation, 4, 4, (axis, first))
+    found = Contraction.of_einsum(equation, 4, 4, (axis, first))
     assert found is not None
     assert (found.query, found.key, found.value_key, found.value_width) == expected
 
 
 def test_products_that_are_no_attention() -> None:
-    assert einsum_contraction("bhqk,bkhd->bhqkd", 4, 4, (3, True)) is None, "nothing is summed"
-    assert einsum_contraction("bhqk,hg->bgqk", 4, 2, (3, True)) is None, "heads are mixed"
-    assert matmul_contraction(4, 4, (2, True)) is None, "queries are summed, not keys"
+    assert Contraction.of_einsum("bhqk,bkhd->bhqkd", 4, 4, (3, True)) is None, "nothing is summed"
+    assert Contraction.of_einsum("bhqk,hg->bgqk", 4, 2, (3, True)) is None, "heads are mixed"
+    assert Contraction.of_matmul(4, 4, (2, True)) is None, "queries are summed, not keys"
 
 
 @pytest.mark.parametrize(("causal", "mask"), [(False, None), (True, None), (False, "bool"), (False, "float")])

@@ -41,21 +41,17 @@ TEXT, IMAGE, AUDIO = ("text", "text"), ("image", "image"), ("audio", "audio")
 DECODING = [("source", "source")] * 2 + [("target", "target"), ("target", "source")] * 2
 STREAMS = {
     "bert": [TEXT] * 2,
-    "vit": [IMAGE] * 2,
     "wav2vec2": [AUDIO] * 2,
     "rtdl_ft_transformer": None,
     "clip": [IMAGE] * 2 + [TEXT] * 2,
     "siglip": [IMAGE] * 2 + [("queries", "image")] + [TEXT] * 2,
-    "visual_bert": [("text+image",) * 2] * 2,
     "vilt": [("text+image",) * 2] * 2,
     "lxmert": [TEXT] * 2 + [IMAGE] + [("text", "image"), ("image", "text"), TEXT, IMAGE] * 2,
     "detr": [IMAGE] * 2 + [("queries", "queries"), ("queries", "image")] * 2,
     "t5": DECODING,
     "blip_retrieval": [IMAGE] * 2 + [TEXT, ("text", "image")] * 2,
-    "blip_caption": [IMAGE] * 2 + [TEXT, ("text", "image")] * 2,
     "llava": [IMAGE] * 2 + [TEXT] * 2,
     "bart_cls": DECODING,
-    "whisper": DECODING,
     "nn_transformer": DECODING,
 }
 

@@ -20,18 +20,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import SDPA, Args, Function, FusedCall, Kwargs, sdpa_operands, tensors_in
-from whyformer.capture.site import (
-    FOLLOWED,
-    Contraction,
-    Layout,
-    OffPlan,
-    OpenSite,
-    Plan,
-    PlannedCall,
-    einsum_contraction,
-    layout_of,
-    matmul_contraction,
-)
+from whyformer.capture.site import FOLLOWED, Contraction, Layout, OffPlan, OpenSite, Plan, PlannedCall, layout_of
 from whyformer.capture.trail import Atom, Axes, Axis, Note, Notes, ProjectionSource, Sources, Trail, fresh
 from whyformer.errors import BadInput, shown
 
@@ -323,14 +312,14 @@ class Intercept(TorchFunctionMode):
     def _matmul(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         left = args[0] if args else kwargs["input"]
         right: Tensor = args[1] if len(args) > 1 else kwargs["other" if "other" in kwargs else "mat2"]
-        return self._product(func, left, right, matmul_contraction)
+        return self._product(func, left, right, Contraction.of_matmul)
 
     def _baddbmm(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         bias = args[0] if args else kwargs["input"]
         left = args[1] if len(args) > 1 else kwargs["batch1"]
         right = args[2] if len(args) > 2 else kwargs["batch2"]
         scale = {k: v for k, v in kwargs.items() if k in {"beta", "alpha"}}
-        return self._product(lambda a, b: func(bias, a, b, **scale), left, right, matmul_contraction)
+        return self._product(lambda a, b: func(bias, a, b, **scale), left, right, Contraction.of_matmul)
 
     def _einsum(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         equation, operands = args[0], args[1:]
@@ -338,7 +327,7 @@ class Intercept(TorchFunctionMode):
             operands = tuple(operands[0])
         if not isinstance(equation, str) or len(operands) != 2:
             return func(*args, **kwargs)
-        return self._product(partial(func, equation), *operands, partial(einsum_contraction, equation))
+        return self._product(partial(func, equation), *operands, partial(Contraction.of_einsum, equation))
 
     def _product(
         self, product: Callable[[Tensor, Tensor], Any], left: Tensor, right: Tensor, contraction_of: Any

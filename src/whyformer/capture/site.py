@@ -121,39 +121,39 @@ class Contraction:
     value_width: int
     value_lead: tuple[int, ...]  # the value's batch and head axes, in the order of the attention operand's
 
+    @classmethod
+    def of_matmul(cls, weights_ndim: int, value_ndim: int, key: tuple[int, bool]) -> Contraction | None:
+        """Return what matmul and bmm sum over; None if one operand has fewer axes (a codebook that inputs share)."""
+        axis, first = key
+        if weights_ndim < 2 or value_ndim != weights_ndim:
+            return None
+        if first and axis == weights_ndim - 1:
+            return cls(weights_ndim - 2, axis, value_ndim - 2, value_ndim - 1, tuple(range(value_ndim - 2)))
+        if not first and axis == weights_ndim - 2:  # valuesᵀ · mapᵀ
+            return cls(weights_ndim - 1, axis, value_ndim - 1, value_ndim - 2, tuple(range(value_ndim - 2)))
+        return None
 
-def matmul_contraction(weights_ndim: int, value_ndim: int, key: tuple[int, bool]) -> Contraction | None:
-    """Return what matmul/bmm sum over; None if the right operand has fewer axes (a codebook that all inputs share)."""
-    axis, first = key
-    if weights_ndim < 2 or value_ndim != weights_ndim:
-        return None
-    if first and axis == weights_ndim - 1:
-        return Contraction(weights_ndim - 2, axis, value_ndim - 2, value_ndim - 1, tuple(range(value_ndim - 2)))
-    if not first and axis == weights_ndim - 2:  # valuesᵀ · mapᵀ
-        return Contraction(weights_ndim - 1, axis, value_ndim - 1, value_ndim - 2, tuple(range(value_ndim - 2)))
-    return None
-
-
-def einsum_contraction(equation: str, weights_ndim: int, value_ndim: int, key: tuple[int, bool]) -> Contraction | None:
-    """The letters say it: keys are in both operands and not in the result; queries are in the map and the result."""
-    axis, first = key
-    left, arrow, result = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if not arrow or len(terms) != 2 or "." in equation:
-        return None
-    weights, value = terms if first else terms[::-1]
-    if len(weights) != weights_ndim or len(value) != value_ndim:
-        return None
-    summed = weights[axis]
-    queries = [c for c in weights if c in result and c not in value]
-    widths = [c for c in value if c in result and c not in weights]
-    if summed in result or summed not in value or len(queries) != 1 or len(widths) != 1:
-        return None
-    lead = [c for c in weights if c not in (summed, queries[0])]
-    if any(c not in value for c in lead):
-        return None
-    where = tuple(value.index(c) for c in lead)
-    return Contraction(weights.index(queries[0]), axis, value.index(summed), value.index(widths[0]), where)
+    @classmethod
+    def of_einsum(cls, equation: str, weights_ndim: int, value_ndim: int, key: tuple[int, bool]) -> Contraction | None:
+        """By letters: keys are in both operands and not in the result, queries in the map and the result."""
+        axis, first = key
+        left, arrow, result = equation.replace(" ", "").partition("->")
+        terms = left.split(",")
+        if not arrow or len(terms) != 2 or "." in equation:
+            return None
+        weights, value = terms if first else terms[::-1]
+        if len(weights) != weights_ndim or len(value) != value_ndim:
+            return None
+        summed = weights[axis]
+        queries = [c for c in weights if c in result and c not in value]
+        widths = [c for c in value if c in result and c not in weights]
+        if summed in result or summed not in value or len(queries) != 1 or len(widths) != 1:
+            return None
+        lead = [c for c in weights if c not in (summed, queries[0])]
+        if any(c not in value for c in lead):
+            return None
+        where = tuple(value.index(c) for c in lead)
+        return cls(weights.index(queries[0]), axis, value.index(summed), value.index(widths[0]), where)
 
 
 @dataclass(slots=True)

@@ -318,9 +318,7 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             # flash and flex kernels never pass a torch function: the model runs on sdpa meanwhile.
             hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
             # Such a model takes one input at a time; with an id that no token has, several of one length.
-            config = model.__dict__.get("config")
-            nameless = config is not None and getattr(config, "pad_token_id", 0) in (None, NO_TOKEN)
-            unnamed = [config] if nameless and names_no_padding(model) else []
+            unnamed = [model.config] if names_no_padding(model) else []
             # Nothing that is compared may be changed before it is.
             unlooked = later and loan.lent is None and loan.guard is not None and not (marks or hidden or unnamed)
             unlooked = unlooked and bool(parameters) and parameters[0].device.type in LATER_ON
@@ -426,9 +424,9 @@ if hasattr(os, "register_at_fork"):
 
 def names_no_padding(model: nn.Module) -> bool:
     """Whether a classifier of transformers has no padding id, by which those on decoders find the last token."""
-    config = model.__dict__.get("config")
-    classifies = any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
-    return classifies and getattr(config, "pad_token_id", 0) in (None, NO_TOKEN)
+    if getattr(model.__dict__.get("config"), "pad_token_id", 0) not in (None, NO_TOKEN):
+        return False
+    return any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
 
 
 def refuse_without_gradients(model: nn.Module, method: str) -> None:

@@ -1,7 +1,4 @@
-"""Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance.
-
-One rule per torch function, on top of redistribution.py, and the mode that applies them.
-"""
+"""Relevance by alpha-beta rules (alpha = 1, beta = 0), one per torch function, and the mode that applies them."""
 
 from __future__ import annotations
 
