@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
+from tests.models.hf import ENCODER, hf
 from tests.support.live_bytes import LiveBytes
 from whyformer.capture import functions, record
 from whyformer.capture.trail import ProjectionSource
@@ -207,17 +208,6 @@ def test_what_is_made_wrongly_is_refused(module: Any, name: str, wrongly: Any, m
     refused(Model().eval(), IDS, CaptureError, "not the slope")
 
 
-def bert(layers: int, implementation: str = "sdpa") -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=50, hidden_size=64, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=256
-    )
-    model: nn.Module = BertForSequenceClassification._from_config(config, attn_implementation=implementation)
-    return model.eval()
-
-
 @pytest.mark.parametrize("method", ["attention_rollout", METHOD])
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "timm_unfused", "folded_heads"])
 def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
@@ -240,7 +230,8 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_the_memory_of_a_study_does_not_grow_with_depth(implementation: str) -> None:
     def peak(layers: int, run: Callable[[nn.Module], object]) -> int:
-        model = bert(layers, implementation)
+        sizes = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": layers}
+        model = hf("BertForSequenceClassification", **ENCODER | sizes)(implementation)
         with LiveBytes(model) as live:
             run(model)
         return live.peak

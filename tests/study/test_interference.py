@@ -6,7 +6,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -190,25 +189,6 @@ class InThread(Block):
             return threads.submit(Block.forward, self, x).result()
 
 
-def written_out(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    q, k, v = (x @ weight).chunk(3, -1)
-    return x + torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v @ out
-
-
-class ScriptedFunction(nn.Module):
-    """No module of its own kind is seen, and none is TorchScript: only the function is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.out = nn.Parameter(torch.randn(16, 48) / 4), nn.Parameter(torch.randn(16, 16) / 4)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TorchScript is deprecated
-            self.function = torch.jit.script(written_out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, self.weight, self.out)
-
-
 class Three(nn.Module):
     def __init__(self, at: int | None, kind: str, pool: str) -> None:
         super().__init__()
@@ -216,14 +196,9 @@ class Three(nn.Module):
         self.pool, self.embed, self.head = pool, nn.Embedding(20, 16), nn.Linear(16, 3)
         self.blocks = nn.ModuleList(Block() for _ in range(3))
         if at is not None:
-            self.blocks[at] = self.other(kind)
-
-    def other(self, kind: str) -> Any:
-        if kind == "script":
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # TorchScript is deprecated
-                return torch.jit.script(Block())
-        return InThread() if kind == "thread" else ScriptedFunction()
+                self.blocks[at] = InThread() if kind == "thread" else torch.jit.script(Block())
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if x.is_floating_point() else self.embed(x)
@@ -241,13 +216,6 @@ def test_a_block_out_of_sight_is_refused_and_named(kind: str, at: int, pool: str
     for method in ("attention_rollout", "generic_attention"):
         with pytest.raises(PartlyCaptured, match=rf"blocks\.{at}.*(TorchScript|thread)"):
             wf.explain(model, inputs, method=method, target=0)
-
-
-@pytest.mark.parametrize(("at", "pool"), [(0, "first"), (2, "mean")])
-def test_a_function_out_of_sight_is_heard(at: int, pool: str) -> None:
-    model = Three(at, "function", pool).eval()
-    with pytest.raises(PartlyCaptured, match="exchange information outside the captured attention"):
-        wf.explain(model, WORDS, method="attention_rollout", target=0)
 
 
 @pytest.mark.parametrize("kind", ["script", "thread"])
