@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import whyformer as wf
-from tests.models.case import seeded, softmax_outputs
+from tests.models.case import alone, seeded, softmax_outputs
 from tests.models.hf import text
-from tests.models.others import OTHERS, REFUSED, alone, score
+from tests.models.others import OTHERS, REFUSED, score
 from whyformer.errors import CaptureError
 
 TARGET = 1

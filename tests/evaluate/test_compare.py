@@ -151,15 +151,6 @@ def test_images_with_masks_and_boxes() -> None:
     assert found[0]["occlusion"].scores["completeness"].mean > 0
 
 
-@pytest.mark.parametrize(("name", "replace"), [("gpt2", 3), ("clip", None)])
-def test_other_kinds_of_models(name: str, replace: int | None) -> None:
-    case = CASES[name]
-    result = wf.compare(case.build(None), case.inputs(), methods=["generic_attention", "occlusion"], replace=replace)
-    assert {r.name for r in result.rows} >= {"generic_attention", "random", "greedy"}
-    for row in result.rows:
-        assert all(np.isfinite(s.mean) for s in row.scores.values())
-
-
 @pytest.mark.parametrize(("metric", "replace"), [("aopc", "resample"), ("soft_nc", "mean")])
 def test_rows_of_a_table(metric: str, replace: str) -> None:
     import pandas as pd

@@ -218,15 +218,6 @@ def test_a_replacement_that_detectors_lack_is_refused() -> None:
         wf.compare(model_of("detr"), images(), methods=METHODS, target=(0, 1), replace="resample")
 
 
-def test_every_token_of_an_answer_is_judged() -> None:
-    tokenizer, model = processors.tokenizer(), model_of("t5")
-    texts = [("what is this", "a cat"), ("a cat on the mat", "a cat")]
-    found = wf.compare(model, texts, processor=tokenizer, methods=METHODS, metrics=METRICS)
-    answers = wf.explain(model, texts, processor=tokenizer, method="raw_attention")
-    assert found.inputs == sum(map(len, answers)) > 2
-    assert all(np.isfinite(row.scores["aopc"].mean) for row in found.rows)
-
-
 # compare, recommend and check on language models: the answer's log-probability is what parts are judged by.
 
 

@@ -258,15 +258,6 @@ def test_pixels_and_columns_give_way_to_what_stands_for_the_absent(name: str, re
         assert np.ptp(half) > 0
 
 
-def test_compare_asks_for_all_methods_together_and_batch_size_changes_nothing() -> None:
-    how: dict[str, Any] = {"methods": ["attn_lrp", "raw_attention"], "metrics": ["soft_nc", "soft_ns", "pi_soft_nc"]}
-    first, second = sentiment().compare(TEXTS, **how), sentiment().compare(TEXTS, **how, batch_size=3)
-    for metric in how["metrics"]:
-        assert first["attn_lrp"].scores[metric].mean > first["random"].scores[metric].mean
-        for method in how["methods"]:
-            np.testing.assert_allclose(first.values[metric][method], second.values[metric][method], atol=1e-5)
-
-
 def test_where_numbers_belong_to_no_part_it_is_said() -> None:
     case = CASES["clip"]
     with (

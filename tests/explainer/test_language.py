@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import whyformer as wf
 from tests.support.language import FAMILIES, model, shared, tokenizer
@@ -243,16 +243,6 @@ def test_voices_are_scored_as_one() -> None:
         wf.explain(lm, PROMPT, processor=tok, units="role")
 
 
-def test_a_contrast_by_autograd() -> None:
-    lm, (paris, rome) = shared("llama"), ids("paris rome")
-    leaf = lm.get_input_embeddings()(torch.tensor([ids(PROMPT)])).detach().requires_grad_()  # type: ignore[operator]
-    logits = lm(inputs_embeds=leaf).logits[0, -1]
-    (gradient,) = torch.autograd.grad(logits[paris] - logits[rome], leaf)
-    expected = (leaf * gradient).sum(2)[0].detach().numpy()
-    found = wf.explain(lm, PROMPT, processor=tokenizer(), method="input_x_gradient", target=(paris, rome))
-    assert np.abs(found.scores - expected).max() <= 1e-5 * np.abs(expected).max()
-
-
 def test_ranges_that_someone_chose() -> None:
     tokens = wf.explain(shared("llama"), "the cat sat on the mat", processor=tokenizer())
     ranges = wf.explain(shared("llama"), "the cat sat on the mat", processor=tokenizer(), units=[(8, 11), (0, 7)])
@@ -376,43 +366,6 @@ def test_one_answer_rather_than_another() -> None:
 # As people load them: cache on, compiled, adapted.
 
 LONGER = "the cat sat on the mat and the big red dog ran home"
-
-
-class LoRA(nn.Module):
-    """A linear layer with a low-rank change beside it, as adapters wrap it: W x + s B A x."""
-
-    def __init__(self, base: nn.Linear, rank: int = 2) -> None:
-        super().__init__()
-        self.base = base
-        generator = torch.Generator().manual_seed(rank)
-        self.down = nn.Parameter(torch.randn(rank, base.in_features, generator=generator) * 0.3)
-        self.up = nn.Parameter(torch.randn(base.out_features, rank, generator=generator) * 0.3)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        changed: Tensor = self.base(hidden) + hidden @ self.down.T @ self.up.T
-        return changed
-
-
-def adapted(merged: bool) -> nn.Module:
-    """A Llama with adapters at queries and values, beside the weights or added to them."""
-    lm: Any = model("llama")
-    for layer in lm.model.layers:
-        for name in ("q_proj", "v_proj"):
-            wrapped = LoRA(getattr(layer.self_attn, name))
-            if merged:
-                with torch.no_grad():
-                    wrapped.base.weight += wrapped.up @ wrapped.down
-            else:
-                setattr(layer.self_attn, name, wrapped)
-    return lm
-
-
-@pytest.mark.parametrize("method", ["attn_lrp", "generic_attention"])
-def test_adapters_are_part_of_the_model(method: str) -> None:
-    beside, merged = (wf.explain(adapted(way), LONGER, processor=tokenizer(), method=method) for way in (False, True))
-    assert beside.value == pytest.approx(merged.value, rel=1e-4)
-    if method != "attn_lrp":  # the added path takes a share of its own, as any sum does
-        np.testing.assert_allclose(beside.scores, merged.scores, atol=1e-4 * np.abs(merged.scores).max())
 
 
 @pytest.mark.parametrize("way", ["cached", "compiled"])

@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from tests.methods.properties import FAMILY, close, explained
+from tests.methods.properties import close, explained
 from tests.models import CASES
 from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import numbers
-from tests.references.integrated_gradients import integrated_gradients
 from tests.references.smooth_grad import standard_error
 from whyformer.engines.gradient import InputSpace
 from whyformer.errors import NotOffered
@@ -23,11 +22,6 @@ from whyformer.loan.spread import SavedBytes
 
 METHOD = {"method": "saliency"}
 SMOOTH = {"method": "smooth_grad", "samples": 6}
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_the_gradient_itself_comes_along(name: str) -> None:
-    assert all(found.detail is not None for found in explained(name, **METHOD))
 
 
 class Linear(nn.Module):
@@ -128,12 +122,6 @@ INTEGRATED = {"method": "integrated_gradients", "steps": 8}
 MASK = 7  # any id will do on a random model
 
 
-def test_more_steps_approach_the_integral() -> None:
-    own = numbers("vit", 0)
-    fine = integrated_gradients(own, torch.zeros_like(own.x), 100, midpoints=True)
-    close(explained("vit", double=True, method="integrated_gradients", steps=30)[0].scores, fine, 1e-3)
-
-
 @pytest.mark.parametrize("name", ["bert", "vit"])
 def test_equals_captum_at_the_same_baseline_and_steps(name: str) -> None:
     """Captum's own numbers, entry by entry; tests/references/captum_integrated_gradients.py made them."""
@@ -146,11 +134,7 @@ def test_equals_captum_at_the_same_baseline_and_steps(name: str) -> None:
         close(found.detail[: len(want)], want, 1e-4)
 
 
-SUMS = ["bert", "gpt2", "llama", "modernbert", "vit", "beit", "nn_transformer_encoder", "rtdl_ft_transformer"]
-KINKED = ("nn_transformer_encoder", "rtdl_ft_transformer")  # ReLU: the error falls as 1/steps only
-
-
-@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("name", ["llama", "vit", "rtdl_ft_transformer"])
 def test_scores_add_up_within_the_reported_error(name: str) -> None:
     baseline = MASK if CASES[name].units == "tokens" else "zero"
     for found in explained(name, method="integrated_gradients", steps=100, baseline=baseline):

@@ -60,6 +60,20 @@ def run(model: nn.Module, inputs: Inputs, **options: Any) -> Any:
         return model(*inputs, **options)
 
 
+def alone(inputs: Inputs, row: int, cut: bool = True) -> Inputs:
+    """One input, its padding cut off; not where the model reads on into it (convolutions)."""
+    if isinstance(inputs, tuple):
+        ids = inputs[0]
+        real = slice(None) if ids.is_floating_point() or len(inputs) > 1 else ids[row] != 0
+        return tuple(x[row : row + 1, real] for x in inputs)
+    one = {k: v[row : row + 1] for k, v in inputs.items()}
+    mask = one.get("attention_mask")
+    if mask is None or not cut:
+        return one
+    real = mask[0].bool()
+    return {k: v[:, real] if v.shape[:2] == mask.shape else v for k, v in one.items()}
+
+
 def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 

@@ -184,15 +184,6 @@ NOT_EVERYTHING = [
 REFUSED = {case.name: case for case in NOT_EVERYTHING}
 
 
-def alone(inputs: Inputs, row: int) -> dict[str, torch.Tensor]:
-    """One input without its padding."""
-    assert isinstance(inputs, dict)
-    mask = inputs.get("attention_mask")
-    if mask is None:
-        return {name: tensor[row : row + 1] for name, tensor in inputs.items()}
-    return {name: tensor[row : row + 1, mask[row].bool()] for name, tensor in inputs.items()}
-
-
 def score(case: Case, output: Any, target: int) -> torch.Tensor:
     """The explained logit of an input that stands alone: of a language model, that of its last token."""
     found = logits(output)

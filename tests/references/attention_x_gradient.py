@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.references.quantities import quantities_of
+from tests.references.eager_attention import quantities_of
 from tests.references.raw_attention import READINGS, raw_attention
 from tests.references.twin import FAMILY, Setting, Twin, absolute
 

@@ -5,15 +5,17 @@ What the twins of the attention methods are fed with: nothing here knows about w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tests.models import CASES
-from tests.models.case import softmax_outputs
+from tests.models.case import Inputs, alone, softmax_outputs
+from tests.references.twin import TARGET
 
 Array = np.ndarray
 
@@ -22,11 +24,10 @@ Array = np.ndarray
 class Reported:
     """One input: per layer (H, Q, K) attention and gradient of the target's logit; the row that is read."""
 
-    attention: list[Array]
-    gradient: list[Array]
+    attention: list[Any]
+    gradient: list[Any]
     row: int
     logit: float
-    first_query: int = 0
 
 
 @cache
@@ -62,9 +63,15 @@ def reported_by_columns(name: str, index: int, target: int) -> Reported:
     )
 
 
-def one_input(inputs: dict[str, Tensor], index: int) -> dict[str, Tensor]:
-    single = {k: v[index : index + 1] for k, v in inputs.items()}
-    if "attention_mask" in single:
-        real = single["attention_mask"][0].bool()
-        single = {k: v[:, real] for k, v in single.items()}
+@cache
+def quantities_of(name: str, index: int) -> Reported:
+    """The same as tensors, for the target of all twins."""
+    found = reported(name, index, TARGET)
+    attention, gradient = (list(map(torch.from_numpy, maps)) for maps in (found.attention, found.gradient))
+    return replace(found, attention=attention, gradient=gradient)
+
+
+def one_input(inputs: Inputs, index: int) -> dict[str, Tensor]:
+    """One input in float64, its padding cut off."""
+    single: Any = alone(inputs, index)
     return {k: v.double() if v.is_floating_point() else v for k, v in single.items()}

@@ -18,25 +18,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from tests.models.case import Case, Inputs, run, softmax_outputs
+from tests.models.case import Case, Inputs, alone, run, softmax_outputs
 from tests.models.hf import last_logits
 
 TARGET, FILLER = 1, 7
 Labels = tuple[str, ...]
-
-
-def alone(inputs: Inputs, row: int, cut: bool = True) -> Inputs:
-    """One input, its padding cut off; not where the model reads on into it (convolutions)."""
-    if isinstance(inputs, tuple):
-        ids = inputs[0]
-        real = slice(None) if ids.is_floating_point() or len(inputs) > 1 else ids[row] != 0
-        return tuple(x[row : row + 1, real] for x in inputs)
-    one = {k: v[row : row + 1] for k, v in inputs.items()}
-    mask = one.get("attention_mask")
-    if mask is None or not cut:
-        return one
-    real = mask[0].bool()
-    return {k: v[:, real] if v.shape[:2] == mask.shape else v for k, v in one.items()}
 
 
 def answer(model: nn.Module, one: Inputs, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.references.quantities import quantities_of
+from tests.references.eager_attention import quantities_of
 from tests.references.twin import FAMILY, Twin, each, relative_to_one
 
 

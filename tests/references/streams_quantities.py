@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from tests.models import CASES, run
 from tests.models.case import softmax_outputs
+from tests.references.eager_attention import one_input
 from tests.references.generic_attention_streams import Layer
-
-
-def alone(name: str, index: int) -> dict[str, Tensor]:
-    """One input of a case, its padding cut off."""
-    inputs: Any = CASES[name].inputs()
-    one = {k: v[index : index + 1] for k, v in inputs.items()}
-    if "attention_mask" in one:
-        width = one["attention_mask"].shape[1]
-        real = one["attention_mask"][0].bool()
-        text = ("input_ids", "attention_mask")
-        one = {k: v[:, real] if k in text and v.shape[1] == width else v for k, v in one.items()}
-    return one
 
 
 @cache
@@ -30,7 +17,7 @@ def layers_of(name: str, index: int, target: int) -> list[Layer]:
     """(attention, gradient) of every attention call, in call order: all softmaxes of an eager float64 model."""
     case = CASES[name]
     model = case.build("eager").double()
-    one = {k: v.double() if v.is_floating_point() else v for k, v in alone(name, index).items()}
+    one = one_input(case.inputs(), index)
     assert case.logits is not None
     with softmax_outputs() as found:
         logits = case.logits(run(model, one))[0]

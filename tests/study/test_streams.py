@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of
-from tests.models.case import randint, run, softmax_outputs
+from tests.models.case import alone, randint, run, softmax_outputs
 from tests.references import generic_attention_streams as twin
-from tests.references.streams_quantities import alone, layers_of
+from tests.references.streams_quantities import layers_of
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, PartlyCaptured
 from whyformer.study.schedule import Link
 
@@ -154,7 +154,7 @@ def test_batch_is_singles_and_padding_changes_nothing(name: str) -> None:
     inputs: Any = CASES[name].inputs()
     together = explained(name, inputs, METHODS)
     for row in range(2):
-        single = explained(name, alone(name, row), METHODS)  # without padding
+        single = explained(name, alone(CASES[name].inputs(), row), METHODS)  # without padding
         for method in METHODS:
             one = together[method][row]
             close(one.scores, single[method][0].scores)
