@@ -156,7 +156,7 @@ def supported() -> str:
     lines += [
         "",
         "Of these, scores by attention_rollout and generic_attention equal those made by hand from the model's own",
-        "eager attention (`tests/test_other_families.py`): " + ", ".join(OTHERS) + ".",
+        "eager attention (`tests/test_families.py`): " + ", ".join(OTHERS) + ".",
         "",
         "Attention methods refuse, and say why, where attention is no map over the units or not all there is. Tested:",
         ", ".join(REFUSED) + ". Use a gradient or perturbation method there.",

@@ -1,4 +1,4 @@
-"""What every method promises, on models with several streams, windows, and two compared texts."""
+"""What every method promises, on models with several streams, windows, two compared texts; and on a trained model."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from tests import models
 from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, run
 from tests.support.processors import tokenizer
+from tests.test_contracts import METHODS as ALL_METHODS
+from tests.test_contracts import QUICK, check_result
+from whyformer.demo import load_sentiment
 from whyformer.errors import NonFinite, NotOffered, NotOverUnits
 
 METHODS = ["generic_attention", "attention_rollout", "raw_attention", "attention_gradcam", "occlusion"]
@@ -22,7 +25,6 @@ MODELS += ["llava", "qwen2_vl", "swin", "similarity"]
 GRADIENTS = ["saliency", "input_x_gradient", "smooth_grad", "integrated_gradients"]
 # Variations of the models above: a gradient method alone.
 MORE = ["visual_bert", "blip2", "qwen2_5_vl", "nn_transformer"]
-QUICK = {"smooth_grad": {"samples": 3}, "integrated_gradients": {"steps": 3}}
 OCCLUDED = {"lxmert", "clip", "t5", "blip_vqa", "llava", "qwen2_vl", "similarity"}  # test_streams.py has the others
 PAIRS = [("a cat on the mat", "two birds"), ("a dog", "what is this")]
 
@@ -162,3 +164,41 @@ def test_a_score_that_depends_on_nothing_gives_zeros_and_not_nan() -> None:
         tokens = explanation.units.stream.count("text")
         close(explanation.matrix["text", "text"], np.eye(tokens))
         close(explanation.matrix["text", "image"], np.zeros((tokens, 6)))
+
+
+# On a trained model: random weights have no sinks and no outliers.
+
+
+SENTENCES = ["I like the movie", "She hates the book", "This is so boring", "I cannot wait for next time"]
+EXPECTED = ["positive", "negative", "negative", "positive"]
+
+
+@cache
+def explainer() -> wf.Explainer:
+    return wf.Explainer(*load_sentiment())
+
+
+def test_the_shipped_model_says_what_its_card_says() -> None:
+    model, tokenizer = load_sentiment()
+    with torch.no_grad():
+        logits = model(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).logits
+    assert [model.config.id2label[i] for i in logits.argmax(1).tolist()] == EXPECTED
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_contract_on_a_trained_model(method: str) -> None:
+    """Two sentences of different lengths: together, with padding, and each alone."""
+    pair, how = SENTENCES[2:], {"method": method, "target": "positive", **QUICK.get(method, {})}
+    try:
+        together = explainer().explain(pair, **how)
+    except (NotOffered, NotOverUnits):
+        return
+    check_result(together, ALL_METHODS[method])
+    for sentence, found in zip(pair, together, strict=True):
+        close(found.scores, explainer().explain(sentence, **how).scores)
+
+
+def test_the_word_that_decides_comes_first() -> None:
+    found = explainer().explain(SENTENCES[1], method="generic_attention")
+    assert found.ranked(specials=False)[0][0] == "hates"
+    assert np.isclose(found.value, 3.203, atol=0.01)

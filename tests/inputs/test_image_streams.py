@@ -16,7 +16,7 @@ from tests.methods.properties import close
 from tests.models import CASES, UNUSUAL, model_of, run
 from tests.models.case import randn, seeded
 from tests.models.hf import hf as built
-from tests.models.vision_language import BLIP2, IMAGE_TOKEN
+from tests.models.multimodal import BLIP2, IMAGE_TOKEN
 from tests.references import occlusion as twin
 from tests.support import processors
 from whyformer.cli._results import seen_by

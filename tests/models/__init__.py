@@ -2,19 +2,17 @@
 
 from torch import nn
 
-from tests.models import handwritten, multimodal, negative, tabular, text, torch_nn, vision, vision_language
+from tests.models import handwritten, multimodal, text_image_table, torch_nn
 from tests.models.case import Case, Inputs, run
 from tests.support.sharing import Shared
 
 CASES: dict[str, Case] = {
-    case.name: case
-    for family in (text, vision, multimodal, vision_language, torch_nn, handwritten, tabular)
-    for case in family.CASES
+    case.name: case for family in (text_image_table, multimodal, torch_nn, handwritten) for case in family.CASES
 }
-UNUSUAL: dict[str, Case] = {case.name: case for case in vision_language.UNUSUAL}
+UNUSUAL: dict[str, Case] = {case.name: case for case in multimodal.UNUSUAL}
 
-WITHOUT_ATTENTION: dict[str, Case] = {case.name: case for case in negative.WITHOUT_ATTENTION}
-LEAKY: dict[str, Case] = {case.name: case for case in negative.LEAKY}
+WITHOUT_ATTENTION: dict[str, Case] = {case.name: case for case in handwritten.WITHOUT_ATTENTION}
+LEAKY: dict[str, Case] = {case.name: case for case in handwritten.LEAKY}
 
 SHARED = Shared(
     lambda name, implementation: (CASES | UNUSUAL)[name].build(implementation),

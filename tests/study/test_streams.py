@@ -18,7 +18,7 @@ from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of
 from tests.models.case import alone, randint, run, softmax_outputs
 from tests.references import generic_attention_streams as twin
-from tests.references.streams_quantities import layers_of
+from tests.references.generic_attention_streams import layers_of
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, PartlyCaptured
 from whyformer.study.schedule import Link
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from bench.saint import SAINT, Mixer
 from tests.models.case import seeded, softmax_outputs
-from tests.models.tabular import few_rounds
+from tests.models.text_image_table import few_rounds
 from tests.support.sharing import Shared
 
 NUMBERS = ("age", "hours", "gain")
