@@ -16,7 +16,9 @@ import whyformer as wf
 from tests.models import CASES, Case, model_of, run
 from tests.models.case import alone, seeded, softmax_outputs
 from tests.models.hf import text
+from tests.models.kinds import KINDS
 from tests.models.others import OTHERS, REFUSED, score
+from tests.references.kinds import generic_attention
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.record import sites_of
 from whyformer.capture.roles import Observe, Recorder
@@ -84,39 +86,13 @@ SELF_ONLY = [n for n, c in CASES.items() if c.self_only and n != "swin"]
 
 @pytest.mark.parametrize("name", SELF_ONLY)
 def test_generic_attention_is_the_readout_row_of_the_product(name: str) -> None:
-    """scores = row of prod(I + mean_h relu(A∘∂A)), from the record itself, per input."""
-    case = CASES[name]
-    explainer = wf.Explainer(model_of(name))
-    inputs = case.inputs()
-    found = explainer.explain(inputs, method="generic_attention", target=1)
-    record = explainer.record(inputs, grad=True, target=1)
-    for row, explanation in enumerate(found):
-        expected = product_row(record, row, case, explanation)
-        torch.testing.assert_close(torch.from_numpy(explanation.scores), expected, rtol=1e-5, atol=1e-5)
-
-
-def product_row(record: wf.Record, row: int, case: Case, explanation: wf.Explanation) -> Tensor:
-    count = len(explanation.scores)
-    width = record.sites[0].attention_BHQK.shape[-1]
-    left = case.name == "xlnet"
-    real = slice(width - count, width) if left else slice(0, count)
-    if case.name in {"visual_bert", "vilt"}:  # text, then boxes or patches: padding is in the middle
-        real = [i for i in range(width) if i not in range(7, 10)] if row else list(range(width))
-    relevance = torch.eye(count)
-    for site in record.sites:
-        layer = (site.attention_BHQK[row] * site.attention_grad_BHQK[row]).clamp(min=0).mean(0)
-        if layer.shape[0] == 1:  # FT-Transformer's last block asks for CLS only
-            relevance = relevance[:1] + layer @ relevance
-        else:
-            relevance = relevance + layer[real][:, real] @ relevance
-    rows = {"last": [-1], "before_last": None, "mean": None, None: None}.get(case.readout, [case.readout])
-    if case.readout == "mean":
-        rows = list(range(1, count)) if case.name == "beit" else list(range(count))
-    if case.readout == "before_last":
-        rows = [(10, 7)[row] - 2]
-    if case.readout is None:
-        rows = {"deit_distilled": [0, 1], "lucidrains_tab_transformer": list(range(count))}.get(case.name, [0])
-    return relevance[rows].mean(0)
+    """scores = row of prod(I + mean_h relu(A∘∂A)), by hand from the model's own maps, each input alone."""
+    kind = KINDS[name]
+    own = model_of(name, kind.case.implementations[-1])
+    results = wf.explain(model_of(name), kind.case.inputs(), method="generic_attention", target=TARGET)
+    for row, found in enumerate(results):
+        expected = generic_attention(kind.case, kind.rows, own, row, len(found.scores))
+        torch.testing.assert_close(torch.from_numpy(found.scores), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_flex_attention_models_are_switched_to_sdpa_and_back() -> None:

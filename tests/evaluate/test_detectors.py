@@ -247,9 +247,8 @@ def test_variants_are_judged_by_the_answers_log_probability() -> None:
         assert game.values(present, "logit")[0] == pytest.approx(log_probability(without, PAIRS[0][1]), rel=1e-4)
 
 
-@pytest.mark.parametrize("units", ["token", "sentence"])
-def test_compare(units: str, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"processor": tokenizer(), "units": units, "replace": "unk", "progress": False}
+def test_compare(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"processor": tokenizer(), "replace": "unk", "progress": False}
     methods = ["generic_attention", "attn_lrp", "occlusion"]
     metrics: dict[str, Any] = {"comprehensiveness": {}, "linear_surrogate": {}, "ranked_truthfulness": {}}
     metrics["max_sensitivity"] = {"samples": 2}  # each explains everything once more
@@ -258,8 +257,6 @@ def test_compare(units: str, tmp_path: Path) -> None:
     # What leave-one-out measures is what occlusion says.
     best = max(compared.values["ranked_truthfulness"], key=lambda m: np.mean(compared.values["ranked_truthfulness"][m]))
     assert best in {"occlusion", "greedy"}
-    if units == "sentence":
-        return
     again = wf.compare(shared("llama"), PAIRS, methods=methods, metrics=metrics, cache=tmp_path, **how)
     assert again.variants == 0
     assert again.values["comprehensiveness"]["attn_lrp"] == compared.values["comprehensiveness"]["attn_lrp"]

@@ -131,6 +131,7 @@ def test_what_nobody_named_is_bounded_and_what_was_left_out_is_named() -> None:
     assert {"shap", "integrated_gradients", "smooth_grad"} <= left_out
     assert not left_out & {"raw_attention", "generic_attention", "attention_rollout"}
     assert "effort=20" in result.excluded["shap"] and "10 units" in result.excluded["shap"]
+    assert result.reported_on == 0 and "not tested" in result.verdict
     named = wf.recommend(model, {"input_ids": ids}, effort=1, methods=["smooth_grad"], **how)
     assert named.candidates == 1 and not named.excluded, "what was named is run"
 
@@ -169,15 +170,6 @@ def test_reported_aopc_is_that_of_compare_on_the_other_half() -> None:
     assert result.within(ANY).mean == pytest.approx(row.scores["aopc"].mean, abs=1e-5)
 
 
-def test_per_instance_beats_one_for_all_by_its_own_measure() -> None:
-    """Choosing input by input can only raise the mean RFT of the inputs that chose."""
-    each = [c.truthfulness for c in chosen("instance").choices if c.cost_class == ANY]
-    for_all = explainer().recommend(TEXTS, methods=["occlusion", "input_x_gradient", "alti"], report=False)
-    assert for_all.chosen_on == len(TEXTS) and for_all.reported_on == 0
-    assert np.mean(each) >= for_all.choices[0].truthfulness - 1e-9
-    assert "not tested" in for_all.verdict
-
-
 def test_it_is_said_plainly_when_nothing_beats_random() -> None:
     result = explainer().recommend(TEXTS, methods=["random"], spaces=[])
     assert not result.within(ANY).beats_random
@@ -188,15 +180,12 @@ def test_it_is_said_plainly_when_nothing_beats_random() -> None:
     assert "One input says nothing" in alone.verdict
 
 
-def test_seeds_splits_and_batch_sizes() -> None:
+def test_the_seed_splits_and_the_batch_size_changes_nothing() -> None:
     how: dict[str, Any] = {"methods": [], "spaces": ["rollout"]}
     first, second = explainer().recommend(TEXTS, **how), explainer().recommend(TEXTS, **how, batch_size=3)
-    for a, b in zip(first.outcomes, second.outcomes, strict=True):
-        assert (a.cost_class, a.name) == (b.cost_class, b.name)
-        assert a.mean == pytest.approx(b.mean, abs=1e-5)
-    assert first.leaders[0][1] == pytest.approx(second.leaders[0][1], abs=1e-5)
-    other = explainer().recommend(TEXTS, **how, seed=1)
-    assert other.leaders != first.leaders
+    assert [a.name for a in first.outcomes] == [b.name for b in second.outcomes]
+    assert [a.mean for a in first.outcomes] == pytest.approx([b.mean for b in second.outcomes], abs=1e-5)
+    assert explainer().recommend(TEXTS, **how, seed=1).leaders != first.leaders
 
 
 def test_the_cache_serves_recommend_and_compare(tmp_path: Path) -> None:
@@ -233,6 +222,3 @@ def test_several_streams_have_no_aggregations() -> None:
 def test_mistakes_are_named(how: dict[str, Any], says: str) -> None:
     with pytest.raises((BadInput, NotOffered), match=says):
         explainer().recommend(how.pop("inputs", TEXTS), **{"methods": [], **how})
-
-
-# The result

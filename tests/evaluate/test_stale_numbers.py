@@ -169,21 +169,16 @@ def test_whatever_a_model_reads_is_in_its_name(change: str, monkeypatch: pytest.
     assert digest(model=model) != name
 
 
-@pytest.mark.parametrize("change", ["global", "slots", "closure", "buffer", "hook"])
+@pytest.mark.parametrize("change", ["global", "closure", "buffer"])
 def test_whatever_a_model_reads_is_noticed(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, before = Open().eval(), expected(0)
-    other_scores, other_drops = expected(2)
+    model, before, after = Open().eval(), expected(0), expected(2)
     np.testing.assert_allclose(scores(model), before[0], atol=1e-6)
-    assert drops(model, tmp_path)[0] == before[1] != other_drops
+    assert drops(model, tmp_path)[0] == before[1]
     CHANGES[change](model, monkeypatch)
-    if change == "hook":  # another head, of the same row
-        fresh = Open().eval()
-        CHANGES[change](fresh, monkeypatch)
-        other_scores, other_drops = scores(fresh), drops(fresh, None)[0]
-    np.testing.assert_allclose(scores(model), other_scores, atol=1e-6)
-    assert change == "hook" or not np.allclose(other_scores, before[0], atol=1e-2)
+    np.testing.assert_allclose(scores(model), after[0], atol=1e-6)
+    assert not np.allclose(after[0], before[0], atol=1e-2)
     now, forwards = drops(model, tmp_path)
-    assert now == other_drops != before[1] and forwards > 0
+    assert now == after[1] != before[1] and forwards > 0
 
 
 # What a model is called with besides its inputs
@@ -200,7 +195,7 @@ ARGUMENTS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["int", "array", "object", "function"])
+@pytest.mark.parametrize("kind", ["array", "function"])
 def test_arguments_that_are_no_tensors_are_part_of_the_question(kind: str, tmp_path: Path) -> None:
     make, model = ARGUMENTS[kind], Open().eval()
     assert all(digest(other(0)) != digest(other(5)) for other in ARGUMENTS.values())
@@ -393,23 +388,17 @@ def test_every_field_of_a_target_is_in_its_name() -> None:
     assert len(names) == 1 + len(dataclasses.fields(Target))
 
 
-@pytest.mark.parametrize("flag", ["default dtype", "autocast", "hook on all modules"])
-def test_flags_of_torch_are_part_of_the_question(flag: str) -> None:
+def test_flags_of_torch_are_part_of_the_question() -> None:
     explainer = wf.Explainer(Open().eval())
-    name = digest(explainer.question())
-    if flag == "autocast":
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert digest(explainer.question()) != name
-        return
-    torch.set_default_dtype(torch.float64 if flag == "default dtype" else torch.float32)
-    handles = [torch.nn.modules.module.register_module_forward_hook(print)] if flag.startswith("hook") else []
-    try:
-        assert digest(explainer.question()) != name
-    finally:
-        torch.set_default_dtype(torch.float32)
-        for handle in handles:
-            handle.remove()
-    assert digest(explainer.question()) == name
+    names = [digest(explainer.question())]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        names.append(digest(explainer.question()))
+    torch.set_default_dtype(torch.float64)
+    names.append(digest(explainer.question()))
+    torch.set_default_dtype(torch.float32)
+    with torch.nn.modules.module.register_module_forward_hook(print):
+        names.append(digest(explainer.question()))
+    assert len(set(names)) == 4 and digest(explainer.question()) == names[0]
 
 
 # Processors

@@ -77,12 +77,11 @@ def test_a_span_is_the_sum_of_its_tokens(family: str) -> None:
     assert (span.cost.forwards, span.cost.backwards) == (1, 1)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gpt_oss"])
-def test_generic_attention_of_a_span(family: str) -> None:
+def test_generic_attention_of_a_span() -> None:
     """R = Π (I + mean_h relu(A ∘ ∂s/∂A)), s = Σ_t log p(y_t), on the model's own eager maps, read where it is said."""
     prompt, answer = ids(PROMPT), ids(ANSWER)
-    span = wf.explain(shared(family), (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", span=True)
-    lm: Any = model(family)
+    span = wf.explain(shared("gpt_oss"), (PROMPT, ANSWER), tokenizer(), method="generic_attention", span=True)
+    lm: Any = model("gpt_oss")
     lm.set_attn_implementation("eager")
     said = lm(input_ids=torch.tensor([prompt + answer[:-1]]), output_attentions=True)
     rows = said.logits[0, len(prompt) - 1 :].log_softmax(1)

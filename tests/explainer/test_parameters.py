@@ -339,12 +339,6 @@ def test_three_spellings_of_one_call(explainer: wf.Explainer) -> None:
         assert other.units.labels == expected.units.labels
 
 
-def test_two_processors_are_one_too_many(explainer: wf.Explainer, tmp_path: Path) -> None:
-    other = folders.tokenizer(tmp_path)
-    with pytest.raises(BadInput, match=r"explain was given a BertTokenizer.* two names of one parameter"):
-        wf.explain(explainer.model, LIKE, processor=other, tokenizer=explainer.processor)
-
-
 def test_an_explainer_in_the_place_of_a_model_brings_all_that_it_holds(explainer: wf.Explainer, tmp_path: Path) -> None:
     marks, tokenizer = {"bert.encoder.layer.*.attention.self.dropout": "b h q k"}, explainer.processor
     first = wf.Explainer(folders.bert(), tokenizer, attention_at=marks)

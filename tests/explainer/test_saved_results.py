@@ -188,17 +188,6 @@ def found() -> list[Explanation]:
     return wf.explain(model, SENTENCES, processor=tokenizer, method="shap", target="positive")
 
 
-@pytest.fixture
-def canvas():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    yield pyplot
-    pyplot.close("all")
-
-
 def test_one_explanation(found: list[Explanation]) -> None:
     one = found[1].to_shap()
     assert one.values.tolist() == found[1].scores.astype(np.float64).tolist()
@@ -208,30 +197,25 @@ def test_one_explanation(found: list[Explanation]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # what shap's plots do with matplotlib is their own affair
-def test_plots_of_one(found: list[Explanation], canvas) -> None:
-    shap = shap_package("this test")
-    one, same = found[1].to_shap(), wf.to_shap(found)[1]
-    np.testing.assert_array_equal(one.values, same.values)
-    for values in (one, same):
-        assert "book" in shap.plots.text(values, display=False)
-        axes = shap.plots.waterfall(values, show=False)
-        assert any("book" in label.get_text() for label in axes.get_yticklabels())
-        canvas.close("all")
-        assert shap.plots.force(values, matplotlib=True, show=False) is not None
-        canvas.close("all")
+def test_plots_of_one_and_of_several(found: list[Explanation]) -> None:
+    import matplotlib
 
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
 
-@pytest.mark.filterwarnings("ignore")
-def test_plots_of_several(found: list[Explanation], canvas) -> None:
-    shap = shap_package("this test")
-    values = wf.to_shap(found)
-    assert "boring" in shap.plots.text(values, display=False)
+    shap, values = shap_package("this test"), wf.to_shap(found)
+    np.testing.assert_array_equal(found[1].to_shap().values, values[1].values)
+    assert "book" in shap.plots.text(values[1], display=False) and "boring" in shap.plots.text(values, display=False)
     total = values.abs.sum(0)
     the = total.values[[str(n) for n in total.feature_names].index(" the")]
     assert the == pytest.approx(abs(found[0].scores[3]) + abs(found[1].scores[3]), abs=1e-6), "summed over sentences"
-    canvas.figure()
-    axes = shap.plots.bar(total, show=False)
-    assert any("boring" in label.get_text() for label in axes.get_yticklabels())
+    for plot, shown, word in ((shap.plots.waterfall, values[1], "book"), (shap.plots.bar, total, "boring")):
+        pyplot.figure()
+        axes = plot(shown, show=False)
+        assert any(word in label.get_text() for label in axes.get_yticklabels())
+        pyplot.close("all")
+    assert shap.plots.force(values[1], matplotlib=True, show=False) is not None
+    pyplot.close("all")
 
 
 def test_labels_without_text_and_without_a_base() -> None:

@@ -49,13 +49,6 @@ def test_rooms_are_reached_whether_or_not_they_were_imported(room: str) -> None:
     assert wf.__getattr__(room) is getattr(wf, room) is importlib.import_module(f"whyformer.{room}")
 
 
-def test_the_package_has_the_rooms_it_names() -> None:
-    assert ROOMS == sorted(wf._ROOMS)
-    import whyformer.methods as package
-
-    assert inspect.ismodule(package) and not callable(package)
-
-
 def test_types_are_shipped() -> None:
     """``make check`` holds tests/typing/user_script.py to them; here, that no public function hides behind Any."""
     assert (files("whyformer") / "py.typed").is_file()

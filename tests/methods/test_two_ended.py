@@ -12,7 +12,6 @@ from torch import Tensor
 
 import whyformer as wf
 from tests.explainer.test_language import answer_log_probability
-from tests.methods import properties
 from tests.methods.properties import Scored, close, explained
 from tests.references.shap import MASK, first_tokens, value_of_tokens
 from tests.references.two_ended import semivalue
@@ -34,13 +33,6 @@ def test_it_is_the_semivalue_with_half_its_weight_on_none_and_half_on_all() -> N
     close(found.scores, semivalue(value_of_tokens("bert"), 5, [0.5, 0, 0, 0, 0.5]))
 
 
-def test_of_two_players_it_is_the_shapley_value() -> None:
-    how = {"replace": MASK, "keep_special": False}
-    mine, shapley = (explained("bert", first_tokens("bert", 2), method=m, **how)[0] for m in ("two_ended", "shap"))
-    close(mine.scores, shapley.scores)
-    assert mine.cost.forwards == 4, "one alone is the other's absence"
-
-
 @pytest.mark.parametrize(
     ("rule", "count", "scores"),
     [
@@ -56,22 +48,6 @@ def test_doubled_evidence(rule: Callable[[Tensor], Tensor], count: int, scores: 
     assert found.cost.forwards == (2 * count + 2 if count > 1 else 2), "two for each player, and two for the ends"
     if count > 1:
         close(of_signs(rule, count, method="shap").scores, np.full(count, 1 / count))
-
-
-def test_deleted_tokens_by_hand() -> None:
-    """What is deleted moves up: plain text, two tokens of which [CLS]-like ones stay."""
-    ids = first_tokens("bert")["input_ids"]
-    keep = [int(ids[0, 0]), int(ids[0, 4])]
-    (found,) = explained("bert", {"input_ids": ids}, **METHOD, replace="delete", keep_special=keep)
-
-    def score(positions: list[int]) -> float:
-        with torch.no_grad():
-            return float(properties.model_of("bert")(input_ids=ids[:, positions]).logits[0, properties.TARGET])
-
-    for i in (1, 2, 3):
-        others = [p for p in range(5) if p != i]
-        by_hand = (score([0, 1, 2, 3, 4]) - score(others) + score([0, i, 4]) - score([0, 4])) / 2
-        assert found.scores[i] == pytest.approx(by_hand, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lxmert", "t5", "llava", "similarity"])
