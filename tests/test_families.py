@@ -5,6 +5,7 @@ This table is the "supported" table of the docs.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -33,11 +34,8 @@ FUSED = {"nn_transformer_encoder", "nn_transformer_encoder_prenorm", "nn_transfo
 
 
 def outputs(case: Case, model: nn.Module, intercept: Intercept | None = None) -> Tensor:
-    inputs = case.inputs()
-    if intercept is None:
-        return case.logits(run(model, inputs))
-    with intercept:
-        return case.logits(run(model, inputs))
+    with intercept or nullcontext():
+        return case.logits(run(model, case.inputs()))
 
 
 @cache

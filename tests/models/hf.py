@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -16,10 +16,8 @@ from tests.models.case import (
     HEADS,
     LAYERS,
     WIDTH,
-    Attention,
     Build,
     Case,
-    Inputs,
     randint,
     randn,
     reported,
@@ -106,17 +104,4 @@ encoder_decoder = reported(
 )
 
 
-def hf_case(
-    name: str,
-    build: Build,
-    inputs: Callable[[], Inputs],
-    *,
-    attention: Attention = single,
-    sites: int = LAYERS,
-    implementations: tuple[str | None, ...] = BOTH,
-    self_only: bool = True,
-    units: str = "tokens",
-    readout: int | str | None = 0,
-    logits: Callable[[Any], Tensor] | None = logits,
-) -> Case:
-    return Case(name, build, inputs, attention, sites, implementations, self_only, units, readout, logits)
+hf_case = partial(Case, attention=single, implementations=BOTH, logits=logits)

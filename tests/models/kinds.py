@@ -19,6 +19,7 @@ from tests.models.others import (
     PLAIN_HEADS,
     REFUSED,
     SOUND,
+    STAGES,
     VIDEO,
     VISION,
     causal,
@@ -89,22 +90,14 @@ def large_picture() -> Inputs:
 SERIES = {"num_input_channels": 2, "context_length": 32, "patch_length": 8, "patch_stride": 8, "d_model": WIDTH}
 SERIES |= {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "ffn_dim": 2 * WIDTH, "num_targets": CLASSES}
 STATE = CONTROL | {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "state_size": 4}
-SEGFORMER = LABELS | {"num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [16, 32], "strides": [4, 2]}
-SEGFORMER |= {"num_attention_heads": [2, 4], "sr_ratios": [2, 1], "patch_sizes": [7, 3], "mlp_ratios": [2, 2]}
-SEGFORMER |= {"decoder_hidden_size": 16}
-STAGES = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
-STAGES |= {"layer_type": "basic", "out_features": ["stage2", "stage3", "stage4"]}
+RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
+RESNET |= {"layer_type": "basic", "out_features": ["stage2", "stage3", "stage4"]}
 DEFORMABLE = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "d_model": WIDTH}
-DEFORMABLE |= {"backbone_config": STAGES, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": HEADS}
+DEFORMABLE |= {"backbone_config": RESNET, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": HEADS}
 DEFORMABLE |= {"decoder_attention_heads": HEADS, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_queries": 5}
 DEFORMABLE |= {"num_feature_levels": 3, **LABELS}
-DEPTH = VISION | {
-    "num_hidden_layers": 4,
-    "backbone_out_indices": [0, 1, 2, 3],
-    "neck_hidden_sizes": [8, 8, 8, 8],
-    "fusion_hidden_size": 8,
-}
-DEPTH |= {"is_hybrid": False, "reassemble_factors": [4, 2, 1, 0.5]}
+DEPTH = VISION | {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 8, 8, 8]}
+DEPTH |= {"fusion_hidden_size": 8, "is_hybrid": False, "reassemble_factors": [4, 2, 1, 0.5]}
 SAM = {"vision_config": {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32,
                          "patch_size": 8, "output_channels": 16, "num_pos_feats": 8, "mlp_dim": 32, "window_size": 2,
                          "global_attn_indexes": [0]},
@@ -141,7 +134,7 @@ MORE = [
     many("bert_choice", hf("BertForMultipleChoice", **ENCODER), choices),
     many("electra_discriminator", hf("ElectraForPreTraining", **ENCODER), text),
     many("wav2vec2_ctc", hf("Wav2Vec2ForCTC", **SOUND), wave),
-    many("segformer_segmentation", hf("SegformerForSemanticSegmentation", **SEGFORMER), pixels),
+    many("segformer_segmentation", hf("SegformerForSemanticSegmentation", decoder_hidden_size=16, **STAGES), pixels),
     many("depth", hf("DPTForDepthEstimation", **DEPTH), pixels),
     many("sam", hf("SamModel", **SAM), lambda: {"pixel_values": image(), "input_points": randn(BATCH, 1, 1, 2).abs()}),
     many("patchtst_forecast", hf("PatchTSTForPrediction", prediction_length=5, **SERIES), steps),

@@ -27,12 +27,13 @@ from tests.models.hf import (
 )
 from tests.models.torch_nn import asked_again
 
-TOWER = {key: value for key, value in ENCODER.items() if key != "num_labels"}
+BLOCKS = {key: value for key, value in ENCODER.items() if key not in {"num_labels", "vocab_size"}}
+TOWER = BLOCKS | {"vocab_size": VOCAB}
+VISION = BLOCKS | {"image_size": 32, "patch_size": 8}
 EOS = VOCAB - 1
 TWO_TOWERS = {
     "text_config": TOWER | {"max_position_embeddings": 16, "bos_token_id": 1, "eos_token_id": EOS},
-    "vision_config": {key: value for key, value in TOWER.items() if key != "vocab_size"}
-    | {"image_size": 32, "patch_size": 8},
+    "vision_config": VISION,
 }
 LXMERT = {key: value for key, value in TOWER.items() if key != "num_hidden_layers"}
 LXMERT |= {"l_layers": 2, "r_layers": 1, "x_layers": 2, "visual_feat_dim": 16, "num_qa_labels": CLASSES}
@@ -135,16 +136,14 @@ CASES = [
 # Models that look at an image while they read or write: cross-attention, image tokens in a language model.
 
 
-BLOCKS = {key: value for key, value in ENCODER.items() if key not in {"num_labels", "vocab_size"}}
-VISION = BLOCKS | {"image_size": 32, "patch_size": 8}
-BLIP_TEXT = BLOCKS | CONTROL | {"vocab_size": VOCAB, "max_position_embeddings": 32, "encoder_hidden_size": WIDTH}
+BLIP_TEXT = TOWER | CONTROL | {"max_position_embeddings": 32, "encoder_hidden_size": WIDTH, "sep_token_id": 2}
 BLIP = {
-    "text_config": BLIP_TEXT | {"sep_token_id": 2},
+    "text_config": BLIP_TEXT,
     "vision_config": VISION,
     "projection_dim": WIDTH,
     "image_text_hidden_size": WIDTH,
 }
-LLAMA = BLOCKS | CONTROL | {"model_type": "llama", "vocab_size": VOCAB, "num_key_value_heads": 2}
+LLAMA = TOWER | CONTROL | {"model_type": "llama", "num_key_value_heads": 2}
 IMAGE_TOKEN = 99
 LLAVA = {
     "text_config": LLAMA,
@@ -157,13 +156,13 @@ LLAVA_NEXT = LLAVA | {"image_grid_pinpoints": [[32, 64], [64, 32], [64, 64]]}
 QUERIES = 5
 BLIP2 = {
     "vision_config": VISION,
-    "qformer_config": BLOCKS | {"vocab_size": VOCAB, "encoder_hidden_size": WIDTH, "cross_attention_frequency": 1},
+    "qformer_config": TOWER | {"encoder_hidden_size": WIDTH, "cross_attention_frequency": 1},
     "text_config": LLAMA,
     "num_query_tokens": QUERIES,
     "image_token_index": IMAGE_TOKEN,
 }
 ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-QWEN_TEXT = BLOCKS | CONTROL | {"vocab_size": VOCAB, "num_key_value_heads": 2, "rope_parameters": ROTARY}
+QWEN_TEXT = TOWER | CONTROL | {"num_key_value_heads": 2, "rope_parameters": ROTARY}
 QWEN_TOKENS = {"image_token_id": IMAGE_TOKEN, "video_token_id": 98, "vision_start_token_id": 97}
 QWEN_TOKENS |= {"vision_end_token_id": 96}
 QWEN_VISION = {"depth": LAYERS, "num_heads": HEADS, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
@@ -178,15 +177,11 @@ QWEN2_5_VL = {
     | {"fullatt_block_indexes": [1]},
 } | QWEN_TOKENS
 # What they have in common: positions of image and text, and attention between them.
-TWO_STREAMS: dict[str, Any] = {"attention": spied, "self_only": False, "units": "several", "readout": None}
-
-
-def question_and_picture() -> Inputs:
-    return text() | {"pixel_values": image()}
+TWO_STREAMS: dict[str, Any] = SEVERAL | {"attention": spied, "readout": None}
 
 
 def question_picture_and_answer() -> Inputs:
-    return question_and_picture() | {"decoder_input_ids": randint(5, VOCAB, BATCH, 3, seed=3)}
+    return question_and_image() | {"decoder_input_ids": randint(5, VOCAB, BATCH, 3, seed=3)}
 
 
 def prompt_with_image_tokens(tokens: int = 16) -> dict[str, Tensor]:
@@ -234,9 +229,9 @@ def behind(output: Any, tokens: int) -> Tensor:
 
 
 CASES += [
-    hf_case("blip_retrieval", hf("BlipForImageTextRetrieval", **BLIP), question_and_picture, implementations=EAGER,
+    hf_case("blip_retrieval", hf("BlipForImageTextRetrieval", **BLIP), question_and_image, implementations=EAGER,
             sites=3 * LAYERS, logits=lambda output: output.itm_score, **TWO_STREAMS),
-    hf_case("blip_caption", hf("BlipForConditionalGeneration", **BLIP), question_and_picture, implementations=EAGER,
+    hf_case("blip_caption", hf("BlipForConditionalGeneration", **BLIP), question_and_image, implementations=EAGER,
             sites=3 * LAYERS, logits=last_logits, **TWO_STREAMS),
     hf_case("llava", hf("LlavaForConditionalGeneration", **LLAVA), llava_inputs, sites=2 * LAYERS,
             logits=partial(behind, tokens=16), **TWO_STREAMS),

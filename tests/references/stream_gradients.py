@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ class Model:
         seen: Numbers = {}
         with ExitStack() as hooks:
             for stream, module in self.words.items():
-                hooks.enter_context(_Hook(module, lambda m, a, o, s=stream: _keep(seen, s, o)))
+                hooks.enter_context(module.register_forward_hook(lambda m, a, o, s=stream: _keep(seen, s, o)))
             with torch.no_grad():
                 self.score(self.inputs)
         for stream, name in self.floats.items():
@@ -44,7 +43,7 @@ class Model:
         inputs = dict(self.inputs)
         with ExitStack() as hooks:
             for stream, module in self.words.items():
-                hooks.enter_context(_Hook(module, lambda m, a, o, s=stream: numbers[s][None].clone()))
+                hooks.enter_context(module.register_forward_hook(lambda m, a, o, s=stream: numbers[s][None].clone()))
             for stream, name in self.floats.items():
                 inputs[name] = numbers[stream][None]
             return self.score(inputs)
@@ -83,16 +82,3 @@ def over_squares(values_CHW: Tensor, side: int, reduce: Callable[[Tensor], Tenso
 
 def _keep(seen: Numbers, stream: str, out: Tensor) -> None:
     seen.setdefault(stream, out[0].detach().clone())
-
-
-class _Hook:
-    """A forward hook, for as long as a ``with`` lasts."""
-
-    def __init__(self, module: nn.Module, function: Any) -> None:
-        self.module, self.function = module, function
-
-    def __enter__(self) -> None:
-        self.handle = self.module.register_forward_hook(self.function)
-
-    def __exit__(self, *exc: object) -> None:
-        self.handle.remove()
