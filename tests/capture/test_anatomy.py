@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.methods.runs import running
+from tests.methods.properties import running
 from tests.models import CASES, model_of
 from tests.models.case import randn, seeded
 from tests.models.handwritten import EinsumAttention

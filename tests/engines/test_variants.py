@@ -14,8 +14,7 @@ from jaxtyping import TypeCheckError
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.methods.properties import padded
-from tests.methods.runs import running
+from tests.methods.properties import padded, running
 from tests.models import CASES
 from tests.models.case import randint, seeded
 from tests.support.language import VOCABULARY

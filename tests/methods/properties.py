@@ -1,9 +1,10 @@
-"""What every attention method must do whatever its formula; and the golden numbers it is held to."""
+"""What every method must do whatever its formula, the golden numbers it is held to, and runs of test models."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,11 @@ import whyformer as wf
 from tests import models
 from tests.models import CASES
 from tests.references import twin
+from whyformer.loan.borrow import borrowed
 from whyformer.results.types import Explanation
+from whyformer.run import Run
+from whyformer.study import hidden_padding, study_of
+from whyformer.verbs import Explainer
 
 FAMILY, TARGET = twin.FAMILY, twin.TARGET
 
@@ -135,3 +140,16 @@ def golden(attention: str = "sdpa") -> SimpleNamespace:
 def meets_golden(got: Any, key: str, row: int) -> None:
     case = golden()
     close(got, case.expected[f"{key}.b{row}"], case.meta["arrays"][key]["tol"])
+
+
+@contextmanager
+def running(
+    name: str, double: bool = False, inputs: Any = None, model: nn.Module | None = None, **how: Any
+) -> Iterator[Run]:
+    model = model_of(name, double) if model is None else model
+    explainer = Explainer(model)
+    modality, batch, _ = explainer.prepare(CASES[name].inputs() if inputs is None else inputs)
+    with borrowed(explainer.model):
+        batch = hidden_padding(modality, batch)
+        study, _ = study_of(modality, batch)
+        yield Run(modality, batch, study, **({"target": TARGET} | how))

@@ -13,8 +13,7 @@ import torch
 from scipy.ndimage import label
 
 import whyformer as wf
-from tests.methods.properties import Scored, close, explained, golden, meets_golden, model_of
-from tests.methods.runs import running
+from tests.methods.properties import Scored, close, explained, golden, meets_golden, model_of, running
 from tests.methods.test_gradients import Linear
 from tests.references.differentiable import TARGET, tokens
 from tests.references.shap import MASK, Tree, first_tokens, owen, shap, value_of_tokens

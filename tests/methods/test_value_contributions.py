@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.methods.properties import FAMILY, close, explained, golden, meets_golden
-from tests.methods.runs import running
+from tests.methods.properties import FAMILY, close, explained, golden, meets_golden, running
 from tests.models import CASES
 from tests.references import value_norms as twin
 from tests.references.blocks import blocks_of
