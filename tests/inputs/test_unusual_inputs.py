@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models.case import BATCH, randint, randn, seeded
 from tests.models.hf import hf as built
-from tests.models.kinds import SERIES, steps
+from tests.models.kinds import KINDS, SERIES, steps
 from tests.models.others import OTHERS
 from tests.support.processors import tokenizer
 from tests.test_errors import refused
@@ -30,7 +30,7 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.entry, self.colour = nn.Embedding(50, 16), nn.Linear(5, 16), nn.Linear(3, 16)
+        self.words, self.entry = nn.Embedding(50, 16), nn.Linear(5, 16)
         self.block = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
         self.query = nn.Parameter(torch.randn(16))
         self.pool = nn.MultiheadAttention(16, 2, batch_first=True)
@@ -93,17 +93,13 @@ def test_texts_for_a_model_with_names_of_its_own(wrapper: type[Wrapped]) -> None
 
 
 def test_models_that_write_into_what_they_looked_up() -> None:
-    config = hf.CTRLConfig(vocab_size=100, n_embd=32, n_layer=2, n_head=4, dff=64, n_positions=64)
-    model = seeded(lambda: hf.CTRLLMHeadModel(config))
     for method in GRADIENTS:
-        (one,) = wf.explain(model, {"input_ids": randint(5, 100, 1, 9)}, method=method, target=3)
+        (one,) = wf.explain(OTHERS["ctrl"].build(None), {"input_ids": randint(5, 100, 1, 9)}, method=method, target=3)
         assert np.abs(one.scores).max() > 0
 
 
 def test_positions_that_are_looked_up_are_no_column() -> None:
-    vision = SIZE | {"image_size": 32, "patch_size": 8}
-    model = seeded(lambda: hf.CLIPForImageClassification(hf.CLIPConfig(vision_config=vision, num_labels=3)))
-    pixels = randn(1, 3, 32, 32)
+    model, pixels = OTHERS["clip_classifier"].build("sdpa"), randn(1, 3, 32, 32)
     (one,) = wf.explain(model, {"pixel_values": pixels}, method="input_x_gradient", target=1)
     leaf = pixels.clone().requires_grad_()
     with torch.enable_grad():
@@ -189,17 +185,9 @@ def test_an_image_that_comes_in_patches() -> None:
 
 
 def test_a_detector_that_looks_at_sampled_points_is_refused() -> None:
-    backbone = hf.ResNetConfig(
-        embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", out_features=["stage2"]
-    )
-    config = hf.DeformableDetrConfig(
-        backbone_config=backbone, use_pretrained_backbone=False, d_model=32, encoder_layers=1, decoder_layers=2,
-        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_queries=5,
-        num_feature_levels=1, encoder_n_points=2, decoder_n_points=2, num_labels=3,
-    )  # fmt: skip
-    model = seeded(lambda: hf.DeformableDetrForObjectDetection(config))
+    case = KINDS["deformable_detr"].case
     with pytest.raises(NotOverUnits, match=r"5 positions that are no patches.*sampled points"):
-        wf.explain(model, {"pixel_values": randn(1, 3, 96, 96)}, method="occlusion", target=(2, 1))
+        wf.explain(case.build(None), case.inputs(), method="occlusion", target=(2, 1))
 
 
 # Video: frames are no positions
@@ -219,21 +207,6 @@ def test_frames_of_a_video_are_not_taken_for_the_models_positions() -> None:
         assert not one.warnings, "the video is what was scored"
     with pytest.raises(NotOffered, match=r"positions of its own making.*at='embeddings'"):
         wf.explain(model, inputs, method="saliency", target=1, at="input")
-
-
-class Coloured(Block):
-    """Text whose every word is told the mean colour of a picture, which has no position of its own."""
-
-    def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
-        told = self.colour(pixel_values.mean((-2, -1)))[:, None]
-        return self.head(self.block(self.words(input_ids) + told)[:, 0])
-
-
-def test_a_picture_that_got_no_scores_is_named() -> None:
-    inputs = {"input_ids": randint(1, 50, 2, 6), "pixel_values": randn(2, 3, 8, 8)}
-    for one in wf.explain(seeded(Coloured), inputs, method="generic_attention", target=1):
-        assert set(one.units.stream) == {"text"}
-        assert any("the image has no scores here" in w for w in one.warnings)
 
 
 # Forecasters, and numbers that are no classes

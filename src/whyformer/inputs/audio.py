@@ -243,7 +243,7 @@ class AudioInput(Modality):
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         """(B, length) frames that hold sound, where the model can convert a mask of samples."""
-        keep = torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+        keep = super().keep(batch, length, front)
         mask = batch.tensors.get("attention_mask")
         if mask is not None and mask.shape == keep.shape:
             return mask.bool()

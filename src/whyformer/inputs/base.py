@@ -1,7 +1,4 @@
-"""The interface of a modality: how inputs of one kind are encoded, what their units are, and how a unit is masked.
-
-A new modality defines encode, units and keep; everything else has a default.
-"""
+"""The interface of a modality: how inputs are encoded, what their units are, how units are masked."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ NO_WEIGHT = torch.empty(0)  # of a model without any
 
 
 class Modality(ABC):
-    """One kind of input. Abstract; defaults fit one tensor of floats, (inputs, positions, features)."""
+    """One kind of input. Abstract: encode and units. Defaults fit a tensor of floats (inputs, positions, features)."""
 
     # What the input is
     stream: str  # what its units are called: words are drawn as text, units with a grid as a picture, others as bars
@@ -176,9 +173,9 @@ class Modality(ABC):
         front: how many of the positions that the model adds itself come before the input's; None: all of them.
         """
 
-    @abstractmethod
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        """(B, length) real positions of the model's attention."""
+        """(B, length) real positions of the model's attention. Here: all of them."""
+        return all_real(batch.size, length, device=batch.tensors[self.main].device)
 
     def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
         """Return groups of units that are scored as one, and their names; None where each unit is scored by itself."""
@@ -188,12 +185,7 @@ class Modality(ABC):
 
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         """(B, length) the sum, or the largest, of a (B, …) tensor like the input's own at each position."""
-        scores = over_features(detail, largest)
-        missing = placed.length - scores.shape[1]
-        if missing <= 0:
-            return scores
-        front = missing if placed.front is None else placed.front
-        return nn.functional.pad(scores, (front, missing - front))
+        return with_added(over_features(detail, largest), placed.length, placed.front)
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         """Return remarks that belong to every explanation of these inputs."""
@@ -445,14 +437,18 @@ class LearnedPositions(Modality):
         boxes = [known.get("boxes") or () for known in facts]
         return [replace(plain, boxes=each if len(each) == length else None) for each in boxes]
 
-    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        return all_real(batch.size, length, device=batch.tensors[self.main].device)
-
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         return {}
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         return [{}]
+
+
+def with_added(values_BN: Tensor, length: int, front: int | None, value: float = 0) -> Tensor:
+    """(B, length) the input's positions among those that the model adds, ``front`` of them (None: all) before it."""
+    added = length - values_BN.shape[1]
+    before = added if front is None else front
+    return nn.functional.pad(values_BN, (before, added - before), value=value) if added > 0 else values_BN
 
 
 def over_features(detail: Tensor, largest: bool) -> Tensor:

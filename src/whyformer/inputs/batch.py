@@ -304,10 +304,7 @@ def is_single(inputs: Any) -> bool:
 
 
 def as_list(inputs: Any) -> Any:
-    """Turn a column of texts (a pandas Series, an array of strings) and an array of pictures into a list.
-
-    Other arrays of numbers are one sound (one axis) or one picture (two or three).
-    """
+    """Turn a column of texts (a Series, an array) and an array of pictures into a list; other arrays are one input."""
     kind = getattr(getattr(inputs, "dtype", None), "kind", "")
     if kind and getattr(inputs, "ndim", 0) == 4:
         return list(inputs)
@@ -361,10 +358,8 @@ def named_tensors(
 
 def require_dense_inputs(inputs: Mapping[Any, Any] | Sequence[Any] | Tensor) -> None:
     """Raise for tensors that are not dense (sparse, nested, quantised), before anything reads them."""
-    if isinstance(inputs, Tensor):
-        require_dense("the input", inputs, "give the tensor{}.")
-        return
-    named = inputs if isinstance(inputs, Mapping) else {f"inputs[{i}]": part for i, part in enumerate(inputs)}
+    several = {"the input": inputs} if isinstance(inputs, Tensor) else inputs
+    named = several if isinstance(several, Mapping) else {f"inputs[{i}]": part for i, part in enumerate(several)}
     for name, part in named.items():
         if isinstance(part, Tensor):
             require_dense(str(name), part, f"give {name}{{}}.")
@@ -380,13 +375,14 @@ def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
             raise BadInput(
                 f"{name} holds True and False, and numbers are expected: convert it, {name}.long() or .float()."
             )
+        if not tensor.is_floating_point():
+            continue
         numbers = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # torch computes little in 8 bits
-        if tensor.is_floating_point() and not bool(torch.isfinite(numbers).all()):
-            if not hides or bool(numbers.isnan().any()):  # a mask that is added to scores hides by minus infinity
-                row = int((~torch.isfinite(numbers)).flatten(1).any(1).int().argmax()) if tensor.ndim > 1 else 0
-                raise BadInput(
-                    f"{name} holds NaN or infinity in input {row}: fill those places, or leave the input out."
-                )
+        # A mask that is added to scores hides by minus infinity.
+        wrong = numbers.isnan() if hides else ~torch.isfinite(numbers)
+        if bool(wrong.any()):
+            row = int(wrong.flatten(1).any(1).int().argmax()) if tensor.ndim > 1 else 0
+            raise BadInput(f"{name} holds NaN or infinity in input {row}: fill those places, or leave the input out.")
 
 
 def require_shown(name: str, keep_BN: Tensor) -> None:

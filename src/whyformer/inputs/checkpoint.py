@@ -1,8 +1,4 @@
-"""Load a model and its processor by folder or name, as the class it was saved as.
-
-Code that comes with a model runs only if it is trusted. transformers must not prompt for that: it would read the answer
-from standard input, which may hold the texts to explain.
-"""
+"""Load a model and its processor by folder or name, as the class it was saved as; call processors."""
 
 from __future__ import annotations
 
@@ -167,7 +163,9 @@ class Checkpoint:
     """A folder that ``save_pretrained()`` wrote, or a name on the model hub."""
 
     name: str
-    trusted: bool = False  # code that comes with the model may run
+    # Code that comes with the model may run. transformers must not prompt for that: it would read the answer from
+    # standard input, which may hold the texts to explain.
+    trusted: bool = False
     to_trust: str = LOAD_IT  # what to do to allow it
     called: str = "model"  # the parameter that named it
 
@@ -285,8 +283,9 @@ def loaded(name: str | Path, processor: Any = None) -> tuple[Any, Any]:
         without = is_folder(folder) and not any(next(folder.glob(name), None) for name in PROCESSOR_FILES)
         if processor is not None or not kind or without:
             return model, processor
-        sound = kind == "sound"
-        return model, checkpoint.sound_processor() if sound else checkpoint.processor(PROCESSORS[kind], "processor")
+        if kind == "sound":
+            return model, checkpoint.sound_processor()
+        return model, checkpoint.processor(PROCESSORS[kind], "processor")
 
 
 def hub_is_away() -> bool:

@@ -36,9 +36,9 @@ class DetectionInput(StreamsInput, ImageInput):
     objects = True
     positioned = "queries"
 
-    def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
-        super().__init__(model, processor, main)
-        self._patches = PaddedImage(model, processor, main)
+    def __init__(self, model: nn.Module, processor: Any = None) -> None:
+        super().__init__(model, processor)
+        self._patches = PaddedImage(model, processor)
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         logits: Tensor = output.logits
@@ -104,11 +104,9 @@ class DetectionInput(StreamsInput, ImageInput):
                 wanted.append(index)
                 warnings.append((*(batch.warnings[row] if batch.warnings else ()), *note, *[PICKED] * picks))
         facts: list[dict[str, Any]] = [{"boxes": boxes[r]} for r in rows]
-        if picks:
-            corners = _corners(output.pred_boxes)
-            for fact, row, query in zip(facts, rows, queries, strict=True):
-                found_at, classes_C = corners[row, query].tolist(), probability[row, query].tolist()
-                fact["object"] = {"box": found_at, "classes": classes_C}
+        for fact, row, query in zip(facts, rows, queries, strict=True) if picks else ():
+            box = _corners(output.pred_boxes[row, query])
+            fact["object"] = {"box": box.tolist(), "classes": probability[row, query].tolist()}
         steps = replace(
             batch.select(rows),
             positions=tuple(queries),
@@ -192,9 +190,9 @@ class DetectionInput(StreamsInput, ImageInput):
         return (*self.replacements, "grey", "black")
 
 
-def _corners(boxes_BQ4: Tensor) -> Tensor:
-    """Left, top, right, bottom of each query's box as shares of the image, from centres and sides."""
-    centre, half = boxes_BQ4.float()[..., :2], boxes_BQ4.float()[..., 2:] / 2
+def _corners(boxes: Tensor) -> Tensor:
+    """(…, 4) left, top, right, bottom of boxes as shares of the image, from centres and sides."""
+    centre, half = boxes.float()[..., :2], boxes.float()[..., 2:] / 2
     return torch.cat([centre - half, centre + half], -1)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits
 from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, all_real, shifted
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, shifted
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.stream_inputs import Layout, StreamInput, at_units
 from whyformer.inputs.units import assemble, resampled
@@ -23,6 +23,7 @@ from whyformer.results.types import Units
 # Options of image processors that cut, pad or keep the proportions.
 OTHER_SHAPES = "do_center_crop do_crop do_crop_margin crop_pct do_pad do_thumbnail keep_aspect_ratio".split()
 CHANNELS = 4  # of a picture, at most; a longer axis holds rows or columns
+SIGMA = 5.0  # pixels, of the blur
 
 
 class ImageInput(Modality):
@@ -120,17 +121,10 @@ class ImageInput(Modality):
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         rows, columns = self._grid(batch, length, grid)
         extra = length - rows * columns
+        labels = [f"patch {r},{c}" for r in range(rows) for c in range(columns)]
+        units = assemble(labels, [False] * len(labels), self.stream, extra, front, self._names(extra))
         height, width = batch.tensors[self.main].shape[-2:]
-        units = assemble(
-            [f"patch {r},{c}" for r in range(rows) for c in range(columns)],
-            [False] * (rows * columns),
-            self.stream,
-            extra,
-            front,
-            self._names(extra),
-            grid=(rows, columns),
-            image_size=(height, width),
-        )
+        units = replace(units, grid=(rows, columns), image_size=(height, width))
         return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
 
     def picture(self, batch: Batch, row: int) -> str | None:
@@ -161,9 +155,6 @@ class ImageInput(Modality):
         if any(getattr(processor, name, None) for name in OTHER_SHAPES) or not hasattr(size, "get"):
             return None
         return (image.height, image.width) if size.get("height") and size.get("width") else None
-
-    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        return all_real(batch.size, length, device=batch.tensors[self.main].device)
 
     def cells(self, batch: Batch) -> tuple[int, int] | None:
         """About 8 × 8."""
@@ -296,11 +287,11 @@ def patch_index(grid: tuple[int, int], height: int, width: int) -> Tensor:
     return rows[:, None] * grid[1] + columns
 
 
-def blurred(pixels: Tensor, sigma: float = 5.0) -> Tensor:
+def blurred(pixels: Tensor) -> Tensor:
     """Gaussian blur with reflected borders."""
-    radius = min(int(3 * sigma), min(pixels.shape[-2:]) - 1)
+    radius = min(int(3 * SIGMA), min(pixels.shape[-2:]) - 1)
     x = torch.arange(-radius, radius + 1, dtype=torch.float32)
-    kernel = torch.exp(-(x**2) / (2 * sigma**2)).to(pixels)
+    kernel = torch.exp(-(x**2) / (2 * SIGMA**2)).to(pixels)
     kernel = kernel / kernel.sum()
     channels = pixels.shape[1]
     weight = kernel.expand(channels, 1, -1)
@@ -429,13 +420,9 @@ def numbers_of(config: Any, batch: Batch, pixels: Tensor) -> Tensor:
 class TokenPixels(StreamInput):
     """An image whose pieces became tokens inside a text."""
 
-    def __init__(self, placed: Placed, part: ImageInput, positions: slice) -> None:
-        super().__init__(placed, "image", part, positions)
-        self.config = part.config
-
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         units = self.units(row)
-        frames = pixels_of(self.config, self.one(row, numbers))  # (frames, channels, height, width)
+        frames = pixels_of(self.part.config, self.one(row, numbers))  # (frames, channels, height, width)
         return at_units(is_image(units), pooled(frames.flatten(0, 1), units, largest))
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
@@ -451,5 +438,5 @@ class TokenPixels(StreamInput):
 
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
         one = self.one(row, numbers)
-        background = self.part.background(pixels_of(self.config, one), str(filler))
-        return numbers_of(self.config, one, background[None])[0]
+        background = self.part.background(pixels_of(self.part.config, one), str(filler))
+        return numbers_of(self.part.config, one, background[None])[0]

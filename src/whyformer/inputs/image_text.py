@@ -236,7 +236,7 @@ class ImageTextInput(StreamsInput, TextInput):
         for units in placed.units:
             require_pixels(units, isinstance(self._image, ImageInput), "gradients at its pixels belong to none of them")
         assert isinstance(self._image, ImageInput)
-        return [*stream_inputs, TokenPixels(placed, self._image, layout[stream])]
+        return [*stream_inputs, TokenPixels(placed, "image", self._image, layout[stream])]
 
     @property
     def replacements(self) -> tuple[str, ...]:

@@ -167,8 +167,8 @@ Ends = tuple[int | None, int | None]
 def spans_without(spans: Sequence[Ends], gone: Sequence[Sequence[int]]) -> tuple[Ends, ...]:
     """Return the first and last token of answers after some tokens were deleted."""
     moved = []
-    for (start, end), tokens in zip(spans, gone, strict=True):
-        first, last = (None if p is None else _moved_up(p, tokens) for p in (start, end))
+    for span, tokens in zip(spans, gone, strict=True):
+        first, last = (None if p is None else _moved_up(p, tokens) for p in span)
         moved.append((first, last))
     return tuple(moved)
 
@@ -305,11 +305,10 @@ def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int
     begin = exchange.begin
     said = exchange.text[begin:]
     start, end = (0, len(said)) if span is True else spans_of(said, [span])[0]
-    inside = [
-        t for t, chars in enumerate(exchange.spans[prompt:]) if chars.start - begin < end and chars.end - begin > start
-    ]
-    if span is True:  # a token may have no characters of its own
-        inside = list(range(len(answer)))
+    inside = list(range(len(answer)))  # also tokens without characters of their own
+    if span is not True:
+        at = [(chars.start - begin, chars.end - begin) for chars in exchange.spans[prompt:]]
+        inside = [token for token, (first, last) in enumerate(at) if first < end and last > start]
     if not inside:
         raise BadInput(f"span=({start}, {end}): no token of the answer {said!r} stands there.")
     return Continuation(tuple(answer[inside[0] : inside[-1] + 1]), prompt - 1 + inside[0], said[start:end])

@@ -39,12 +39,10 @@ class VectorInput(Modality):
         raise NotOffered(f"{self.main} holds vectors that another model made: pass them as a tensor.")
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        keep_BN = self.keep(batch, length, front)
         places = None if self.boxes is None else batch.tensors.get(self.boxes)
         result = []
-        for row in range(batch.size):
-            real = keep_BN[row].nonzero()[:, 0].tolist()
-            boxes = None
+        for row, keep in enumerate(self.keep(batch, length, front)):
+            real, boxes = keep.nonzero()[:, 0].tolist(), None
             if places is not None and places.ndim == 3 and places.shape[2] >= 4:
                 boxes = tuple(tuple(float(x) for x in places[row, i, :4]) for i in real)
             labels = tuple(f"{self.word} {i}" for i in real)
@@ -52,7 +50,7 @@ class VectorInput(Modality):
         return result
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        keep = torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+        keep = super().keep(batch, length, front)
         for name, mask in batch.tensors.items():
             if name.startswith(("visual", "pixel")) and "mask" in name and mask.shape == keep.shape:
                 return mask.bool()

@@ -306,15 +306,12 @@ def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
 
 
 def one_answer(batch: Batch, output: Any, logits: Tensor) -> str:
-    """Return how to explain one of many answers, with code that runs.
-
-    An output called logits holds classes at its last axis, or before the pixels of a picture; of others (depths, masks,
-    forecasts) each number is an answer.
-    """
+    """Return how to explain one of many answers, with code that runs."""
     fields = output if isinstance(output, Mapping) else {}
     logits = fields.get("pred_masks", logits)  # segmentation: the masks are the answers
     field = next((str(k) for k, v in fields.items() if v is logits), "")
     places = [f"{size // 2}" for size in logits.shape[1:]]
+    # Logits hold classes at the last axis, or before the pixels; of others (depths, masks) each number is an answer.
     named = not fields or field.endswith("logits")
     if named and logits.ndim == 4:
         names, places = [":", "row", "column"], [":", *places[1:]]

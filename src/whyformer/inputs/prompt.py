@@ -1,8 +1,4 @@
-"""Prompts of a model that is called from outside: a function, or a server, that returns log-probabilities of answers.
-
-The log-probability of an answer is explained by the words or sentences of its prompt. A variant of the prompt is a row
-of numbers, one per unit, from which :class:`AskedModel` builds the text again.
-"""
+"""Prompts of a model that is called from outside: a function or server that returns log-probabilities of answers."""
 
 from __future__ import annotations
 
@@ -62,10 +58,7 @@ def _digest(contents: tuple[Any, ...], size: int) -> bytes:
 
 
 class AskedModel(nn.Module):
-    """A module without weights around the function: (B, U) codes of the units → (B, 1) log-odds of the answer.
-
-    Log-odds are read as those of a binary classifier. Answers are cached: no text is sent twice.
-    """
+    """A module without weights around the function: (B, U) codes of the units → (B, 1) log-odds of the answer."""
 
     opaque = True
 
@@ -74,7 +67,7 @@ class AskedModel(nn.Module):
         self.says = says
         self.prompts: dict[int, Prompt] = {}
         self.replacements: list[str] = []  # texts in place of a unit: number THERE + 1 and on
-        self.said: dict[bytes, float] = {}  # by a digest of prompt and answer, which may be long
+        self.said: dict[bytes, float] = {}  # the cache, by a digest of prompt and answer: no text is sent twice
         # Identifies the model in a cache on disk, as weights identify others.
         self.register_buffer(
             "identity", torch.tensor(list(identity.encode("utf-8", "surrogatepass")), dtype=torch.uint8)

@@ -109,10 +109,7 @@ class Vectors(StreamInput):
 
 
 class WordEmbeddings(Vectors):
-    """Word embeddings, looked up by the model itself. Embeddings of positions and types are unchanged.
-
-    whole: the modality of all streams, which knows where the model puts image tokens over what it looked up.
-    """
+    """Word embeddings, looked up by the model itself. whole: the modality of all streams."""
 
     def __init__(self, placed: Placed, stream: str, part: Any, positions: slice, whole: Any) -> None:
         super().__init__(placed, stream, part, positions)
@@ -142,9 +139,8 @@ class WordEmbeddings(Vectors):
 
     def open(self, row: int, keep_special: bool | Sequence[int]) -> Tensor:
         """(N, 1) tokens that need not be kept."""
-        ids_N = self.view(self.placed.batch).tensors[self.name][row]
-        listed = self.part.special_ids() if keep_special is True else keep_special or ()
-        return ~torch.isin(ids_N, torch.tensor(sorted(listed), dtype=ids_N.dtype, device=ids_N.device))[:, None]
+        open_BN: Tensor = self.part.open_tokens(self.view(self.placed.batch), keep_special)
+        return open_BN[row][:, None]
 
     @property
     def fillers(self) -> tuple[str, ...]:

@@ -244,9 +244,6 @@ class TableInput(Modality):
             result.append(Units(labels, special, (self.stream,) * length, values=values, unseen=unseen))
         return result
 
-    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        return torch.ones(batch.size, length, dtype=torch.bool, device=next(iter(batch.tensors.values())).device)
-
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         unseen, notes = self.unseen(batch, length), []
         if unseen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -42,12 +42,11 @@ def arrangement(model: nn.Module, table: Table) -> Arrange:
     settings = getattr(model, "hparams", None)
     if getattr(settings, "continuous_dim", None) is not None and callable(getattr(model, "embed_input", None)):
         return _named_dict
-    parameters = signature_of(model)
-    needed = {k: p for k, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+    needed = {k: p for k, p in signature_of(model).items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
     categorical = [k for k in needed if "cat" in k.lower()]
     numerical = [k for k in needed if "num" in k.lower() or "cont" in k.lower()]
     if len(categorical) <= 1 and len(numerical) <= 1 and len(needed) == len(categorical) + len(numerical) > 0:
-        return partial(_by_name, needed, numerical, categorical)
+        return partial(_by_name, needed, (numerical, categorical))
     if len(needed) == 1:
         return partial(_one_tensor, table)
     raise BadInput(
@@ -76,17 +75,11 @@ def _named_dict(numerical: Tensor | None, categorical: Tensor | None) -> Argumen
     return ({"continuous": numbers, "categorical": codes},), {}
 
 
-def _by_name(
-    needed: dict[str, inspect.Parameter],
-    numerical: list[str],
-    categorical: list[str],
-    numbers: Tensor | None,
-    codes: Tensor | None,
-) -> Arguments:
-    some = numbers if numbers is not None else codes
-    assert some is not None
+def _by_name(needed: Mapping[str, inspect.Parameter], kinds: tuple[list[str], ...], *given: Tensor | None) -> Arguments:
+    """Return numbers and codes (``given``) by the names of each kind; an argument without columns is None or empty."""
+    some = next(columns for columns in given if columns is not None)
     made: dict[str, Any] = {}
-    for names, columns, dtype in ((numerical, numbers, torch.float32), (categorical, codes, torch.int64)):
+    for names, columns, dtype in zip(kinds, given, (torch.float32, torch.int64), strict=True):
         if not names and columns is not None:
             raise BadInput(f"the model takes {', '.join(needed)} and the table has other columns as well. {HOW}")
         for name in names:

@@ -15,7 +15,7 @@ from whyformer.capture.functions import ATTENTION, PRODUCTS, tensors_in
 from whyformer.capture.roles import first_values
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Modality, with_added
 from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool, are_tensors, require_shown, shifted
 from whyformer.inputs.units import assemble, averaged, owners_of_columns, pick, resampled
 from whyformer.loan.borrow import known_about, module_names
@@ -229,9 +229,7 @@ class TensorInput(Modality):
                 if mask.shape == (batch.size, steps) and steps <= length and "mask" in name:
                     real = ~mask.bool() if "padding" in name else mask.bool()
                     require_shown(name, real)
-        added = length - real.shape[1]  # the model's own tokens, which no mask of the input covers
-        before = added if front is None else front
-        return nn.functional.pad(real.bool(), (before, added - before), value=True) if added else real
+        return with_added(real, length, front, True)  # a mask of the input covers no token of the model's own
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         columns = self.columns(one)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, TooLong, shown
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import Modality, with_added
 from whyformer.inputs.batch import (
     PLAIN,
     Batch,
@@ -183,8 +183,8 @@ class TextInput(TokenInput):
         words = getattr(encoding, "word_ids", None)
         try:
             facts["word"] = [-1 if w is None else w for w in words()] if words else None
-            facts["spans"] = characters_of(encoding, len(ids)) if words else None
-        except (ValueError, AttributeError):  # slow tokenizers know neither
+            facts["spans"] = characters_of(encoding) if words else None
+        except (ValueError, AttributeError, TypeError):  # slow tokenizers know neither
             facts["word"] = facts["spans"] = None
         if text is not None and isinstance(text[0], PromptText) and facts["spans"] is not None:
             facts["role"] = roles_of(facts["spans"], text[0].parts)
@@ -203,35 +203,20 @@ class TextInput(TokenInput):
             real = [i for i, k in zip(ids, keep, strict=True) if k]
             facts = batch.encodings[row] if batch.encodings else {}
             known = len(facts.get("ids", ())) == len(real)
-            labels = self.labels(real)
-            word = facts.get("word") if known else None
-            spans = facts.get("spans") if known and facts.get("text") is not None else None
-            special = [i in specials for i in real]
-            result.append(
-                assemble(
-                    labels,
-                    special,
-                    self.stream,
-                    extra,
-                    front,
-                    word=tuple(word) if word else words_of(labels, special) if self.processor else None,
-                    spans=_spans(labels, spans, facts["text"]) if spans else None,
-                    text=facts.get("text") if known else None,
-                    role=tuple(facts["role"]) if known and facts.get("role") else None,
-                )
-            )
+            labels, special = self.labels(real), [i in specials for i in real]
+            word, text, role = (facts.get(name) if known else None for name in ("word", "text", "role"))
+            rest: dict[str, Any] = {"text": text, "role": tuple(role) if role else None}
+            rest["word"] = tuple(word) if word else words_of(labels, special) if self.processor else None
+            if text is not None and facts.get("spans"):
+                rest["spans"] = _spans(labels, facts["spans"], text)
+            result.append(assemble(labels, special, self.stream, extra, front, **rest))
         return result
 
     def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
         return None if self.segments == "token" else segmented(units, self.segments, facts.get("whole"))
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        keep_BN = batch.real_BN
-        extra = length - keep_BN.shape[1]
-        if extra <= 0:
-            return keep_BN[:, :length]
-        before = extra if front is None else front
-        return nn.functional.pad(keep_BN, (before, extra - before), value=True)
+        return with_added(batch.real_BN[:, :length], length, front, True)
 
     # Where a path to the text starts
 
@@ -342,12 +327,9 @@ class TextInput(TokenInput):
         return ids if len(ids) == len(units) else None
 
 
-def characters_of(encoding: Any, count: int) -> list[Any]:
+def characters_of(encoding: Any) -> list[Any]:
     """Return the characters of each token, None for tokens that the tokenizer added."""
-    fast = getattr(encoding, "encodings", None)  # two calls for all tokens, instead of one call for each
-    if not fast:
-        return [encoding.token_to_chars(i) for i in range(count)]
-    whose = zip(fast[0].offsets, fast[0].sequence_ids, strict=True)
+    whose = zip(encoding.encodings[0].offsets, encoding.encodings[0].sequence_ids, strict=True)
     return [None if sequence is None else Chars(*characters) for characters, sequence in whose]
 
 

@@ -336,11 +336,8 @@ def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def segmented(units: Units, by: str | Sequence[Any], whole: str | None = None) -> tuple[list[list[int]], Units]:
-    """Group units by word, sentence, role or chosen range of the text; return the groups, and these as units.
-
-    whole: the text that this one is the beginning of, which decides where words end ("3." in "3.14").
-    """
+def segmented(units: Units, by: str | Sequence[Any], whole: str | None) -> tuple[list[list[int]], Units]:
+    """Return units grouped by word, sentence, role or chosen range, and the groups as units."""
     if units.text is None or units.spans is None:
         raise NotOffered(
             "units= divides a text into words, sentences or ranges, and where its tokens stand in it is not known: "
@@ -349,6 +346,7 @@ def segmented(units: Units, by: str | Sequence[Any], whole: str | None = None) -
     roles = units.role or ("",) * len(units)
     if by == "role" and units.role is None:
         raise NotOffered('units="role" goes by who says what: give a chat (messages with roles), or an answer.')
+    # The text that this one is the beginning of (``whole``) decides where words end ("3." in "3.14").
     ranges = spans_of(whole or units.text, by) if isinstance(by, str) else spans_of(units.text, by)
     chosen = members(units.spans, ranges)
     if by == "role":

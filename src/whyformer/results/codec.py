@@ -110,7 +110,7 @@ def from_plain(hint: Any, data: Any, at: str = "") -> Any:
     if hint is Any:
         return data
     if origin in (Union, types.UnionType):
-        return None if data is None else from_plain(_member(inner, data, at), data, at)
+        return None if data is None else from_plain(_member(inner, data), data, at)
     if origin is Annotated:
         note = hint.__metadata__[0]
         if not isinstance(note, Keyed):
@@ -200,7 +200,7 @@ def below(at: str, name: str) -> str:
     return f"{at}.{name}" if at else name
 
 
-def _member(members: tuple[Any, ...], data: Any, at: str) -> Any:
+def _member(members: tuple[Any, ...], data: Any) -> Any:
     """Which of several hints is meant: one with names where the data has names, a word where it is one."""
     present = [hint for hint in members if hint is not type(None)]
     named = [hint for hint in present if get_origin(hint) is dict or dataclasses.is_dataclass(hint)]

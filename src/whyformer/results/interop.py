@@ -61,14 +61,11 @@ def to_shap(explanations: Any) -> Any:
 
 
 def shap_package(why: str) -> Any:
-    """The shap library; its import warns about deprecated calls of its own, which no user can help.
-
-    Some of what it imports draws random numbers, or seeds them: the caller's go on as if nothing had happened.
-    """
+    """Return the shap library, imported without its warnings about itself."""
     require("shap", why=why)
     if "shap" in sys.modules:
         return sys.modules["shap"]
-    drawn, numbers = random.getstate(), np.random.get_state()
+    drawn, numbers = random.getstate(), np.random.get_state()  # some of what it imports draws or seeds them
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -369,8 +369,7 @@ class Generation(list[Explanation], Result):
             for number, e in enumerate(self.tokens)
             for index, (label, score) in enumerate(zip(e.units.labels, e.scores, strict=True))
         ]
-        names = ("step", "token", "position", "unit", "score")
-        return dataframe(dict(zip(names, zip(*rows, strict=True), strict=True)))
+        return dataframe(rows, ["step", "token", "position", "unit", "score"])
 
 
 T = TypeVar("T")
