@@ -231,16 +231,12 @@ def test_gradients_at_the_pixels(make: Any) -> None:
 
 
 def overlap(a: Tensor, b: Tensor) -> float:
-    """Generalised intersection over union, written out for two boxes given by centre and sides."""
-    (ax, ay, aw, ah), (bx, by, bw, bh) = a.tolist(), b.tolist()
-    wide = min(ax + aw / 2, bx + bw / 2) - max(ax - aw / 2, bx - bw / 2)
-    high = min(ay + ah / 2, by + bh / 2) - max(ay - ah / 2, by - bh / 2)
-    shared = max(wide, 0.0) * max(high, 0.0)
-    union = aw * ah + bw * bh - shared
-    around = (max(ax + aw / 2, bx + bw / 2) - min(ax - aw / 2, bx - bw / 2)) * (
-        max(ay + ah / 2, by + bh / 2) - min(ay - ah / 2, by - bh / 2)
-    )
-    return shared / union - (around - union) / around
+    """Generalised intersection over union of two boxes, given by centre and sides."""
+    low, high = (torch.stack([box[:2] + side * box[2:] for box in (a, b)]) for side in (-0.5, 0.5))
+    shared = (high.amin(0) - low.amax(0)).clamp(min=0).prod()
+    around = (high.amax(0) - low.amin(0)).prod()
+    union = a[2:].prod() + b[2:].prod() - shared
+    return float(shared / union - (around - union) / around)
 
 
 def most_alike(reference: Any, query: int, output: Any) -> int:
@@ -297,16 +293,11 @@ def detector() -> nn.Module:
 
 @cache
 def processor() -> Any:
-    from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
-
-    return DetrImageProcessorPil(size={"shortest_edge": 24, "longest_edge": 50})
+    return processors.pil("detr", "Detr", size={"shortest_edge": 24, "longest_edge": 50})
 
 
 def pictures() -> list[Any]:
-    from PIL import Image
-
-    random = np.random.default_rng(0)
-    return [Image.fromarray(random.integers(0, 255, (*size, 3)).astype(np.uint8)) for size in SIZES]
+    return [processors.picture(*size) for size in SIZES]
 
 
 def explained(images: Any, method: str, **options: Any) -> Any:

@@ -181,9 +181,6 @@ def test_blip_answers_are_explained_token_by_token() -> None:
     given = processors.blip()(images=picture(), text="what is this", return_tensors="pt")
     written = explainer("blip_vqa").model.generate(**given, max_new_tokens=32)[0].tolist()
     assert [s.target.index for s in steps] == written[1 : len(steps) + 1]
-    both = explainer("blip_vqa").explain([(picture(), "what is this"), (picture(), "a cat on the mat")])
-    for one, other in zip(steps, both[0], strict=True):
-        close(one.scores, other.scores)
     asked = explainer("blip_vqa").explain(((picture(), "what is this"), "a cat"), target="cat")
     assert asked.target.label == "cat" and asked.units.stream.count("target") == 2
 
