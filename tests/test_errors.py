@@ -12,10 +12,10 @@ from PIL import Image
 from torch import nn
 
 import whyformer as wf
-from tests.inputs.test_raw_inputs import picture
 from tests.models import LEAKY, WITHOUT_ATTENTION
 from tests.study.test_study import Hiding
 from tests.support import folders
+from tests.support.processors import picture
 from whyformer import errors
 
 
