@@ -111,10 +111,6 @@ def test_clones_are_tested_seed_by_seed(
     assert fresh_clones.main([1, 2], source) == 1
     shown = capsys.readouterr().out
     assert "not committed" in shown and "1 of 2 seeds passed" in shown
-    rows = [line.split(maxsplit=4) for line in shown.splitlines()[-3:-1]]
-    assert [(row[0], row[1], row[3], row[4]) for row in rows] == [
-        ("1", "passed", "1.5", "12 passed, 1 skipped"),
-        ("2", "failed", "1.5", "12 passed, 1 skipped"),
-    ]
+    assert "seed 1 passed, " in shown and ": 12 passed, 1 skipped in 90.00s" in shown and "seed 2 failed (" in shown
     (log,) = temporary.rglob("*.txt")
     assert log.name == "seed-2.txt" and "12 passed" in log.read_text() and not (source / "seen").exists()
