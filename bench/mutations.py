@@ -518,7 +518,7 @@ MUTATIONS = (
     ),
     Mutation(
         "path_with_a_zero_byte",
-        "files/paths.py",
+        "files.py",
         'if "\\0" in text:',
         'if "\\0" in text[:0]:',
         "tests/explainer/test_paths.py",

@@ -20,7 +20,7 @@ from whyformer.concepts.concept_vectors import TCAVResult
 from whyformer.demo import load_adult, model_folder
 from whyformer.engines.perturbation.game import cache_of
 from whyformer.errors import BadInput
-from whyformer.files.image_file import open_image
+from whyformer.files import open_image
 from whyformer.heads.syntactic import read_conllu
 from whyformer.inputs.audio import clip_of
 from whyformer.tables.global_explanation import CsvRows

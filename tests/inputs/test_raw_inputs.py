@@ -19,7 +19,7 @@ from tests.models import CASES, model_of
 from tests.support import folders, processors
 from tests.tables import models as tables
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed
-from whyformer.files.image_file import open_image
+from whyformer.files import open_image
 
 
 def pixels(*shape: int, seed: int = 0) -> np.ndarray:

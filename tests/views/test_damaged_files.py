@@ -19,7 +19,7 @@ import whyformer as wf
 from tests.views import samples
 from tests.views.results import ALL
 from whyformer.errors import BadInput, WhyformerError
-from whyformer.files.paths import DEEPEST
+from whyformer.files import DEEPEST
 from whyformer.results.result import Result
 
 KINDS = sorted(ALL, key=lambda kind: kind.__name__)
@@ -236,7 +236,7 @@ def test_a_small_file_does_not_take_all_memory(tmp_path: Path) -> None:
 
 def test_what_is_packed_tightly_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros that are ours are written so that they are not taken for a trap."""
-    monkeypatch.setattr("whyformer.files.paths.ARRAY_BYTES", 1000)
+    monkeypatch.setattr("whyformer.files.ARRAY_BYTES", 1000)
     zeros = np.zeros((400, 400), np.float32)
     path = samples.text(matrix=zeros).save(tmp_path / "x.npz")
     np.testing.assert_array_equal(wf.load(path).matrix, zeros)

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files.paths import IMAGES, trouble_writing
+from whyformer.files import IMAGES, trouble_writing
 
 # What ``whyformer explain`` was given: a text, images, a table, sound. The sub-command that fits is put in front.
 
@@ -199,7 +199,7 @@ def inputs_from(arguments: list[str], file: Path | None, modality: str, command:
         return texts_from(arguments, file)
     if not arguments or file is not None:
         raise BadInput(f"this is a model of images: give image files, e.g. whyformer {command} --model my-vit/ cat.jpg")
-    from whyformer.files.image_file import open_image
+    from whyformer.files import open_image
 
     return [open_image(Path(path)) for path in arguments]
 

@@ -13,7 +13,7 @@ import typer
 
 from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, number_or_word, options_from, target_from
 from whyformer.errors import BadInput
-from whyformer.files.paths import quiet
+from whyformer.files import quiet
 from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
 from whyformer.inputs.families import compares_texts, task_of
 

@@ -280,7 +280,7 @@ def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
 
     noise = np.random.default_rng(0)
     if kind in ("image", "pair"):
-        from whyformer.files.image_file import open_image
+        from whyformer.files import open_image
 
         picture = open_image(noise.integers(0, 256, (224, 224, 3), np.uint8) if image is None else image)
         return picture if kind == "image" else (picture, text)

@@ -12,7 +12,7 @@ from whyformer.cli._options import SHIPPED_CLASS, SHIPPED_POOLING, CommandArgume
 from whyformer.cli._results import deliver
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files.paths import IMAGES
+from whyformer.files import IMAGES
 
 
 @takes(

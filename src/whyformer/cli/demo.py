@@ -13,7 +13,7 @@ from whyformer.cli._input import check_out
 from whyformer.cli._options import CommandArguments, takes
 from whyformer.demo import SENTENCES
 from whyformer.extras import SHIPPED, require
-from whyformer.files.paths import quiet
+from whyformer.files import quiet
 
 FACE_METHODS = ("attention_rollout", "generic_attention", "grad_cam", "saliency")
 HORSE_METHODS = ("generic_attention", "saliency", "integrated_gradients", "occlusion")

@@ -38,7 +38,7 @@ def pair(asked: CommandArguments) -> None:
       whyformer explain pair cat.jpg "a cat" "a dog" --model my-clip/ \\
           --scalar cosine
     """
-    from whyformer.files.image_file import open_image
+    from whyformer.files import open_image
     from whyformer.inputs.image import SIZES
 
     opened = open_image(asked.image)
@@ -169,7 +169,7 @@ def image(asked: CommandArguments) -> None:
           -m grad_sam -m attention_rollout --out both.html
       whyformer explain image cat.jpg --model my-detr/ --target 7:cat
     """
-    from whyformer.files.image_file import open_image
+    from whyformer.files import open_image
 
     if asked.model is not None and not asked.images:
         raise typer.BadParameter("give image files; only the shipped model has pictures of its own", param_hint="IMAGE")

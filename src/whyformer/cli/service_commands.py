@@ -12,7 +12,7 @@ from whyformer.cli._input import load_table
 from whyformer.cli._options import CommandArguments, load, load_any, takes
 from whyformer.cli._results import say_written
 from whyformer.extras import SHIPPED, require
-from whyformer.files.paths import quiet
+from whyformer.files import quiet
 
 if TYPE_CHECKING:
     from whyformer.serve.models import ServedModel

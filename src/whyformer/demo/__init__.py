@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.extras import require
-from whyformer.files.paths import quiet
+from whyformer.files import quiet
 
 SENTENCES = (  # to try it on
     "I like the movie",

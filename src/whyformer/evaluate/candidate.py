@@ -47,7 +47,7 @@ class Trial:
 
     def heat(self) -> Array:
         """(height, width) scores laid over the image, interpolated; not below zero."""
-        from whyformer.files.image_file import resized
+        from whyformer.files import resized
 
         units = self.units
         assert units is not None and units.grid is not None
@@ -245,7 +245,7 @@ def region_of(marked: Any, units: Units) -> Array:
     """(height, width) of the model's view of the image, from a mask, or from boxes in its pixels or as shares of it."""
     if units.image_size is None:
         raise BadInput("masks and boxes are for images: this input has no patches.")
-    from whyformer.files.image_file import resized
+    from whyformer.files import resized
 
     height, width = units.image_size
     with reading("a mask cannot be read", "Give an array, height × width, or boxes (left, top, right, bottom)."):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, MissingProcessor
-from whyformer.files.paths import is_file, path_of
+from whyformer.files import is_file, path_of
 from whyformer.heads.importance_kinds import table
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.text import TextInput

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, reading, shown
-from whyformer.files.paths import readable_file
+from whyformer.files import readable_file
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
 from whyformer.inputs.checkpoint import processed

@@ -18,7 +18,7 @@ from urllib.request import getproxies
 
 from whyformer.errors import BadInput, reading
 from whyformer.extras import require
-from whyformer.files.paths import is_file, is_folder, path_of, quiet
+from whyformer.files import is_file, is_folder, path_of, quiet
 from whyformer.inputs.families import BOX_FEATURES
 
 # Call processors; a Tokenizer of the tokenizers library is wrapped in a class of transformers.

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits
-from whyformer.files.image_file import jpeg_uri, open_image
+from whyformer.files import jpeg_uri, open_image
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, shifted
 from whyformer.inputs.checkpoint import processed

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import BadInput, MissingProcessor
-from whyformer.files.image_file import jpeg_uri, open_image
+from whyformer.files import jpeg_uri, open_image
 from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
 from whyformer.inputs.checkpoint import processed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from whyformer.errors import BadInput
-from whyformer.files.paths import is_file, readable_folder
+from whyformer.files import is_file, readable_folder
 from whyformer.jobs.folder import (
     ERRORS,
     SEVERAL,

@@ -24,7 +24,7 @@ from typing import IO, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from whyformer.errors import BadInput, JobStopped
-from whyformer.files.paths import is_file, made_folder
+from whyformer.files import is_file, made_folder
 from whyformer.jobs.source import Part, Row, arrow
 from whyformer.results.codec import from_plain, to_plain
 from whyformer.results.types import Cost, Explanation, Target, Units

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files.paths import IMAGES, csv_header, csv_lines, is_file, is_folder, path_of, readable_file
+from whyformer.files import IMAGES, csv_header, csv_lines, is_file, is_folder, path_of, readable_file
 from whyformer.inputs.table_schema import Table
 
 FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt")

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from whyformer.errors import NotOffered
-from whyformer.files.paths import Damaged, parsed
+from whyformer.files import Damaged, parsed
 from whyformer.shapes import Array
 
 # Fields that hold arrays say of what: JSON knows numbers only.

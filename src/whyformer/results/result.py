@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from whyformer import files
 from whyformer.brief import brief
 from whyformer.errors import BadInput, WhyformerError
-from whyformer.files import paths
 from whyformer.parameters import checked
 from whyformer.results.codec import Coded, Misfit, below, fields_of, filled, key_of, mapping, reason
 
@@ -71,7 +71,7 @@ class Pictured:
 
     def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
         """Write a picture: .html, .png, .svg or .pdf."""
-        path = paths.writable_file(path, PICTURES)
+        path = files.writable_file(path, PICTURES)
         self.view(*settings, **options).save(path)
         return path
 
@@ -106,13 +106,13 @@ class Result(Pictured, Coded):
     @checked
     def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
         """Write a picture (.html, .png, .svg, .pdf), or data that ``whyformer.load`` reads back (.json, .npz)."""
-        path = paths.writable_file(path, (*PICTURES, *DATA))
+        path = files.writable_file(path, (*PICTURES, *DATA))
         if path.suffix in PICTURES:
             return super().save(path, *settings, **options)
         if settings or options:
             told = ", ".join([*map(repr, settings), *map(repr, options)])
             raise BadInput(f"{path.suffix} files hold the whole result: leave out {told}, which is for pictures.")
-        with paths.writing(path):
+        with files.writing(path):
             if path.suffix == ".json":
                 plain = json.dumps(self.to_dict(), ensure_ascii=False)
                 path.write_bytes(plain.encode("utf-8", "backslashreplace"))  # half a character has an escape in JSON
@@ -136,7 +136,7 @@ class Result(Pictured, Coded):
     def load(cls: type[Kind], path: str | Path) -> Kind:
         """Read what ``save`` wrote as .json or .npz; no model is needed."""
         named = cls.what if "what" in cls.__dict__ else f"{EXPLANATION} or other result"
-        path = paths.readable_file(path, f"saved {named}")
+        path = files.readable_file(path, f"saved {named}")
         if path.suffix.lower() not in DATA:
             raise BadInput(f"{str(path)!r} is no saved {named}: those are {' and '.join(DATA)} files.")
         try:
@@ -153,18 +153,18 @@ class Result(Pictured, Coded):
         data = mapping(plain, at or "it")
         written = data.get("format")
         if isinstance(written, int) and written > FORMAT:
-            raise paths.Damaged(
+            raise files.Damaged(
                 f"it was written by a newer whyformer, in format {written}, and this one reads format {FORMAT}: "
                 "pip install --upgrade whyformer"
             )
         if written != FORMAT:
-            raise paths.Damaged("it holds something else, or comes from another version of whyformer")
+            raise files.Damaged("it holds something else, or comes from another version of whyformer")
         what = data.get("what", EXPLANATION)
         for home in () if not isinstance(what, str) or what in RESULTS else HOMES:
             import_module(home)
         reads = RESULTS.get(what) if isinstance(what, str) else None
         if reads is None or not issubclass(reads, cls):
-            raise paths.Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
+            raise files.Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
         made: Kind = filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
         _check_axes(made, at)
         for name in made.finite:
@@ -185,7 +185,7 @@ def load(path: str | Path) -> Any:
     >>> wf.explain(model, "I like the movie", tokenizer).save("why.json")
     >>> wf.load("why.json").show()
     """
-    if paths.is_folder(paths.path_of(path)) and paths.is_file(Path(path) / "manifest.json"):
+    if files.is_folder(files.path_of(path)) and files.is_file(Path(path) / "manifest.json"):
         return import_module("whyformer.jobs.dataset").ExplainedDataset(path)
     return Result.load(path)  # type: ignore[type-abstract]
 
@@ -218,18 +218,18 @@ def _write_npz(result: Result, path: Path) -> None:
     np.savez_compressed(path, **arrays)
     try:
         with zipfile.ZipFile(path) as archive:
-            paths.require_room(paths.members_bytes(archive, archive.infolist()), path.stat().st_size)
-    except paths.Damaged:  # packed so tightly (all zeros) that reading would take it for a trap
+            files.require_room(files.members_bytes(archive, archive.infolist()), path.stat().st_size)
+    except files.Damaged:  # packed so tightly (all zeros) that reading would take it for a trap
         np.savez(path, **arrays)
 
 
 def _read(path: Path) -> dict[str, Any]:
     if path.suffix.lower() != ".npz":
-        return mapping(paths.read_json(path), "it")
-    arrays = paths.read_arrays(path)
+        return mapping(files.read_json(path), "it")
+    arrays = files.read_arrays(path)
     if HEADER not in arrays:
-        raise paths.Damaged(f"there is no {HEADER!r} in it")
-    data = mapping(paths.parsed(str(arrays.pop(HEADER))), HEADER)
+        raise files.Damaged(f"there is no {HEADER!r} in it")
+    data = mapping(files.parsed(str(arrays.pop(HEADER))), HEADER)
     for entry, array in arrays.items():
         name, _, key = entry.partition(":")
         if key:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.brief import WIDEST, brief, cut, several
 from whyformer.errors import BadInput
-from whyformer.files.image_file import resized
+from whyformer.files import resized
 from whyformer.parameters import OneOf, Size, checked
 from whyformer.results.codec import Float32
 from whyformer.results.interop import dataframe, to_shap

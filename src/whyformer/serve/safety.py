@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
-from whyformer.files.image_file import open_image
+from whyformer.files import open_image
 
 # What a client may ask: every field with its limits, checked before anything is done.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.files.paths import writable_file
+from whyformer.files import writable_file
 
 APPLICATION = 0x77666D72  # stands in the file's header, so that no other database is written into
 VERSION = 1

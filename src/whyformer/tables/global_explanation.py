@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import CoreExplainer
-from whyformer.files.paths import csv_header, csv_lines, readable_file
+from whyformer.files import csv_header, csv_lines, readable_file
 from whyformer.inputs.modalities import are_tensors, as_list
 from whyformer.inputs.table_schema import Columns, Table, require_once
 from whyformer.parameters import BatchSize, Count, Limits, Seed, checked

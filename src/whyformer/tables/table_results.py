@@ -15,7 +15,7 @@ from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.extras import require
-from whyformer.files.paths import Damaged, made_folder, read_json, readable_folder, writing
+from whyformer.files import Damaged, made_folder, read_json, readable_folder, writing
 from whyformer.inputs.table_schema import Table
 from whyformer.parameters import checked
 from whyformer.results.codec import Float32, Float64

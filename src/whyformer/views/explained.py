@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.files.image_file import pixels_of_uri
-from whyformer.files.paths import writable_file, writing
+from whyformer.files import pixels_of_uri, writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.registry import meaning_of
 from whyformer.results.result import PICTURES

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, reading, shown
-from whyformer.files.image_file import open_image, resized
+from whyformer.files import open_image, resized
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views.marks import Frame, HeadColours, Heat, Line, Lines, Picture, Scale

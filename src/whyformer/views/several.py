@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput
-from whyformer.files.image_file import pixels_of_uri
+from whyformer.files import pixels_of_uri
 from whyformer.parameters import checked
 from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.views.explained import explanation_view, page, side_by_side, title_of

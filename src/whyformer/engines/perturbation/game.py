@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from whyformer.engines.perturbation.players import leave_one_out
 from whyformer.engines.perturbation.variants import Variants
 from whyformer.errors import ModelFailed, NotOffered, one_of
-from whyformer.files.paths import made_folder
+from whyformer.files import made_folder
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import places, spoken_at
 from whyformer.loan.borrow import known_about, modules_of

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.extras import command_for
-from whyformer.files.image_file import LONGEST, jpeg_uri
+from whyformer.files import LONGEST, jpeg_uri
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
 from whyformer.views.header import explained

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from whyformer.files.image_file import resized
+from whyformer.files import resized
 from whyformer.shapes import Array
 from whyformer.views import marks
 from whyformer.views.header import BarRow, bar_rows, number, short, whole_percent

@@ -1,1 +1,0 @@
-"""Files that a user names, and files from anywhere: asked for before long work, looked at before they are read."""
