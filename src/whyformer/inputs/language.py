@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, WhyformerError, not_allowed, shown
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Continuation, Decoding
+from whyformer.inputs.batch import PLAIN, Batch, Continuation, Decoding
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import says_tokens, task_of
 from whyformer.inputs.units import spans_of
@@ -223,15 +223,25 @@ def require_one_wish(decoding: Decoding, answers: bool) -> None:
 
 
 def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
-    """Return one row per explained token: the prompt with the answer so far; one row for an answer as a whole."""
-    decoding = modality.decoding
-    if has_answers(batch) and not all(isinstance(text, tuple) for text in batch.raw):
+    """Return one row per explained token: the prompt with the answer so far; one row for an answer as a whole.
+
+    Where an answer is neither given nor to be generated, the batch is returned unchanged.
+    """
+    decoding, given = modality.decoding, has_answers(batch)
+    if decoding is PLAIN and (not given or modality.compares):
+        return batch, target
+    if decoding:
+        require_next_token(modality, batch, "generate, span, choices and one_pass are")
+        require_one_wish(decoding, given)
+    if not (given or decoding.generate is not None) or not is_causal(modality, batch):
+        return batch, target
+    if given and not all(isinstance(text, tuple) for text in batch.raw):
         raise BadInput("give an answer with every prompt, or with none of them.")
     if isinstance(target, list) and None in target:
         if any(aim is not None for aim in target):
             raise BadInput("target=[…]: name a token of every answer, or of none of them, which explains all tokens.")
         target = None
-    exchanges = _given_exchanges(modality, batch) if has_answers(batch) else _generated_exchanges(modality, batch)
+    exchanges = _given_exchanges(modality, batch) if given else _generated_exchanges(modality, batch)
     rows, lengths, tokens = [], [], []
     spoken: list[Continuation] = []
     for row, exchange in enumerate(exchanges):

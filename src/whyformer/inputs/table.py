@@ -15,15 +15,7 @@ from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality, over_features
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, require_numbers
-from whyformer.inputs.table_model import (
-    Tokens,
-    arrangement,
-    facts_of,
-    named_tokens,
-    observed_tokens,
-    outputs_of,
-    require_classes,
-)
+from whyformer.inputs.table_model import Tokens, arrangement, facts_of, found_tokens, outputs_of, require_classes
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.units import averaged, owners_of_columns, resampled
 from whyformer.loan.borrow import known_about, module_names
@@ -213,7 +205,7 @@ class TableInput(Modality):
             return tuple((name,) for name in self.table.columns)
         facts, key = facts_of(self), ("tokens", length)
         if key not in facts:
-            facts[key] = named_tokens(self.table, length) if self.table.tokens else observed_tokens(self, batch, length)
+            facts[key] = found_tokens(self, batch, length)
         tokens: Tokens = facts[key]
         return tokens
 

@@ -194,18 +194,15 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def named_tokens(table: Table, length: int) -> Tokens:
-    names = table.tokens or ()
-    if len(names) != length:
-        raise BadInput(f"tokens names {len(names)} tokens and the model attends over {length}: name each of them.")
-    return tuple((name,) if name is not None else () for name in names)
-
-
-def observed_tokens(modality: TabularModel, batch: Batch, length: int) -> Tokens:
-    """Return the columns of each token: those that change its values. Without attention, each column by itself."""
+def found_tokens(modality: TabularModel, batch: Batch, length: int) -> Tokens:
+    """Return the columns of each token: as the table names them, else those that change the values of the token."""
     table, one = modality.table, batch.select([0])
+    if table.tokens:
+        if (count := len(table.tokens)) != length:
+            raise BadInput(f"tokens names {count} tokens and the model attends over {length}: name each of them.")
+        return tuple((name,) if name is not None else () for name in table.tokens)
     plain = _entering(modality, one)
-    if plain is None:
+    if plain is None:  # without attention, each column by itself
         return tuple((name,) for name in table.columns)
     where: list[list[str]] = [[] for _ in range(length)]
     for name in table.columns:

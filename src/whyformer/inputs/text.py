@@ -12,29 +12,9 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, TooLong, shown
 from whyformer.inputs.base import Modality, with_added
-from whyformer.inputs.batch import (
-    PLAIN,
-    Batch,
-    Decoding,
-    Filling,
-    Placed,
-    Raw,
-    SamplePool,
-    all_real,
-    on_host,
-    pointers,
-    require_shown,
-)
+from whyformer.inputs.batch import Batch, Decoding, Filling, Placed, Raw, SamplePool, on_host, pointers, require_shown
 from whyformer.inputs.families import number_of
-from whyformer.inputs.language import (
-    ANSWER,
-    Chars,
-    answered,
-    has_answers,
-    is_causal,
-    require_next_token,
-    require_one_wish,
-)
+from whyformer.inputs.language import ANSWER, Chars, answered
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
 from whyformer.inputs.units import (
@@ -103,13 +83,7 @@ class TextInput(TokenInput):
         self.decoding, self.segments = decoding, segments
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
-        if self.decoding is PLAIN and not (batch.raw and has_answers(batch) and not self.compares):
-            return batch, target
-        if self.decoding:
-            require_next_token(self, batch, "generate, span, choices and one_pass are")
-            require_one_wish(self.decoding, has_answers(batch))
-        prompted = has_answers(batch) or self.decoding.generate is not None
-        return answered(self, batch, target) if prompted and is_causal(self, batch) else (batch, target)
+        return answered(self, batch, target)
 
     def one_by_one(self, batch: Batch) -> bool:
         if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None:
@@ -168,7 +142,7 @@ class TextInput(TokenInput):
                     if not bool(on_host(keep).any(1).all()):
                         require_shown(name, keep)
         if keep is None:
-            keep = all_real(*ids.shape, device=ids.device)
+            keep = Modality.keep(self, batch, ids.shape[1], None)
         alone = batch.tensors.keys() <= {self.main, "attention_mask"}  # neither holds positions
         self.pointers = () if alone or self.multi_input or self.compares else pointers(batch.tensors, self.main)
         encodings = tuple(self._facts(None, {"input_ids": row}) for row in rows)
