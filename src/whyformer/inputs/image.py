@@ -230,6 +230,58 @@ class ImageInput(Modality):
             )
         return [Pixels(placed, stream, self, layout[stream])]
 
+    # Images whose pieces became tokens of a text, perhaps packed end to end (Qwen2-VL and its kin)
+
+    def _sides(self) -> tuple[int, int, int]:
+        """Return patches along the side of a token, pixels along the side of a patch, frames in a patch."""
+        vision = getattr(self.config, "vision_config", self.config)
+        sizes = {"spatial_merge_size": 1, "patch_size": 14, "temporal_patch_size": 1}
+        merged, patch, deep = (int(getattr(vision, name, usual)) for name, usual in sizes.items())
+        return merged, patch, deep
+
+    def token_grid(self, size: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return rows and columns of one image's tokens, and of its pixels."""
+        merged, patch, _ = self._sides()
+        rows, columns = int(size[1]), int(size[2])
+        return (rows // merged, columns // merged), (rows * patch, columns * patch)
+
+    def pixels_of(self, one: Batch) -> Tensor:
+        """(frames, channels, height, width) of a single input; a still image is held as several equal frames."""
+        pixels = one.tensors[PATCHES][0]
+        if SIZES not in one.tensors:
+            return pixels[None]
+        merged, patch, deep = self._sides()
+        time, rows, columns = one.tensors[SIZES][0].tolist()
+        real = pixels[: time * rows * columns]
+        split = real.view(time, rows // merged, columns // merged, merged, merged, -1, deep, patch, patch)
+        return split.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(time * deep, -1, rows * patch, columns * patch)
+
+    def numbers_of(self, batch: Batch, pixels: Tensor) -> Tensor:
+        """(B, …) as the batch holds them, from (B, frames, channels, height, width) of inputs of one size."""
+        if SIZES not in batch.tensors:
+            return pixels[:, 0]
+        merged, patch, deep = self._sides()
+        inputs, count, channels, height, width = pixels.shape
+        high, wide = height // patch // merged, width // patch // merged
+        split = pixels.reshape(inputs, count // deep, deep, channels, high, merged, patch, wide, merged, patch)
+        # Patches that become one token follow one another.
+        patches = split.permute(0, 1, 4, 7, 5, 8, 3, 2, 6, 9).reshape(inputs, -1, channels * deep * patch * patch)
+        held = batch.tensors[PATCHES].clone()
+        held[:, : patches.shape[1]] = patches
+        return held
+
+    def owners_of_pixels(self, units: Units, one: Batch) -> Tensor:
+        """Return the unit of each number of a single image, in the shape that the batch holds it in; -1: none."""
+        frames_TCHW = self.pixels_of(one)
+        images = [i for i, image in enumerate(is_image(units)) if image]
+        owner_HW = torch.full(frames_TCHW.shape[-2:], -1)
+        if images:
+            assert units.grid is not None
+            owner_HW = torch.tensor(images)[patch_index(units.grid, *frames_TCHW.shape[-2:])]
+        owner = owner_HW.to(frames_TCHW.device).expand_as(frames_TCHW)
+        nobody = torch.full_like(one.tensors[PATCHES], -1, dtype=torch.long)
+        return self.numbers_of(one.with_tensors(pixel_values=nobody), owner[None])[0]
+
 
 class Pixels(StreamInput):
     """An image whose patches are the units."""
@@ -300,7 +352,6 @@ def blurred(pixels: Tensor) -> Tensor:
     return F.conv2d(horizontal, weight[:, :, :, None], groups=channels)
 
 
-# Images packed end to end (Qwen2-VL and its kin):
 PATCHES, SIZES = "pixel_values", "image_grid_thw"  # (patches of all images, D); (images, 3) time, rows, columns
 
 
@@ -332,39 +383,6 @@ def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors | {PATCHES: torch.cat(rows)}
 
 
-def token_grid(config: Any, size: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Rows and columns of one image's tokens, and of its pixels."""
-    merged, patch, _ = _sides(config)
-    rows, columns = int(size[1]), int(size[2])
-    return (rows // merged, columns // merged), (rows * patch, columns * patch)
-
-
-def frames_of(config: Any, patches_PD: Tensor, size: Tensor) -> Tensor:
-    """(frames, channels, height, width) of one image; a still one is held as several equal frames."""
-    merged, patch, deep = _sides(config)
-    time, rows, columns = (int(n) for n in size)
-    real = patches_PD[: time * rows * columns]
-    split = real.view(time, rows // merged, columns // merged, merged, merged, -1, deep, patch, patch)
-    return split.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(time * deep, -1, rows * patch, columns * patch)
-
-
-def patches_of(config: Any, frames_TCHW: Tensor) -> Tensor:
-    """(patches, D) back again, neighbours that become one token one after the other."""
-    merged, patch, deep = _sides(config)
-    count, channels, height, width = frames_TCHW.shape
-    high, wide = height // patch // merged, width // patch // merged
-    split = frames_TCHW.reshape(count // deep, deep, channels, high, merged, patch, wide, merged, patch)
-    return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, channels * deep * patch * patch)
-
-
-def _sides(config: Any) -> tuple[int, int, int]:
-    """Patches along the side of a token, pixels along the side of a patch, frames in a patch."""
-    vision = getattr(config, "vision_config", config)
-    sizes = {"spatial_merge_size": 1, "patch_size": 14, "temporal_patch_size": 1}
-    merged, patch, deep = (int(getattr(vision, name, usual)) for name, usual in sizes.items())
-    return merged, patch, deep
-
-
 def is_image(units: Units) -> list[bool]:
     """Units that stand for pixels: image tokens, or patches of a stream of their own (BLIP-2)."""
     return [stream == "image" and not special for stream, special in zip(units.stream, units.special, strict=True)]
@@ -379,50 +397,12 @@ def require_pixels(units: Units, of_pixels: bool, what: str) -> None:
         )
 
 
-def owners_of_pixels(config: Any, units: Units, one: Batch) -> Tensor:
-    """Return the unit of each number of a single image, in the shape that the batch holds it in; -1: none."""
-    frames_TCHW = pixels_of(config, one)
-    images = [i for i, image in enumerate(is_image(units)) if image]
-    owner_HW = torch.full(frames_TCHW.shape[-2:], -1)
-    if images:
-        assert units.grid is not None
-        owner_HW = torch.tensor(images)[patch_index(units.grid, *frames_TCHW.shape[-2:])]
-    owner = owner_HW.to(frames_TCHW.device).expand_as(frames_TCHW)
-    nobody = torch.full_like(one.tensors["pixel_values"], -1, dtype=torch.long)
-    return numbers_of(config, one.with_tensors(pixel_values=nobody), owner[None])[0]
-
-
-def owners_of_words(units: Units, tokens: list[int], keep_N: Tensor) -> Tensor:
-    """(N,) the unit of each token, for those of the text; -1 for image tokens and padding. tokens: units of the row."""
-    words = [unit if units.stream[unit] in {"text", "target"} else -1 for unit in tokens]
-    owner_N = torch.full_like(keep_N, -1, dtype=torch.long)
-    owner_N[keep_N] = torch.tensor(words, device=keep_N.device)
-    return owner_N
-
-
-def pixels_of(config: Any, one: Batch) -> Tensor:
-    """(frames, channels, height, width) of a single input."""
-    pixels = one.tensors["pixel_values"][0]
-    return frames_of(config, pixels, one.tensors[SIZES][0]) if SIZES in one.tensors else pixels[None]
-
-
-def numbers_of(config: Any, batch: Batch, pixels: Tensor) -> Tensor:
-    """(B, …) as the batch holds them, from (B, frames, channels, height, width) of inputs of one size."""
-    if SIZES not in batch.tensors:
-        return pixels[:, 0]
-    held = batch.tensors["pixel_values"].clone()
-    for row, frames in enumerate(pixels):
-        patches = patches_of(config, frames)
-        held[row, : len(patches)] = patches
-    return held
-
-
 class TokenPixels(StreamInput):
     """An image whose pieces became tokens inside a text."""
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         units = self.units(row)
-        frames = pixels_of(self.part.config, self.one(row, numbers))  # (frames, channels, height, width)
+        frames = self.part.pixels_of(self.one(row, numbers))  # (frames, channels, height, width)
         return at_units(is_image(units), pooled(frames.flatten(0, 1), units, largest))
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
@@ -438,5 +418,6 @@ class TokenPixels(StreamInput):
 
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
         one = self.one(row, numbers)
-        background = self.part.background(pixels_of(self.part.config, one), str(filler))
-        return numbers_of(self.part.config, one, background[None])[0]
+        background = self.part.background(self.part.pixels_of(one), str(filler))
+        filled: Tensor = self.part.numbers_of(one, background[None])[0]
+        return filled

@@ -19,20 +19,7 @@ from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
-from whyformer.inputs.image import (
-    SIZES,
-    ImageInput,
-    TokenPixels,
-    are_packed,
-    numbers_of,
-    owners_of_pixels,
-    owners_of_words,
-    packed,
-    pixels_of,
-    require_pixels,
-    token_grid,
-    unpacked,
-)
+from whyformer.inputs.image import SIZES, ImageInput, TokenPixels, are_packed, packed, require_pixels, unpacked
 from whyformer.inputs.language import last_real
 from whyformer.inputs.multi_input import Answer, StreamsInput, VectorInput, fitting, require_known
 from whyformer.inputs.stream_inputs import Layout, StreamInput
@@ -71,6 +58,12 @@ class ImageTextInput(StreamsInput, TextInput):
             if "spatial_shapes" in self.parameters  # SigLIP 2 takes patches that were cut out before
             else ImageInput(model, processor, main=image)
         )
+
+    @property
+    def _pixels(self) -> ImageInput:
+        """The image of a model that reads pixels."""
+        assert isinstance(self._image, ImageInput)
+        return self._image
 
     # Inputs
 
@@ -204,7 +197,7 @@ class ImageTextInput(StreamsInput, TextInput):
             images = (ids[batch.real_BN[row]] == token).tolist() if token is not None else [False] * len(units)
             size = tuple(batch.tensors[self.image].shape[-2:])
             if SIZES in batch.tensors:
-                grid, size = token_grid(self.config, batch.tensors[SIZES][row])
+                grid, size = self._pixels.token_grid(batch.tensors[SIZES][row])
             fits = grid is not None and sum(images) == grid[0] * grid[1] and stream == "image"
             numbers = iter(range(sum(images)))
             named = zip(images, units.labels, strict=True)
@@ -235,8 +228,7 @@ class ImageTextInput(StreamsInput, TextInput):
             return stream_inputs
         for units in placed.units:
             require_pixels(units, isinstance(self._image, ImageInput), "gradients at its pixels belong to none of them")
-        assert isinstance(self._image, ImageInput)
-        return [*stream_inputs, TokenPixels(placed, "image", self._image, layout[stream])]
+        return [*stream_inputs, TokenPixels(placed, "image", self._pixels, layout[stream])]
 
     @property
     def replacements(self) -> tuple[str, ...]:
@@ -251,7 +243,7 @@ class ImageTextInput(StreamsInput, TextInput):
         # Patches that are a stream of their own (BLIP-2) come first.
         tokens = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.real_BN.sum()) :]
         owners = {self.main: owners_of_words(units, tokens, one.real_BN[0])}
-        owners[self.image] = owners_of_pixels(self.config, units, one)
+        owners[self.image] = self._pixels.owners_of_pixels(units, one)
         answer = [i for i, s in enumerate(units.stream) if s == "target"]
         if answer:
             part, view = self.part("target", one)
@@ -266,14 +258,21 @@ class ImageTextInput(StreamsInput, TextInput):
         word = self._text.replacement_id(fitting(self._text, name))
         if word == self.image_token():
             raise BadInput(f"replace={name!r} is the token that holds the place of an image: choose another.")
-        assert isinstance(self._image, ImageInput)
-        background = self._image.background(pixels_of(self.config, one), fitting(self._image, name))
+        background = self._pixels.background(self._pixels.pixels_of(one), fitting(self._image, name))
         filling = {self.main: torch.full_like(one.tensors[self.main], word)}
-        filling[self.image] = numbers_of(self.config, one, background[None])
+        filling[self.image] = self._pixels.numbers_of(one, background[None])
         if "target" in units.stream:
             part, view = self.part("target", one)
             filling[part.main] = torch.full_like(view.tensors[part.main], word)
         return [filling]
+
+
+def owners_of_words(units: Units, tokens: list[int], keep_N: Tensor) -> Tensor:
+    """(N,) the unit of each token, for those of the text; -1 for image tokens and padding. tokens: units of the row."""
+    words = [unit if units.stream[unit] in {"text", "target"} else -1 for unit in tokens]
+    owner_N = torch.full_like(keep_N, -1, dtype=torch.long)
+    owner_N[keep_N] = torch.tensor(words, device=keep_N.device)
+    return owner_N
 
 
 def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
