@@ -18,14 +18,15 @@ from whyformer.checks.exam import Finding
 from whyformer.errors import BadInput
 
 
+def checked_bert(**how: Any) -> wf.CheckUp:
+    """A check-up of two inputs of token ids."""
+    return wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
+
+
 def test_every_check_has_its_result_and_says_something(found: wf.CheckUp) -> None:
     assert set(found.results) == set(CHECKS) == set(RESULTS)
     assert {f.check for f in found.findings} == set(CHECKS)
-    for name, result in found.results.items():
-        assert isinstance(result, RESULTS[name])
-    for finding in found.findings:
-        assert len(finding.text.split()) > 4
-        assert all(isinstance(v, float) for v in finding.numbers.values())
+    assert all(isinstance(result, RESULTS[name]) for name, result in found.results.items())
     order = [f.level for f in found.findings]
     assert order == sorted(order, key=["warning", "note", "ok"].index)
 
@@ -43,19 +44,16 @@ def test_the_model_is_handed_back_unchanged(tokenizer: Any) -> None:
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert [(p.requires_grad, p.grad) for p in model.parameters()] == flags
     assert all(m.training for m in model.modules())
-    hooks = [h for m in model.modules() for h in (*m._forward_hooks, *m._forward_pre_hooks)]
-    assert hooks == []
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_findings_travel_with_an_explanation(tokenizer: Any, tmp_path: Path) -> None:
+def test_findings_travel_with_an_explanation(tokenizer: Any) -> None:
     explanation = wf.explain(folders.bert(), TEXTS[0], processor=tokenizer)
     warned = wf.CheckUp("m", "x", 1, (Finding("warning", "sinks", "Sinks", "beware"), Finding("ok", "a", "b", "c")))
     attached = warned.attach(explanation)
     assert attached.warnings == (*explanation.warnings, "check-up: Sinks: beware")
     assert warned.attach(attached).warnings == attached.warnings  # once is enough
-    html = attached.to_html()
-    assert "What to doubt" in html and "Sinks: beware" in html and "Sinks: beware" not in explanation.to_html()
-    assert wf.load(attached.save(tmp_path / "e.json")).warnings == attached.warnings
+    assert "Sinks: beware" in attached.to_html() and "Sinks: beware" not in explanation.to_html()
     noted = wf.CheckUp("m", "x", 1, (Finding("note", "sinks", "Sinks", "mind"),))
     assert noted.attach(explanation).warnings == explanation.warnings
     assert "check-up: Sinks: mind" in noted.attach(explanation, notes=True).warnings
@@ -79,16 +77,15 @@ def test_an_interrupted_check_up_keeps_what_is_done(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     monkeypatch.setitem(CHECKS, "invariance", interrupted)
-    found = wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks", "invariance", "stability"])
+    found = checked_bert(checks=["sinks", "invariance", "stability"])
     assert list(found.results) == ["sinks"]
     assert "without invariance, stability" in found.of("note")[-1].text
     with pytest.raises(KeyboardInterrupt):
-        wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["invariance"])
+        checked_bert(checks=["invariance"])
 
 
 def test_one_bar_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
-    found = wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["stability", "sinks"], progress=True)
-    assert len(found.results) == 2
+    assert len(checked_bert(checks=["stability", "sinks"], progress=True).results) == 2
     assert "noise" not in capsys.readouterr().err
 
 
@@ -111,26 +108,17 @@ def test_rows_of_a_table(as_frame: bool) -> None:
 
 def test_attention_warnings_are_notes_for_other_methods() -> None:
     checks = {"jain_wallace": QUICK["jain_wallace"], "serrano_smith": {}}
-    about = [
-        wf.check(model_of("bert"), CASES["bert"].inputs(), method=m, checks=checks)
-        for m in ("raw_attention", "grad_sam")
-    ]
-    assert len(about[0].of("warning")) == len(about[1].of("note")) > 0
-    assert about[1].of("warning") == ()
+    raw, weighted = (checked_bert(method=method, checks=checks) for method in ("raw_attention", "grad_sam"))
+    assert len(raw.of("warning")) == len(weighted.of("note")) > 0
+    assert weighted.of("warning") == ()
 
 
 def test_options_reach_method_and_checks(tokenizer: Any) -> None:
-    found = wf.check(
-        folders.bert(),
-        TEXTS[0],
-        processor=tokenizer,
-        method="raw_attention",
-        layers=0,
-        target="negative",
-        checks={"jain_wallace": {**QUICK["jain_wallace"], "layers": "all", "heads": [1], "rows": "all"}},
-    )
-    assert found.results["jain_wallace"].where == "layer all, heads [1], rows all"
-    assert found.results["jain_wallace"].inputs[0].original.target.label == "negative"
+    checks = {"jain_wallace": {**QUICK["jain_wallace"], "layers": "all", "heads": [1], "rows": "all"}}
+    how: dict[str, Any] = {"processor": tokenizer, "method": "raw_attention", "layers": 0, "target": "negative"}
+    found = wf.check(folders.bert(), TEXTS[0], checks=checks, **how).results["jain_wallace"]
+    assert found.where == "layer all, heads [1], rows all"
+    assert found.inputs[0].original.target.label == "negative"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +137,7 @@ def test_options_reach_method_and_checks(tokenizer: Any) -> None:
 )
 def test_bad_requests_are_refused_before_long_work(how: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
+        checked_bert(**how)
 
 
 # A check-up with a cache: what is done is not done again, and a stopped one goes on where it was.
@@ -185,8 +173,7 @@ def test_a_stopped_check_up_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
         return one(exam, *how)
 
     def checked() -> wf.CheckUp:
-        checks = {"sinks": {}, "jain_wallace": QUICK["jain_wallace"]}
-        return wf.check(model_of("bert"), CASES["bert"].inputs(), checks=checks, cache=tmp_path)
+        return checked_bert(checks={"sinks": {}, "jain_wallace": QUICK["jain_wallace"]}, cache=tmp_path)
 
     monkeypatch.setattr(module, "_one", stopped)
     assert list(checked().results) == ["sinks"]
@@ -195,19 +182,15 @@ def test_a_stopped_check_up_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
     assert len(checked().results["jain_wallace"].inputs) == 2
     assert len(done) == 3  # one more, not two
     monkeypatch.setattr(module, "_one", one)
-    whole = wf.check(model_of("bert"), CASES["bert"].inputs(), checks={"jain_wallace": QUICK["jain_wallace"]})
-    kept = checked().results["jain_wallace"]
-    assert plain_of(kept) == plain_of(whole.results["jain_wallace"])
+    whole = checked_bert(checks={"jain_wallace": QUICK["jain_wallace"]})
+    assert plain_of(checked().results["jain_wallace"]) == plain_of(whole.results["jain_wallace"])
 
 
 def test_what_is_damaged_is_made_again(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"checks": ["sinks"], "cache": tmp_path}
-    wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
+    whole = checked_bert(checks=["sinks"], cache=tmp_path)
     for path in tmp_path.glob("*.check.json"):
         path.write_text(path.read_text()[:-3])
-    found = wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
-    whole = wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks"])
-    assert plain_of(found) == plain_of(whole)
+    assert plain_of(checked_bert(checks=["sinks"], cache=tmp_path)) == plain_of(whole)
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="is a file"):
-        wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks"], cache=tmp_path / "file")
+        checked_bert(checks=["sinks"], cache=tmp_path / "file")

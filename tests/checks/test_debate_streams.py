@@ -54,13 +54,9 @@ def alone(name: str, row: int) -> dict[str, Tensor]:
 def logits_of(name: str, model: torch.nn.Module, one: dict[str, Tensor]) -> Tensor:
     """(C,) what is explained, from the model's own output."""
     out = run(model, one)
-    if name == "detr":
-        return out.logits[0, 2]
-    if name == "clip":
-        return out.logits_per_image[0]
-    if name == "t5":
-        return out.logits[0, -1]
-    return out.question_answering_score[0] if name == "lxmert" else out.logits[0]
+    if name in {"clip", "lxmert"}:
+        return (out.logits_per_image if name == "clip" else out.question_answering_score)[0]
+    return out.logits[0, {"detr": 2, "t5": -1}.get(name, ...)]
 
 
 def answered(
@@ -96,7 +92,9 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
     for place in places:
         assert float(place.read_R.sum()) == pytest.approx(1)
         assert place.shown(place.weights_HRK[None]).sum().item() == pytest.approx(1)
-        assert torch.allclose(place.full(place.share_HRK[None])[0], place.weights_HRK, atol=1e-6)
+        own = place.weights_HRK * place.free_RK
+        share = own / own.sum(-1, keepdim=True)
+        assert torch.allclose(place.full(share[None])[0], place.weights_HRK, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +232,6 @@ def test_erased_weights_are_those_of_the_position(name: str) -> None:
         for key, weight in zip(place.keys_RK.flatten(), place.weights_HRK.sum(0).flatten(), strict=True):
             by_hand[key] += weight
     assert torch.allclose(attention, by_hand, atol=1e-4)
-    assert attention.sum().item() == pytest.approx(sum(float(p.weights_HRK.sum()) for p in places), rel=1e-5)
 
 
 # The checks as a whole
@@ -245,9 +242,7 @@ def test_the_debate_runs(name: str) -> None:
     found = wf.check(model_of(name), alone(name, 0), method="raw_attention", checks=SHARED)
     assert set(found.results) == set(SHARED) - ({"serrano_smith"} if name == "clip" else set())
     for test in found.results["jain_wallace"].inputs:
-        assert 0 <= test.jsd <= math.log(2)
-        assert math.isnan(test.mixing)
-        assert test.change <= 0.05
+        assert 0 <= test.jsd <= math.log(2) and test.change <= 0.05 and math.isnan(test.mixing)
         assert float(test.original.scores.sum()) == pytest.approx(1, abs=1e-4)
     for one in found.results["wiegreffe_pinter"].inputs:
         assert one.change_everywhere > 0 and 0 < one.jsd <= math.log(2)
@@ -255,19 +250,8 @@ def test_the_debate_runs(name: str) -> None:
     drawn = {"clip": ["Heat", "TokenRun"], "lxmert": ["TokenRun", "Bars"], "swin": ["Heat"]}
     for view in checkup_page(replace(found, results={"jain_wallace": found.results["jain_wallace"]})).views:
         kinds = [[type(mark).__name__ for mark in panel.marks] for panel in view.panels]
-        assert name not in drawn or all(kind == drawn[name] for kind in kinds)
+        assert all(kind == drawn[name] for kind in kinds)
         assert view.facts and all("nan" not in fact.value for fact in view.facts)
-
-
-def test_padding_changes_nothing() -> None:
-    """The second source of T5 is padded: alone, without padding, it is found to be the same."""
-    inputs = CASES["t5"].inputs()
-    length = int(inputs["attention_mask"][1].sum())
-    assert length < inputs["input_ids"].shape[1]
-    short = {k: v[1:2, :length] if v.shape[1] == inputs["input_ids"].shape[1] else v[1:2] for k, v in inputs.items()}
-    both = [jain_wallace(exam_of("t5", given), **QUICK).inputs[-1] for given in (inputs, short)]
-    assert both[0].tau_loo == pytest.approx(both[1].tau_loo, abs=1e-4)
-    assert both[0].max_attention == pytest.approx(both[1].max_attention, abs=1e-5)
 
 
 def test_how_far_from_uniform_is_the_mean_over_who_asks_whom() -> None:

@@ -96,9 +96,8 @@ def test_adversaries_look_further_away_the_larger_the_weight(found: RetrainedAtt
     assert found.adversaries[0].tvd < 0.05 < found.adversaries[2].tvd
     own = found.named(MODEL)
     assert (own.tvd, own.jsd) == (0, 0)
-    chosen = found.named("adversary", found.chosen)
-    assert chosen.tvd <= found.adversaries[0].tvd + 0.02
-    assert chosen.jsd == max(m.jsd for m in found.adversaries if m.tvd <= found.adversaries[0].tvd + 0.02)
+    faithful = [m for m in found.adversaries if m.tvd <= found.adversaries[0].tvd + 0.02]
+    assert found.named("adversary", found.chosen) == max(faithful, key=lambda m: m.jsd)
 
 
 def test_a_task_that_needs_no_attention(finder: Finder) -> None:
@@ -178,18 +177,12 @@ def test_the_loss_of_an_adversary(finder: Finder) -> None:
 TEXTS = ["the movie was so good", "i hate the boring book", "a great film", "so dull", "i like it", "it was bad"] * 2
 
 
-@pytest.fixture(scope="module")
-def texts(tokenizer: Any) -> RetrainedAttention:
-    labels = ["positive", "negative"] * 6
+def test_texts(tokenizer: Any) -> None:
     how: dict[str, Any] = {"epochs": 1, "guide_epochs": 1, "lambdas": (0.1,), "batch_size": 4}
-    return wf.retrained_attention(folders.bert(), TEXTS, labels, processor=tokenizer, **how)
-
-
-def test_texts(texts: RetrainedAttention) -> None:
-    assert len(texts.models) == 3 + 2 + 4
-    assert 0 < texts.cost.backwards < texts.cost.forwards
-    frame = texts.to_frame()
-    assert list(frame["model"])[:3] == [MODEL, CONTROL, UNIFORM]
+    found = wf.retrained_attention(folders.bert(), TEXTS, ["positive", "negative"] * 6, processor=tokenizer, **how)
+    assert 0 < found.cost.backwards < found.cost.forwards
+    frame = found.to_frame()
+    assert list(frame["model"]) == [MODEL, CONTROL, UNIFORM, "adversary", "adversary", *GUIDES]
     assert frame["lambda"].notna().sum() == 2
 
 
@@ -223,14 +216,12 @@ def test_what_cannot_be_trained_on_is_refused_at_once(finder: Finder, change: di
         wf.retrained_attention(finder, **({"inputs": x, "labels": labels} | change))
 
 
-@pytest.mark.parametrize("name", ["bart", "swin"])
-def test_models_that_are_no_classifiers_over_one_stream_are_refused(name: str) -> None:
-    inputs = {k: torch.cat([v] * 5) for k, v in CASES[name].inputs().items()}  # type: ignore[union-attr]
-    with pytest.raises(WhyformerError):
-        wf.retrained_attention(model_of(name), inputs, [0, 1] * 5)
-
-
-def test_probabilities_and_training_that_explodes_are_refused(finder: Finder) -> None:
+def test_models_that_cannot_be_trained_are_refused(finder: Finder) -> None:
+    """Neither classifiers over one stream, nor with logits."""
+    for name in ("bart", "swin"):
+        inputs = {k: torch.cat([v] * 5) for k, v in CASES[name].inputs().items()}  # type: ignore[union-attr]
+        with pytest.raises(WhyformerError):
+            wf.retrained_attention(model_of(name), inputs, [0, 1] * 5)
     x, labels = marked(20)
     with pytest.raises(NotOffered, match="leave its last softmax or sigmoid out"):
         wf.retrained_attention(nn.Sequential(finder, nn.Softmax(-1)), x, labels)
@@ -293,9 +284,6 @@ def test_the_copy_learns_to_do_without_a_part_and_the_model_stays() -> None:
     assert all(p.requires_grad and p.grad is None for p in model.parameters()) and not surrogate.model.training
     assert (surrogate.trained_on, surrogate.measured_on) == (16, 4)
     assert surrogate.before < 0.7 and surrogate.after == 1
-    again = wf.masked_surrogate(model, {"x": signed_rows(20, 0)}, beta=0.2, epochs=8, lr=0.1, seed=1)
-    for one, other in zip(surrogate.model.parameters(), again.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
 
     # On the model itself a missing row turns the answer over, whichever it is; by the copy it does not.
     how: dict[str, Any] = {"methods": ["occlusion"], "metrics": {"f_fidelity_plus": {"beta": 0.2}}}
@@ -305,7 +293,6 @@ def test_the_copy_learns_to_do_without_a_part_and_the_model_stays() -> None:
     assert falls > 0.5 and less < 0.2
     assert any("without its fine-tuning" in warning for warning in itself.warnings)
     assert not any("fine-tuning" in warning for warning in by_copy.warnings)
-    assert itself["occlusion"].seconds > 0 and by_copy.values.keys() == itself.values.keys()
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,9 @@ from whyformer.verbs import Explainer
 def ramp() -> Iterator[str]:
     """A "method" that gives every model the same map: the position itself."""
 
-    @method(
-        paper="none",
-        needs=set(),
-        cost=constant(1, 0),
-        cost_text="1 forward",
-        signed=False,
-        class_specific=False,
-        specificity="attention",
-    )
+    flags: dict[str, Any] = {"signed": False, "class_specific": False, "specificity": "attention"}
+
+    @method(paper="none", needs=set(), cost=constant(1, 0), cost_text="1 forward", **flags)
     def ramp(run: Run) -> Attribution:
         """The number of the position."""
         return Attribution(torch.arange(run.length).expand(run.keep_BN.shape).float() * run.keep_BN)
@@ -58,16 +52,14 @@ def levels(result: Any) -> list[str]:
 def test_a_map_that_ignores_the_weights_is_flagged(ramp: str) -> None:
     found = randomisation(exam_of(method=ramp), copies=2, beside=2)
     assert all(s.cascading == s.independent == 1.0 for s in found.stages)
-    assert found.findings()[0].level == "warning"
-    assert "nearly the same map" in found.findings()[0].text
+    assert levels(found)[0] == "warning" and "nearly the same map" in found.findings()[0].text
 
 
 def test_a_map_that_depends_on_the_weights_is_not() -> None:
     model, tokenizer = wf.demo.load_sentiment()
     exam = Exam(Explainer(model, tokenizer), ["I like the movie , although the plot is a little thin ."])
     found = randomisation(exam, copies=3)
-    assert found.final < 0.5
-    assert levels(found) == ["ok"]
+    assert found.final < 0.5 and levels(found) == ["ok"]
     assert [s.part for s in found.stages][:3] == ["classifier", "bert.pooler.dense", "bert.encoder.layer.3"]
     assert found.stages[-1].part.startswith("bert.embeddings")
 
@@ -93,12 +85,8 @@ def test_every_parameter_is_drawn_and_equal_shapes_differ() -> None:
         assert sorted(named) == sorted(n for n, _ in model.named_parameters())
         for number, part in enumerate(parts):
             Redrawn(spoilt).draw(part, number)
-        same = [
-            n
-            for (n, a), b in zip(model.named_parameters(), spoilt.parameters(), strict=True)
-            if torch.equal(a, b) and a.std() > 0
-        ]
-        assert same == []
+        for (n, a), b in zip(model.named_parameters(), spoilt.parameters(), strict=True):
+            assert a.std() == 0 or not torch.equal(a, b), n
     queries = [p for n, p in spoilt.named_parameters() if p.shape == (32, 32)]
     assert len({q.detach().numpy().tobytes() for q in queries}) == len(queries) > 4
     again = copy.deepcopy(model)
@@ -115,17 +103,6 @@ def bits(model: torch.nn.Module) -> list[bytes]:
     return [v.detach().contiguous().view(torch.uint8).numpy().tobytes() for v in model.state_dict().values()]
 
 
-def test_weights_come_back_bit_by_bit() -> None:
-    model = copy.deepcopy(model_of("bert")).bfloat16()
-    with torch.no_grad():
-        model.classifier.bias[0] = -0.0
-        model.bert.encoder.layer[0].output.dense.bias[1] = 1e-40  # below what is normal
-    before = bits(model)
-    randomisation(Exam(Explainer(model), CASES["bert"].inputs(), method="raw_attention"), copies=1, beside=2)
-    assert bits(model) == before
-    assert all(p.requires_grad for p in model.parameters())
-
-
 # While parts go one by one; in the cascade
 def test_one_part_is_held_at_a_time_and_no_model_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
@@ -133,7 +110,7 @@ def test_one_part_is_held_at_a_time_and_no_model_is_copied(monkeypatch: pytest.M
 
     def watched(self: Redrawn, part: Any, seed: int) -> None:
         draw(self, part, seed)
-        held.append(self.held)
+        held.append(sum(t.numel() * t.element_size() for t in self._originals.values()))
 
     model = copy.deepcopy(model_of("bert"))
     exam = Exam(Explainer(model), CASES["bert"].inputs(), method="raw_attention")
@@ -215,8 +192,7 @@ def test_a_shift_that_the_model_takes_back_moves_input_times_gradient_only() -> 
     """Kindermans et al. 2019: gradients stay, gradient × input does not."""
     for name in ("bert", "vit"):
         still = {m: invariance(exam_of(name, method=m)) for m in ("saliency", "generic_attention", "input_x_gradient")}
-        assert still["saliency"].shift < 1e-3
-        assert still["generic_attention"].shift < 1e-3
+        assert max(still["saliency"].shift, still["generic_attention"].shift) < 1e-3
         assert still["input_x_gradient"].shift > 0.05
         assert levels(still["input_x_gradient"])[1] == "warning"
 
@@ -241,9 +217,7 @@ def test_the_shift_moves_input_times_gradient_by_shift_times_gradient() -> None:
 
 def test_noise_moves_maps_by_as_much_as_it_is() -> None:
     little, much = (stability(exam_of(), noise=n, draws=3) for n in (1e-3, 1.0))
-    assert little.sensitivity < 0.05
-    assert little.spearman > 0.9
-    assert levels(little) == ["ok"]
+    assert little.sensitivity < 0.05 and little.spearman > 0.9 and levels(little) == ["ok"]
     assert much.sensitivity > 10 * little.sensitivity
     drawn = [stability(exam_of(seed=seed), draws=2).sensitivity for seed in (3, 3, 4)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -253,8 +227,7 @@ def test_noise_moves_maps_by_as_much_as_it_is() -> None:
 def test_paraphrases_are_compared_word_by_word(tmp_path: Any) -> None:
     exam = Exam(Explainer(folders.bert(), folders.tokenizer(tmp_path)), ["the movie was so good", "i like it"])
     same = stability(exam, draws=1, paraphrases=["the movie was so good", "i like it"])
-    assert same.paraphrase_spearman == 1.0
-    assert same.paraphrase_same_answer == 1.0
+    assert (same.paraphrase_spearman, same.paraphrase_same_answer) == (1, 1)
     other = stability(exam, draws=1, paraphrases=["so good was the film , the movie", "i like the book"])
     assert other.paraphrase_spearman < 1.0
     with pytest.raises(BadInput, match="one per input"):

@@ -38,21 +38,19 @@ class Patterned(nn.Module):
         place = torch.arange(n)
         back = place[:, None] - place[None]
         same = ids[:, :, None] == ids[:, None, :]
-        steps = {"previous": 1, "self": 0, "next": -1}
-        if name in steps:
-            return (back == steps[name]).expand(len(ids), n, n)
-        if name == "first":
-            return (place[None] == 0).expand(n, n).expand(len(ids), n, n)
-        if name == "last":
-            last = mask.sum(1)[:, None] - 1
-            return (place[None] == last)[:, None].expand(len(ids), n, n)
-        if name == "largest_id":
-            return (ids == ids.amax(1, keepdim=True))[:, None].expand(len(ids), n, n)
-        if name == "duplicate":
-            return same & (back > 0)
         after = torch.zeros_like(same)
         after[:, :, 1:] = same[:, :, :-1]  # the token before the key is the query's
-        return after & (back >= 0)
+        looks = {
+            "previous": back == 1,
+            "self": back == 0,
+            "next": back == -1,
+            "first": place == 0,
+            "last": (place == mask.sum(1)[:, None] - 1)[:, None],
+            "largest_id": (ids == ids.amax(1, keepdim=True))[:, None],
+            "duplicate": same & (back > 0),
+            "induction": after & (back >= 0),
+        }
+        return looks[name].expand(len(ids), n, n)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask

@@ -1,23 +1,28 @@
-"""head_importance against its twins and golden numbers, what must hold on any model, its result, and wrong use."""
+"""head_importance and pruning curves against their twins and golden numbers, what must hold on any model, wrong use."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import whyformer as wf
 from tests.methods.properties import FAMILY, close, golden, model_of, on_the_left, padded
-from tests.models import CASES
+from tests.models import CASES, run
 from tests.models.case import HEADS, LAYERS, seeded
+from tests.references import head_gates
 from tests.references import head_importance as twin
+from tests.references.head_importance import masked
 from tests.references.head_lrp import lrp_relevance
 from whyformer.capture.roles import Gate
-from whyformer.errors import BadInput, NothingCaptured, NotOffered
-from whyformer.heads import HeadImportance, head_importance
+from whyformer.errors import BadInput, NothingCaptured, NotOffered, UnknownName
+from whyformer.heads import HeadImportance, gate_curve, head_importance, learn_gates, pruning_curve
 from whyformer.heads.importance import normalized
+from whyformer.heads.pruning import final_gates, open_probability, removal_order, sampled_gates
 from whyformer.loan.borrow import module_names
 
 TARGET = 1
@@ -101,27 +106,16 @@ def test_token_importance(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.parametrize("ablate", ["one", "all_but_one"])
-def test_ablation_is_a_mask_at_zero(name: str, ablate: str) -> None:
-    got = found(name, kind="ablation", ablate=ablate)
-    for row in range(2):
-        close(got.samples[row], twin.ablation(name, row, twin.logit(TARGET), ablate == "all_but_one"))
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_confidence(name: str) -> None:
-    got = found(name, kind="confidence")
+def test_ablation_is_a_mask_at_zero_and_confidence_and_relevance_are_those_of_the_maps(name: str) -> None:
+    one, others, sure = (found(name, **how).samples for how in (*KINDS[-2:], {"kind": "confidence"}))
+    through = found(name, kind="relevance", rule="generic").samples
     units = [e.units for e in wf.explain(model_of(name), CASES[name].inputs(), method="raw_attention")]
     for row in range(2):
-        close(got.samples[row], twin.confidence(name, row, list(units[row].special)))
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_generic_relevance(name: str) -> None:
-    got = found(name, kind="relevance", rule="generic")
-    for row in range(2):
+        close(one[row], twin.ablation(name, row, twin.logit(TARGET), False))
+        close(others[row], twin.ablation(name, row, twin.logit(TARGET), True))
+        close(sure[row], twin.confidence(name, row, list(units[row].special)))
         want = twin.generic_relevance(name, row, TARGET)
-        close(got.samples[row], want / want.sum(1, keepdims=True))
+        close(through[row], want / want.sum(1, keepdims=True))
 
 
 def test_lrp_relevance_is_what_the_linearised_model_loses() -> None:
@@ -200,27 +194,23 @@ def test_layers_with_fewer_heads_are_nan(how: dict[str, Any]) -> None:
 
 
 def test_per_batch_takes_the_absolute_value_last() -> None:
-    got = found("bert", kind="gradient", per="batch", batch_size=2)
+    together, alone = (found("bert", kind="gradient", per="batch", batch_size=size).scores for size in (2, 1))
     signed = np.array([twin.mask_gradient("bert", row, twin.logit(TARGET)) for row in range(2)])
-    close(got.scores, np.abs(signed.mean(0)))
-    alone = found("bert", kind="gradient", per="batch", batch_size=1)
-    close(alone.scores, np.abs(signed).mean(0))
+    close(together, np.abs(signed.mean(0)))
+    close(alone, np.abs(signed).mean(0))
 
 
 def test_normalizations() -> None:
     scores = np.array([[3.0, 4.0, np.nan], [0.0, 0.0, 0.0]])
-    np.testing.assert_allclose(normalized(scores, "l2"), [[0.6, 0.8, np.nan], [0, 0, 0]])
-    np.testing.assert_allclose(normalized(scores, "minmax"), [[0.75, 1, np.nan], [0, 0, 0]])
-    np.testing.assert_allclose(normalized(scores, "l2_minmax"), [[0.75, 1, np.nan], [0, 0, 0]])
-    np.testing.assert_allclose(normalized(scores, "share"), [[3 / 7, 4 / 7, np.nan], [0, 0, 0]])
+    for kind, first in {"l2": (0.6, 0.8), "minmax": (0.75, 1), "l2_minmax": (0.75, 1), "share": (3 / 7, 4 / 7)}.items():
+        np.testing.assert_allclose(normalized(scores, kind), [[*first, np.nan], [0, 0, 0]])
     assert normalized(scores, None) is scores
 
 
 def test_costs_are_counted() -> None:
-    gradient = found("bert", kind="gradient").cost
-    assert (gradient.forwards, gradient.backwards) == (1, 1)
-    ablated = found("bert", kind="ablation").cost
-    assert (ablated.forwards, ablated.backwards) == (1 + LAYERS * HEADS, 0)
+    for kind, passes in (("gradient", (1, 1)), ("ablation", (1 + LAYERS * HEADS, 0))):
+        cost = found("bert", kind=kind).cost
+        assert (cost.forwards, cost.backwards) == passes
 
 
 def test_the_model_comes_back_unchanged() -> None:
@@ -264,3 +254,173 @@ def test_models_without_heads_and_tokens_of_unknown_streams_are_refused() -> Non
         head_importance(torch.nn.Sequential(torch.nn.Linear(4, 2)), torch.randn(2, 4))
     with pytest.raises(NotOffered, match="which stream asks which"):
         head_importance(model_of("swin"), CASES["swin"].inputs(), per="token")
+
+
+# Pruning curves: the order in which heads go, what is measured, and its limits.
+
+
+LABELS = [2, 0]
+ALL = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
+
+
+def curve(name: str = "bert", **how: Any) -> Any:
+    return pruning_curve(model_of(name), CASES[name].inputs(), how.pop("labels", LABELS), **how)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_heads_go_in_the_given_order(name: str) -> None:
+    order = ALL[::-1]
+    got = curve(name, order=order, metric="loss")
+    assert list(got.kept) == list(range(len(ALL), -1, -1))
+    assert got.order == tuple(order)
+    close(curve(name, order=order, metric="loss", batch_size=1).samples, got.samples)
+    for taken in (0, 3, len(ALL)):
+        mask = torch.ones(LAYERS, HEADS, dtype=torch.float64)
+        for at in order[:taken]:
+            mask[at] = 0
+        logits = torch.stack([masked(name, row, mask)[0] for row in range(2)])
+        want = nn.functional.cross_entropy(logits, torch.tensor(LABELS), reduction="none").tolist()
+        close(got.samples[:, taken], want)
+        assert got.values[taken] == pytest.approx(np.mean(want), rel=1e-4)
+
+
+def test_accuracy_and_agreement() -> None:
+    model, inputs = model_of("bert"), CASES["bert"].inputs()
+    with torch.no_grad():
+        predicted = model(**inputs).logits.argmax(1).tolist()
+    right = curve(labels=predicted, order=ALL)
+    assert right.values[0] == 1.0
+    agreement = curve(labels=None, metric="agreement", order=ALL)
+    close(agreement.samples, right.samples)
+    assert 0 <= agreement.area <= 1 and list(agreement.to_frame().columns) == ["kept", "agreement", "low", "high"]
+    assert curve(labels=[1 - min(p, 1) for p in predicted], order=ALL).values[0] == 0.0
+
+
+def test_a_metric_may_be_a_function() -> None:
+    def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits[torch.arange(len(labels)), labels]
+
+    got = curve(metric=margin, order=ALL, points=2)
+    want = [float(masked("bert", row, torch.ones(LAYERS, HEADS).double())[0][LABELS[row]].detach()) for row in range(2)]
+    close(got.samples[:, 0], want)
+    assert got.metric == "margin"
+
+
+def test_an_importance_is_an_order_least_first() -> None:
+    importance = head_importance(model_of("bert"), CASES["bert"].inputs())
+    got = curve(order=importance, points=3)
+    assert list(got.order) == [(layer, head) for layer, head, _ in reversed(importance.ranked())]
+    assert list(got.kept) == [8, 4, 0] and "gradient" in got.name
+    close(curve(order=importance.scores, points=3).samples, got.samples)
+
+
+def test_random_orders_are_seeded() -> None:
+    first, second, other = (removal_order("random", ALL, seed)[0] for seed in (0, 0, 1))
+    assert first == second != other
+    assert sorted(first) == ALL
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"order": "best"}, "unknown order"),
+        ({"order": ALL[:3]}, "each of the model's 8 heads once"),
+        ({"order": np.zeros((3, 3))}, "shape"),
+        ({"labels": None}, "labels are needed"),
+        ({"labels": [0]}, "1 labels for 2 inputs"),
+    ],
+)
+def test_wrong_use_is_refused(how: dict[str, Any], says: str) -> None:
+    with pytest.raises((BadInput, UnknownName), match=says):
+        curve(**how)
+
+
+# Gates inside the model, and learning which of them to close.
+
+
+def test_gates_are_those_of_the_paper() -> None:
+    log_a = torch.tensor([-6.0, -2.0, 0.0, 1.5, 5.0], dtype=torch.float64)
+    uniform = torch.tensor([0.9, 0.3, 0.5, 0.05, 0.7], dtype=torch.float64)
+    made = (sampled_gates(log_a, uniform), final_gates(log_a), open_probability(log_a))
+    want = [
+        (head_gates.sampled(a, u), head_gates.final(a), head_gates.open_probability(a))
+        for a, u in zip(log_a.tolist(), uniform.tolist(), strict=True)
+    ]
+    np.testing.assert_allclose(torch.stack(made, 1), want, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama_gqa", "looped_heads", "folded_heads", "swin"])
+def test_open_gates_change_nothing_and_gates_of_each_input_are_its_own(name: str) -> None:
+    case = CASES[name]
+    model, inputs = model_of(name), case.inputs()
+
+    def logits(gates: Tensor | None) -> Tensor:
+        axes = dict.fromkeys(range(20), 0) if name != "swin" else {}
+        gated = nullcontext() if gates is None else Gate(2, module_names(model), axes, gates=gates)
+        with torch.no_grad(), gated:
+            out = run(model, inputs)
+        return out.logits if hasattr(out, "logits") else out
+
+    plain = logits(None)
+    layers = case.sites // HEADS if name == "looped_heads" else case.sites
+    whole = torch.ones(max(layers, LAYERS), HEADS)
+    torch.testing.assert_close(logits(whole), plain, atol=1e-5, rtol=1e-5)
+    closed = whole.clone()
+    closed[0, 1] = 0
+    assert (logits(closed) - plain).abs().max() > 1e-4
+    mixed = logits(torch.stack([whole, closed]))
+    torch.testing.assert_close(mixed[0], plain[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mixed[1], logits(closed)[1], atol=1e-5, rtol=1e-5)
+
+
+class OneUsefulHead(nn.Module):
+    """Two heads over (B, N, 4) vectors: the first reads the part that holds the label, the second reads noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classify = nn.Linear(4, 2, bias=False)
+        with torch.no_grad():
+            self.classify.weight.copy_(torch.tensor([[-3.0, 0.0, 0.6, 0.0], [3.0, 0.0, -0.6, 0.0]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = x.unflatten(-1, (2, 2)).transpose(1, 2)
+        mixed = nn.functional.scaled_dot_product_attention(torch.zeros_like(values), torch.zeros_like(values), values)
+        return self.classify(mixed.transpose(1, 2).flatten(2)[:, 0])
+
+
+def useful_data(count: int) -> tuple[Tensor, list[int]]:
+    generator = torch.Generator().manual_seed(count)
+    x = torch.randn(count, 5, 4, generator=generator)
+    labels = (torch.rand(count, generator=generator) > 0.5).long()
+    x[:, :, 0] += (2 * labels - 1)[:, None]
+    return x, labels.tolist()
+
+
+def test_learning_keeps_the_head_that_matters() -> None:
+    model = OneUsefulHead()
+    x, labels = useful_data(64)
+    found = learn_gates(model, x, labels, penalty=0.05, steps=80, seed=3)
+    assert found.gates[0, 0] > 0.9 and found.gates[0, 1] == 0.0 and found.kept == 1
+    assert found.history["open"][-1] < found.history["open"][0] and len(found.history["loss"]) == 80
+    assert all(p.grad is None for p in model.parameters())
+    again = learn_gates(model, x, labels, penalty=0.05, steps=80, seed=3)
+    np.testing.assert_array_equal(found.gates, again.gates)
+    # As an order, it takes the useless head first.
+    assert pruning_curve(model, *useful_data(32), order=found).order == ((0, 1), (0, 0))
+
+
+def test_no_penalty_keeps_everything() -> None:
+    assert learn_gates(OneUsefulHead(), *useful_data(64), penalty=0.0, steps=20).kept == 2
+
+
+def test_curve_of_learned_gates() -> None:
+    how: dict[str, Any] = {"penalties": (0.05, 10.0), "steps": 150, "batch_size": 32}
+    got = gate_curve(OneUsefulHead(), *useful_data(64), test=useful_data(40), **how)
+    assert list(got.kept) == [2, 1, 0] and got.samples.shape == (40, 3)
+    assert got.values[1] >= got.values[0] - 0.02 and got.values[2] < got.values[1]
+
+
+@pytest.mark.parametrize("name", ["bert", "looped_heads"])
+def test_gates_learn_on_transformers(name: str) -> None:
+    found = learn_gates(model_of(name), CASES[name].inputs(), [1, 2], penalty=1000.0, steps=3)
+    assert found.gates.shape == (LAYERS, HEADS) and (found.scores < 2.0).all()  # every gate felt the penalty

@@ -27,13 +27,10 @@ TARGET = 3
 
 def maps_of(name: str, grad: bool = False) -> list[tuple[str, Tensor, Tensor]]:
     """(part, attention, its gradient) of each layer, in call order, as the model itself reports them."""
-    model = CASES[name].build("eager")
     inputs = CASES[name].inputs()
-    assert isinstance(inputs, dict)
-    said = model(**inputs, output_attentions=True)
+    said = CASES[name].build("eager")(**inputs, output_attentions=True)
     encoder, decoder, cross = said.encoder_attentions, said.decoder_attentions, said.cross_attentions
-    both = [layer for pair in zip(decoder, cross, strict=True) for layer in pair]
-    maps = [*encoder, *both]
+    maps = [*encoder, *(layer for pair in zip(decoder, cross, strict=True) for layer in pair)]
     last = _last(inputs)
     score = said.logits[torch.arange(len(last)), last][:, TARGET].sum()
     slopes = torch.autograd.grad(score, maps, allow_unused=True) if grad else maps
@@ -50,7 +47,6 @@ def _last(inputs: dict[str, Tensor]) -> Tensor:
 def real(name: str, row: int) -> tuple[int, int]:
     """Source and target tokens of one input; both stand at the start of their rows."""
     inputs = CASES[name].inputs()
-    assert isinstance(inputs, dict)
     source = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
     return int(source[row].sum()), int(_last(inputs)[row]) + 1
 
@@ -64,11 +60,8 @@ def cut(name: str, row: int, part: str, attention: Tensor) -> np.ndarray:
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_are_named(name: str) -> None:
     model, inputs = model_of(name), CASES[name].inputs()
-    results = [
-        roles(model, inputs),
-        layer_profile(model, inputs),
-        *(head_importance(model, inputs, kind=kind) for kind in ("gradient", "relevance")),
-    ]
+    importance = [head_importance(model, inputs, kind=kind) for kind in ("gradient", "relevance")]
+    results = [roles(model, inputs), layer_profile(model, inputs), *importance]
     for result in results:
         assert result.parts == PARTS
         assert all(("EncDec" in path or "encoder_attn" in path) == (part == "cross")
@@ -76,18 +69,17 @@ def test_parts_are_named(name: str) -> None:
         frame = result.to_frame()
         places = set(zip(frame["layer"], frame["part"], frame["depth"], strict=True))
         assert places == set(zip(range(6), PARTS, (0, 1, 0, 0, 1, 1), strict=True))
-    assert results[2].part("cross").shape == (2, 4)  # type: ignore[union-attr]
+    assert importance[0].part("cross").shape == (2, 4)
     with pytest.raises(BadInput, match="'encoder', 'decoder' or 'cross'"):
-        results[2].part("crossing")  # type: ignore[union-attr]
+        importance[0].part("crossing")
     assert head_importance(model_of("bert"), CASES["bert"].inputs()).parts is None
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_entropy_and_positions(name: str) -> None:
     """Means over the real rows of whoever asks, of the maps that the model itself reports."""
-    profile, looks = layer_profile(model_of(name), CASES[name].inputs()), roles(model_of(name), CASES[name].inputs())
-    first = np.zeros_like(looks.first)
-    asked = np.zeros(6)
+    profile, looks = (measure(model_of(name), CASES[name].inputs()) for measure in (layer_profile, roles))
+    first, asked = np.zeros_like(looks.first), np.zeros(6)
     for layer, (part, attention, _) in enumerate(maps_of(name)):
         for row in range(2):
             rows_HQK = cut(name, row, part, attention)
@@ -108,14 +100,12 @@ def _ordinary(name: str, row: int, part: str) -> list[int]:
 
 
 def hand_relevance(name: str, row: int) -> np.ndarray:
-    """(L, H) relevance through each head by finite parts: the row that is read with and without the head's map, the
-    normalisations of eqs. 8 and 9 held as they are."""
+    """(L, H) relevance through each head, the normalisations of eqs. 8 and 9 held as they are."""
     layers = [(p, cut(name, row, p, a), cut(name, row, p, g)) for p, a, g in maps_of(name, grad=True)]
     raised = [(p, np.clip(a * g, 0, None) / a.shape[0]) for p, a, g in layers]
     n, m = real(name, row)
-    encoders = [maps.sum(0) for p, maps in raised if p == "encoder"]
     r_ss = np.eye(n)
-    for a in encoders:
+    for a in (maps.sum(0) for p, maps in raised if p == "encoder"):
         r_ss = r_ss + a @ r_ss
     sums = (r_ss - np.eye(n)).sum(1)
     inverse = np.divide(1, sums, out=np.zeros_like(sums), where=sums != 0)
@@ -125,25 +115,22 @@ def hand_relevance(name: str, row: int) -> np.ndarray:
         states.append(r_tt)
         if part == "decoder":
             r_tt = r_tt + maps.sum(0) @ r_tt
-    own = np.zeros(m)
-    own[-1] = 1
+    own = np.eye(m)[-1]
     added = np.zeros((len(raised), raised[0][1].shape[0]))
     towards_own, towards_source, source = own.copy(), own.copy(), np.zeros(n)
     for layer in reversed(range(len(raised))):
         part, maps = raised[layer]
         if part == "cross":
             through = np.einsum("q,pq,hpk->hk", towards_source, normalized(states[layer]), maps)
-            added[layer] = through.sum(1)
             source = source + through.sum(0) * inverse
         elif part == "decoder":
             through = np.einsum("q,hqk->hk", towards_own, maps)
-            added[layer] = through.sum(1)
             towards_own = towards_own + through.sum(0)
             towards_source = towards_source + towards_source @ maps.sum(0)
         else:
             through = np.einsum("q,hqk->hk", source, maps)
-            added[layer] = through.sum(1)
             source = source + through.sum(0)
+        added[layer] = through.sum(1)
     return added
 
 
@@ -213,7 +200,8 @@ class Reverser(nn.Module):
 def test_heads_that_look_where_they_are_told() -> None:
     ids = torch.randint(3, 30, (4, 6), generator=torch.Generator().manual_seed(0))
     alignments = [[(5 - t, t) for t in range(6)]] * 4
-    found = roles(Reverser().eval(), {"input_ids": ids, "decoder_input_ids": ids.flip(1)}, alignments=alignments)
+    inputs = {"input_ids": ids, "decoder_input_ids": ids.flip(1)}
+    found = roles(Reverser().eval(), inputs, alignments=alignments)
     assert found.parts == ("encoder", "decoder", "cross")
     # The first word has none before it: five of six rows look there.
     assert found.offset[0][0] == (-1,) and found.positional[0, 0] >= 5 / 6 - 1e-6
@@ -221,8 +209,7 @@ def test_heads_that_look_where_they_are_told() -> None:
     assert (names["decoder"], names["cross"]) == ("positional +0", "alignment")
     assert found.aligned is not None and (found.aligned[2] == 1).all() and np.isnan(found.aligned[:2]).all()
     assert found.aligned_chance == pytest.approx(1 / 6)
-    wrong = [[(t, t) for t in range(6)]] * 4
-    found = roles(Reverser().eval(), {"input_ids": ids, "decoder_input_ids": ids.flip(1)}, alignments=wrong)
+    found = roles(Reverser().eval(), inputs, alignments=[[(t, t) for t in range(6)]] * 4)  # wrong ones
     assert found.aligned is not None and not found.aligned[2].any()
 
 

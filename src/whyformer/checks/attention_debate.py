@@ -62,6 +62,7 @@ class SerranoSmith:
     rows: str
 
     def erased(self, order: str) -> float:
+        """Mean share of the weights that went until the decision flipped."""
         return mean_known([i.erased[order] for i in self.inputs])
 
     @property
@@ -209,14 +210,15 @@ class WiegreffePinter:
         names = ("change", "change_everywhere", "flips", "flips_everywhere", "jsd")
         numbers = {name: self.mean(name) for name in names}
         needless = everywhere < SMALL_CHANGE
+        meaning = "Where attention goes matters to the model somewhere, so a test of attention means something here."
+        if needless:
+            meaning = (
+                "The model hardly needs to look anywhere in particular on these inputs, so where it looks explains "
+                "little."
+            )
         text = (
             f"With uniform attention over ordinary tokens the output changes by {here:.3f} (|Δp|) in the rows that are "
-            f"read, and by {everywhere:.3f} in all rows of all layers. "
-        )
-        text += (
-            "The model hardly needs to look anywhere in particular on these inputs, so where it looks explains little."
-            if needless
-            else "Where attention goes matters to the model somewhere, so a test of attention means something here."
+            f"read, and by {everywhere:.3f} in all rows of all layers. {meaning}"
         )
         uniform = Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers)
         if not self.models:
@@ -226,8 +228,7 @@ class WiegreffePinter:
         text = (
             f"The same model trained with {self.models} other seed{'s' if self.models > 1 else ''} attends "
             f"{'elsewhere' if apart >= FAR else 'alike'} ({how_far_apart(apart)}), and their probabilities "
-            f"differ by {change:.3f}. "
-            "An adversarial map is surprising only if it differs by more than that."
+            f"differ by {change:.3f}. An adversarial map is surprising only if it differs by more than that."
         )
         return uniform, Finding("note" if apart >= FAR else "ok", "wiegreffe_pinter", "Other seeds", text, numbers)
 

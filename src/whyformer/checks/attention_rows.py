@@ -153,13 +153,6 @@ class LayerRows:
     patches_PN: Tensor | None = field(default=None, repr=False)  # the share of each patch in a position, for windows
 
     @property
-    def share_HRK(self) -> Tensor:
-        """The model's own distribution over the free keys; uniform where none of them has any weight."""
-        inside = self.weights_HRK * self.free_RK
-        total = inside.sum(-1, keepdim=True)
-        return torch.where(total > 0, inside / total.clamp(min=torch.finfo(total.dtype).tiny), self.even_HRK)
-
-    @property
     def even_HRK(self) -> Tensor:
         """The same share for every free key."""
         even = self.free_RK / self.free_RK.sum(-1, keepdim=True).clamp(min=1)
@@ -256,9 +249,7 @@ def _plain(
         return None
     place = torch.arange(keys.start, keys.stop, device=attention.device).expand(free.shape)
     read, everything = weight[asked] / weight[asked].sum(), run.keep_BN.shape[1]
-    return LayerRows(
-        call, tuple(chosen), tuple(asked.tolist()), attention, free, read, place, everything, said, asks
-    )  # fmt: skip
+    return LayerRows(call, tuple(chosen), tuple(asked.tolist()), attention, free, read, place, everything, said, asks)
 
 
 def _windowed(

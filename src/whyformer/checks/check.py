@@ -105,21 +105,20 @@ class ClassDependence:
         rho, difference = mean_known(self.spearman), max(self.difference)
         numbers = {"spearman": rho, "difference": difference}
         one, other = self.classes[0]
-        title = "Other class"
+        level, text = "ok", f"The map changes with the class (between '{one}' and '{other}': {same_order(rho)})."
         if difference < SAME:
+            level = "warning"
             text = (
                 f"{self.method} gives the same map for '{one}' and for '{other}': this map does not depend on the "
                 "class. It shows where the model looked, not what speaks for this answer."
             )
-            return (Finding("warning", "class_dependence", title, text, numbers),)
-        if not math.isnan(rho) and rho > ALIKE:
+        elif rho > ALIKE:  # NaN is not
+            level = "note"
             text = (
                 f"The maps for '{one}' and '{other}' rank the units nearly alike ({same_order(rho)}): read it as what "
                 "matters for telling them apart, not as what speaks for one of them."
             )
-            return (Finding("note", "class_dependence", title, text, numbers),)
-        text = f"The map changes with the class (between '{one}' and '{other}': {same_order(rho)})."
-        return (Finding("ok", "class_dependence", title, text, numbers),)
+        return (Finding(level, "class_dependence", "Other class", text, numbers),)
 
 
 def class_dependence(exam: Exam) -> ClassDependence:
@@ -160,34 +159,29 @@ class CaptureAudit:
     def findings(self) -> tuple[Finding, ...]:
         numbers = {"sites": float(self.sites), "unclaimed": float(len(self.unclaimed)), "leak": self.leak}
         numbers["compared"] = float(self.compared)
-        findings = []
         if not self.sites:
             text = "No attention was seen in this model: methods that read attention cannot be used on it."
             return (Finding("warning", "capture_audit", "Capture", text, numbers),)
+        warnings: dict[str, str] = {}
         if self.unclaimed:
-            first = self.unclaimed[0]
-            text = (
-                f"{len(self.unclaimed)} softmaxes look like attention, and what they weigh was not found: {first}. "
-                "Explanations by attention would leave them out."
+            warnings["Unclaimed softmaxes"] = (
+                f"{len(self.unclaimed)} softmaxes look like attention, and what they weigh was not found: "
+                f"{self.unclaimed[0]}. Explanations by attention would leave them out."
             )
-            findings.append(Finding("warning", "capture_audit", "Unclaimed softmaxes", text, numbers))
         if self.leak:
-            text = (
+            warnings["Leak"] = (
                 f"Positions exchange information outside the captured attention (seen at {self.leak_path}, a change of "
                 f"{self.leak:.1e} where there should be none): attention maps are blind to part of the computation."
             )
-            findings.append(Finding("warning", "capture_audit", "Leak", text, numbers))
         if self.trouble:
-            findings.append(Finding("warning", "capture_audit", "Capture", self.trouble, numbers))
-        if not findings:
-            text = f"All {self.sites} attentions were seen ({self.heads} heads)"
-            text += (
-                f", and nothing passes between positions without them: {self.compared} places compared."
-                if self.compared
-                else "; whether something passes between positions without them takes more positions."
-            )
-            findings.append(Finding("ok", "capture_audit", "Capture", text, numbers))
-        return tuple(findings)
+            warnings["Capture"] = self.trouble
+        if warnings:
+            return tuple(Finding("warning", "capture_audit", title, text, numbers) for title, text in warnings.items())
+        leaks = "; whether something passes between positions without them takes more positions."
+        if self.compared:
+            leaks = f", and nothing passes between positions without them: {self.compared} places compared."
+        text = f"All {self.sites} attentions were seen ({self.heads} heads){leaks}"
+        return (Finding("ok", "capture_audit", "Capture", text, numbers),)
 
 
 def capture_audit(exam: Exam) -> CaptureAudit:

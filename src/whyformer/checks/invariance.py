@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from whyformer.capture.leaves import ShiftEmbedding
 from whyformer.checks.attention_rows import mean_known, rank_agreement
@@ -139,6 +140,7 @@ def _paraphrased(exam: Exam, paraphrases: list[str]) -> tuple[float, float]:
 
 
 def _by_word(explanation: Explanation) -> dict[str, float]:
+    """Total score of each word, whatever its case."""
     scores: dict[str, float] = {}
     for word, score in explanation.words():
         scores[word.lower()] = scores.get(word.lower(), 0.0) + score
@@ -198,7 +200,9 @@ def invariance(exam: Exam) -> Invariance:
     Misleads when: a method measures against a fixed reference point on purpose (zero, black); it then fails this check
     by design, and its result is only as good as that point.
     """
-    each = [[raw] for raw in exam.raw] if exam.raw is not None else [_named(exam, [row]) for row in range(exam.size)]
+    each: list[Any] = [dict(exam.batch.select([row]).tensors) for row in range(exam.size)]
+    if exam.raw is not None:
+        each = [[raw] for raw in exam.raw]
     alone = [exam.explain(one, target=[target])[0] for one, target in zip(each, exam.targets, strict=True)]
     together = _together(exam)
     company = max(_difference(a, b) for a, b in zip(alone, together, strict=True))
@@ -219,11 +223,6 @@ def _difference(a: Explanation, b: Explanation) -> float:
     return float(np.abs(a.scores - b.scores).max() / max(1e-12, float(np.abs(a.scores).max())))
 
 
-def _named(exam: Exam, rows: list[int]) -> dict[str, Tensor]:
-    """Some inputs as the user's own tensors."""
-    return dict(exam.batch.select(rows).tensors)
-
-
 def _together(exam: Exam) -> list[Explanation]:
     """All inputs in one batch, with a longer neighbour (texts) or a repeated one."""
     if exam.raw is not None:
@@ -231,10 +230,9 @@ def _together(exam: Exam) -> list[Explanation]:
         mate = f"{max(exam.raw, key=len)} {last}" if all(isinstance(r, str) for r in exam.raw) else last
         explanations = exam.explain([*exam.raw, mate], target=[*exam.targets, 0], batch_size=exam.size + 1)
         return explanations[: exam.size]
-    rows = [*range(exam.size), 0]
-    targets = [*exam.targets, exam.targets[0]]
-    tensors = exam.modality.lengthened(_named(exam, rows), PADDING)
-    return exam.explain(tensors, target=targets, batch_size=len(rows))[: exam.size]
+    repeated = dict(exam.batch.select([*range(exam.size), 0]).tensors)
+    tensors, targets = exam.modality.lengthened(repeated, PADDING), [*exam.targets, exam.targets[0]]
+    return exam.explain(tensors, target=targets, batch_size=exam.size + 1)[: exam.size]
 
 
 def _shifted(exam: Exam) -> list[Explanation] | None:
@@ -265,9 +263,8 @@ def _amount(numbers: Tensor, seed: int) -> Tensor:
     return noise * numbers.float().std().to(numbers)
 
 
-@contextmanager
-def _subtracted(model: nn.Module, amount: Tensor) -> Iterator[None]:
-    """The model takes ``amount`` away from whichever argument has rows of its shape, before anything else."""
+def _subtracted(model: nn.Module, amount: Tensor) -> RemovableHandle:
+    """While open, the model subtracts ``amount`` from whichever argument has rows of its shape."""
 
     def less(value: Any) -> Any:
         fits = isinstance(value, Tensor) and value.is_floating_point() and value.shape[1:] == amount.shape
@@ -276,36 +273,14 @@ def _subtracted(model: nn.Module, amount: Tensor) -> Iterator[None]:
     def back(module: nn.Module, args: Any, kwargs: Any) -> Any:
         return tuple(less(a) for a in args), {k: less(v) for k, v in kwargs.items()}
 
-    handle = model.register_forward_pre_hook(back, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return model.register_forward_pre_hook(back, with_kwargs=True)
 
 
 @contextmanager
 def _taken_back(model: nn.Module, table: nn.Embedding, amount: Tensor) -> Iterator[None]:
-    """While the model runs, what its table hands on is moved back; lookups beside the model stay moved."""
-    running = False
-
-    def start(*_: Any) -> None:
-        nonlocal running
-        running = True
-
-    def end(*_: Any) -> None:
-        nonlocal running
-        running = False
-
-    def back(module: nn.Module, args: Any, out: Tensor) -> Tensor | None:
-        return out - amount if running else None
-
-    handles = [
-        model.register_forward_pre_hook(start),
-        model.register_forward_hook(end, always_call=True),
-        table.register_forward_hook(back),
-    ]
-    try:
+    """While the model runs, what its table returns is moved back; lookups beside the model stay moved."""
+    running: list[bool] = []
+    before = model.register_forward_pre_hook(lambda *_: running.append(True))
+    after = model.register_forward_hook(lambda *_: running.clear(), always_call=True)
+    with before, after, table.register_forward_hook(lambda _, __, out: out - amount if running else None):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

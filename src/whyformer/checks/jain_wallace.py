@@ -33,11 +33,9 @@ from whyformer.checks.exam import Exam, Finding, how_far_apart
 from whyformer.parameters import Count, Limits
 from whyformer.results.types import Explanation
 from whyformer.run import Run
-from whyformer.shapes import Array
 from whyformer.views.explained import title_of
 
 # Adversarial attention: the most different map with the same output (Jain & Wallace 2019, section 4.2.2).
-
 
 START = 3.0  # standard deviation of the first logits around a uniform map, as the authors have it
 PENALTY = 500.0
@@ -187,12 +185,10 @@ class JainWallace:
         change, largest, mixing = self.mean("median_change"), self.mean("max_attention"), self.mean("mixing")
         numbers = {"median_change": change, "max_attention": largest, "mixing_ratio": mixing}
         small = change < SMALL_CHANGE
+        then = f", although the largest weight is {largest:.2f}. " if small else ": where attention goes matters here. "
         text = (
             f"Shuffling the attention weights of ordinary tokens changes the output's probability by {change:.3f} (the "
-            f"median of {self.permutations} shuffles)"
-        )
-        text += (
-            f", although the largest weight is {largest:.2f}. " if small else ": where attention goes matters here. "
+            f"median of {self.permutations} shuffles){then}"
         )
         if not math.isnan(mixing):
             text += f"Attention brings {mixing:.0%} of the vector that is read there; the residual has the rest."
@@ -247,7 +243,11 @@ def jain_wallace(
 def _one(
     exam: Exam, run: Run, places: list[LayerRows], shown: Explanation, permutations: int, settings: dict[str, Any]
 ) -> AttentionTest:
-    attention_N = over_units(places, [place.shown(place.weights_HRK[None])[0] for place in places])
+    def over_units(shown: Sequence[Tensor]) -> Tensor:
+        """(N,) the mean of shown maps (P,), one per place, laid over the positions of the input."""
+        return torch.stack([place.over_units(one[None])[0] for place, one in zip(places, shown, strict=True)]).mean(0)
+
+    attention_N = over_units([place.shown(place.weights_HRK[None])[0] for place in places])
     units = run.keep_BN[0].nonzero()[:, 0]
     words = (~run.special_BN[0][units]).cpu().numpy()
     before = outputs_with(run, places, [p.weights_HRK[None] for p in places])
@@ -262,10 +262,9 @@ def _one(
     adversary = adversarial_attention(run, places, before[0], seed=exam.seed, track=exam.track, **settings)
     target = column_of(run)
     scalar = "share" if run.modality.compares else shown.scalar
-    scores, value = _map(attention_N, units), float(before[0, target])
-    original = shown.replace(scores=scores, value=value, method="attention", scalar=scalar)
-    scores = _map(over_units(places, list(adversary.shown)), units)
-    value = float(adversary.probability_C[target])
+    maps = [m[units].cpu().numpy().astype(np.float32) for m in (attention_N, over_units(adversary.shown))]
+    values = float(before[0, target]), float(adversary.probability_C[target])
+    original = shown.replace(scores=maps[0], value=values[0], method="attention", scalar=scalar)
     correlations = (tau_gradient, p_gradient, tau_loo, p_loo, kendall(slopes[words], losses[words])[0])
     return AttentionTest(
         title_of(shown),
@@ -277,18 +276,8 @@ def _one(
         adversary.jsd,
         adversary.change,
         original,
-        original.replace(scores=scores, value=value, method="adversarial attention"),
+        original.replace(scores=maps[1], value=values[1], method="adversarial attention"),
     )
-
-
-def over_units(places: list[LayerRows], shown: list[Tensor]) -> Tensor:
-    """(N,) the mean of shown maps (P,), laid over the positions of the input."""
-    return torch.stack([place.over_units(one[None])[0] for place, one in zip(places, shown, strict=True)]).mean(0)
-
-
-def _map(shown_N: Tensor, units: Tensor) -> Array:
-    """The distribution over ordinary units, to be drawn; special tokens have no share in it."""
-    return shown_N[units].cpu().numpy().astype(np.float32)
 
 
 def permuted(places: list[LayerRows], count: int, seed: int) -> list[Tensor]:

@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Annotated, Any, cast
@@ -99,17 +100,10 @@ def calls_of(model: nn.Module, forward: Callable[[nn.Module], Any]) -> list[str]
     """The modules with parameters in the order in which a pass leaves them."""
     order: list[str] = []
     names = {id(m): name for name, m in model.named_modules()}
-    handles = [
-        module.register_forward_hook(lambda m, *_: order.append(names[id(m)]))
-        for module in model.modules()
-        if module._parameters
-    ]
-    try:
-        with torch.no_grad():
-            forward(model)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for module in (m for m in model.modules() if m._parameters):
+            hooks.enter_context(module.register_forward_hook(lambda m, *_: order.append(names[id(m)])))
+        forward(model)
     return order
 
 
@@ -149,8 +143,7 @@ class Redrawn:
                 raise NotOffered(f"{name} is quantised: its weights cannot be drawn anew. Load the model in float32.")
             if parameter.is_meta:
                 raise NotOffered(f"{name} is not in memory (offloaded): its weights cannot be drawn anew and put back.")
-        self.model = model
-        self._parameters = dict(model.named_parameters())
+        self.model, self._parameters = model, dict(model.named_parameters())
         if not self._parameters:
             raise NotOffered("the model has no weights here that could be drawn anew: it is asked from outside.")
         self._originals: dict[str, Tensor] = {}
@@ -165,11 +158,6 @@ class Redrawn:
             facts = known_about(self.model)
             facts.clear()
             facts.update(self._facts)
-
-    @property
-    def held(self) -> int:
-        """Bytes of random weights there are now beside the original ones."""
-        return sum(t.numel() * t.element_size() for t in self._originals.values())
 
     def draw(self, part: ParameterGroup, seed: int) -> None:
         """Normal numbers with each parameter's own mean and spread, whatever it was drawn as before."""
@@ -244,14 +232,11 @@ class Randomisation:
         return self.evidence <= MORE * float(np.median(self.random_evidence))
 
     def findings(self) -> tuple[Finding, ...]:
-        numbers = {"spearman": self.spearman, "spearman_abs": self.spearman_abs}
-        same = self.final >= SAME
-        text = f"With all weights random, {self.method} gives " + (
-            f"nearly the same map ({same_order(self.final)}): it does not show what the model has learned."
-            if same
-            else f"another map ({same_order(self.final)}): it depends on what the model has learned."
-        )
-        level = "warning" if same else "ok"
+        numbers, agreement = {"spearman": self.spearman, "spearman_abs": self.spearman_abs}, same_order(self.final)
+        level, text = "ok", f"another map ({agreement}): it depends on what the model has learned."
+        if self.final >= SAME:
+            level, text = "warning", f"nearly the same map ({agreement}): it does not show what the model has learned."
+        text = f"With all weights random, {self.method} gives {text}"
         if math.isnan(self.final):
             level, text = "note", "No map could be made of the randomised model, so nothing can be said."
         findings = [Finding(level, "randomisation", "Random weights", text, numbers)]

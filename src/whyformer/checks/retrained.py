@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -20,11 +20,12 @@ from whyformer.checks.training import (
     Said,
     adversarial,
     copy_of,
+    descend,
     guided,
+    plan_of,
     ready,
     require_logits,
     supervised,
-    train,
 )
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evidence import interval
@@ -107,14 +108,12 @@ class RetrainedAttention(Result):
         control, uniform = self.named(CONTROL), self.named(UNIFORM)
         lost = control.accuracy - uniform.accuracy
         needless = lost < SLACK
+        meaning = "The task needs attention, so a test of it means something here."
+        if needless:
+            meaning = "The task does not need attention, so where the model looks explains little here."
         text = (
             f"Trained with uniform attention, a twin reaches an accuracy of {uniform.accuracy:.3f}; with its own, "
-            f"{control.accuracy:.3f}. "
-        )
-        text += (
-            "The task does not need attention, so where the model looks explains little here."
-            if needless
-            else "The task needs attention, so a test of it means something here."
+            f"{control.accuracy:.3f}. {meaning}"
         )
         numbers = {"uniform": uniform.accuracy, "control": control.accuracy, "lost": lost}
         return Finding("warning" if needless else "ok", "retrained_attention", "Uniform attention", text, numbers)
@@ -122,14 +121,12 @@ class RetrainedAttention(Result):
     def _guide(self) -> Finding:
         even, own, theirs, other = (self.named(name).accuracy for name in GUIDES)
         helps = theirs > even
+        meaning = "The weights help no more than uniform ones: outside this model they say little about the units."
+        if helps:
+            meaning = "The weights say something about the units by themselves."
         text = (
             f"A classifier without context, weighted by the model's attention, reaches {theirs:.3f}; uniform weights "
-            f"{even:.3f}, weights that it learns {own:.3f}, the adversary's {other:.3f}. "
-        )
-        text += (
-            "The weights say something about the units by themselves."
-            if helps
-            else "The weights help no more than uniform ones: outside this model they say little about the units."
+            f"{even:.3f}, weights that it learns {own:.3f}, the adversary's {other:.3f}. {meaning}"
         )
         numbers = {"uniform": even, "learned": own, "model": theirs, "adversary": other}
         return Finding("ok" if helps else "note", "retrained_attention", "Guided MLP", text, numbers)
@@ -137,15 +134,13 @@ class RetrainedAttention(Result):
     def _adversary(self) -> Finding:
         chosen, first = self.named("adversary", self.chosen), self.adversaries[0]
         far = chosen.jsd >= FAR
+        meaning = "No twin kept the output and looked elsewhere: attention and answer hang together here."
+        if far:
+            meaning = "Another model with another story gives these answers: attention is not the only explanation."
         text = (
             f"A twin that was trained to say the same and look elsewhere (λ = {chosen.weight:g}) looks elsewhere by "
             f"{how_far_apart(chosen.jsd)}; its probabilities differ by {chosen.tvd:.3f} (TVD), those of one that only "
-            f"imitates the output by {first.tvd:.3f}. "
-        )
-        text += (
-            "Another model with another story gives these answers: attention is not the only explanation."
-            if far
-            else "No twin kept the output and looked elsewhere: attention and answer hang together here."
+            f"imitates the output by {first.tvd:.3f}. {meaning}"
         )
         numbers = {"jsd": chosen.jsd, "tvd": chosen.tvd, "imitation_tvd": first.tvd, "lambda": chosen.weight}
         return Finding("warning" if far else "ok", "retrained_attention", "Model-consistent adversary", text, numbers)
@@ -259,7 +254,13 @@ class _Trial:
         seed = self.settings["seed"] + int(moved)  # an adversary starts elsewhere
         with ready(twin, seed, self.start, moved) as parameters:
             reader = ExampleRunner(twin, self.examples, uniform)
-            train(reader, parameters, loss, label=label, **self.settings)
+
+            def losses(rows: list[int]) -> Iterator[Tensor]:
+                run = reader.run(rows)
+                yield loss(run, *reader.answers(run), rows)
+
+            plan = plan_of(self.examples, self.settings["epochs"], reader.step, self.settings["seed"])
+            descend(parameters, self.settings["track"](plan, label), losses, self.settings["lr"], label)
             self.backwards += reader.passes
             said = reader.said([*self.examples.train, *self.examples.validation])
             self.passes += reader.passes

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -72,11 +72,7 @@ class ExampleRunner:
         self.loaded, self.examples, self.uniform = loaded, examples, uniform
         options: dict[str, Any] = {"batch_size": examples.batch_size, "progress": False, "at_once": False}
         self.sessions = [Session(loaded, inputs, **options) for inputs in examples.inputs]
-        self.passes = 0
-
-    @property
-    def step(self) -> int:
-        return self.sessions[0].step
+        self.step, self.passes = self.sessions[0].step, 0
 
     def run(self, rows: Sequence[int]) -> Run:
         """Some examples, all of them among the same inputs."""
@@ -158,7 +154,7 @@ def batches(rows: Sequence[int], examples: Examples, step: int) -> Iterator[list
         yield from (here[i : i + step] for i in range(0, len(here), step))
 
 
-def _plan(examples: Examples, epochs: int, step: int, seed: int) -> list[list[int]]:
+def plan_of(examples: Examples, epochs: int, step: int, seed: int) -> list[list[int]]:
     """The batches of all epochs, each in an order of its own."""
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(examples.train), generator=generator).tolist() for _ in range(epochs)]
@@ -206,28 +202,22 @@ def _draw(model: nn.Module) -> None:
                 parameter.data = parameter.data.mean() + spread * torch.randn_like(parameter)
 
 
-def train(
-    reader: ExampleRunner,
-    parameters: list[nn.Parameter],
-    loss: Loss,
-    *,
-    epochs: int,
+def descend(
+    parameters: Sequence[nn.Parameter],
+    plan: Iterable[list[int]],
+    losses: Callable[[list[int]], Iterable[Tensor]],
     lr: float,
-    seed: int,
-    track: Callable[[Sequence[Any], str], Any],
     label: str,
 ) -> None:
-    """So many epochs of Adam over the training examples."""
+    """One step of Adam per batch of the plan, on the sum of its losses; gradients are clipped to length 1."""
     optimizer = torch.optim.Adam(parameters, lr=lr)
-    for rows in track(_plan(reader.examples, epochs, reader.step, seed), label):
-        run = reader.run(rows)
-        with torch.enable_grad():
-            logits, shown_BN = reader.answers(run)
-            value = loss(run, logits, shown_BN, rows)
-        if not bool(torch.isfinite(value)):
-            raise NotOffered(f"training ({label}) went to infinity: give a smaller lr than {lr:g}.")
+    for rows in plan:
         optimizer.zero_grad()
-        value.backward()
+        with torch.enable_grad():
+            for loss in losses(rows):
+                if not bool(torch.isfinite(loss)):
+                    raise NotOffered(f"training ({label}) went to infinity: give a smaller lr than {lr:g}.")
+                loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
 
@@ -302,7 +292,7 @@ def guided(
         torch.manual_seed(seed)
         mlp = GuidedMLP(width, classes).to(device)
         optimizer = torch.optim.Adam(mlp.parameters(), lr=1e-3)
-        for rows in track(_plan(examples, epochs, step, seed), label):
+        for rows in track(plan_of(examples, epochs, step, seed), label):
             loss = F.cross_entropy(mlp(*batch(rows)), torch.tensor([classes_of[row] for row in rows], device=device))
             optimizer.zero_grad()
             loss.backward()
@@ -432,22 +422,17 @@ class _Training:
     def run(
         self, parameters: Sequence[nn.Parameter], numbers: Sequence[int], epochs: int, lr: float, progress: bool | None
     ) -> None:
-        optimizer, generator = torch.optim.Adam(parameters, lr=lr), np.random.default_rng([self.seed, 1])
-        step = self.games.batch_size
+        generator, step = np.random.default_rng([self.seed, 1]), self.games.batch_size
         orders = [generator.permutation(numbers).tolist() for _ in range(epochs)]
         plan = [order[i : i + step] for order in orders for i in range(0, len(order), step)]
-        for some in tracker(progress)(plan, "fine-tuning"):
-            optimizer.zero_grad()
+
+        def losses(some: list[int]) -> Iterator[Tensor]:
             for number in some:  # texts differ in length, so each example is a batch of its variants
-                with torch.enable_grad():
-                    logits = self.logits(number, self.masks(number, generator))
-                    wanted = torch.full((len(logits),), self.labels[number], device=logits.device)
-                    loss = loss_of(logits, wanted).mean() / len(some)
-                if not bool(torch.isfinite(loss)):
-                    raise NotOffered(f"training went to infinity: give a smaller lr than {lr:g}.")
-                loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
+                logits = self.logits(number, self.masks(number, generator))
+                wanted = torch.full((len(logits),), self.labels[number], device=logits.device)
+                yield loss_of(logits, wanted).mean() / len(some)
+
+        descend(parameters, tracker(progress)(plan, "fine-tuning"), losses, lr, "fine-tuning")
 
     @torch.no_grad()
     def accuracy(self, numbers: Sequence[int]) -> float:

@@ -123,17 +123,16 @@ def circuits(
 
 
 def _complete(site: SiteWeights) -> dict[str, HeadWeights]:
-    weights: dict[str, HeadWeights] = {}
-    for name in WEIGHTS:
-        weight = getattr(site, name)
-        if weight is None:
-            per_head = " (queries or keys that are normalised per head have no fixed W_QK)"
-            raise NotOffered(
-                f"{site.path}: the weight that makes the {name}s of its heads was not found among the model's linear "
-                f"layers{per_head if name in {'query', 'key'} else ''}. Circuits are offered for plain, packed and "
-                "grouped projections, with or without rotary positions."
-            )
-        weights[name] = weight
+    """Weights by name; raise if one was not found."""
+    weights = {name: getattr(site, name) for name in WEIGHTS}
+    missing = [name for name, weight in weights.items() if weight is None]
+    if missing:
+        per_head = " (queries or keys that are normalised per head have no fixed W_QK)"
+        raise NotOffered(
+            f"{site.path}: the weight that makes the {missing[0]}s of its heads was not found among the model's linear "
+            f"layers{per_head if missing[0] in {'query', 'key'} else ''}. Circuits are offered for plain, packed and "
+            "grouped projections, with or without rotary positions."
+        )
     return weights
 
 

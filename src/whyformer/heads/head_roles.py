@@ -250,10 +250,10 @@ def roles(
     options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with through(model, inputs, progress=progress, **options) as session:
         if alignments is not None:
-            given, cross = len(alignments), "cross" in (parts_of(session.study) or ())
+            given = len(alignments)
             if given != session.size:
                 raise BadInput(f"{given} alignments for {session.size} inputs: give a list of pairs for each input.")
-            if not cross:
+            if "cross" not in (parts_of(session.study) or ()):
                 raise BadInput(
                     "alignments are about the cross-attention of an encoder-decoder, and this model has none."
                 )

@@ -10,28 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import whyformer.heads.importance_kinds as kinds
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.evidence import interval
 from whyformer.heads.head_roles import places
-from whyformer.heads.importance_kinds import (
-    SCALARS,
-    ablation,
-    calls,
-    checked_labels,
-    confidence,
-    lrp_relevance,
-    mask_gradient,
-    open_gates,
-    parts_of,
-    place_of,
-    recorded,
-    relevance_rows,
-    relevance_share,
-    shares_of,
-    through,
-    token_counts,
-    token_sums,
-)
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import BatchSize, OneOf, Seed, checked
@@ -114,7 +96,7 @@ class LayerProfile(Result):
         return [
             {
                 "layer": layer,
-                **place_of(self.parts, layer),
+                **kinds.place_of(self.parts, layer),
                 **{name: float(curve[layer]) for name, curve in curves.items()},
                 "path": path,
             }
@@ -148,7 +130,7 @@ def layer_profile(
     distance grow with length.
     """
     options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
-    with through(model, inputs, target=target, progress=progress, **options) as session:
+    with kinds.through(model, inputs, target=target, progress=progress, **options) as session:
         refuse_without_gradients(session.model, "layer_profile")
         samples = session.gather(lambda run, rows: _curves(run), label="layers")
         return LayerProfile(
@@ -158,20 +140,20 @@ def layer_profile(
             session.cost(),
             session.warnings,
             type(session.model).__name__,
-            parts_of(session.study),
+            kinds.parts_of(session.study),
         )
 
 
 def _curves(run: Run) -> Tensor:
     """(b, 4, L)"""
-    shares = shares_of(torch.stack([heads.sum(1) for heads in relevance_rows(run)], 1))
+    shares = kinds.shares_of(torch.stack([heads.sum(1) for heads in kinds.relevance_rows(run)], 1))
     return torch.stack([shares, entropy_BL(run), distance_BL(run), mixing_BL(run).to(shares)], 1)
 
 
 def entropy_BL(run: Run) -> Tensor:
     """(B, L) -Σ_k A log A, mean over heads and real rows."""
     layers = []
-    for call in calls(run):
+    for call in kinds.calls(run):
         if call is None:
             layers.append(torch.full((run.batch.size,), torch.nan, device=run.keep_BN.device))
             continue
@@ -190,7 +172,7 @@ def distance_BL(run: Run) -> Tensor:
         # Euclidean, in tokens or patches; NaN where a position has no place.
         apart_NN = (places_NA[:, None] - places_NA[None]).square().sum(-1).sqrt()
         ordinary_N = run.keep_BN[row] & ~run.special_BN[row]
-        for call in calls(run):
+        for call in kinds.calls(run):
             if call is None:
                 layers.append(apart_NN.new_tensor(torch.nan))
                 continue
@@ -273,7 +255,7 @@ class HeadImportance(Result):
         rows = [
             {
                 "layer": layer,
-                **place_of(self.parts, layer),
+                **kinds.place_of(self.parts, layer),
                 "head": head,
                 "score": score,
                 "low": float(self.low[layer, head]),
@@ -302,7 +284,7 @@ def head_importance(
     labels: Any = None,
     kind: Annotated[str, OneOf(*KINDS)] = "gradient",
     per: Annotated[str, OneOf(*PER)] = "example",
-    scalar: Annotated[str, OneOf(*SCALARS)] = "logit",
+    scalar: Annotated[str, OneOf(*kinds.SCALARS)] = "logit",
     normalize: Annotated[str, OneOf(*NORMALIZATIONS)] | None = None,
     ablate: Annotated[str, OneOf(*ABLATIONS)] = "one",
     rule: Annotated[str, OneOf(*RULES)] = "lrp",
@@ -348,7 +330,7 @@ def head_importance(
         raise BadInput("give target or labels, not both.")
     opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     opening |= {"target": target, "progress": progress, "each_token": kind != "confidence"}
-    with through(model, inputs, **opening) as session:
+    with kinds.through(model, inputs, **opening) as session:
         if kind in {"gradient", "relevance"}:
             refuse_without_gradients(session.model, f'head_importance(kind="{kind}")')
         if labels is not None:
@@ -357,19 +339,22 @@ def head_importance(
                     "labels are one per input, and a translation is scored token by token: give (source, translation) "
                     "pairs, whose tokens are what is scored, and leave labels out."
                 )
-            labels = checked_labels(labels, session.size)
+            labels = kinds.checked_labels(labels, session.size)
             if scalar == "logit":  # a label is then the class whose logit is explained
                 session.target, labels = labels, None
         direction = None
         if kind == "gradient":
             samples, direction = _gradient_samples(session, per, labels)
         elif kind == "ablation":
-            gates, keep_one = open_gates(session), ablate == "all_but_one"
-            samples = session.gather(
-                lambda run, rows: ablation(run, gates, session.heads, _labels_of(labels, rows), keep_one), label=kind
-            )
+            gates, keep_one = kinds.open_gates(session), ablate == "all_but_one"
+
+            def measured(run: Run, rows: list[int]) -> Tensor:
+                return kinds.ablation(run, gates, session.heads, kinds.labels_at(labels, rows), keep_one)
+
+            samples = session.gather(measured, label=kind)
         else:
-            measure = confidence if kind == "confidence" else lrp_relevance if rule == "lrp" else relevance_share
+            relevance = kinds.lrp_relevance if rule == "lrp" else kinds.relevance_share
+            measure = kinds.confidence if kind == "confidence" else relevance
             samples = session.gather(lambda run, rows: measure(run), label=kind)
         low, high = interval(samples, seed, lambda mean: normalized(mean, normalize))
         options = {"per": per, "scalar": scalar, "normalize": normalize, "seed": seed}
@@ -388,12 +373,8 @@ def head_importance(
             cost=session.cost(),
             warnings=session.warnings,
             model=type(session.model).__name__,
-            parts=parts_of(session.study),
+            parts=kinds.parts_of(session.study),
         )
-
-
-def _labels_of(labels: list[Any] | None, rows: list[int]) -> list[Any] | None:
-    return None if labels is None else [labels[row] for row in rows]
 
 
 def _gradient_samples(session: Session, per: str, labels: list[Any] | None) -> tuple[Array, Array]:
@@ -406,12 +387,12 @@ def _gradient_samples(session: Session, per: str, labels: list[Any] | None) -> t
 
     def measure(run: Run, rows: list[int]) -> Tensor:
         """(b, 3, L, H): signed gradient, sums of absolute values over tokens, and their number."""
-        maps = recorded(run, _labels_of(labels, rows))
-        signed = mask_gradient(maps)
+        maps = kinds.recorded(run, kinds.labels_at(labels, rows))
+        signed = kinds.mask_gradient(maps)
         if per != "token":
             return signed[:, None]
-        counts = token_counts(run, len(maps.sites))[:, :, None].expand_as(signed)
-        return torch.stack([signed, token_sums(maps), counts], 1)
+        counts = kinds.token_counts(run, len(maps.sites))[:, :, None].expand_as(signed)
+        return torch.stack([signed, kinds.token_sums(maps), counts], 1)
 
     if per == "batch":
         # NOTE[DIFF] the script sums |gradient of the batch's mean loss| over batches and divides by the number of

@@ -28,10 +28,8 @@ from whyformer.study.schedule import START, Step
 from whyformer.study.streams import slices
 from whyformer.targets import resolve_targets, scalar_of
 
-# Where heads stand: in the encoder, the decoder or the cross-attention, or in a stream of another kind of model.
-#
-# A model with several streams of tokens has heads over each of them and between them. Here each attention call is told
-# who asks and who is asked, so that roles, confidence, profiles and relevance are read from the right positions.
+# A model with several streams of tokens has heads over each of them and between them, so every attention call comes
+# with the positions of its queries and keys.
 
 
 @dataclass(frozen=True)
@@ -128,11 +126,9 @@ def through(
 def stream_relevance(run: Run) -> list[Tensor]:
     """Per layer (B, H): what its heads add to the relevance of the rows that feed the head, by generic attention.
 
-    The rules of Chefer, Gur & Wolf 2021 (engines/attention/maps.py) are linear in each map. So the row that is
-    read can be evaluated from its end: w holds how much each row of a state counts, and r += w·Ā_h is what passes
-    through a head.
-    At a cross-attention (eq. 10) that is w·R̄_ssᵀ·Ā_h, and the encoder goes on from it, each row divided by the sum
-    that R̄_qq is normalised by. All that is added, and the rows that are read, sum to generic attention's scores.
+    Its rules are linear in each map, so the row that is read is evaluated from its end: w is how much each row of a
+    state counts, and r += w·Ā_h is what passes through a head. At a cross-attention (eq. 10) that is w·R̄_ssᵀ·Ā_h, and
+    the encoder goes on from it, each row divided by the sum that R̄_qq is normalised by.
     """
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
     sites = run.record(grad=True, multi_stream=True).sites
@@ -159,21 +155,16 @@ def stream_relevance(run: Run) -> list[Tensor]:
             if rows_BN is None:
                 continue
             add(step.query, step.query_after, of, rows_BN)
-            if not step.cross:
-                through_BHK = torch.einsum("bq,bhqk->bhk", rows_BN, maps_BHQK)
-                add(step.query, step.query_after, of, through_BHK.sum(1))
-                counts = of == step.query
-            elif of == step.key:
+            if step.cross and of == step.key:
                 seen_BNN = normalized(state(step.query, step.query_after)[step.query], eyes[step.query])
                 through_BHK = torch.einsum("bq,bpq,bhpk->bhk", rows_BN, seen_BNN, maps_BHQK)
                 sums_BN = (state(step.key, step.key_after)[step.key] - eyes[step.key]).sum(-1)
                 add(step.key, step.key_after, of, through_BHK.sum(1) / sums_BN.masked_fill(sums_BN == 0, torch.inf))
-                counts = True
             else:
                 through_BHK = torch.einsum("bq,bhqk->bhk", rows_BN, maps_BHQK)
-                add(step.key, step.key_after, of, through_BHK.sum(1))
-                counts = False  # it arrives where this stream is asked in turn
-            if counts:
+                place = (step.key, step.key_after) if step.cross else (step.query, step.query_after)
+                add(*place, of, through_BHK.sum(1))
+            if of == step.key:  # relevance of another stream is counted where that stream is the key
                 added[step.site] = added[step.site] + through_BHK.sum(-1)
     return added
 
@@ -202,6 +193,11 @@ def checked_labels(labels: Any, size: int) -> list[Any]:
     if None in label_list:
         raise BadInput(f"labels[{label_list.index(None)}] is None: give every input its class, by name or number.")
     return label_list
+
+
+def labels_at(labels: list[Any] | None, rows: Sequence[int]) -> list[Any] | None:
+    """The labels of some inputs, where there are any."""
+    return None if labels is None else [labels[row] for row in rows]
 
 
 def label_indices(labels: list[Any], logits_BC: Tensor, run: Run) -> Tensor:
@@ -259,9 +255,8 @@ def ablation(
             gates[i, layer, head] = 0
             if keep_one:
                 gates[i, layer] = 1 - gates[i, layer]
-        row_labels = None if labels is None else [labels[row] for row in rows]
         with torch.no_grad():
-            score = score_of(run, gated(run, rows, gates), rows, row_labels)
+            score = score_of(run, gated(run, rows, gates), rows, labels_at(labels, rows))
         for (row, layer, head), value in zip(chunk, score.tolist(), strict=True):
             result[row, layer, head] = sign * (float(whole[row]) - value)
     return result
@@ -367,8 +362,7 @@ def confidence(run: Run) -> Tensor:
 def lrp_relevance(run: Run) -> Tensor:
     """(B, L, H) share of its layer's relevance that reaches each head's result, in absolute value.
 
-    R_h = Σ_q o_hq · ∂s/∂o_hq under the gradient rules of CP-LRP (capture/lrp/changed_gradients.py): the score handed
-    back layer by layer, attention maps being constants. A layer without relevance is zero.
+    R_h = Σ_q o_hq · ∂s/∂o_hq under the gradient rules of CP-LRP (capture/lrp/changed_gradients.py).
 
     NOTE[DIFF] Voita et al. 2019 use the αβ rule with α = β = ½ and rescale each layer; the ε rule (ε → 0) conserves by
     itself. They do not say what becomes of negative relevance: here the absolute value is taken per head.
@@ -392,11 +386,9 @@ def lrp_relevance(run: Run) -> Tensor:
 
 
 def relevance_rows(run: Run) -> list[Tensor]:
-    """Per layer (B, H): relevance that reaches the readout row through that layer's heads.
-
-    Generic attention's row r = e·(I + Ā_L) ··· (I + Ā_1) is evaluated from the left: r_l = r_{l+1} + r_{l+1}·Ā_l, and
-    since Ā is a mean over heads, what layer l adds, Σ_j (r_{l+1}·Ā_l)_j, is a sum over heads.
-    """
+    """Per layer (B, H): relevance that reaches the readout row through that layer's heads, by generic attention."""
+    # r = e·(I + Ā_L) ··· (I + Ā_1) from the left: r_l = r_{l+1} + r_{l+1}·Ā_l. Ā is a mean over heads, so what layer l
+    # adds, Σ_j (r_{l+1}·Ā_l)_j, is a sum over heads.
     if run.multi_stream:
         return stream_relevance(run)
     row_BN = run.readout_BN.float()

@@ -197,28 +197,24 @@ def removal_order(order: Any, heads: list[tuple[int, int]], seed: int) -> tuple[
 
 @torch.no_grad()
 def _values(run: Run, rows: list[int], gates: list[Tensor], labels: list[Any] | None, metric: str | Metric) -> Tensor:
-    """(b, P) the metric of each input at each point."""
-    everyone = range(run.batch.size)
-    logits = [gated(run, everyone, table).float() for table in gates]
-    return torch.stack([measured(run, at, logits[0], rows, labels, metric) for at in logits], 1)
-
-
-def measured(
-    run: Run, logits_BC: Tensor, whole_BC: Tensor, rows: list[int], labels: list[Any] | None, metric: str | Metric
-) -> Tensor:
-    """(b,) one metric of one batch; ``whole_BC`` are the logits of the whole model."""
+    """(b, P) the metric of each input at each point, the first of which is the whole model."""
+    logits = [gated(run, range(run.batch.size), table).float() for table in gates]
     if metric == "agreement":
-        return (prediction_of(logits_BC) == prediction_of(whole_BC)).float()
-    assert labels is not None
-    label_B = label_indices([labels[row] for row in rows], whole_BC, run)
+        label_B = prediction_of(logits[0])
+    else:
+        assert labels is not None
+        label_B = label_indices([labels[row] for row in rows], logits[0], run)
+    return torch.stack([_measured(logits_BC, label_B, metric) for logits_BC in logits], 1)
+
+
+def _measured(logits_BC: Tensor, label_B: Tensor, metric: str | Metric) -> Tensor:
+    """(b,) one metric of one batch."""
     if callable(metric):
         values = metric(logits_BC, label_B)
         if not isinstance(values, Tensor) or values.shape != (len(logits_BC),):
             raise BadInput(f"metric gave {shown(values)}: a tensor with one value per input is needed.")
         return values
-    if metric == "loss":
-        return loss_of(logits_BC, label_B)
-    return (prediction_of(logits_BC) == label_B).float()
+    return loss_of(logits_BC, label_B) if metric == "loss" else (prediction_of(logits_BC) == label_B).float()
 
 
 # Learned gates: which heads can be closed together, found by training one hard-concrete gate per head.

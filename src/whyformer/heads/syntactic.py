@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files import is_file, path_of
@@ -212,14 +213,10 @@ def _encoded(loaded: LoadedModel, sentences: list[Sentence]) -> list[Any]:
 
 def _batch(encodings: list[Any], tokenizer: Any) -> tuple[dict[str, Tensor], list[list[int | None]]]:
     """Padded on the right: tensors, and the word of each position."""
-    longest = max(len(e["input_ids"]) for e in encodings)
+    rows = [torch.tensor(e["input_ids"]) for e in encodings]
     pad = tokenizer.pad_token_id or 0  # hidden by the mask, so any id will do
-    ids = torch.full((len(encodings), longest), pad)
-    mask = torch.zeros_like(ids)
-    for row, encoding in enumerate(encodings):
-        length = len(encoding["input_ids"])
-        ids[row, :length] = torch.tensor(encoding["input_ids"])
-        mask[row, :length] = 1
+    ids = pad_sequence(rows, batch_first=True, padding_value=pad)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     return {"input_ids": ids, "attention_mask": mask}, [list(e.word_ids()) for e in encodings]
 
 
