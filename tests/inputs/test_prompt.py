@@ -82,12 +82,8 @@ def test_something_else_may_stand_in_place_of_a_word(model: Recorded) -> None:
     assert explanation.options["replace"] == "…"
 
 
-def test_an_object_that_holds_a_model_is_asked_itself(model: Recorded) -> None:
+def test_inputs_together_are_as_alone_also_of_an_object_that_holds_a_model(model: Recorded) -> None:
     model.model = torch.nn.Linear(1, 1)  # type: ignore[attr-defined]
-    assert wf.explain(model, PAIR).value == pytest.approx(VALUE, abs=1e-5)
-
-
-def test_inputs_together_are_as_alone(model: Recorded) -> None:
     pairs = [PAIR, ("France", " x"), ("Neither here nor there.", " longer answer")]
     for pair, explanation in zip(pairs, wf.explain(model, pairs, method="occlusion"), strict=True):
         alone = wf.explain(model, pair, method="occlusion")

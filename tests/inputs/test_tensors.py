@@ -299,12 +299,9 @@ def test_an_argument_that_has_no_units_is_named(way: str) -> None:
     assert any("also reads b," in warning for warning in found.warnings)
 
 
-def test_an_argument_that_changes_nothing_is_not_named() -> None:
+def test_a_third_sequence_is_named_and_an_argument_that_changes_nothing_is_not() -> None:
     found = wf.explain(named("alone", "a", "b"), (SOURCE, TARGET), method="occlusion", target=0)[0]
     assert not found.warnings and len(found.scores) == SOURCE.shape[1]
-
-
-def test_a_third_sequence_is_named() -> None:
     inputs = {"a": SOURCE, "b": TARGET, "c": THIRD}
     found = wf.explain(named("three", "a", "b", "c"), inputs, method="occlusion", target=0)[0]
     assert any("also reads c," in warning and "a and b alone" in warning for warning in found.warnings)

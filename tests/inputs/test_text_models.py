@@ -61,18 +61,13 @@ def same_alone(model: nn.Module, tokenizer: Any, **how: Any) -> None:
         np.testing.assert_allclose(found.scores, alone.scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_positions_that_count_padding(tmp_path: Path, side: str, method: str) -> None:
-    tokenizer = tokens(tmp_path, side)
-    model = seeded(lambda: hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=len(tokenizer), **SIZES)))
-    same_alone(model, tokenizer, method=method)
-
-
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_head_that_reads_the_last_position_whatever_it_is(tmp_path: Path, side: str) -> None:
+def test_positions_that_count_padding_and_a_head_that_reads_the_last_one(tmp_path: Path, side: str) -> None:
     tokenizer = tokens(tmp_path, side)
+    model = seeded(lambda: hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=len(tokenizer), **SIZES)))
+    for method in ("generic_attention", "occlusion"):
+        same_alone(model, tokenizer, method=method)
     same_alone(seeded(lambda: LastOfAll(len(tokenizer))), tokenizer, method="generic_attention")
 
 
@@ -225,13 +220,7 @@ def explained(tokenizer: Any, text: str, **how: Any) -> wf.Explanation:
     return wf.explain(model, text, processor=tokenizer, **how)
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("مرحبا بك", ("▁", "مرحبا", "▁", "بك")),
-        ("好 day", ("▁", "好", "▁day")),
-    ],
-)
+@pytest.mark.parametrize(("text", "pieces"), [("مرحبا بك", ("▁", "مرحبا", "▁", "بك")), ("好 day", ("▁", "好", "▁day"))])
 def test_a_mark_before_the_text_has_none_of_its_characters(text: str, pieces: tuple[str, ...]) -> None:
     result = explained(unigram(*dict.fromkeys(pieces)), text)
     assert result.units.labels == (*pieces, "</s>")

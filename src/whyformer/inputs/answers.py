@@ -205,10 +205,7 @@ def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
 
 
 class ChoiceInput(LocatedInput):
-    """Multiple choice, (prompt, [choice, …]): the logit of one choice, over the tokens of the prompt and of it.
-
-    Tensors are (inputs, choices, tokens) until a choice is made; the model reads every choice by itself.
-    """
+    """Multiple choice, (prompt, [choice, …]): the logit of one. Tensors are (inputs, choices, tokens) before that."""
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         for one in raw:

@@ -229,10 +229,7 @@ def _is_their_mean(vector_BD: Tensor, shares_BND: Tensor | None) -> bool:
 
 
 class Seq2SeqInput(StreamsInput, TextInput):
-    """A source (text, sound or an image) and a target; units are the source's and the target's tokens so far.
-
-    Given only a source, the model's own greedy answer is explained, one explanation per token.
-    """
+    """A source (text, sound, image) and a target; of a source alone, each token of the greedy answer is explained."""
 
     stream = "source"
 

@@ -1,7 +1,4 @@
-"""The codec: plain data and back, by the annotations of dataclasses. JSON has no NaN: it becomes null.
-
-What knows its own plain form (a Result, with its format and kind) is ``Coded``; everything else is told by hints alone.
-"""
+"""The codec: plain data and back, by the annotations of dataclasses. JSON has no NaN: it becomes null."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ LONGEST_SHOWN = 60  # characters of what a file holds, in an error
 
 
 class Coded(ABC):
-    """What knows its own plain form; the codec asks it wherever it stands among other data."""
+    """A class with a plain form of its own (a Result, with its format and kind), which the codec uses."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
