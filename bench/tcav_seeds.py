@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from whyformer.cli.concept_commands import shipped_concepts
+from whyformer.cli.analysis_commands import shipped_concepts
 from whyformer.concepts import ConceptScore, tcav
 
 PAIRS = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("dotted", "bubbly")]

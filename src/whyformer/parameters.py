@@ -376,7 +376,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             values = _with_processor(known.owner, values)
         if not known.open and not values.keys() <= set(known.names):
             name = next(name for name in values if name not in known.names)
-            raise _unknown(function, name, _hint(name, known.names), known.owner)
+            raise _unknown(known, name)
         if not values.keys() >= set(known.required):
             raise _miscalled(known, args, named)
         domains, defaults = known.domains, known.defaults
@@ -457,27 +457,23 @@ def refuse_misspelled(
     function: Callable[..., Any], options: Iterable[str], existing: Iterable[str], owner: str = ""
 ) -> None:
     """Raise for options that no method has (``existing``) and that resemble a parameter of ``function``."""
-    known = [name for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD]
-    taken = set(existing)
+    known, taken = parameters_of(function, owner), set(existing)
     for name in options:
         if name in taken:
             continue
-        hint = _hint(name, known)
-        if hint or difflib.get_close_matches(name, known, n=1, cutoff=CLOSE):
-            raise _unknown(function, name, hint, owner)
+        if _hint(known, name) or difflib.get_close_matches(name, known.names, n=1, cutoff=CLOSE):
+            raise _unknown(known, name)
 
 
-def _unknown(function: Callable[..., Any], name: str, hint: str, owner: str = "") -> UnknownName:
-    known = [
-        k for k, p in inspect.signature(function).parameters.items() if k != "self" and p.kind is not p.VAR_KEYWORD
-    ]
-    return UnknownName(f"parameter of {owner or function.__qualname__}", name, known, hint)
+def _unknown(known: Parameters, name: str) -> UnknownName:
+    names = [each for each in known.names if each != "self"]
+    return UnknownName(f"parameter of {known.owner}", name, names, _hint(known, name))
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def _hint(known: Parameters, name: str) -> str:
     parameter, written = MEANT.get(name, (name, ""))
-    if parameter in known:
+    if parameter in known.names:
         return f"Write {written}."
-    if "self" in known and parameter in OF_THE_EXPLAINER:
+    if "self" in known.names and parameter in OF_THE_EXPLAINER:
         return "The model, its processor and attention_at are given once: Explainer(model, processor, attention_at=…)."
     return ""

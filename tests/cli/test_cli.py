@@ -86,11 +86,11 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_demo_tells_people_to_type_exists(
     monkeypatch: pytest.MonkeyPatch, photo: Path, tmp_path: Path
 ) -> None:
-    from whyformer.cli import concept_commands
+    from whyformer.cli import analysis_commands
     from whyformer.cli.demo import _next
 
-    few = partial(concept_commands.shipped_concepts, sets=4)  # the demo has all of them
-    monkeypatch.setattr(concept_commands, "shipped_concepts", few)
+    few = partial(analysis_commands.shipped_concepts, sets=4)  # the demo has all of them
+    monkeypatch.setattr(analysis_commands, "shipped_concepts", few)
     monkeypatch.chdir(tmp_path)
     Image.open(photo).convert("RGB").save("photo.jpg")
     terms = _next(Path("x.html"))[1]

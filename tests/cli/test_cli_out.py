@@ -15,7 +15,7 @@ import whyformer as wf
 from tests.cli.test_cli import run, told
 from tests.concepts.textures import FOLDER
 from whyformer import heads
-from whyformer.cli import concept_commands
+from whyformer.cli import analysis_commands
 from whyformer.cli._options import CommandArguments
 from whyformer.cli._results import deliver_report
 from whyformer.concepts.concept_vectors import tcav
@@ -63,8 +63,8 @@ def test_every_file_is_read_back_and_is_what_json_prints(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    few = partial(concept_commands.shipped_concepts, sets=4, size=5)
-    monkeypatch.setattr(concept_commands, "shipped_concepts", few)
+    few = partial(analysis_commands.shipped_concepts, sets=4, size=5)
+    monkeypatch.setattr(analysis_commands, "shipped_concepts", few)
     monkeypatch.chdir(folder)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("the dog ran home .", encoding="utf-8")

@@ -67,15 +67,13 @@ class Explaining(TyperGroup):
 def kind_of(inputs: Sequence[str]) -> str:
     """Return text, image, table or sound, by the first input; raise where the others are of another kind."""
     kinds = [_kind(each) for each in inputs]
-    if not kinds:
-        return "text"
     for other, kind in zip(inputs, kinds, strict=True):
         if kind != kinds[0]:
             raise BadInput(
                 f"{inputs[0]!r} is taken for {CALLED[kinds[0]]} and {other!r} for {CALLED[kind]}: give one kind at a "
                 f"time, or say which it is: whyformer explain {kinds[0]} …"
             )
-    return kinds[0]
+    return kinds[0] if kinds else "text"
 
 
 def _kind(argument: str) -> str:
@@ -145,13 +143,6 @@ def text_of_stdin() -> str:
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
-
-
-def target_from(target: str | None, versus: str | None) -> Any:
-    """A class index or label; with ``versus``, the first rather than the second."""
-    if versus is None:
-        return None if target is None else number_or_word(target)
-    return (None if target is None else number_or_word(target), number_or_word(versus))
 
 
 def object_from(target: str | None) -> Any:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, number_or_word, options_from, target_from
+from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, number_or_word, options_from
 from whyformer.errors import BadInput
 from whyformer.files import quiet
 from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
@@ -290,7 +290,9 @@ class CommandArguments(SimpleNamespace):
         super().__init__(**given)
         self.settings: dict[str, Any] = {name: given[name] for name in AS_GIVEN if name in given}
         if "target" in given:
-            self.settings["target"] = target_from(self.target, given.get("versus"))
+            target = None if self.target is None else number_or_word(self.target)
+            versus = given.get("versus")
+            self.settings["target"] = target if versus is None else (target, number_or_word(versus))
         if "replace" in given:
             self.settings["replace"] = None if self.replace is None else number_or_word(self.replace)
         if "hold" in given:

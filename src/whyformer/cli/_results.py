@@ -111,30 +111,25 @@ CHEAP = 4  # passes of a method whose explanations of other classes are put on a
 
 def next_classes(explainer: Any, raw: Any, explained: Any, asked: CommandArguments) -> list[Any] | None:
     """Explain, per input, the prediction against the next classes: a saved page cannot compute them later."""
-    arguments = asked.settings
-    by_method = explained if isinstance(explained, dict) else {None: explained}
-    if asked.out is None or asked.out.suffix != ".html" or arguments["target"] is not None:
+    if asked.out is None or asked.out.suffix != ".html" or asked.settings["target"] is not None:
         return None
+    from whyformer.registry import get_method
     from whyformer.reports.report import contrasts
 
-    others: list[list[Explanation]] = [[] for _ in next(iter(by_method.values()))]
-    for explanations in by_method.values():
+    def ask(method: str, targets: list[Any]) -> Any:
+        names = {"scalar", "batch_size", "memory", "seed", *get_method(method).options}
+        fitting = {name: value for name, value in asked.settings.items() if name in names}
+        return explainer.explain(raw, method=method, target=targets, progress=False, **fitting)
+
+    by_method = list(explained.values()) if isinstance(explained, dict) else [explained]
+    others: list[list[Explanation]] = [[] for _ in by_method[0]]
+    for explanations in by_method:
         first = explanations[0]
         if isinstance(first, list) or first.cost.forwards + first.cost.backwards > CHEAP:
             continue
-        ask = partial(_towards, explainer, raw, first.method, arguments)
-        for number, answers in enumerate(contrasts(ask, explanations) or ()):
+        for number, answers in enumerate(contrasts(partial(ask, first.method), explanations) or ()):
             others[number] += answers
     return others if any(others) else None
-
-
-def _towards(explainer: Any, raw: Any, method: str, arguments: dict[str, Any], targets: list[Any]) -> Any:
-    """Explain other targets with the same settings, less the options that this method does not have."""
-    from whyformer.registry import get_method
-
-    names = {"scalar", "batch_size", "memory", "seed", *get_method(method).options}
-    fitting = {name: value for name, value in arguments.items() if name in names}
-    return explainer.explain(raw, method=method, target=targets, progress=False, **fitting)
 
 
 REPORTED = ("target", "scalar", "batch_size", "seed")

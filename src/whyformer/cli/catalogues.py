@@ -62,9 +62,14 @@ def doctor(asked: CommandArguments) -> None:
         "libraries": {name: _version(name) for name in CORE},
         "extras": _extras(),
         "devices": devices,
-        "models": _models(),
+        "models": dict.fromkeys(MODELS),
         "self_test": [self_test(device["name"]) for device in devices] if asked.test else [],
     }
+    if installed("whyformer_models"):
+        from whyformer.demo import model_folder
+
+        folders = {name: Path(model_folder(name)) for name in MODELS}
+        state["models"] = {name: str(folder) if folder.is_dir() else None for name, folder in folders.items()}
     if asked.json:
         print_json(state)
     else:
@@ -113,16 +118,6 @@ def _devices() -> list[dict[str, Any]]:
     if torch.backends.mps.is_available():
         devices.append({"name": "mps", "what": "Apple GPU", "uses": {"triton": False, "cuda_graphs": False}})
     return devices
-
-
-def _models() -> dict[str, str | None]:
-    """Shipped models by name, and where they are; None where they are not."""
-    if not installed("whyformer_models"):
-        return dict.fromkeys(MODELS)
-    from whyformer.demo import model_folder
-
-    folders = {name: Path(model_folder(name)) for name in MODELS}
-    return {name: str(folder) if folder.is_dir() else None for name, folder in folders.items()}
 
 
 def _print(state: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ STRIPES = (
 
 def picture_views() -> list[Any]:
     """A cat, a dog, a striped horse, and whether stripes make the zebra."""
-    from whyformer.cli.concept_commands import shipped_concepts
+    from whyformer.cli.analysis_commands import shipped_concepts
     from whyformer.concepts.concept_vectors import tcav
     from whyformer.demo.pictures import face, picture
     from whyformer.verbs import Explainer

@@ -27,11 +27,10 @@ from whyformer.version import __version__
 INTERRUPTED = 130  # as shells say of Ctrl-C
 FIRST = ("demo", "explain")  # of the list of commands; the others follow by name
 COMMANDS = {
+    "analysis_commands": ("check", "compare", "maximize", "recommend", "tcav"),
     "attention_commands": ("attention", "capture", "heads"),
     "catalogues": ("doctor", "methods", "metrics"),
-    "concept_commands": ("tcav", "maximize"),
     "demo": ("demo",),
-    "evaluation": ("check", "compare", "recommend"),
     "explain": ("ask", "explain"),
     "service_commands": ("batch", "serve"),
 }
@@ -39,21 +38,14 @@ WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports c
 
 
 @contextmanager
-def escaped_usage_errors() -> Iterator[None]:
-    """Escape control characters in click's usage errors, which repeat what was typed."""
+def short_errors() -> Iterator[None]:
+    """Escape control characters in usage errors, which repeat what was typed; print one word on Ctrl-C."""
     try:
         yield
     except WrongUsage as error:
         words = as_symbols(error.format_message())
         error.format_message = lambda: words
         raise
-
-
-@contextmanager
-def short_interrupts() -> Iterator[None]:
-    """Print one word on Ctrl-C instead of a traceback."""
-    try:
-        yield
     except KeyboardInterrupt:
         typer.echo("Interrupted.", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -67,12 +59,12 @@ class Commands(TyperGroup):
         return [n for n in FIRST if n in names] + [n for n in names if n not in FIRST]
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
-        with short_interrupts(), escaped_usage_errors():
+        with short_errors():
             return super().make_context(*arguments, **named)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with short_interrupts(), escaped_usage_errors():
+            with short_errors():
                 return super().invoke(ctx)
         except WhyformerError as error:
             typer.secho(as_symbols(f"Error: {error}"), fg=typer.colors.RED, err=True)
@@ -123,14 +115,15 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # terminals that cannot print ▃ get a question mark, not a crash
-    warnings.showwarning = _show_warning
+
+    def show_warning(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        (file or sys.stderr).write(as_symbols(warnings.formatwarning(message, category, filename, lineno, line)))
+
+    warnings.showwarning = show_warning
     try:
         app(prog_name="whyformer")
     except Exception as error:  # a bug: its traceback is shown, but cannot steer the terminal either
         sys.stderr.write(as_symbols("".join(traceback.format_exception(error))))
         sys.exit(1)
-
-
-def _show_warning(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
-    shown = warnings.formatwarning(message, category, filename, lineno, line)
-    (file or sys.stderr).write(as_symbols(shown))

@@ -137,11 +137,6 @@ def table_of(entries: Sequence[Entry]) -> Any:
     return pa.table([arrays[name] for name in schema().names], schema=schema())
 
 
-def failures_table(failures: Sequence[Failure]) -> Any:
-    """Errors as a table of Arrow."""
-    return arrow(WHY).Table.from_pylist([vars(failure) for failure in failures], schema=failure_schema())
-
-
 def parquet_bytes(table: Any) -> bytes:
     """Return the table as Parquet; equal tables give equal bytes."""
     stream = io.BytesIO()

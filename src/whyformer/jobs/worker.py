@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from whyformer.errors import (
     BadInput,
     CaptureError,
@@ -23,8 +21,8 @@ from whyformer.errors import (
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.text import TextInput
-from whyformer.jobs.folder import Commit, Entry, Failure, Written, failures_table, parquet_bytes, table_of
-from whyformer.jobs.source import Part, Row, Unreadable, batches_of
+from whyformer.jobs.folder import WHY, Commit, Entry, Failure, Written, failure_schema, parquet_bytes, table_of
+from whyformer.jobs.source import Part, Row, Unreadable, arrow, batches_of
 from whyformer.shapes import Array
 
 # Sums over many rows: what each word, column or region of the picture is worth, per method and class.
@@ -229,7 +227,10 @@ class Worker:
         part, data = prepared.part, parquet_bytes(table_of(entries))
         seconds = round(time.perf_counter() - started, 3)
         commit = Commit(part.number, part.digest, len(part.rows), len(entries), len(failures), len(data), seconds)
-        return Written(commit, data, parquet_bytes(failures_table(failures)) if failures else b"")
+        if not failures:
+            return Written(commit, data)
+        told = arrow(WHY).Table.from_pylist([vars(failure) for failure in failures], schema=failure_schema())
+        return Written(commit, data, parquet_bytes(told))
 
     def _entries(self, rows: list[Row], source: Source, failures: list[Failure]) -> list[Entry]:
         options = dict(self.work.options)
@@ -265,17 +266,6 @@ class Worker:
 def _failure(row: Row, error: Exception) -> Failure:
     content = row.content.content if isinstance(row.content, Unreadable) else row.content
     reason = str(error) if isinstance(error, WhyformerError) else f"{type(error).__name__}: {error}"
-    return Failure(row.id, row.place, row.name, type(error).__name__, reason, _shown(content))
-
-
-def _shown(content: Any) -> str:
-    """Return the start of a row's content, or its type."""
-    if isinstance(content, (str, Mapping, Sequence, int, float)) or content is None or hasattr(content, "__fspath__"):
-        return str(content)[:SHOWN]
-    return type(content).__name__
-
-
-def sizes_for(explainer: CoreExplainer) -> tuple[int, int]:
-    """Positions and rows of a batch that suit the device: a CPU is quickest while a batch is in its cache."""
-    on_device = any(p.device.type not in ("cpu", "meta") for p in explainer.model.parameters())
-    return (16384, 256) if on_device and torch.cuda.is_available() else (1024, 32)
+    plain = isinstance(content, (str, Mapping, Sequence, int, float)) or hasattr(content, "__fspath__")
+    shown = str(content)[:SHOWN] if plain or content is None else type(content).__name__
+    return Failure(row.id, row.place, row.name, type(error).__name__, reason, shown)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -42,7 +42,7 @@ from whyformer.serve.safety import (
     opened_sound,
     written_sound,
 )
-from whyformer.serve.store import Entry, Store
+from whyformer.serve.store import Store
 from whyformer.serve.trust import trust, trust_units
 from whyformer.version import __version__
 from whyformer.views.html.html_page import STYLE
@@ -70,6 +70,9 @@ HEARTBEAT = 15.0  # seconds: proxies close what is silent for longer
 PREDICTED_WITHIN = 60.0
 LONGEST_SIDE = 1024  # of a picture that a page shows
 Identity = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+UPLOAD, RESULT = "there is no such upload.", "there is no such result."  # in answers with 404
+JOB = "there is no such job, or it is long over."
+Found = TypeVar("Found")
 
 
 @dataclass(eq=False)
@@ -81,6 +84,13 @@ class Served:
     jobs: Jobs
     host: str = "127.0.0.1"
     token: str | None = None
+
+
+def found(value: Found | None, words: str) -> Found:
+    """Return the value, or answer 404 if there is none."""
+    if value is None:
+        raise HTTPException(404, words)
+    return value
 
 
 def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
@@ -114,17 +124,11 @@ def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
 
     @app.get("/api/images/{identity}")
     def picture(identity: Identity) -> Response:
-        return Response(_png(opened_picture(uploaded(identity))), media_type="image/png")
+        return Response(_png(opened_picture(found(store.upload(identity), UPLOAD))), media_type="image/png")
 
     @app.get("/api/sounds/{identity}")
     def sound(identity: Identity) -> Response:
-        return Response(written_sound(*opened_sound(uploaded(identity))), media_type="audio/wav")
-
-    def uploaded(identity: str) -> bytes:
-        data = store.upload(identity)
-        if data is None:
-            raise HTTPException(404, "there is no such upload.")
-        return data
+        return Response(written_sound(*opened_sound(found(store.upload(identity), UPLOAD))), media_type="audio/wav")
 
 
 def _png(image: Any) -> bytes:
@@ -246,11 +250,11 @@ async def _queued(served: Served, model: ServedModel, what: str, work: Work, uni
     job = served.jobs.add(model.name, what, work, units)
     if not wait or not await job.ended(wait):
         return answer(served.jobs.told(job), 202, {"location": f"/api/jobs/{job.id}"})
-    if job.state != "done":
-        return _failed(job)
-    entry = await run_in_threadpool(served.store.get, job.answer)
-    if entry is None:
-        return answer({"error": "the result was deleted."}, 404)
+    return await _shown(served, job.answer) if job.state == "done" else _failed(job)
+
+
+async def _shown(served: Served, identity: str) -> Response:
+    entry = found(await run_in_threadpool(served.store.get, identity), "the result was deleted.")
     return answer(await run_in_threadpool(drawn, entry))
 
 
@@ -280,10 +284,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
     @app.post("/api/compare")
     async def compare(asked: Compare) -> Response:
         if asked.results:
-            identity = await run_in_threadpool(side_by_side_of, asked, served.store)
-            entry = await run_in_threadpool(served.store.get, identity)
-            assert entry is not None
-            return answer(await run_in_threadpool(drawn, entry))
+            return await _shown(served, await run_in_threadpool(side_by_side_of, asked, served.store))
         model = served.models[asked.model or ""]
         for method in asked.methods or []:
             get_method(method)
@@ -316,29 +317,24 @@ def _add_questions(app: FastAPI, served: Served) -> None:
 
 
 def _add_jobs(app: FastAPI, served: Served) -> None:
-    def job_of(identity: str) -> Job:
-        job = served.jobs.get(identity)
-        if job is None:
-            raise HTTPException(404, "there is no such job, or it is long over.")
-        return job
-
     @app.get("/api/jobs")
     def jobs() -> Response:
         return answer({"jobs": served.jobs.listed()})
 
     @app.get("/api/jobs/{identity}")
     def told(identity: Identity) -> Response:
-        return answer(served.jobs.told(job_of(identity)))
+        return answer(served.jobs.told(found(served.jobs.get(identity), JOB)))
 
     @app.delete("/api/jobs/{identity}")
     def cancel(identity: Identity) -> Response:
-        job = job_of(identity)
+        job = found(served.jobs.get(identity), JOB)
         served.jobs.cancel(job)
         return answer(served.jobs.told(job))
 
     @app.get("/api/jobs/{identity}/events")
     def events(identity: Identity) -> Response:
-        return StreamingResponse(_events(served, job_of(identity)), media_type="text/event-stream")
+        job = found(served.jobs.get(identity), JOB)
+        return StreamingResponse(_events(served, job), media_type="text/event-stream")
 
 
 async def _events(served: Served, job: Job) -> AsyncIterator[str]:
@@ -370,25 +366,19 @@ def _add_results(app: FastAPI, served: Served) -> None:
     ) -> Response:
         return answer({"results": served.store.listed(search, limit, before)})
 
-    def entry_of(identity: str) -> Entry:
-        entry = served.store.get(identity)
-        if entry is None:
-            raise HTTPException(404, "there is no such result.")
-        return entry
-
     @app.get("/api/results/{identity}")
     def result(identity: Identity) -> Response:
-        return answer(drawn(entry_of(identity)))
+        return answer(drawn(found(served.store.get(identity), RESULT)))
 
     @app.delete("/api/results/{identity}")
     def delete(identity: Identity) -> Response:
         if not served.store.delete(identity):
-            raise HTTPException(404, "there is no such result.")
+            raise HTTPException(404, RESULT)
         return answer({"deleted": identity})
 
     @app.get("/api/results/{identity}/export")
     def export(identity: Identity, form: Annotated[str, Query(alias="format", max_length=20)] = "html") -> Response:
-        data = exported(entry_of(identity), form)
+        data = exported(found(served.store.get(identity), RESULT), form)
         named = {"content-disposition": f'attachment; filename="whyformer-{identity}.{form}"'}
         return Response(data, headers=named, media_type=FORMATS[form])
 
