@@ -1,10 +1,15 @@
-"""Benches of attention, of one pass, of rows in context and of jobs: parts by known answers, and each in small."""
+"""Benches of attention, one pass, rows in context, jobs, nonsense calls: parts by known answers, each in small."""
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import math
+import random
+import shlex
+import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +20,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, batch, in_context
-from bench.attention_debate_training import Said, adversary_loss, jsd, kl, tvd
-from bench.batch import padding
+from bench import attention_debate, fuzz, in_context
+from bench.attention_debate_training import jsd, kl, tvd
 from bench.in_context_model import COLUMNS, tasks, trained
+from bench.mutations import MUTATIONS, ROOT
 from bench.needle import FACTS, Case, case_of, judged
 from bench.one_pass import FORMULAS, INTEGRALS, main, one_pass, plain, products
 from bench.recommend_budget import RULES, arguments, rows_of
@@ -36,12 +41,12 @@ OTHER = ("the", "a", "film", "plot", "and", "but")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Sentences with one word that decides."""
-    path, random = tmp_path, np.random.default_rng(0)
+    path, rng = tmp_path, np.random.default_rng(0)
     for name, count in (("train", 160), ("dev", 24), ("test", 24)):
         lines = []
         for i in range(count):
-            words = [*random.choice(OTHER, random.integers(3, 8)), random.choice(GOOD if i % 2 else BAD)]
-            lines.append(" ".join(random.permutation(words)) + f"\t{i % 2}")
+            words = [*rng.choice(OTHER, rng.integers(3, 8)), rng.choice(GOOD if i % 2 else BAD)]
+            lines.append(" ".join(rng.permutation(words)) + f"\t{i % 2}")
         (path / f"{name}.tsv").write_text("\n".join(lines), encoding="utf-8")
     return path
 
@@ -51,14 +56,6 @@ def test_distances_equal_the_twin() -> None:
     assert float(jsd(a, b)) == pytest.approx(twin.divergence(a[0].tolist(), b[0].tolist()), abs=1e-6)
     assert float(kl(a, b)) == pytest.approx(0.7 * math.log(7) + 0.1 * math.log(1 / 7), abs=1e-6)
     assert float(tvd(torch.tensor([0.9]), torch.tensor([0.6]))) == pytest.approx(0.3)
-
-
-def test_the_adversarys_loss() -> None:
-    base = Said(torch.tensor([0.5, 0.9]), torch.tensor([[0.5, 0.5], [0.8, 0.2]]))
-    logits = torch.tensor([[0.0, math.log(3)]])  # p = 0.75
-    attention = torch.tensor([[0.2, 0.8]])
-    want = 0.15 - 0.1 * (0.2 * math.log(0.2 / 0.8) + 0.8 * math.log(0.8 / 0.2))
-    assert float(adversary_loss(base, 0.1)(logits, attention, torch.tensor([1]))) == pytest.approx(want, abs=1e-5)
 
 
 def test_the_debate_in_small(
@@ -169,13 +166,6 @@ def test_in_context_in_small() -> None:
     assert both["accuracy"] == {"model": [0.5, 0.5]} and both["machine"] == "here\n\nthere"
 
 
-def test_padding_is_what_rows_of_other_lengths_cost() -> None:
-    x = wf.Explainer(*wf.demo.load_sentiment())
-    assert padding(x, ["a good movie"] * 40) == 0
-    assert padding(x, ["good"] * 31 + ["good good good"]) == pytest.approx(1 - (31 * 3 + 5) / (32 * 5))
-    assert 0 < padding(x, batch.sentences(600)) < 0.15
-
-
 # The needle bench: one sentence holds the answer, and ranks are counted as said.
 
 
@@ -250,3 +240,61 @@ def test_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert recommend_budget(["--saved", str(tmp_path), "--halves", "2", "--splits", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(RULES) and all("of 3 |" in line for line in lines[2:])
+
+
+# Calls that make no sense end in an error of ours and change nothing (bench/fuzz.py in short); current mutations.
+
+
+def test_nonsense_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here in this process, which has imported the libraries already; one that hangs is ended, and with it the test."""
+    stage = fuzz.Stage(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = random.getstate()
+    reports = []
+    try:
+        with stage.doors, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            calls = fuzz.chosen_calls(stage, 40, 0, None)
+            random.seed(0)
+            for call in calls:
+                faulthandler.dump_traceback_later(10 * fuzz.LIMIT, exit=True)
+                reports.append(fuzz.outcome(stage, call, stage.state()))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        random.setstate(before)
+    assert len(reports) == 40
+    assert [report for report in reports if report["outcome"] not in ("ours", "taken")] == []
+
+
+WORKER = """
+import json, os, sys, time
+for number in range(int(sys.argv[1]), 4):
+    print(json.dumps({"begins": number, "of": 4, "area": "verbs", "call": f"call {number}"}), flush=True)
+    if number == 1:
+        os._exit(3)
+    if number == 2:
+        time.sleep(60)
+    print(json.dumps({"area": "verbs", "call": f"call {number}", "outcome": "ours", "said": ""}), flush=True)
+"""
+
+
+def test_a_process_that_dies_or_hangs_is_started_again_behind_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = subprocess.Popen
+
+    def light(command: list[str], **how: Any) -> Any:
+        return start([sys.executable, "-S", "-c", WORKER, command[command.index("--from") + 1]], **how)
+
+    monkeypatch.setattr(fuzz.subprocess, "Popen", light)
+    monkeypatch.setattr(fuzz, "LIMIT", 2.0)
+    ended = [(report["call"], report["outcome"]) for report in fuzz.ended_calls(4, 0, None)]
+    assert ended == [("call 0", "ours"), ("call 1", "crash"), ("call 2", "hang"), ("call 3", "ours")]
+
+
+def test_every_mutation_can_be_made() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 45
+    for mutation in MUTATIONS:
+        source = (ROOT / "src/whyformer" / mutation.file).read_text(encoding="utf-8")
+        assert source.count(mutation.old) == 1, mutation.name
+        assert mutation.new != mutation.old
+        files = [word for word in shlex.split(mutation.tests) if word.startswith("tests/")]
+        assert files and all((ROOT / name).exists() for name in files), mutation.name

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers as hf
 from PIL import Image
 from typer.testing import CliRunner, Result
 
@@ -242,6 +241,7 @@ SHOWN = [
     (f"{CAPTURE} whisper/", f"target ← source|{USABLE}"),
     ("compare PHOTO --model VIT -m grad_cam --metric insertion", "grad_cam|absent parts mean"),
     ("heads --what pruning --order random --points 2 'So boring' 'I like it'", "agreement against heads kept (random"),
+    ("heads --what pruning --order gates --points 2 --steps 4 --penalty 0.5", "learned gates|random, seed 0"),
     ("maximize --layer 2 --neuron 5 --position 1 --steps 2 --out n.png", "token 1 5 of vit.layers.2"),
 ]
 
@@ -281,16 +281,6 @@ def test_a_question_and_its_answer(folder: Path) -> None:
     assert set(one["units"]["stream"]) == {"image", "text"}
 
 
-def test_a_classifier_does_not_say_how_alike_texts_are(tmp_path: Path) -> None:
-    """It would be asked about both texts together, and a class of the pair explained."""
-    CASES["bert"].build("sdpa").save_pretrained(tmp_path)
-    processors.tokenizer().save_pretrained(tmp_path)
-    told = run("explain", "similar", "a cat", "two birds", "--model", tmp_path, code=1).stderr
-    assert "BertForSequenceClassification: it has a head" in told and "AutoModel.from_pretrained" in told
-    hf.AutoModel.from_pretrained(tmp_path).save_pretrained(tmp_path)  # as it advises
-    assert "cosine of 'similarity'" in run("explain", "similar", "a cat", "two birds", "--model", tmp_path).stdout
-
-
 def test_one_object_of_a_detector(folder: Path) -> None:
     asked = ("explain", "image", folder / "cat.png", "--model", folder / "detr")
     (one,) = told(*asked, "--target", "2:1")
@@ -301,18 +291,3 @@ def test_one_object_of_a_detector(folder: Path) -> None:
         shown = told(*asked, "--target", str(probability))
         assert [o["target"]["position"] for o in shown] == [o.target.position for o in objects]
     assert "QUERY:CLASS" in run(*asked, "--target", "cat", code=2).stderr
-
-
-@pytest.mark.parametrize(
-    ("command", "model", "words"),
-    [
-        (("pair", "cat.png", "a"), "lxmert", "which a detector makes"),
-        (("pair", "cat.png", "a"), "t5", "no model of images with texts"),
-        (("sound", "clip.wav"), "t5", "no model of sound"),
-    ],
-)
-def test_the_wrong_kind_of_model_is_refused(
-    command: tuple[str, ...], model: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    assert words in run("explain", *command, "--model", f"{model}/", code=1).stderr

@@ -9,8 +9,9 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -45,6 +46,11 @@ REFUSED = [
     ("explain text a --model VIT", 1, "explain image"),
     ("explain image photo.jpg --model BERT", 1, "explain text"),
     ("explain image binary.bin --model VIT", 1, "cannot be read as an image"),
+    ("explain text a --model ENCODER", 1, "has no head"),
+    ("explain similar a b --model BERT", 1, "BertForSequenceClassification: it has a head"),
+    ("explain pair photo.jpg a --model LXMERT", 1, "which a detector makes"),
+    ("explain pair photo.jpg a --model T5", 1, "no model of images with texts"),
+    ("explain sound clip.wav --model T5", 1, "no model of sound"),
     ("explain table --overall --report x.html", 2, "leave out --overall"),
     ("explain table --overall -m saliency -m occlusion", 2, "one method at a time"),
     ("explain table --row 40", 1, "numbered 0 to 39"),
@@ -101,26 +107,19 @@ def test_refused(
     code: int,
     words: str,
     files: Path,
+    folder: Path,
     vit_folder: Path,
     bert_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(files)
     folders = {"VIT": vit_folder, "BERT": bert_folder, "TEXTURES": FOLDER, "SENTIMENT": model_folder("sentiment")}
+    folders |= {name.upper(): folder / name for name in ("encoder", "lxmert", "t5")}
     result = run(*(folders.get(word, word) for word in shlex.split(command)), code=code)
     assert words in " ".join(result.stderr.replace("│", "").split())
     assert result.stdout == "" and "Traceback" not in result.stderr
     if code == 1:
         assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
-
-
-def test_no_words_in_stdin_and_no_head_on_the_model(tmp_path: Path) -> None:
-    assert "no line with a word" in run("explain", "text", "-", stdin=" \n\n", code=1).stderr
-    from transformers import BertConfig, BertModel
-
-    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    BertModel(BertConfig(**small, vocab_size=20)).save_pretrained(tmp_path)
-    assert "has no head" in run("explain", "text", "a", "--model", tmp_path, code=1).stderr
 
 
 def test_a_folder_without_its_tokenizer_or_weights(tmp_path: Path, photo: Path) -> None:
@@ -188,9 +187,8 @@ for encoding, *words in json.loads(sys.argv[1]):
 ENDED = re.compile(r"-- ended with (\d+) --\n")
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What a command wrote, and its exit code."""
+class Ended(NamedTuple):
+    """A command's exit code, and what it wrote."""
 
     code: int
     stdout: str
@@ -198,13 +196,9 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("program")
-
-
-@pytest.fixture(scope="module")
-def ended(home: Path) -> dict[str, Ended]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """How commands end that say what they say into pipes."""
+    home = tmp_path_factory.mktemp("program")
     mine = home / "mine.py"
     mine.write_text(
         f"import warnings\ndef load():\n    warnings.warn('look: ' + {ESCAPE!r})\n    raise RuntimeError({ESCAPE!r})\n",
@@ -229,6 +223,7 @@ def ended(home: Path) -> dict[str, Ended]:
     (*out, _), (*err, _) = (ENDED.split(stream) for stream in (done.stdout, done.stderr))
     assert out[1::2] == err[1::2]
     each = zip(map(int, out[1::2]), out[::2], err[::2], strict=True)
+    assert not (home / "marker").exists(), "the folder's code ran"
     return {name: Ended(*parts) for name, parts in zip(commands, each, strict=True)}
 
 
@@ -241,10 +236,10 @@ def test_in_a_pipe_there_is_the_result_and_nothing_else(ended: dict[str, Ended])
     assert all(line == line.rstrip() and len(line) <= 80 for line in result.stdout.splitlines())
 
 
-def test_a_pipe_is_not_asked_whether_code_may_run(ended: dict[str, Ended], home: Path) -> None:
+def test_a_pipe_is_not_asked_whether_code_may_run(ended: dict[str, Ended]) -> None:
     """Whatever it holds is no answer."""
     refused = ended["code of a model"]
-    assert refused.code == 1 and not (home / "marker").exists()
+    assert refused.code == 1
     assert "--trust-remote-code" in refused.stderr and "y/N" not in refused.stdout + refused.stderr
 
 
@@ -301,10 +296,9 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "marker"
 
 
-def plain_folder(folder: Path) -> Path:
+def plain_folder(folder: Path) -> None:
     folders.bert().save_pretrained(folder)
     folders.tokenizer(folder).save_pretrained(folder)
-    return folder
 
 
 def changed_json(path: Path, **changes: object) -> None:
@@ -328,24 +322,17 @@ def of_unknown_kind(folder: Path, marker: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def unknown_kind(tmp_path: Path, marker: Path) -> Path:
-    return of_unknown_kind(tmp_path / "mine", marker)
-
-
-@pytest.fixture
-def unknown_class(unknown_kind: Path, marker: Path) -> Path:
+def of_unknown_class(folder: Path, marker: Path) -> Path:
     """A known kind whose class is the folder's code."""
-    (unknown_kind / "modeling_mine.py").write_text(CONFIG.format(marker=str(marker)) + MODEL, encoding="utf-8")
-    config = json.loads((unknown_kind / "config.json").read_text(encoding="utf-8"))
-    code = {"AutoModelForSequenceClassification": config["auto_map"]["AutoModelForSequenceClassification"]}
-    changed_json(unknown_kind / "config.json", model_type="bert", auto_map=code)
-    return unknown_kind
+    of_unknown_kind(folder, marker)
+    (folder / "modeling_mine.py").write_text(CONFIG.format(marker=str(marker)) + MODEL, encoding="utf-8")
+    code = {"AutoModelForSequenceClassification": "modeling_mine.MineForSequenceClassification"}
+    changed_json(folder / "config.json", model_type="bert", auto_map=code)
+    return folder
 
 
-@pytest.fixture
-def unknown_tokenizer(tmp_path: Path, marker: Path) -> Path:
-    folder = plain_folder(tmp_path / "tokenizer")
+def with_tokenizer(folder: Path, marker: Path) -> Path:
+    plain_folder(folder)
     (folder / "tokenization_mine.py").write_text(TOKENIZER.format(marker=str(marker)), encoding="utf-8")
     changed_json(
         folder / "tokenizer_config.json",
@@ -355,17 +342,23 @@ def unknown_tokenizer(tmp_path: Path, marker: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def unknown_generate(tmp_path: Path, marker: Path) -> Path:
+def with_generate(folder: Path, marker: Path) -> Path:
     """A known language model with a generate() of its own."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    folder = tmp_path / "generate"
     config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=40, n_positions=16)
     GPT2LMHeadModel(config).save_pretrained(folder)
     folders.tokenizer(folder).save_pretrained(folder)
     (folder / "custom_generate").mkdir()
     (folder / "custom_generate" / "generate.py").write_text(GENERATE.format(marker=str(marker)), encoding="utf-8")
+    return folder
+
+
+def with_needless_code(folder: Path, marker: Path) -> Path:
+    """Many folders name their own code and a class that transformers has: that is the one that is loaded."""
+    plain_folder(folder)
+    (folder / "modeling_mine.py").write_text(CONFIG.format(marker=str(marker)) + MODEL, encoding="utf-8")
+    changed_json(folder / "config.json", auto_map={"AutoModelForSequenceClassification": "modeling_mine.Mine"})
     return folder
 
 
@@ -380,39 +373,31 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_code_is_not_run_unasked_even_if_the_input_says_yes(
-    command: tuple[str, ...], unknown_kind: Path, marker: Path, photo: Path
+    command: tuple[str, ...], tmp_path: Path, marker: Path, photo: Path
 ) -> None:
+    folder = of_unknown_kind(tmp_path / "mine", marker)
     words = [str(photo) if word == "PHOTO" else word for word in command]
-    shown = run(*words, "--model", unknown_kind, stdin="y\nyes\ny\nI like it\n", code=1).stderr
+    shown = run(*words, "--model", folder, stdin="y\nyes\ny\nI like it\n", code=1).stderr
     assert not marker.exists(), "the folder's code ran"
     assert shown.startswith("Error: ") and shown.count("\n") == 1
-    assert "--trust-remote-code" in shown and str(unknown_kind) in shown
+    assert "--trust-remote-code" in shown and str(folder) in shown
 
 
-@pytest.mark.parametrize("kind", ["unknown_tokenizer", "unknown_generate"])
+@pytest.mark.parametrize("made", [with_tokenizer, with_generate, with_needless_code])
 def test_code_beside_what_transformers_has_is_left_alone(
-    kind: str, marker: Path, request: pytest.FixtureRequest
+    made: Callable[[Path, Path], Path], tmp_path: Path, marker: Path
 ) -> None:
-    folder = request.getfixturevalue(kind)
+    folder = made(tmp_path / "mine", marker)
     assert "like" in run("explain", "text", "-", "--model", folder, stdin="i like it\n").stdout
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("kind", ["unknown_kind", "unknown_class", "unknown_tokenizer"])
-def test_what_is_refused_runs_as_advised(kind: str, marker: Path, request: pytest.FixtureRequest) -> None:
-    asked = ("explain", "text", "i like it", "--model", request.getfixturevalue(kind), "-m", "raw_attention")
-    if kind != "unknown_tokenizer":  # transformers has another tokenizer for it
+@pytest.mark.parametrize("made", [of_unknown_kind, of_unknown_class, with_tokenizer])
+def test_what_is_refused_runs_as_advised(made: Callable[[Path, Path], Path], tmp_path: Path, marker: Path) -> None:
+    asked = ("explain", "text", "i like it", "--model", made(tmp_path / "mine", marker), "-m", "raw_attention")
+    if made is not with_tokenizer:  # transformers has another tokenizer for it
         assert "--trust-remote-code" in run(*asked, stdin="y\n", code=1).stderr and not marker.exists()
     assert "i like it" in run(*asked, "--trust-remote-code").stdout and marker.exists()
-
-
-def test_code_that_nothing_needs_is_no_obstacle(tmp_path: Path, marker: Path) -> None:
-    """Many folders name their own code and a class that transformers has: that is the one that is loaded."""
-    folder = plain_folder(tmp_path / "both")
-    (folder / "modeling_mine.py").write_text(CONFIG.format(marker=str(marker)) + MODEL, encoding="utf-8")
-    changed_json(folder / "config.json", auto_map={"AutoModelForSequenceClassification": "modeling_mine.Mine"})
-    assert "i like it" in run("explain", "text", "i like it", "--model", folder).stdout
-    assert not marker.exists()
 
 
 def test_every_command_that_loads_from_transformers_has_the_option() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import types
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from rich.cells import cell_len
 
 import whyformer as wf
+from tests.cli.conftest import saved
 from tests.cli.test_cli import run, told
 from tests.support.language import model, tokenizer
 from tests.tables.models import LAYOUTS, NUMBERS, RTDL, rows, table
@@ -29,7 +31,7 @@ from whyformer.cli._input import kind_of
 from whyformer.cli._selftest import by_hand, self_test
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
-from whyformer.tables import CsvRows, GlobalExplanation, load_model, save_model
+from whyformer.tables import CsvRows, load_model, save_model
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,7 @@ def test_the_kind_is_found_and_a_shipped_model_answers(
 def test_lines_come_from_stdin_and_other_encodings_are_refused() -> None:
     shown = run("explain", "-", stdin="\ufeffI like it\n").stdout
     assert shown.startswith("I like it ──")
+    assert "no line with a word" in run("explain", "text", "-", stdin=" \n\n", code=1).stderr
     for arguments in (("explain", "-"), ("explain", "text", "-"), ("explain", "prompt", "-", "--model", "m")):
         refused = run(*arguments, stdin=b"caf\xe9\n", code=1).stderr
         assert "no UTF-8 text (byte 3)" in refused and "iconv" in refused
@@ -151,15 +154,9 @@ PROMPT = "the capital of france is"
 @pytest.fixture(scope="session")
 def bare_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its tokenizer has no chat template."""
-    folder = tmp_path_factory.mktemp("gpt2")
-    model("gpt2").save_pretrained(folder)
-    tok = tokenizer()
-    template, tok.chat_template = tok.chat_template, None
-    try:
-        tok.save_pretrained(folder)
-    finally:
-        tok.chat_template = template
-    return folder
+    folder, bare = tmp_path_factory.mktemp("gpt2"), deepcopy(tokenizer())
+    bare.chat_template = None
+    return saved(folder, model("gpt2"), bare)
 
 
 def test_ask_puts_the_question_as_the_template_says(lm_folder: Path, tmp_path: Path) -> None:
@@ -308,15 +305,6 @@ def test_a_model_that_learns_in_context(tmp_path: Path) -> None:
         (("-m", "generic_attention", "-m", "input_x_gradient"), "one method at a time"),
     ):
         assert words in " ".join(run(*command, *wrong, code=2).output.split())
-
-
-def test_all_rows_on_average(tmp_path: Path) -> None:
-    arguments = ("explain", "table", "--overall", "-m", "raw_attention", "--batch-size", 7)
-    shown = run(*arguments, "--out", tmp_path / "x.json").stdout
-    assert "Columns over many rows" in shown and "capital-gain" in shown
-    model, described = demo.load_adult()
-    expected = wf.explain_global(model, adult_rows(), processor=described, method="raw_attention")
-    np.testing.assert_allclose(GlobalExplanation.load(tmp_path / "x.json").mean, expected.mean, atol=1e-6)
 
 
 def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,20 +191,6 @@ def test_pruning_tests_an_order_on_other_inputs(tmp_path: Path) -> None:
     assert (tmp_path / "p.png").stat().st_size > 5000
 
 
-def test_gates_are_learned(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES[:4]), encoding="utf-8")
-    (tmp_path / "labels.txt").write_text("\n".join(SENTENCE_LABELS[:4]), encoding="utf-8")
-    how = ("--file", tmp_path / "texts.txt", "--labels", tmp_path / "labels.txt", "--steps", 4, "--penalty", 0.5)
-    run("heads", "--what", "gates", *how, "--out", tmp_path / "g.npz")
-    model, tokenizer = load_sentiment()
-    same = heads.learn_gates(
-        model, list(SENTENCES[:4]), list(SENTENCE_LABELS[:4]), processor=tokenizer, steps=4, penalty=0.5
-    )
-    np.testing.assert_allclose(wf.load(tmp_path / "g.npz").scores, same.scores, rtol=1e-5)
-    pruned = run("heads", "--what", "pruning", "--order", "gates", "--points", 2, *how).stdout
-    assert "learned gates" in pruned and "random, seed 0" in pruned
-
-
 @pytest.fixture
 def sets(tmp_path: Path) -> Path:
     for i in range(5):

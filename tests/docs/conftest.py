@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import ABSENT, Browser, browser_path
+from tests.support.browser import chromium as browser  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = (  # so that it is built in seconds
@@ -38,14 +38,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return folder / "site"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if browser_path() is None:
-        pytest.skip(ABSENT)
-    with Browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module", autouse=True)

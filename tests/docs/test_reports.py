@@ -198,14 +198,6 @@ def test_a_picture_that_is_stale_missing_or_too_large_is_named(tmp_path: Path, m
     assert method_pictures.complaint(NAME) == "no picture"
 
 
-def test_machines_may_differ_a_little() -> None:
-    one = {"text": {"labels": ["a", "b"], "scores": [1.0, 0.5]}}
-    near = {"text": {"labels": ["a", "b"], "scores": [1.005, 0.5]}}
-    assert method_pictures.difference(one, near) is None
-    assert method_pictures.difference(one, {"text": {"labels": ["a", "c"], "scores": [1.0, 0.5]}})
-    assert method_pictures.difference(one, {**one, "image": one["text"]})
-
-
 def test_a_page_without_a_part_that_all_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.incomplete() == []
     monkeypatch.setattr(build, "ROOT", tmp_path)

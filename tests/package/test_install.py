@@ -48,43 +48,30 @@ def metadata(wheel: Path) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
-def closure(wheels: dict[str, Path], extras: str) -> dict[str, Distribution]:
-    """What ``pip install 'whyformer[extras]'`` would install beside the wheels, by name."""
+def closure(wheels: dict[str, Path], extras: str) -> tuple[dict[str, Distribution], set[str]]:
+    """What ``pip install 'whyformer[extras]'`` would install: distributions that are here, and which of the wheels."""
     needed: dict[str, Distribution] = {}
+    ours: set[str] = set()
     seen: set[tuple[str, str]] = set()
     waiting = [Requirement(f"whyformer[{extras}]" if extras else "whyformer")]
     while waiting:
         wanted = waiting.pop()
         name = canonicalize_name(wanted.name)
-        lines = (metadata(wheels[name]).get_all("Requires-Dist") if name in wheels else _requires(needed, wanted)) or []
+        if name in wheels:
+            ours.add(name)
+            lines = metadata(wheels[name]).get_all("Requires-Dist") or []
+        else:
+            needed[name] = distribution(wanted.name)
+            here = needed[name].version
+            assert wanted.specifier.contains(here, prereleases=True), f"{wanted}, and {here} is here"
+            lines = needed[name].requires or []
         for extra in ("", *wanted.extras):
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
             parts = [Requirement(line) for line in lines]
             waiting += [part for part in parts if part.marker is None or part.marker.evaluate({"extra": extra})]
-    return needed
-
-
-def _requires(needed: dict[str, Distribution], wanted: Requirement) -> list[str]:
-    found = distribution(wanted.name)
-    assert wanted.specifier.contains(found.version, prereleases=True), f"{wanted}, and {found.version} is here"
-    needed[canonicalize_name(wanted.name)] = found
-    return found.requires or []
-
-
-def wants(wheels: dict[str, Path], extras: str) -> set[str]:
-    """The wheels of this repository that a set of extras brings."""
-    lines = [Requirement(line) for line in metadata(wheels["whyformer"]).get_all("Requires-Dist") or []]
-    chosen, before = set(filter(None, extras.split(","))), set()
-    names = {"whyformer"}
-    while chosen != before:
-        before = set(chosen)
-        for line in lines:
-            if line.marker is None or any(line.marker.evaluate({"extra": extra}) for extra in chosen):
-                names.add(canonicalize_name(line.name))
-                chosen |= line.extras
-    return names & set(wheels)
+    return needed, ours
 
 
 @dataclass(frozen=True)
@@ -121,7 +108,8 @@ def environment(folder: Path, wheels: dict[str, Path], ours: dict[str, Distribut
     """``ours``: the wheels, installed once for all environments, so that they are compiled once."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    for part in [*closure(wheels, extras).values(), *(ours[name] for name in wants(wheels, extras))]:
+    needed, names = closure(wheels, extras)
+    for part in [*needed.values(), *(ours[name] for name in names)]:
         for entry in {Path(file).parts[0] for file in part.files or [] if not str(file).startswith("..")}:
             source, link = Path(str(part.locate_file(entry))), site / entry
             if source.exists() and not link.exists() and entry not in {"__pycache__", "bin"}:

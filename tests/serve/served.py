@@ -33,14 +33,20 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 NAMES = {"id2label": {0: "no", 1: "yes", 2: "<b>maybe</b>"}, "label2id": {"no": 0, "yes": 1, "<b>maybe</b>": 2}}
 
 
+def bert(gain: float = 1.5, **config: Any) -> Explainer:
+    import transformers as t
+
+    made = t.BertConfig(**SMALL, vocab_size=32, **config)
+    return Explainer(seeded(lambda: t.BertForSequenceClassification(made), gain), pair_tokenizer())
+
+
 @cache
 def explainer(kind: str) -> Explainer:
     import transformers as t
     from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
     if kind == "text":
-        config = t.BertConfig(**SMALL, **NAMES, vocab_size=32)
-        return Explainer(seeded(lambda: t.BertForSequenceClassification(config)), pair_tokenizer())
+        return bert(**NAMES)
     if kind == "language":
         return Explainer(language.model("gpt2"), language.tokenizer())
     if kind == "image":
@@ -91,6 +97,12 @@ def client(what: Served, **how: Any) -> TestClient:
 def asked(kind: str = "text", **more: Any) -> dict[str, Any]:
     inputs: dict[str, Any] = {"text": {"text": TEXT}, "language": {"prompt": "the cat sat on"}}
     return {"model": kind, "input": inputs.get(kind, {"sample": 0}), "wait": 60, **more}
+
+
+def refused(asking: TestClient, path: str, words: str, **question: Any) -> None:
+    """Assert that a question is a 422 with these words."""
+    told = asking.post(f"/api/{path}", json=question)
+    assert told.status_code == 422 and words in told.json()["error"], told.json()
 
 
 def png(width: int = 60, height: int = 40, form: str = "PNG") -> bytes:

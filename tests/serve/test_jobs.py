@@ -1,10 +1,11 @@
-"""Jobs take turns, are heard of, cancelled, refused where too many wait, and end with the server."""
+"""Jobs take turns, are heard of, cancelled, refused where too many wait; and what would go wrong in silence."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,12 +13,18 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.testclient import TestClient
 
-from tests.serve.served import asked, client, served
-from whyformer.serve.jobs import ENDS, Busy, Job, Jobs
+from tests.serve.served import TEXT, asked, bert, client, explainer, png, refused, served
+from whyformer.serve.app import Served
+from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Work
+from whyformer.serve.models import Models, ServedModel
+from whyformer.serve.store import Entry, Store
+from whyformer.verbs import Explainer
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-that-nobody-may-read"
@@ -114,11 +121,14 @@ def test_a_running_job_is_left_at_the_next_step_of_any_loop(jobs: Jobs) -> None:
     assert (job.state, job.label) == ("cancelled", "asking") and "lost" not in steps and len(steps) < 9_000
 
 
-def test_a_failure_is_told_and_the_next_is_served(jobs: Jobs) -> None:
-    failing = jobs.add("m", "failing", lambda: 1 / 0)
+@pytest.mark.parametrize(
+    ("work", "error"), [(lambda: 1 / 0, "ZeroDivisionError: division by zero"), (lambda: sys.exit(3), "SystemExit: 3")]
+)
+def test_a_failure_is_told_and_the_next_is_served(jobs: Jobs, work: Work, error: str) -> None:
+    failing = jobs.add("m", "failing", work)
     fine = jobs.add("m", "fine", lambda: 42)
     over(failing, fine)
-    assert (failing.state, failing.error) == ("failed", "ZeroDivisionError: division by zero")
+    assert (failing.state, failing.error) == ("failed", error)
     assert fine.told()["answer"] == 42 and fine.told()["done"] == fine.told()["of"]
 
 
@@ -202,3 +212,167 @@ def test_ctrl_c_ends_the_server_while_it_listens_and_works(tmp_path: Path) -> No
         assert b"event: cancelled" in rest and b"closed" in rest
         assert process.wait(300) == 0
         assert TOKEN not in process.stdout.read()  # said once, in the address, and in no log
+
+
+# What would go wrong in silence: another model's answers, other inputs, jobs that nobody wants, broken files.
+
+
+@pytest.fixture
+def whole() -> Iterator[Served]:
+    made = served("text", "image", "table")
+    yield made
+    made.jobs.close()
+
+
+def explained(ask: TestClient, kind: str = "text", **more: Any) -> dict[str, Any]:
+    told = ask.post("/api/explain", json=asked(kind, method="saliency") | more).json()
+    assert "error" not in told, told
+    return dict(told)
+
+
+# Whose answer it is
+
+
+def test_another_model_of_the_same_name_is_not_asked_about_an_old_result(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    first = served("text", store=store)
+    result = explained(client(first))["id"]
+    first.jobs.close()
+    another = ServedModel("text", "text", bert(3.0, num_labels=3, initializer_range=0.5))
+    other = Served(Models([another]), store, Jobs())
+    for about in ("trust", "heads"):
+        refused(client(other), about, "says something else now", result=result, wait=60)
+    assert client(other).get(f"/api/results/{result}").status_code == 200  # what was said then is still there
+    other.jobs.close()
+
+
+def test_an_edit_is_of_the_same_model(whole: Served) -> None:
+    ask = client(whole)
+    table = explained(ask, "table")["id"]
+    refused(ask, "explain", "of the model 'table'", **asked(edited_from=table))
+
+
+def test_side_by_side_are_results_of_one_input_and_one_model(whole: Served) -> None:
+    """Patches and columns have the same names whatever picture or row they are of."""
+    ask = client(whole)
+    images = [ask.post("/api/images", content=png(side, side)).json()["image"] for side in (48, 56)]
+    pictures = [explained(ask, "image", input={"image": image})["id"] for image in images]
+    row = whole.models["table"].samples[0]
+    rows = [explained(ask, "table", input={"row": row | {"age": age}})["id"] for age in (30, 60)]
+    for pair in (pictures, rows):
+        refused(ask, "compare", "inputs that differ", results=pair)
+    assert ask.post("/api/compare", json={"results": [pictures[0], pictures[0]]}).status_code == 200
+    models = Models([*whole.models.by_name.values(), ServedModel("twin", "text", explainer("text"))])
+    twin = client(Served(models, whole.store, whole.jobs))
+    refused(twin, "compare", "different models", results=[explained(twin, model=m)["id"] for m in ("text", "twin")])
+
+
+def test_classes_of_one_name_are_told_apart_by_their_number() -> None:
+    names = bert(id2label={0: "same", 1: "same", 2: "other"}, label2id={"same": 1, "other": 2})
+    whole = Served(Models([ServedModel("text", "text", names)]), Store(None), Jobs())
+    ask = client(whole)
+    (view,) = explained(ask)["views"]
+    assert {view["predicted"], *view["choices"]} == {0, 1, 2}
+    contrast = explained(ask, target=0, versus=1)
+    target = ask.get(f"/api/results/{contrast['id']}/export?format=json").json()["target"]
+    assert (target["index"], target["versus"]) == (0, 1)
+    whole.jobs.close()
+
+
+def test_trust_is_of_what_was_explained_and_not_of_what_is_predicted(whole: Served) -> None:
+    ask = client(whole)
+    result = explained(ask, target="yes")
+    told = ask.post("/api/trust", json={"result": result["id"], "wait": 60}).json()["about"]
+    twin = explainer("text").explain(TEXT, method="random", target="yes", scalar="probability")
+    assert str(twin.prediction) != "yes"
+    assert told["curves"]["remove"]["lines"][0]["curve"][0] == pytest.approx(twin.value, abs=1e-4)
+
+
+# Jobs that nobody wants
+
+
+def test_a_cancelled_job_writes_nothing(whole: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = client(whole)
+    gate, _ = held(whole.jobs, "text")
+    waiting = ask.post("/api/explain", json=asked(wait=0)).json()["job"]
+    ask.delete(f"/api/jobs/{waiting}")
+    gate.on.set()
+    begun, on = threading.Event(), threading.Event()
+    explain = Explainer.explain
+
+    def stopping(self: Explainer, raw: Any, **how: Any) -> Any:
+        begun.set()
+        on.wait(300)
+        return explain(self, raw, **how)
+
+    monkeypatch.setattr(Explainer, "explain", stopping)
+    running = ask.post("/api/explain", json=asked(wait=0, method=["saliency", "raw_attention"])).json()["job"]
+    begun.wait(300)
+    ask.delete(f"/api/jobs/{running}")
+    on.set()
+    jobs = [whole.jobs.get(each) for each in (waiting, running)]
+    over(*[job for job in jobs if job is not None])
+    assert [job and job.state for job in jobs] == ["cancelled", "cancelled"] and whole.store.listed() == []
+
+
+def test_what_is_about_a_result_that_was_deleted_meanwhile_is_not_kept(whole: Served) -> None:
+    ask = client(whole)
+    result = explained(ask)["id"]
+    gate, _ = held(whole.jobs, "text")
+    job = whole.jobs.get(ask.post("/api/heads", json={"result": result}).json()["job"])
+    assert job is not None
+    ask.delete(f"/api/results/{result}")
+    gate.on.set()
+    over(job)
+    assert job.state == "failed" and whole.store.about(result, "heads") == []
+    with pytest.raises(Exception, match="deleted meanwhile"):
+        whole.store.add(Entry("text", "heads", "", "", "", {}, [{}], parent=result))
+
+
+def test_a_visitor_is_answered_while_a_model_works(whole: Served) -> None:
+    ask = client(whole)
+    gate, _ = held(whole.jobs, "text")
+    for path in ("/", "/api/models", "/api/methods?model=text", "/api/results", "/api/jobs"):
+        assert ask.get(path).status_code == 200
+    assert ask.post("/api/predict", json={"model": "image", "input": {"sample": 0}}).status_code == 200  # another model
+    gate.on.set()
+
+
+# The file
+
+
+def test_a_damaged_result_is_said_to_be_one(tmp_path: Path) -> None:
+    whole = served("text", store=Store(tmp_path / "store.sqlite"))
+    ask = client(whole)
+    result = explained(ask)["id"]
+    with sqlite3.connect(tmp_path / "store.sqlite") as file:
+        file.execute("UPDATE results SET body = ?", [b"\x00damaged"])
+    file.close()
+    for path in (f"/api/results/{result}", f"/api/results/{result}/export?format=json"):
+        told = ask.get(path)
+        assert told.status_code == 422 and "cannot be read" in told.json()["error"]
+    assert ask.delete(f"/api/results/{result}").status_code == 200
+    whole.jobs.close()
+    whole.store.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
+def test_a_server_that_is_killed_while_it_writes_leaves_a_whole_file(tmp_path: Path) -> None:
+    program = (
+        "import sys; from whyformer.serve.store import Entry, Store; store = Store(sys.argv[1])\n"
+        "while True:\n"
+        "    print(store.add(Entry('m', 'explanation', '', 't', 's', {}, [{'x': list(range(5000))}])), flush=True)"
+    )
+    file = tmp_path / "store.sqlite"
+    command = [sys.executable, "-c", program, str(file)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = [process.stdout.readline().strip() for _ in range(5)]
+        process.send_signal(signal.SIGKILL)
+    store = Store(file)
+    listed = {each["id"] for each in store.listed(limit=10**6)}
+    assert listed >= set(told) and all(store.get(each) is not None for each in listed)
+    store.close()
+    with sqlite3.connect(file) as plain:
+        assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    plain.close()

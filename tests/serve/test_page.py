@@ -45,8 +45,8 @@ def whole() -> Served:
 
 
 @pytest.fixture(scope="module")
-def at(whole: Served, one_browser: Browser) -> Iterator[str]:
-    with up(whole, one_browser) as address:
+def at(whole: Served, chromium: Browser) -> Iterator[str]:
+    with up(whole, chromium) as address:
         yield address
 
 
@@ -260,8 +260,8 @@ NASTY = "<img src=x onerror=document.title='hit'>"
 
 
 @pytest.fixture(scope="module")
-def streams(one_browser: Browser) -> Iterator[str]:
-    with up(served(*KINDS), one_browser) as address:
+def streams(chromium: Browser) -> Iterator[str]:
+    with up(served(*KINDS), chromium) as address:
         yield address
 
 

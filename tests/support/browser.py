@@ -10,9 +10,12 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ABSENT = "no chromium on this machine: the pages are NOT driven here. `make setup-browser` says what to install."
@@ -142,3 +145,12 @@ class Browser:
         self.socket.close()
         self.process.terminate()
         self.process.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests that open pages; imported by the conftest of their folder."""
+    if browser_path() is None:
+        pytest.skip(ABSENT)
+    with Browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser

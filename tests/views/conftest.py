@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import ABSENT, Browser, browser_path
-
-
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if browser_path() is None:
-        pytest.skip(ABSENT)
-    with Browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
+from tests.support.browser import Browser
+from tests.support.browser import chromium as chromium  # noqa: PLC0414
 
 
 @pytest.fixture
