@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from bench.frontier.__main__ import main as frontier
-from bench.frontier.claims import claims, difference, from_saved
+from bench.frontier.claims import from_saved
 from bench.frontier.language import Tokens, WholeSentences
 from bench.frontier.picture import draw
 from bench.frontier.planted import Trained
-from bench.frontier.subject import Row
 from bench.frontier.text import Sentences, made_sentences, read_sentences
 from bench.known_truth import columns
 from bench.known_truth.__main__ import main
@@ -175,18 +174,6 @@ def test_absent_sentences_are_left_out_and_absent_tokens_unknown() -> None:
     told = sentences.inputs([0])[0].split(" . ")
     about = [sentence.split()[0] == told[-1].split()[0] for sentence in told[:-1]]
     assert sentences.cause_P(0).tolist() == about and tokens.cause_P(0).sum() == 2 * sum(about)
-
-
-def test_differences_are_paired_and_point_the_same_way() -> None:
-    generator = np.random.default_rng(0)
-    hard = generator.random((50, 2))
-    better = Row("two_ended", 2, 0, hard + np.array([0.1, -0.1]))
-    other = Row("occlusion", 1, 0, hard)
-    mean, low, high = difference(better, other)
-    np.testing.assert_allclose([mean, low, high], 0.1, atol=1e-9)  # what inputs share is gone
-    assert [holds for _, holds in claims({"two_ended": better, "occlusion": other})] == [True]
-    swapped = {"two_ended": Row("two_ended", 2, 0, hard), "occlusion": Row("occlusion", 1, 0, better.values_IM)}
-    assert [holds for _, holds in claims(swapped)] == [False]
 
 
 def test_the_command_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
 from bench import attention_debate, fuzz, in_context
 from bench.attention_debate_training import jsd, kl, tvd
-from bench.in_context_model import COLUMNS, tasks, trained
+from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
 from bench.needle import FACTS, Case, case_of, judged
 from bench.one_pass import FORMULAS, INTEGRALS, main, one_pass, plain, products
@@ -122,35 +121,6 @@ def test_one_pass_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     rows = [line.split(" | ")[0].removeprefix("| ") for line in shown.splitlines() if line.startswith("| ")]
     assert set(rows) == {"scores", "generic_attention", "value_x_gradient", *FORMULAS, *INTEGRALS}
     assert "nan" not in shown
-
-
-class Additive(nn.Module):
-    """The gap between the classes is a sum over columns; training rows count by their number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.arange(1.0, COLUMNS + 1))
-
-    def forward(self, x_train: Tensor, y_train: Tensor, x_test: Tensor) -> Tensor:
-        gap = (x_test * self.weight).sum(-1) + (2.0 * y_train - 1).sum(1, keepdim=True)
-        return torch.stack([torch.zeros_like(gap), gap], -1)
-
-
-def one_task(rows: int = 8) -> tuple[Tensor, Tensor, Tensor]:
-    x, y = tasks(2, rows + 1, torch.Generator().manual_seed(0), "cpu")
-    return x[1, :-1], y[1, :-1], x[1, -1]
-
-
-def test_shapley_values_of_an_additive_model() -> None:
-    model: Any = Additive()
-    x, y, row = one_task()
-    columns = in_context.column_values(model, x, y, row, 1)
-    np.testing.assert_allclose(columns, ((row - x.mean(0)) * model.weight).detach().numpy(), atol=1e-5)
-    halves, left_out = in_context.row_values(model, x, y, row, 1, 4, 0)
-    others = float((row * model.weight.detach()).sum())  # joins with whichever row is first
-    votes = (2 * y - 1).numpy()
-    np.testing.assert_allclose(left_out, votes, atol=1e-5)
-    np.testing.assert_allclose(halves.sum(1), votes.sum() + others, atol=1e-4)
 
 
 def test_in_context_in_small() -> None:

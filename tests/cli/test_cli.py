@@ -116,11 +116,9 @@ def test_json_is_what_python_gives() -> None:
         assert e["target"]["label"] == "negative"
 
 
-def test_texts_from_stdin_and_file(tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("so good\n\nso bad\n", encoding="utf-8")
-    shown = told("explain", "text", "a", "-", "--file", file, stdin="b\n \nc\n")
-    assert [e["units"]["text"] for e in shown] == ["a", "b", "c", "so good", "so bad"]
+def test_texts_from_stdin_and_file(files: Path) -> None:
+    shown = told("explain", "text", "a", "-", "--file", files / "lines.txt", stdin="b\n \nc\n")
+    assert [e["units"]["text"] for e in shown] == ["a", "b", "c", "I like it", "So boring"]
 
 
 def test_options_target_versus_scalar_and_batch_size() -> None:

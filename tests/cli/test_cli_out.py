@@ -191,28 +191,18 @@ def test_pruning_tests_an_order_on_other_inputs(tmp_path: Path) -> None:
     assert (tmp_path / "p.png").stat().st_size > 5000
 
 
-@pytest.fixture
-def sets(tmp_path: Path) -> Path:
-    for i in range(5):
-        for texture in ("striped", "dotted"):
-            _put(tmp_path / texture / f"{i}.png", pictures.swatch(texture, i))
-        for number in range(3):
-            _put(tmp_path / "random" / str(number) / f"{i}.png", pictures.picture("ball", "plain", 100 * number + i))
-        _put(tmp_path / "zebras" / f"{i}.png", pictures.picture("horse", "striped", i))
-    return tmp_path
-
-
-def _put(path: Path, pixels: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-
-
-def test_folders_of_images(sets: Path) -> None:
-    striped, dotted = (f"{texture}={sets / texture}" for texture in ("striped", "dotted"))
-    how = ("--model", FOLDER, "-c", striped, "-c", dotted, "--inputs", sets / "zebras", "-t", "zebra-like", "-l", 2)
-    shown = run("tcav", *how, "--random", sets / "random", "--out", sets / "bars.png").output
+def test_folders_of_images(tmp_path: Path) -> None:
+    sets = {texture: partial(pictures.swatch, texture) for texture in ("striped", "dotted")}
+    sets |= {f"random/{shape}": partial(pictures.picture, shape, "plain") for shape in pictures.SHAPES[:3]}
+    for name, drawn in (sets | {"zebras": partial(pictures.picture, "horse", "striped")}).items():
+        (tmp_path / name).mkdir(parents=True)
+        for i in range(5):
+            Image.fromarray(drawn(i)).save(tmp_path / name / f"{i}.png")
+    how = ["--model", FOLDER, "--inputs", tmp_path / "zebras", "-t", "zebra-like", "-l", 2]
+    how += [word for texture in ("striped", "dotted") for word in ("-c", f"{texture}={tmp_path / texture}")]
+    shown = run("tcav", *how, "--random", tmp_path / "random", "--out", tmp_path / "bars.png").output
     assert "striped" in shown and "dotted" in shown and "weak test" in shown
-    assert (sets / "bars.png").stat().st_size > 5000
+    assert (tmp_path / "bars.png").stat().st_size > 5000
     rows = told("tcav", *how, "--relative")["rows"]  # which needs no random sets
     assert [(row["concept"], row["versus"]) for row in rows] == [("striped", "dotted"), ("dotted", "striped")]
 

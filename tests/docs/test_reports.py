@@ -83,14 +83,8 @@ def test_the_page_is_what_the_command_prints(printed: Any, data: Path, page: Pat
 # The guide to several streams
 
 
-def test_pictures_of_streams_are_there_and_small() -> None:
-    shown = re.findall(r"\(\.\./images/([^)]+)\)", text_of(GUIDE / "streams.md"))
-    assert len(shown) == 6
-    assert all((ROOT / "docs" / "images" / name).stat().st_size < 60_000 for name in shown)
-
-
-@pytest.mark.parametrize("kind", ["boxes", "clip", "detection", "translation", "sound"])
-def test_the_script_that_makes_them_runs(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["boxes", "detection", "sound"])
+def test_the_script_that_makes_its_pictures_runs(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
     import streams
 
