@@ -172,27 +172,18 @@ def devices_of(device: torch.device, workers: int, gpus: int) -> list[str]:
 
 
 @dataclass(eq=False)
-class _Answer:
-    """What a process will say; ``said``: whether it went well, and the result or the error."""
-
-    worker: _Process
-    said: tuple[bool, Any] | None = None
-
-
-@dataclass(eq=False)
 class _Process:
     """A process, the pipe to it, and the answers that it owes, the oldest first."""
 
     process: Any
     pipe: Any
     device: str
-    owed: deque[_Answer] = field(default_factory=deque)
+    owed: deque[Future[Any]] = field(default_factory=deque)
     ready: bool = False  # it answered once
 
-    def owing(self) -> _Answer:
-        answer = _Answer(self)
-        self.owed.append(answer)
-        return answer
+    def owing(self) -> Future[Any]:
+        self.owed.append(Future())
+        return self.owed[-1]
 
 
 class Processes:
@@ -203,6 +194,7 @@ class Processes:
         self.bytes = _saved((explainer.model, explainer.processor, explainer.attention_at, work))
         device = next((p.device for p in explainer.model.parameters()), torch.device("cpu"))
         self.free = deque(devices_of(device, workers, torch.cuda.device_count()))
+        self.started: list[_Process] = []
         self.context = get_context("spawn")
 
     def start(self) -> tuple[Any, Any]:
@@ -213,6 +205,7 @@ class Processes:
         process.start()
         there.close()  # its end is its own: when it dies, reading here comes to an end
         worker = _Process(process, here, device)
+        self.started.append(worker)
         with suppress(*CLOSED):  # where it died at once, its answer says so
             here.send_bytes(self.bytes)
         return worker, worker.owing()
@@ -223,13 +216,13 @@ class Processes:
         return worker.owing()
 
     def wait(self, answers: Sequence[Any], seconds: float) -> Sequence[Any]:
-        workers = {answer.worker.pipe: answer.worker for answer in answers}
+        workers = {worker.pipe: worker for worker in self.started if worker.owed}
         for pipe in connection.wait(list(workers), seconds):
             worker: _Process = workers[pipe]
             try:
-                said = worker.pipe.recv()
-                worker.ready = True
-                worker.owed.popleft().said = said
+                went_well, said = worker.pipe.recv()
+                worker.ready, answer = True, worker.owed.popleft()
+                (answer.set_result if went_well else answer.set_exception)(said)
             except CLOSED:  # it is dead: its answers are lost
                 self.free.append(worker.device)
                 worker.process.join(5)
@@ -239,14 +232,11 @@ class Processes:
                 if not worker.ready and (code or 0) > 0:  # nobody killed it: the next would end in the same way
                     error = JobStopped(AT_START)
                 while worker.owed:
-                    worker.owed.popleft().said = False, error
-        return [answer for answer in answers if answer.said is not None]
+                    worker.owed.popleft().set_exception(error)
+        return [answer for answer in answers if answer.done()]
 
     def read(self, answer: Any) -> Any:
-        went_well, said = answer.said
-        if went_well:
-            return said
-        raise said
+        return answer.result()
 
     def end(self, worker: Any) -> None:
         worker.process.kill()

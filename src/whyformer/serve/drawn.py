@@ -69,14 +69,13 @@ def picture_of(entry: Entry, results: Sequence[Any]) -> View | Page:
         return Page(entry.title, (*overview_of(items), *map(_together, items)), (left_out,) if left_out else ())
     if all(isinstance(result, Explanation) for result in results):
         return _together(results, entry.title)
-    views = [view for result in results for view in view_of(result)._page().views]
-    picture: View | Page = view_of(results[0]) if len(results) == 1 else Page(entry.title, tuple(views))
-    return picture
+    if len(results) == 1:
+        return view_of(results[0])
+    return Page(entry.title, tuple(view for result in results for view in view_of(result)._page().views))
 
 
 def _together(results: Sequence[Explanation], title: str = "") -> View:
-    view: View = view_of(results[0]) if len(results) == 1 else side_by_side(list(results), title=title)
-    return view
+    return view_of(results[0]) if len(results) == 1 else side_by_side(list(results), title=title)
 
 
 def _left_out(entry: Entry, items: Sequence[Any]) -> str:
