@@ -332,7 +332,13 @@ def parameters_of(function: Callable[..., Any], owner: str = "") -> Parameters:
     names = [n for n, p in signature.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     # Where its annotations were written: a signature may have been taken over from another module.
     scope = getattr(function, "annotated_in", None) or getattr(function, "__globals__", {})
-    domains = {name: domain_of(_evaluated(signature[name].annotation, scope)) for name in names}
+    domains = {}
+    for name in names:
+        hint = signature[name].annotation
+        try:
+            domains[name] = domain_of(eval(hint, scope) if isinstance(hint, str) else hint)
+        except NameError:  # only type checkers import it: nothing is known of it
+            domains[name] = ANYTHING
     return Parameters(
         owner or function.__qualname__.removesuffix(".__init__"),
         tuple(names),
@@ -343,16 +349,6 @@ def parameters_of(function: Callable[..., Any], owner: str = "") -> Parameters:
         any(p.kind is p.VAR_KEYWORD for p in signature.values()),
         any(p.kind is p.VAR_POSITIONAL for p in signature.values()),
     )
-
-
-def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
-    """Of names that only type checkers import nothing is known."""
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, scope)
-    except NameError:
-        return Any
 
 
 OF_PYTHON = frozenset({"self", "cls"})  # what it fills in itself

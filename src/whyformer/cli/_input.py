@@ -205,10 +205,10 @@ def drawn_faces() -> dict[str, Any]:
     return {f"a drawn {animal}": Image.fromarray(face(animal)) for animal in ("cat", "dog")}
 
 
-def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), flag: str = "--out") -> None:
+def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), flag: str = "--out") -> Path | None:
     """Refuse a file that cannot be written: of another type, or in a folder that does not exist."""
     if out is None:
-        return
+        return None
     if out.suffix not in endings:
         words = f"{out.name!r}: the ending says what is written; use {', '.join(endings)}"
         raise typer.BadParameter(words, param_hint=flag)
@@ -216,6 +216,7 @@ def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), f
         require("matplotlib", why=f"writing {out.name!r}")
     if trouble := trouble_writing(out):
         raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint=flag)
+    return out
 
 
 # Tables: model and Table of --model, and rows of a CSV file.

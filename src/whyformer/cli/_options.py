@@ -62,12 +62,7 @@ def _argument(kind: Any, metavar: str, words: str, default: Any = REQUIRED, show
 
 def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
     """A file that is written: of one of these endings, and where it can be."""
-
-    def check(value: Any) -> Any:
-        check_out(value, endings, flag)
-        return value
-
-    return _option(Path, f"{flag} FILE", words, dir_okay=False, callback=check)
+    return _option(Path, f"{flag} FILE", words, dir_okay=False, callback=lambda value: check_out(value, endings, flag))
 
 
 _READ: dict[str, Any] = {"exists": True, "dir_okay": False}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -149,8 +148,9 @@ class DatasetSummary(Result):
 
 
 def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
-    """Go through a folder once, a part at a time; only sums, two numbers per row, and ``top`` rows stay in memory."""
-    tallies, agreements = Tallies(), _Agreements(top)
+    """Go through a folder once, a part at a time; only sums and a few numbers per row stay in memory."""
+    tallies = Tallies()
+    agreements: list[tuple[float, int, int, list[int]]] = []
     strengths: dict[tuple[str, str], list[tuple[float, int, int]]] = {}  # by method and class: sum, part, line
     for commit in dataset.parts:
         lines = dataset.table(commit.part, READ).to_pylist()
@@ -162,8 +162,9 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
             strengths.setdefault((entry["method"], _target(entry)), []).append((strength, commit.part, line))
             tallies.add(entry["method"], _target(entry), entry["units"], scores)
         if len(dataset.methods) > 1:
-            agreements.add(commit.part, lines)
+            agreements += _agreements(commit.part, lines)
     importance, left_out = tallies.importances(MOST_UNITS)
+    least, differently = sorted(agreements)[:top], "methods rank its parts differently"
     return DatasetSummary(
         source=dataset.source,
         model=dataset.asked["model"],
@@ -174,8 +175,8 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
         error_kinds=dict(Counter(failure["kind"] for failure in dataset.failures())),
         importance=tuple(Importance(*entry) for entry in importance),
         outliers=tuple(_outliers(dataset, strengths, top)),
-        disagreements=tuple(agreements.cases(dataset)),
-        agreement=agreements.mean,
+        disagreements=tuple(_case(dataset, part, rows, differently, value) for value, _, part, rows in least),
+        agreement=sum(value for value, *_ in agreements) / len(agreements) if agreements else None,
         unit=tallies.unit,
         left_out=left_out,
     )
@@ -205,42 +206,20 @@ def _outliers(dataset: ExplainedDataset, strengths: dict[Any, Any], top: int) ->
         yield _case(dataset, part, [line], reason, distance)
 
 
-class _Agreements:
-    """The rows where methods agree least, and the mean over all."""
+def _agreements(part: int, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[float, int, int, list[int]]]:
+    """Yield, per row of a part, the mean rank correlation between its methods, its place, the part, and its lines."""
+    from whyformer.evaluate.comparison import spearman  # brings scipy.stats, a second that no worker needs
 
-    def __init__(self, top: int) -> None:
-        self.top, self.sum, self.count = top, 0.0, 0
-        self.least: list[tuple[float, int, int, list[int]]] = []  # a heap, the largest agreement first to go
-
-    @property
-    def mean(self) -> float | None:
-        return self.sum / self.count if self.count else None
-
-    def add(self, part: int, lines: Sequence[dict[str, Any]]) -> None:
-        """The lines of one part; those of a row stand together."""
-        from whyformer.evaluate.comparison import spearman  # brings scipy.stats, a second that no worker needs
-
-        rows: dict[tuple[int, int], list[int]] = {}
-        for line, entry in enumerate(lines):
-            rows.setdefault((entry["place"], entry["step"]), []).append(line)
-        for (place, _), members in rows.items():
-            several = [lines[i]["plain_scores"] for i in members]
-            if len(several) < 2 or len({len(s) for s in several}) > 1 or len(several[0]) < FEWEST:
-                continue
-            matrix = spearman(np.stack(several))
-            pairs = matrix[np.triu_indices(len(several), 1)]
-            if np.isnan(pairs).all():
-                continue
-            agreement = float(np.nanmean(pairs))
-            self.sum, self.count = self.sum + agreement, self.count + 1
-            if self.top:
-                heapq.heappush(self.least, (-agreement, -place, part, members))
-                if len(self.least) > self.top:
-                    heapq.heappop(self.least)
-
-    def cases(self, dataset: ExplainedDataset) -> Iterator[Case]:
-        for negative, _, part, members in sorted(self.least, reverse=True):
-            yield _case(dataset, part, members, "methods rank its parts differently", -negative)
+    rows: dict[tuple[int, int], list[int]] = {}
+    for line, entry in enumerate(lines):
+        rows.setdefault((entry["place"], entry["step"]), []).append(line)
+    for (place, _), members in rows.items():
+        several = [lines[i]["plain_scores"] for i in members]
+        if len(several) < 2 or len({len(s) for s in several}) > 1 or len(several[0]) < FEWEST:
+            continue
+        pairs = spearman(np.stack(several))[np.triu_indices(len(several), 1)]
+        if not np.isnan(pairs).all():
+            yield float(np.nanmean(pairs)), place, part, members
 
 
 def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, value: float) -> Case:

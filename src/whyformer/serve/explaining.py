@@ -19,7 +19,7 @@ from whyformer.evaluate.candidate import Annotations, Candidate, evaluated, run_
 from whyformer.evaluate.compare import chosen_metrics, comparison_of
 from whyformer.evaluate.games import Games
 from whyformer.registry import list_methods
-from whyformer.results.types import Choice, Explanation, Generation, Target, Units
+from whyformer.results.types import Choice, Explanation, Generation, Target
 from whyformer.serve.drawn import aim_of, numbers_of, require_same_answer, results_of, stored, subject_of
 from whyformer.serve.models import MANY_UNITS, ServedModel, erasable, first_of, is_dear
 from whyformer.serve.safety import Compare, Explain, Input, Predict
@@ -309,7 +309,7 @@ def heads(served: ServedModel, identity: str, store: Store, item: int = 0) -> Wo
     if not sites:
         raise NotOffered("this model attends within windows or between streams: its heads have no map over the input.")
     side = min(WIDEST, int(math.sqrt(MOST_CELLS / max(1, sum(site.attention_BHQK.shape[1] for site in sites)))))
-    several = len({site.streams for site in sites}) > 1
+    several, units = len({site.streams for site in sites}) > 1, explanation.units
     names: list[list[str]] = []
     layers = []
     for site in sites:
@@ -317,7 +317,9 @@ def heads(served: ServedModel, identity: str, store: Store, item: int = 0) -> Wo
         cells = np.stack([shrunk(map_QK, side) for map_QK in maps_HQK])
         steps = np.rint(cells / (cells.max(axis=(1, 2), keepdims=True) + 1e-12) * 255).clip(0, 255).astype(np.uint8)
         entropy_H = -(maps_HQK * np.log(maps_HQK + 1e-12)).sum(-1).mean(-1)
-        labels = labels_of(explanation.units, site.streams[1], maps_HQK.shape[-1])
+        # A map is over all units of the input, or over those of its stream: whichever are as many as its columns.
+        members = [label for label, at in zip(units.labels, units.stream, strict=True) if at == site.streams[1]]
+        labels = next((list(each) for each in (units.labels, members) if len(each) == maps_HQK.shape[-1]), None)
         if labels is not None and labels not in names:
             names.append(labels)
         layers.append(
@@ -337,12 +339,6 @@ def heads(served: ServedModel, identity: str, store: Store, item: int = 0) -> Wo
     yield
     about = {"layers": layers, "names": names, "importance": _importance(served, raw, explanation, layers)}
     return stored(store, subject, "heads", about)
-
-
-def labels_of(units: Units, stream: str, count: int) -> list[str] | None:
-    """Return the labels of a stream's positions: all units, or those of the stream, whichever are as many."""
-    members = [label for label, at in zip(units.labels, units.stream, strict=True) if at == stream]
-    return next((list(each) for each in (units.labels, members) if len(each) == count), None)
 
 
 def _importance(

@@ -101,15 +101,12 @@ def sample_of(explainer: CoreExplainer, kind: str) -> Any:
         time = np.arange(rate, dtype=np.float32) / rate
         chirp = 0.5 * np.sin(np.pi * time) * np.sin(2 * np.pi * (200 * time + 400 * time**2))
         return chirp.astype(np.float32), rate
-    return (_ramp(), CAPTION) if kind == "pair" else _ramp()
-
-
-def _ramp() -> Any:
     require("PIL", why="a picture to try a model on")
     from PIL import Image
 
     down, across = np.meshgrid(*[np.linspace(0, 255, 224, dtype=np.uint8)] * 2, indexing="ij")
-    return Image.fromarray(np.stack([across, down, np.full_like(down, 128)], -1))
+    ramp = Image.fromarray(np.stack([across, down, np.full_like(down, 128)], -1))
+    return (ramp, CAPTION) if kind == "pair" else ramp
 
 
 MOST_CLASSES = 2000  # that a page is told by name
