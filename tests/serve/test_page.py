@@ -275,6 +275,10 @@ def test_a_picture_with_a_text(browser: Browser, streams: str) -> None:
     first = asked(browser, streams, "pair")
     assert browser.does("document.querySelector('.sv-result .wf-stage img').src").startswith("data:image/jpeg")
     assert "what" in texts(browser, ".sv-result .wf-token")
+    links = "[...document.querySelectorAll('.sv-files a')].map(a => [a.textContent, a.getAttribute('href')])"
+    files = {"page": "html", "JSON": "json", "PNG": "png", "CSV": "csv"}
+    taken = [[name, f"/api/results/{first}/export?format={form}"] for name, form in files.items()]
+    assert browser.does(links) == [*taken, ["link", f"/r/{first}"]]
     first = explained(browser, other_than=first)
     assert texts(browser, ".sv-difference") == []  # nothing was edited
     write(browser, "what is the cat")
@@ -385,14 +389,6 @@ def test_names_of_models_columns_and_classes_stay_text_everywhere(browser: Brows
         assert not browser.does("document.title").startswith("hit") and browser.errors == []
         page = browser.does(f"fetch('/api/results/{shown}/export?format=html').then(r => r.text())")
         assert "<img src=x" not in page and "&lt;img src=x" in page
-
-
-def test_what_is_on_screen_is_taken_away(browser: Browser, streams: str) -> None:
-    shown = asked(browser, streams, "pair")
-    links = "[...document.querySelectorAll('.sv-files a')].map(a => [a.textContent, a.getAttribute('href')])"
-    files = [[name, f"/api/results/{shown}/export?format={name.lower()}"] for name in ("JSON", "PNG", "CSV")]
-    page = ["page", f"/api/results/{shown}/export?format=html"]
-    assert browser.does(links) == [page, *files, ["link", f"/r/{shown}"]]
 
 
 # WCAG rules, with everything unfolded, on a phone in the dark
