@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
-import torch
-
 from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
-from whyformer.files import path_of
+from whyformer.files.paths import path_of
 from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.folder import MANIFEST, WHY, Commit, JobFolder, Written, read_manifest
 from whyformer.jobs.processes import Actors, Pool, Processes, cluster, require_whole, run_here
 from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, rows_of
-from whyformer.jobs.worker import Work, Worker
+from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
 from whyformer.parameters import (
@@ -83,8 +81,7 @@ class Progress:
 
 
 ENGINES = ("local", "ray")
-CPU_SIZES = {"part_rows": 512, "batch_tokens": 1024, "batch_size": 32}
-GPU_SIZES = CPU_SIZES | {"batch_tokens": 16384, "batch_size": 256}
+PART_ROWS = 512
 # Parameters that the manifest holds by what they came to, and those that change no number. All others are in it.
 RESOLVED = {
     "model", "processor", "tokenizer", "attention_at", "method", "column", "key", "options", "part_rows",
@@ -235,9 +232,7 @@ def _sizes(
     folder: Path, explainer: CoreExplainer, part_rows: int | None, tokens: int | None, most: int | None
 ) -> tuple[int, int, int]:
     """Of parts and batches: as asked, as the job in the folder has them, or as suits the device."""
-    on_device = any(p.device.type not in ("cpu", "meta") for p in explainer.model.parameters())
-    # A CPU is quickest while a batch is in its cache.
-    usual = GPU_SIZES if on_device and torch.cuda.is_available() else CPU_SIZES
+    usual = dict(zip(("batch_tokens", "batch_size"), sizes_for(explainer), strict=True)) | {"part_rows": PART_ROWS}
     sizes = usual | (read_manifest(folder)["asked"] if (folder / MANIFEST).is_file() else {})
     return part_rows or sizes["part_rows"], tokens or sizes["batch_tokens"], most or sizes["batch_size"]
 

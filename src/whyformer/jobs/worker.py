@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from whyformer.errors import (
     BadInput,
     CaptureError,
@@ -269,3 +271,9 @@ def _failure(row: Row, error: Exception) -> Failure:
     plain = isinstance(content, (str, Mapping, Sequence, int, float)) or hasattr(content, "__fspath__")
     shown = str(content)[:SHOWN] if plain or content is None else type(content).__name__
     return Failure(row.id, row.place, row.name, type(error).__name__, reason, shown)
+
+
+def sizes_for(explainer: CoreExplainer) -> tuple[int, int]:
+    """Positions and rows of a batch that suit the device: a CPU is quickest while a batch is in its cache."""
+    on_device = any(p.device.type not in ("cpu", "meta") for p in explainer.model.parameters())
+    return (16384, 256) if on_device and torch.cuda.is_available() else (1024, 32)
