@@ -16,7 +16,7 @@ from uuid import uuid4
 from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
-from whyformer.files.paths import path_of
+from whyformer.files import path_of
 from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.folder import MANIFEST, WHY, Commit, JobFolder, Written, read_manifest
 from whyformer.jobs.processes import Actors, Pool, Processes, cluster, require_whole, run_here
