@@ -122,6 +122,14 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def text(self, selector: str) -> str:
+        """The words of the first element that fits."""
+        return str(self.does(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+    def texts(self, selector: str) -> list[str]:
+        """The words of every element that fits."""
+        return list(self.does(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"))
+
     def point(self, selector: str, click: bool = False) -> None:
         """The mouse over the first element that fits."""
         x, y = self.does(

@@ -26,3 +26,8 @@ def opened(browser: Browser, shown: Any, folder: Path, **how: Any) -> Browser:
     options = {name: how.pop(name) for name in ("image",) if name in how}
     browser.open(shown.save(folder / "x.html", **options), **how)
     return browser
+
+
+def chosen(browser: Browser) -> list[str]:
+    """The units that are pointed at or held, wherever they are drawn."""
+    return browser.texts(".wf-here")

@@ -13,11 +13,14 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import ALL
-from tests.views.test_notebook import SAID, rather_than
+from tests.views.test_linked import SAID, rather_than
 from whyformer.views import heads_grid, side_by_side
 
 LIGHT = ("Explanation", "Generation", "Report", "heads grid", "image")
-DARK = ("heads grid", "why not", "CheckUp", "Citations", "HeadRoles", "Report", "TCAVResult", "side by side")
+DARK = (
+    *("heads grid", "why not", "CheckUp", "Citations", "HeadRoles", "Report", "TCAVResult", "side by side"),
+    *("Explanation", "Comparison", "HeadImportance", "Recommendation"),
+)
 PAGES: dict[str, Callable[[], Any]] = {kind.__name__: make for kind, make in ALL.items()}
 PAGES |= {
     "side by side": lambda: side_by_side([samples.text(), samples.text("occlusion", signed=True, base=0.1)]),
@@ -42,8 +45,12 @@ def axe() -> str:
 
 
 @pytest.mark.parametrize(("name", "dark"), [*((n, False) for n in LIGHT), *((n, True) for n in DARK)])
-def test_no_rule_is_broken(browser: Browser, tmp_path: Path, name: str, dark: bool) -> None:
-    opened(browser, PAGES[name](), tmp_path, dark=dark)
+def test_no_rule_is_broken_wide_and_light_or_narrow_and_dark(
+    browser: Browser, tmp_path: Path, name: str, dark: bool
+) -> None:
+    opened(browser, PAGES[name](), tmp_path, dark=dark, width=420 if dark else 1300)
+    assert browser.does("document.documentElement.classList.contains('wf-started')")
+    assert browser.does("document.documentElement.scrollWidth") <= (420 if dark else 1300)
     browser.does(UNFOLDED)
     browser.ask("Runtime.evaluate", expression=axe())
     assert browser.does(BROKEN) == []

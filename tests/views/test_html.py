@@ -83,6 +83,8 @@ def test_a_page_is_well_formed_fetches_nothing_and_runs_nothing_but_the_script_o
     html = samples.still(html)
     sources = re.findall(r'(?:src|href)="([^"]*)"', html)
     assert sources and all(s.startswith("data:") for s in sources)
+    for heading in ("h1", "h2", "h3"):
+        assert re.search(rf"\.wf {heading}{{[^}}]*overflow-wrap:anywhere", STYLE)  # long words break
 
 
 def test_texts_are_escaped() -> None:
@@ -125,11 +127,6 @@ def test_names_of_axes_are_not_cut_off_where_there_are_few_columns() -> None:
     at = float(re.findall(r"[\d.]+", down.attrib["transform"])[1])
     half = len(mark.row_axis) * 6.6 / 2
     assert half <= at <= height - half
-
-
-def test_long_words_of_headings_break() -> None:
-    for heading in ("h1", "h2", "h3"):
-        assert re.search(rf"\.wf {heading}{{[^}}]*overflow-wrap:anywhere", STYLE)
 
 
 # Figures
@@ -190,18 +187,13 @@ def test_pieces_stand_where_they_are_read(pieces: list[str], base: str, seen: li
     assert [direction(words) for words in ("12 " + MARHABA, "a" + MARHABA, "12 !")] == ["R", "L", ""]
 
 
-def test_signs_that_no_font_has_are_spelled() -> None:
+def test_signs_that_no_font_has_are_spelled_in_their_places(tmp_path: Path) -> None:
     thumb = "\U0001f44d\U0001f3fd"
-    assert (
-        spelled(f"good {thumb} \u2192 \u00e9", lambda char: char == "\u2192") == "good :thumbs up sign: \u2192 \u00e9"
-    )
+    words = f"good {thumb} \u2192 \u00e9"
+    assert spelled(words, lambda char: char == "\u2192") == "good :thumbs up sign: \u2192 \u00e9"
     assert spelled(thumb, lambda char: True) == thumb
     assert spelled(SHALOM, lambda char: False) == SHALOM  # letters have no name that could be read in their place
-
-
-def test_a_figure_has_them_in_their_places(tmp_path: Path) -> None:
-    words = [SHALOM, "\U0001f389", "good", OLAM]
-    shown = samples.prompt(np.linspace(0.1, 1, 4), words, readout="", checks={})
+    shown = samples.prompt(np.linspace(0.1, 1, 4), [SHALOM, "\U0001f389", "good", OLAM], readout="", checks={})
     drawn = {t.get_text(): t.get_position()[0] for t in reversed(shown.plot().axes[0].texts)}
     assert drawn[OLAM] < drawn["good"] < drawn[SHALOM] and ":party popper:" in drawn
     chinese = samples.prompt([0.2, 0.4], ["\u6211", "\u559c\u6b22"])  # without glyphs, and without a warning

@@ -30,23 +30,17 @@ from whyformer.views.view import Page, Panel, View
 ORIENTATION = 0x0112  # of EXIF
 
 
-@pytest.mark.parametrize("size", [(48, 64), (96, 128), (480, 641), (50, 64), (47, 64)])  # seen: 48×64, 3×4 patches
-def test_proportions_may_differ_by_rounding(size: tuple[int, int]) -> None:
-    image = np.full((*size, 3), 200, np.uint8)
-    assert view_of(samples.image(), image=image).panels[1].title == "scores"
-
-
-@pytest.mark.parametrize("size", [(64, 48), (48, 192), (48, 24)])
-def test_another_shape_is_refused_with_what_to_pass(size: tuple[int, int], tmp_path: Path) -> None:
+def test_proportions_may_differ_by_rounding_and_another_shape_is_refused_with_what_to_pass(tmp_path: Path) -> None:
+    for size in ((96, 128), (50, 64), (47, 64)):  # the model saw 48 × 64: 3 × 4 patches
+        assert view_of(samples.image(), image=np.full((*size, 3), 200, np.uint8)).panels[1].title == "scores"
     record = Record((Site("layer", "self", ("", ""), samples.attention(keys=13, queries=13)),), torch.zeros(1, 3))
-    draw = [
+    for draw in (
         lambda image: samples.image().save(tmp_path / "x.html", image=image),
         lambda image: side_by_side([samples.image(), samples.image()], image=image),
         lambda image: heads_over_image(record, samples.image(), image),
-    ]
-    for over in draw:
+    ):
         with pytest.raises(BadInput, match=r"model saw 48 × 64.*pixel_values.*resize\(\(64, 48\)\)"):
-            over(np.full((*size, 3), 200, np.uint8))
+            draw(np.full((48, 24, 3), 200, np.uint8))
     assert not (tmp_path / "x.html").exists()
 
 
@@ -126,6 +120,10 @@ def test_the_box_is_the_one_that_the_model_predicts() -> None:
         assert ("detected", gradient_space(frame)) in [(f.name, f.value) for f in facts(explanation)]
         other = explanation.replace(target=Target(0, "cat", position=4))
         np.testing.assert_allclose(frames_of(other)[0].box, predicted(inputs, row, 4), atol=1e-6)
+    lxmert = CASES["lxmert"]  # its boxes are inputs
+    others = [wf.explain(lxmert.build("eager"), lxmert.inputs(), target=0)[0]]
+    others += [found()[0].replace(target=target) for target in (Target(1), Target(1, position=99))]
+    assert [frames_of(other) for other in others] == [()] * 3
 
 
 def test_raw_images_of_different_sizes_have_their_own_boxes() -> None:
@@ -142,42 +140,25 @@ def test_raw_images_of_different_sizes_have_their_own_boxes() -> None:
         )
 
 
-def test_everything_else_has_no_frame() -> None:
-    lxmert = CASES["lxmert"]  # its boxes are inputs
-    assert frames_of(wf.explain(lxmert.build("eager"), lxmert.inputs(), target=0)[0]) == ()
-    assert frames_of(found()[0].replace(target=Target(1))) == ()
-    assert frames_of(found()[0].replace(target=Target(1, position=99))) == ()
-
-
-def test_html_draws_the_box_and_its_name() -> None:
-    html = found()[0].to_html(image=np.zeros((16, 40, 3), np.uint8))
-    (frame,) = frames_of(found()[0])
+def test_pages_and_figures_draw_the_box_and_its_name(tmp_path: Path) -> None:
+    one = found()[0]
+    (frame,) = frames_of(wf.load(one.save(tmp_path / "x.npz")))  # files keep it
+    html = one.to_html(image=np.zeros((16, 40, 3), np.uint8))
     assert html.count("&lt;dog&gt;</text>") == 3 and "<dog>" not in html
     left, top, right, bottom = frame.box
     drawn = re.findall(
         r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="none" stroke="#fff"', html
     )
     expected = [left * 320, top * 128, (right - left) * 320, (bottom - top) * 128]
-    for rectangle in drawn:
-        np.testing.assert_allclose([float(v) for v in rectangle], expected, atol=0.06)
-    assert len(drawn) == 3
-
-
-def test_figures_show_it(tmp_path: Path) -> None:
-    from matplotlib.patches import Rectangle
-
-    one = found()[0]
-    figure = view_of(one).plot()
-    empty = [p for p in figure.axes[0].patches if isinstance(p, Rectangle) and p.get_facecolor()[3] == 0]
-    white = [p for p in empty if p.get_edgecolor()[:3] == (1, 1, 1)]
-    assert len(white) == 2  # smooth and per patch
-    (frame,) = frames_of(wf.load(one.save(tmp_path / "x.npz")))  # files keep it
-    maps = [image.get_extent() for image in figure.axes[0].images][: len(white)]
+    np.testing.assert_allclose(np.array(drawn, float), [expected] * 3, atol=0.06)
+    axes = view_of(one).plot().axes[0]
+    white = [p for p in axes.patches if p.get_facecolor()[3] == 0 and p.get_edgecolor()[:3] == (1, 1, 1)]
+    maps = [image.get_extent() for image in axes.images][:2]  # smooth and per patch
     for rectangle, (x, right, bottom, y) in zip(white, maps, strict=True):
         corners = np.array(rectangle.get_bbox()).ravel()
         shares = (corners - [x, y, x, y]) / [right - x, bottom - y, right - x, bottom - y]
         np.testing.assert_allclose(shares, frame.box, atol=1e-6)
-    assert [t.get_text() for t in figure.axes[0].texts].count("<dog>") == 2
+    assert [t.get_text() for t in axes.texts].count("<dog>") == 2
 
 
 def test_a_terminal_paints_it_into_the_picture() -> None:
@@ -213,12 +194,11 @@ def test_a_page_begins_with_all_objects_of_an_image_and_says_how_many_are_drawn(
 # Heat maps and pixels
 
 
-@pytest.mark.parametrize("size", [(7, 9), (2, 2)])
-def test_bilinear_is_torchs(size: tuple[int, int]) -> None:
-    found = samples.image().heatmap(size)
+def test_bilinear_is_torchs() -> None:
     grid = torch.from_numpy(samples.image().scores[1:].reshape(samples.GRID))
-    expected = F.interpolate(grid[None, None], size, mode="bilinear", align_corners=False)[0, 0]
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
+    for size in ((7, 9), (2, 2)):
+        expected = F.interpolate(grid[None, None], size, mode="bilinear", align_corners=False)[0, 0]
+        np.testing.assert_allclose(samples.image().heatmap(size), expected.numpy(), atol=1e-6)
     assert samples.image().heatmap().shape == samples.GRID and samples.image().heatmap().max() == 1.0  # not [CLS]
     repeated = np.kron(samples.image().heatmap(), np.ones((2, 2), np.float32))
     np.testing.assert_array_equal(samples.image().heatmap((6, 8), "nearest"), repeated)
@@ -231,7 +211,7 @@ def test_bilinear_is_torchs(size: tuple[int, int]) -> None:
             made.heatmap(*how)
 
 
-def test_strong_patches_cover_the_picture_and_weak_ones_show_it() -> None:
+def test_strong_patches_cover_the_picture_and_heads_keep_their_colours() -> None:
     image = np.full((48, 64, 3), 128, np.uint8)
     drawn = painted(images.heat(samples.image(), image=image, interpolation="nearest"), (48, 64)).astype(int)
     change = np.abs(drawn - 128).sum(-1)
@@ -239,9 +219,6 @@ def test_strong_patches_cover_the_picture_and_weak_ones_show_it() -> None:
     signed = painted(images.heat(samples.image("occlusion", signed=True), image=image), (48, 64)).astype(int)
     assert signed[0, 0, 0] > signed[0, 0, 2]  # orange
     assert signed[-1, -1, 2] > signed[-1, -1, 0]  # blue
-
-
-def test_heads_keep_their_colours() -> None:
     maps = (np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)[::-1].copy())
     drawn = images.painted_heads(HeadColours(maps, ("a", "b"), (0, 1)), (2, 2))
     assert (drawn == drawn[::-1, ::-1]).all() and (drawn[0, 0] != drawn[0, 1]).any()
@@ -258,6 +235,9 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
     for image in (pixels, pixels / 255, Image.fromarray(pixels), str(path), path, tensor, four):
         np.testing.assert_array_equal(to_pixels(image), pixels)
     assert to_pixels(pixels[..., 0]).shape == (48, 64, 3)
+    values = np.arange(64.0).reshape(8, 8)
+    assert shrunk(values, 4).shape == (4, 4) and shrunk(values, 4).mean() == values.mean()
+    assert shrunk(values, 10) is values and images.resized(values, None) is values
     normalised = to_pixels((pixels / 255 - 0.5) / 0.2)
     assert (normalised.min(), normalised.max()) == (0, 255)
     mean, std = [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]
@@ -268,12 +248,6 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
     path.write_text("no image")
     with pytest.raises(BadInput, match="cannot be read"):
         to_pixels(path)
-
-
-def test_shrinking_keeps_the_mean() -> None:
-    values = np.arange(64.0).reshape(8, 8)
-    assert shrunk(values, 4).shape == (4, 4) and shrunk(values, 4).mean() == values.mean()
-    assert shrunk(values, 10) is values and images.resized(values, None) is values
 
 
 SIZE = (48, 64)  # what samples.image() was made of, in patches of 16 × 16
@@ -314,6 +288,11 @@ def test_the_map_of_pixels_is_drawn_when_asked_for(tmp_path: Path) -> None:
     assert close.values_RC.shape == SIZE and [f.label for f in whole.frames] == ["enlarged"]
     assert "per pixel" in text(view._page()) and "enlarged: patches 0,0 to 2,3" in [p.title for p in view.panels]
     assert explanation.save(tmp_path / "x.png", detail=True).stat().st_size > 10_000
+    first, second = detailed(method="saliency"), samples.image("generic_attention")
+    (only,) = fine(side_by_side([first, second], detail=True))  # of the method that has them
+    np.testing.assert_allclose(only.values_RC, pixel_map(first))
+    with pytest.raises(NotOffered, match="none of generic_attention, grad_sam has"):
+        side_by_side([second, samples.image("grad_sam")], detail=True)
 
 
 def test_every_pixel_is_as_wide_as_any_other() -> None:
@@ -328,20 +307,10 @@ def test_every_pixel_is_as_wide_as_any_other() -> None:
     assert "█" not in blurred and "▒" in blurred  # shrunk by means: picking would show one of the two
 
 
-def test_side_by_side_has_pixels_where_a_method_has_them() -> None:
-    first, second = detailed(method="saliency"), samples.image("generic_attention")
-    (only,) = fine(side_by_side([first, second], detail=True))
-    np.testing.assert_allclose(only.values_RC, pixel_map(first))
-    with pytest.raises(NotOffered, match="none of generic_attention, grad_sam has"):
-        side_by_side([second, samples.image("grad_sam")], detail=True)
-
-
 @pytest.mark.parametrize("detail", [None, np.zeros((13, 96), np.float32), np.zeros((3, 8, 8), np.float32)])
 def test_no_pixels_no_map(detail: np.ndarray | None) -> None:
     with pytest.raises(NotOffered, match="single pixels"):
         samples.image(detail=detail).show(detail=True)
-    with pytest.raises(NotOffered, match="single pixels"):
-        samples.text().show(detail=True)
 
 
 # Bars beyond the scale

@@ -1,48 +1,52 @@
-"""Pages in a browser: maps that are pointed at, heads that are chosen, rows, and the evidence of a report."""
+"""Pages in a browser: maps, heads, rows, the evidence of a report, and widgets whose questions a kernel answers."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+import whyformer as wf
 from tests.support.browser import Browser
 from tests.views import samples
-from tests.views.conftest import opened
+from tests.views.conftest import chosen, opened
 from tests.views.results import check_up, report
-from tests.views.test_page import chosen
+from tests.views.test_page import click, slide
 from tests.views.test_several import rows
 from whyformer.checks.exam import Finding
-from whyformer.results.types import Explanation, Record, Site
-from whyformer.views import heads_grid
+from whyformer.demo import load_sentiment
+from whyformer.errors import BadInput, NotOffered
+from whyformer.results.types import ByMethod, Choice, Explanation, Explanations, Record, Site, Target
+from whyformer.views import heads_grid, side_by_side
+from whyformer.views.html import live as notebook
+from whyformer.views.html.live import answer, as_json, widget_of
 
-SAID_UNIT = "document.querySelector('.wf-said-unit').textContent"
 
-
-def over(browser: Browser, row: float, column: float, size: int, selector: str = "canvas.wf-matrix") -> None:
-    """The mouse over a cell of a map without labels."""
+def over(browser: Browser, selector: str, across: float, down: float) -> None:
+    """The mouse over a place of a canvas, as shares of its width and height."""
     x, y = browser.does(
         f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect(); return "
-        f"[b.left + b.width * {(column + 0.5) / size}, b.top + b.height * {(row + 0.5) / size}]; }})"
-        f"(document.querySelector('{selector}'))"
+        f"[b.left + b.width * {across}, b.top + b.height * {down}]; }})(document.querySelector('{selector}'))"
     )
     browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
 
 def test_a_row_of_the_map_is_linked_to_text_and_bars(browser: Browser, tmp_path: Path) -> None:
-    opened(browser, samples.long_text(60), tmp_path)
-    over(browser, 30, 5, 60)
-    assert chosen(browser)[0] == "w30" and browser.does(SAID_UNIT).startswith("w30 · ")
+    opened(browser, samples.long_text(60), tmp_path)  # without labels: row 30, column 5
+    over(browser, "canvas.wf-matrix", 5.5 / 60, 30.5 / 60)
+    assert chosen(browser)[0] == "w30" and browser.text(".wf-said-unit").startswith("w30 · ")
     browser.point("h2")
     assert chosen(browser) == []
     browser.does("document.querySelector('canvas.wf-matrix').focus()")
     for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown"):
         browser.press(key)
-    assert chosen(browser)[0] == "w1"
-    assert browser.does("document.querySelector('.wf-row-of h3').textContent") == "row of w1"
+    assert chosen(browser)[0] == "w1" and browser.text(".wf-row-of h3") == "row of w1"
     browser.press("Escape")
     assert chosen(browser) == []
 
@@ -55,24 +59,22 @@ def record(size: int = 70) -> Record:
 
 
 def test_heads_are_chosen_and_their_words_coloured(browser: Browser, tmp_path: Path) -> None:
-    labels = [f"t{i}" for i in range(70)]
-    opened(browser, heads_grid(record(), labels=labels), tmp_path)
+    opened(browser, heads_grid(record(), labels=[f"t{i}" for i in range(70)]), tmp_path)
     assert browser.does("document.querySelectorAll('.wf-head').length") == 4
     assert browser.does("[...document.querySelectorAll('.wf-still')].every(e => e.hidden)")
-    title = "document.querySelector('.wf-head-large h3').textContent"
-    assert browser.does(title) == "layer 0, head 0"
+    assert browser.text(".wf-head-large h3") == "layer 0, head 0"
     browser.point(".wf-token[data-units='40']")
-    assert browser.does(SAID_UNIT) == "t40 looks most at t40 (0.500)"
+    assert browser.text(".wf-said-unit") == "t40 looks most at t40 (0.500)"
     browser.does("document.querySelector('.wf-head').focus()")
     browser.press("ArrowRight")
     browser.press("ArrowDown")
-    assert browser.does(title) == "layer 1, head 1"
+    assert browser.text(".wf-head-large h3") == "layer 1, head 1"
     assert browser.does("document.activeElement.getAttribute('aria-label')") == "layer 1, head 1"
     browser.point(".wf-token[data-units='40']", click=True)
-    assert browser.does(SAID_UNIT) == "t40 looks most at t39 (1.00)"
+    assert browser.text(".wf-said-unit") == "t40 looks most at t39 (1.00)"
     strongest = "getComputedStyle(document.querySelector(\".wf-token[data-units='39']\")).backgroundColor"
     assert browser.does(strongest) == "rgb(33, 102, 172)"
-    assert browser.does("document.querySelector('.wf-row-of .wf-label').textContent") == "t39"
+    assert browser.text(".wf-row-of .wf-label") == "t39"
 
 
 def test_heads_without_labels_and_with_fewer_queries(browser: Browser, tmp_path: Path) -> None:
@@ -82,146 +84,206 @@ def test_heads_without_labels_and_with_fewer_queries(browser: Browser, tmp_path:
     assert browser.does("document.documentElement.scrollWidth") <= 420
 
 
-def untouched() -> Explanation:
-    return samples.table().replace(
-        scores=np.array([0.5, 0.0, -0.2], np.float32), options={"replace": "mean"}, base=0.1, value=0.4, signed=True
-    )
-
-
-def test_columns_that_hold_the_typical_value_have_no_zero(browser: Browser, tmp_path: Path) -> None:
-    opened(browser, untouched(), tmp_path)
-    lines = browser.does(
-        "[...document.querySelector('.wf-lines').children].map(l => [l.querySelector('.wf-label').textContent, "
-        "l.querySelector('.wf-number').textContent])"
-    )
-    assert [number for _, number in lines] == ["0.500", "-0.200", "typical"]
-    name = untouched().units.labels[1]
-    steps = browser.does("[...document.querySelectorAll('.wf-waterfall .wf-label')].map(e => e.textContent)")
-    assert lines[2][0].startswith(name) and not any(step.startswith(name) for step in steps)
-    assert samples.still(untouched().to_html()).count("typical: not tried out") == 1
-
-
-def test_many_rows_are_a_line_each_until_they_are_wanted(browser: Browser, tmp_path: Path) -> None:
+def test_a_dot_leads_to_its_row_which_is_a_line_until_then(browser: Browser, tmp_path: Path) -> None:
     many: Any = rows(12)
     opened(browser, many, tmp_path)
-    views = (
-        "[...document.querySelectorAll('.wf-view')].map(v => v.querySelectorAll('.wf-live-view, canvas').length > 0)"
-    )
-    assert browser.does(views) == [True] * 4 + [False] * 9  # all together, three rows, and nine that are folded
+    titles = browser.texts(".wf-view > h2")
+    assert [title.split(":")[0] for title in titles[1:]] == [f"row {i}" for i in range(12)]
+    drawn = "[...document.querySelectorAll('.wf-view')].map(v => v.querySelector('.wf-live-view, canvas') !== null)"
+    assert browser.does(drawn) == [True] * 4 + [False] * 9  # all together, three rows, and nine that are folded
     assert browser.does("document.querySelectorAll('.wf-folded')[5].clientHeight") < 80
+    # The dot of row 0 on the first line: 170 of 760 px are labels.
+    scores_RC = np.stack([e.scores for e in many])
+    order, reach = np.argsort(-np.abs(scores_RC).mean(0)), np.abs(scores_RC).max()
+    across = (170 + (760 - 170 - 12) * (0.5 + scores_RC[0, order[0]] / reach / 2)) / 760
+    over(browser, "canvas", float(across), 17 / browser.does("document.querySelector('canvas').clientHeight"))
+    units = ((many[0].units, order[0]), (many[9].units, order[1]))
+    told = [f"{each.labels[at]} = {each.values[at]}: " for each, at in units]
+    assert browser.text(".wf-said-unit").startswith(f"row 0 · {told[0]}")
     browser.does("document.querySelector('canvas').focus()")
-    for _ in range(10):
-        browser.press("ArrowRight")
-    browser.press("Enter")  # goes to row 9, and opens it
+    for key in (*["ArrowRight"] * 10, "ArrowDown"):
+        browser.press(key)
+    assert browser.text(".wf-said-unit").startswith(f"row 9 · {told[1]}")
+    browser.press("Enter")  # goes to the row, and opens it
     row = "document.querySelectorAll('.wf-view')[10]"
     assert browser.does(f"{row}.querySelectorAll('.wf-live-view .wf-line').length") > 2
     assert browser.does(f"{row}.querySelector('h2 button').getAttribute('aria-expanded')") == "true"
+    top = f"{row}.querySelector('h2').getBoundingClientRect().top"
+    assert -5 <= browser.does(f"new Promise(r => setTimeout(() => r({top}), 1500))") <= 500
     browser.does(f"{row}.querySelector('h2 button').click()")
     assert browser.does(f"{row}.clientHeight") < 80
     browser.does("document.querySelector('.wf-theme').click()")
-    opened(browser, many, tmp_path, scripts=False)
-    browser.ask("Emulation.setScriptExecutionDisabled", value=False)
-    assert browser.does("document.querySelectorAll('.wf-folded').length") == 0  # all is there without scripts
-
-
-def test_a_dot_leads_to_its_row(browser: Browser, tmp_path: Path) -> None:
-    many: Any = rows(6)
-    opened(browser, many, tmp_path)
-    titles = browser.does("[...document.querySelectorAll('.wf-view > h2')].map(e => e.textContent)")
-    assert [title.split(":")[0] for title in titles[1:]] == [f"row {i}" for i in range(6)]
-    browser.does("document.querySelector('canvas').focus()")
-    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown"):
-        browser.press(key)
-    order = np.argsort(-np.abs([e.scores for e in many]).mean(0))
-    label, value = many[2].units.labels[order[1]], many[2].units.values[order[1]]
-    assert browser.does(SAID_UNIT).startswith(f"row 2 · {label} = {value}: ")
-    browser.press("Enter")
-    top = "document.querySelectorAll('.wf-view > h2')[3].getBoundingClientRect().top"
-    assert -5 <= browser.does(f"new Promise(r => setTimeout(() => r({top}), 1500))") <= 500
 
 
 NASTY = "<img src=x onerror=document.title='hit'>"
-
-
-def take_away(browser: Browser, count: int) -> None:
-    slide = (
-        "(i => { i.value = %d; i.dispatchEvent(new Event('input')); })(document.querySelector('.wf-evidence input'))"
-    )
-    browser.does(slide % count)
-
-
-def away(browser: Browser) -> list[str]:
-    return list(browser.does("[...document.querySelectorAll('.wf-run .wf-away')].map(e => e.textContent)"))
+COUNT = ".wf-evidence input"
 
 
 def test_a_badge_opens_its_evidence_and_the_slider_blanks_the_highest_units(browser: Browser, tmp_path: Path) -> None:
     opened(browser, report(), tmp_path)
-    badges = browser.does("[...document.querySelectorAll('button.wf-badge')].map(b => b.textContent)")
-    assert badges == ["✓1st of 2 on 2 texts, beats random", "?2nd of 2 on 2 texts, too few to tell it from random"]
+    first = " ".join(browser.text(".wf-view").split())
+    assert first.startswith("What the model said") and "positive95.0 %negative (5.0 %)" in first
+    badges = ["✓1st of 2 on 2 texts, beats random", "?2nd of 2 on 2 texts, too few to tell it from random"]
+    assert browser.texts("button.wf-badge") == badges and browser.texts(".wf-unmeasured") == []
+    assert len(browser.texts("p.wf-badge")) == 2  # the row: a standing, and no curve
     assert browser.does("document.querySelector('.wf-evidence').hidden")
     browser.point("button.wf-badge", click=True)
     assert browser.does("document.querySelector('.wf-badge').getAttribute('aria-expanded')") == "true"
-    assert "below that of 19 of 20 random orders" in browser.does("document.querySelector('.wf-evidence').textContent")
-    told = "document.querySelector('.wf-told').textContent"
-    assert browser.does(told).startswith("probability of the target: 0.950.")
-    take_away(browser, 2)
-    assert away(browser) == ["not", "believable"]  # of this map alone
-    assert browser.does(told) == (
+    assert "below that of 19 of 20 random orders" in browser.text(".wf-evidence")
+    assert browser.text(".wf-told").startswith("probability of the target: 0.950.")
+    slide(browser, COUNT, 2)
+    assert browser.texts(".wf-run .wf-away") == ["not", "believable"]  # of this map alone
+    assert browser.text(".wf-told") == (
         "Without the top 2: probability of the target 0.790, was 0.950. As many at random: 0.870 (0.860 to 0.880)."
     )
-    assert browser.does("document.querySelector('.wf-evidence input').getAttribute('aria-valuetext')").startswith(
-        "2 of"
-    )
-    browser.does("[...document.querySelectorAll('.wf-tools button')].find(b => b.textContent === 'words').click()")
-    assert away(browser) == ["not"]  # drawn anew: a word is away when all of its pieces are
-    take_away(browser, 3)
-    assert away(browser) == ["not", "unbelievable"]
+    assert browser.does(f"document.querySelector('{COUNT}').getAttribute('aria-valuetext')").startswith("2 of")
+    click(browser, "words")
+    assert browser.texts(".wf-run .wf-away") == ["not"]  # drawn anew: a word is away when all of its pieces are
+    slide(browser, COUNT, 3)
+    assert browser.texts(".wf-run .wf-away") == ["not", "unbelievable"]
     browser.point("button.wf-badge", click=True)
-    assert away(browser) == []
+    assert browser.texts(".wf-run .wf-away") == []
+    page = samples.still(report().to_html())
+    assert "1st of 2 on 2 texts, beats random" in page and "random orders" in page
+    assert "when it misleads" in page.lower() and "reads the features of an image" in page
 
 
 def test_patches_are_taken_away_from_the_picture(browser: Browser, tmp_path: Path) -> None:
-    shown = report((samples.image("grad_sam"), samples.image("raw_attention")))
-    opened(browser, shown, tmp_path)
+    opened(browser, report((samples.image("grad_sam"), samples.image("raw_attention"))), tmp_path)
     browser.point("button.wf-badge", click=True)
-    take_away(browser, 2)
+    slide(browser, COUNT, 2)
     pixels = "document.querySelector('.wf-gone').getContext('2d').getImageData(0, 0, 4, 3).data"
     ink = f"[...{pixels}].filter((_, i) => i % 4 === 3)"
     assert [i for i, alpha in enumerate(browser.does(ink)) if alpha] == [10, 11]  # the last two have the highest scores
-
-
-def test_a_map_that_nobody_measured_has_no_badge_and_says_how_to_get_one(browser: Browser, tmp_path: Path) -> None:
-    opened(browser, samples.text(), tmp_path)
-    assert browser.does("document.querySelectorAll('.wf-badge').length") == 0
-    assert "wf.report(model, inputs" in browser.does("document.querySelector('.wf-unmeasured').textContent")
-    opened(browser, report(), tmp_path)
-    assert browser.does("document.querySelector('.wf-unmeasured')") is None
-    assert browser.does("document.querySelectorAll('p.wf-badge').length") == 2  # the row: a standing, and no curve
-
-
-def test_it_opens_narrow_with_the_prediction_first(browser: Browser, tmp_path: Path) -> None:
-    opened(browser, report(), tmp_path, dark=True, width=420)
-    first = browser.does("document.querySelector('.wf-view').textContent.replace(/\\s+/g, ' ').trim()")
-    assert first.startswith("What the model said") and "positive95.0 %negative (5.0 %)" in first
-    assert browser.does("document.documentElement.scrollWidth") <= 420
-
-
-def test_still_pages_have_the_curve_and_the_standing() -> None:
-    page = samples.still(report().to_html())
-    assert "1st of 2 on 2 texts, beats random" in page and "random orders" in page
-    assert "When it misleads".lower() in page.lower() and "reads the features of an image" in page
-    text = report().view()
-    text.plot()  # pictures, too
 
 
 def test_findings_are_cards_whose_rest_unfolds(browser: Browser, tmp_path: Path) -> None:
     long = Finding("warning", "sinks", "Sinks", f"Much of it goes to [SEP]. Read the rest among itself. {NASTY}")
     opened(browser, replace(check_up(), findings=(long, *check_up().findings)), tmp_path)
     card = "document.querySelector('.wf-findings.wf-warning details')"
-    assert browser.does(f"{card}.querySelector('summary').textContent") == "Sinks Much of it goes to [SEP]."
+    assert browser.text(".wf-findings.wf-warning summary") == "Sinks Much of it goes to [SEP]."
     assert not browser.does(f"{card}.open")
     browser.point(".wf-findings summary", click=True)
     assert browser.does(f"{card}.open")
-    assert browser.does(f"{card}.querySelector('p').textContent").endswith(NASTY)
+    assert browser.text(".wf-findings.wf-warning details p").endswith(NASTY)
     assert browser.does("document.querySelector('.wf-findings.wf-ok').closest('details').open") is False
     assert browser.does("document.title") != "hit"
+
+
+# In a notebook: short words, a frame, and a widget whose questions a kernel answers.
+
+SAID = Target(1, "positive", probability=0.9, next=(Choice(0, "negative", 0.08), Choice(2, "neutral", 0.02)))
+
+
+def explanation(method: str = "generic_attention", **changes: Any) -> Explanation:
+    return samples.text(method, **({"prediction": SAID} | changes))
+
+
+def rather_than(other: int, method: str = "generic_attention", scores: Any = None) -> Explanation:
+    """Why positive, and not another class: scores the other way round, so that they can be told from the first."""
+    label = {0: "negative", 2: "neutral"}[other]
+    target = Target(1, "positive", versus=other, versus_label=label)
+    turned = np.array(samples.SCORES, np.float32)[::-1].copy() if scores is None else scores
+    return explanation(method, target=target, scores=turned, value=1.25, signed=True)
+
+
+def test_of_an_explanation_it_says_what_matters() -> None:
+    assert repr(explanation()) == (
+        "Explanation(generic_attention of 'I did not like it, but unbelievable!',\n"
+        "    positive: not 0.3, ##believable 0.2, un 0.15, …)"
+    )
+
+
+def test_a_class_is_clicked_and_its_maps_are_shown(browser: Browser, tmp_path: Path) -> None:
+    names = ("generic_attention", "occlusion")
+    both = side_by_side([explanation(n) for n in names], others=[rather_than(0, n) for n in reversed(names)])
+    opened(browser, both, tmp_path)
+    before = browser.text(".wf-lines .wf-number")
+    browser.point(".wf-asks[data-label=negative]", click=True)
+    assert browser.text(".wf-why").startswith(
+        "Why positive rather than negative? logit of 'positive' rather than 'negative' = 1.25"
+    )
+    assert browser.does("document.querySelector('.wf-asks').getAttribute('aria-pressed')") == "true"
+    assert browser.texts(".wf-map h3") == list(names)
+    scores = browser.does("document.querySelector('.wf-token[data-units=\"8\"]').getAttribute('aria-label')")
+    assert scores == "un, 32.8 %"  # the share of "not" before: scores are the other way round
+    browser.does("document.querySelector('.wf-why button').click()")
+    assert browser.text(".wf-lines .wf-number") == before and browser.text(".wf-why") == ""
+    # Of a class that nobody explained the page says how to ask.
+    browser.point(".wf-asks[data-label=neutral]", click=True)
+    assert 'target=("positive", "neutral")' in browser.text(".wf-why code")
+
+
+def test_others_must_be_of_this_input() -> None:
+    short = rather_than(0).replace(units=replace(samples.table().units), scores=np.zeros(3, np.float32))
+    with pytest.raises(BadInput, match="same input"):
+        explanation().view(others=[short])
+    with pytest.raises(BadInput, match="occlusion"):
+        explanation().view(others=[rather_than(0, "occlusion")])
+
+
+def test_without_a_kernel_the_widget_is_the_page_itself() -> None:
+    shown = explanation().view()
+    assert widget_of(shown) is shown
+    assert explanation().widget()._repr_html_().startswith("<iframe")
+
+
+def test_the_kernel_is_asked_for_the_class_that_was_clicked() -> None:
+    asked: list[Any] = []
+
+    def ask(target: Any) -> Any:
+        asked.append(target)
+        return Explanations([explanation(), rather_than(target[1])])
+
+    page = Explanations([explanation(), explanation()]).view()
+    told = answer(page, ask, {"number": "7", "label": "neutral", "place": 1})
+    assert asked == [(None, 2)] and told["number"] == "7"
+    assert told["question"]["words"] == "Why positive rather than neutral?" and told["question"]["label"] == "neutral"
+    assert answer(page, ask, {"number": "8", "label": "negative", "place": 0})["question"] is None  # the prediction
+
+    def refuses(target: Any) -> Any:
+        raise NotOffered("not of this model")
+
+    assert "not of this model" in answer(page, refuses, {"number": "9", "label": "negative"})["error"]
+    by_method = ByMethod({"generic_attention": rather_than(0), "occlusion": rather_than(0, "occlusion")})
+    both = answer(page, lambda target: by_method, {"number": "1", "label": "negative"})
+    assert [m["name"] for m in both["question"]["maps"]] == ["generic_attention", "occlusion"]
+    json.loads(as_json(told))
+
+
+def test_a_widget_hands_questions_on_and_answers_back(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its module in a browser, with a model that stands for the notebook's."""
+    monkeypatch.setattr(notebook, "_has_kernel", lambda: True)
+    shown = explanation()
+    widget = shown.widget(ask=lambda target: rather_than(target[1]))
+    assert "data-asks" in widget.page and "data-asks>" not in shown.widget().page
+    told = answer(shown.view(), lambda target: rather_than(target[1]), {"number": "NUMBER", "label": "negative"})
+    host = tmp_path / "host.html"
+    module = widget._esm.replace("export default", "const module =")
+    host.write_text(
+        f"<!doctype html><body><div id=cell></div><script type=module>{module}"
+        "const hear = {}; const model = {get: () => JSON.parse(document.getElementById('page').textContent),"
+        "on: (name, call) => { hear[name] = call; }, off: () => {}, send: (question) => { window.asked = question; "
+        f"hear['msg:custom']({{...{as_json(told)}, number: question.number}}); }}}};"
+        "module.render({model, el: document.getElementById('cell')});</script>"
+        f"<script id=page type=application/json>{as_json(widget.page)}</script></body>",
+        encoding="utf-8",
+    )
+    browser.open(host)
+    inner = "document.querySelector('iframe').contentDocument"
+    ready = f"new Promise(r => {{ const t = setInterval(() => {{ const b = {inner}.querySelector('.wf-asks'); "
+    browser.does(ready + "if (b) { clearInterval(t); b.click(); setTimeout(r, 200); } }, 50); })")
+    assert browser.does("window.asked.label") == "negative"
+    assert "rather than negative" in browser.does(f"{inner}.querySelector('.wf-why').textContent")
+
+
+def test_a_real_question_is_answered() -> None:
+    model, tokenizer = load_sentiment()
+    ask = partial(wf.explain, model, "I cannot wait for next time", processor=tokenizer)
+    shown = ask()
+    other = str(shown.prediction.next[0])
+    told = answer(shown.view(), ask, {"number": "1", "label": other})
+    expected = ask(target=(None, other))
+    assert told["question"]["maps"][0]["scores"] == pytest.approx(expected.scores, rel=1e-4)

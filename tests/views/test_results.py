@@ -159,20 +159,14 @@ def test_kinds_have_different_names() -> None:
     assert RESULTS["tcav"].__name__ == "TCAVResult"
 
 
-def test_options_that_are_no_plain_data_are_put_into_words(tmp_path: Path) -> None:
+def test_files_hold_odd_options_in_words_infinities_and_arrays_as_arrays(tmp_path: Path) -> None:
     options = {"baseline": np.zeros(2), "device": Cost, "steps": np.int64(3), "share": float("nan"), "at": (1, 2)}
     again = wf.load(samples.text(options=options).save(tmp_path / "x.json"))
     words = {"baseline": "array([0., 0.])", "device": repr(Cost), "steps": 3, "share": None, "at": [1, 2]}
     assert again.options == words
-
-
-def test_arrays_with_infinities_survive(tmp_path: Path) -> None:
     odd = dataclasses.replace(ALL[GlobalExplanation](), low=np.array([np.inf, -np.inf, np.nan]))
     for ending in ("json", "npz"):
         assert same(wf.load(odd.save(tmp_path / f"x.{ending}")), odd)
-
-
-def test_compact_files_hold_arrays_as_arrays(tmp_path: Path) -> None:
     with np.load(ALL[Circuits]().save(tmp_path / "x.npz")) as file:
         assert {"query:0", "query:2", "output:1", "copying"} <= set(file.files)
         assert "query" not in json.loads(str(file["__header__"]))
@@ -209,11 +203,6 @@ def test_files_of_the_old_format_are_read(path: Path) -> None:
         assert written == path.read_text(encoding="utf-8"), "the format is what it was, to the byte"
 
 
-def test_old_files_of_every_kind_that_had_any_are_kept() -> None:
-    both = {f"{kind}.{ending}" for kind in ("Explanation", "GlobalExplanation") for ending in ("json", "npz")}
-    assert both | {"Comparison.json", "CheckUp.json"} <= {path.name for path in STORED.iterdir()}
-
-
 DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a word among numbers": lambda plain: plain["scores"].__setitem__(0, "high"),
     "a field too many": lambda plain: plain.update(score=1),
@@ -233,16 +222,6 @@ def test_the_schema_refuses_what_load_refuses(damage: str, tmp_path: Path) -> No
     (tmp_path / "x.json").write_text(json.dumps(plain), encoding="utf-8")
     with pytest.raises(BadInput):
         wf.load(tmp_path / "x.json")
-
-
-@pytest.mark.parametrize("ending", ["json", "npz"])
-def test_a_file_of_a_newer_version_says_so(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    explanation = ALL[wf.Explanation]()
-    monkeypatch.setattr("whyformer.results.result.FORMAT", FORMAT + 1)
-    path = explanation.save(tmp_path / f"x.{ending}")
-    monkeypatch.undo()
-    with pytest.raises(BadInput, match=rf"in format {FORMAT + 1}, .* reads format {FORMAT}: pip install --upgrade why"):
-        wf.load(path)
 
 
 def test_definitions_are_called_as_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 import whyformer as wf
 from tests.models import CASES
-from tests.support.browser import Browser
 from tests.support.processors import tokenizer
 from tests.tables.models import LAYOUTS, NUMBERS, shared, table
 from tests.tables.models import rows as table_rows
@@ -85,39 +84,20 @@ def test_rows_of_a_table_begin_with_all_of_them_together() -> None:
     assert not any(isinstance(view.explained, TableRows) for view in view_of(other).views)
 
 
-def test_dots_of_rows_are_pointed_at(browser: Browser, tmp_path: Path) -> None:
-    many: Any = rows()
-    browser.open(many.save(tmp_path / "x.html"))
-    strongest = int(np.abs([e.scores for e in many]).mean(0).argmax())
-    score = float(many[0].scores[strongest])
-    reach = float(np.abs([e.scores for e in many]).max())
-    # The dot of row 0 on the first line: 170 px of labels, 760 px in all.
-    across = 170 + (760 - 170 - 12) * (0.5 + score / reach / 2)
-    box = browser.does(
-        "(b => [b.left, b.top, b.width / 760])(document.querySelector('canvas').getBoundingClientRect())"
-    )
-    browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + across * box[2], y=box[1] + 17 * box[2])
-    said = browser.does("document.querySelector('.wf-said-unit').textContent")
-    label, value = many[0].units.labels[strongest], many[0].units.values[strongest]
-    assert said.startswith(f"row 0 · {label} = {value}: ")
-
-
 ROW = table_rows(1)[0]
 
 
-def test_bars_have_names_and_values() -> None:
+def test_bars_have_names_and_values_and_columns_that_attention_does_not_see_are_named() -> None:
     found = wf.explain(shared("rtdl"), ROW, processor=table())
     shown = text(views.view_of(found)._page(), 100)
     assert f"work = {ROW['work']}" in shown and f"age = {ROW['age']:.6g}" in shown and "strongest scores" in shown
     assert f"work = {ROW['work']}" in found.to_html()
     assert found.units.labels[4] == "work"  # the explanation itself keeps plain names
-
-
-def test_columns_that_attention_does_not_see_are_named() -> None:
+    data = found.to_shap().data
+    assert data[1] == pytest.approx(float(f"{ROW['age']:.6g}")) and data[4] == ROW["work"]
     found = wf.explain(shared("lucidrains_tab"), ROW, processor=table())
     for shown in (text(views.view_of(found)._page()), samples.still(found.to_html())):
-        assert "not explained by attention" in shown and ", ".join(NUMBERS) in shown
-        assert "age = " not in shown
+        assert "not explained by attention" in shown and ", ".join(NUMBERS) in shown and "age = " not in shown
 
 
 def test_limits_are_drawn() -> None:
@@ -133,14 +113,6 @@ def test_limits_are_drawn() -> None:
     assert bars[0].scale.low == 0  # a size is not negative, whatever its limits
     assert overall.to_html().count("wf-limits") == 12
     assert re.search(rf"{first.label} +0\.\d+ ± 0\.\d+", text(view._page()))
-
-
-def test_shap_gets_names_and_values() -> None:
-    found = wf.explain(shared("rtdl"), table_rows(3), processor=table(), method="occlusion")
-    made = wf.to_shap(found)
-    assert list(made.feature_names) == list(found[0].units.labels)
-    assert made.data[0, 1] == pytest.approx(float(f"{ROW['age']:.6g}")) and made.data[0, 4] == ROW["work"]
-    assert found[0].to_shap().data[4] == ROW["work"]
 
 
 def test_maps_between_columns(tmp_path: Path) -> None:

@@ -98,13 +98,9 @@ def test_the_ends_of_a_scale_are_numbers_as_bars_have_them() -> None:
     assert ends(Scale(0.99123, 0.99131)) == ("0.99123", "0.99131")  # not 0.991 twice
     assert ends(Scale(0.0, 8.1234e14)) == ("0", "8.12e14") and ends(Scale(0, 120000.0)) == ("0", "120000")
     assert ends(Scale(-0.5, 0.5, True, shares=True)) == ("-50.0 %", "50.0 %")
-
-
-def test_scores_of_a_column_have_the_same_decimals_or_one_power_of_ten() -> None:
-    """A product of norms through many layers reaches 8e14."""
-    columns = ([0.00099815], [1.03, 0.1], [12345.6], [0.0], [])
-    assert [decimals(column) for column in columns] == [6, 2, 0, 1, 1]
-    scores = [8.1234e14, -3.1e13, 1.0]
+    # Scores of a column have the same decimals, or one power of ten.
+    assert [decimals(column) for column in ([0.00099815], [1.03, 0.1], [12345.6], [0.0], [])] == [6, 2, 0, 1, 1]
+    scores = [8.1234e14, -3.1e13, 1.0]  # a product of norms through many layers
     assert [fixed(score, decimals(scores)) for score in scores] == ["8.12e14", "-0.31e14", "0.00e14"]
     assert [fixed(score, decimals([12345.6, 1.0])) for score in (12345.6, 1.0)] == ["12346", "1"]
 
@@ -126,18 +122,13 @@ def test_folded_units_are_what_has_no_bar() -> None:
     assert folded_words(samples.image()).startswith("[CLS], added by the model, holds ")
     only = text.replace(scores=np.ones(12, np.float32), units=replace(text.units, special=(True,) * 12))
     assert folded_units(only) == [] and folded_words(only) == ""  # nothing else is there to be listed
-
-
-@pytest.mark.parametrize("spans", [((0, 3), (3, 6), (6, 10), (0, 0)), None])
-def test_special_tokens_that_were_written_are_not_said_to_be_added(spans: tuple[tuple[int, int], ...] | None) -> None:
-    units = Units(
-        ("<s>", "the", "<im>", "</s>"), (True, False, True, True), ("text",) * 4, text="<s>the<im>", spans=spans
-    )
-    shown = samples.text(units=units, scores=np.array([0.5, 1, 0.5, 2], np.float32), matrix=None)
-    assert folded_words(shown) == (
-        "<s> and <im>, special and written in the text, hold 25.0 % of all scores (1) and have no bar. "
-        "</s>, added by the tokenizer, holds 50.0 % of all scores (2) and has no bar."
-    )
+    labels, special = ("<s>", "the", "<im>", "</s>"), (True, False, True, True)
+    for spans in (((0, 3), (3, 6), (6, 10), (0, 0)), None):
+        units = Units(labels, special, ("text",) * 4, text="<s>the<im>", spans=spans)
+        assert folded_words(samples.text(units=units, scores=np.array([0.5, 1, 0.5, 2], np.float32))) == (
+            "<s> and <im>, special and written in the text, hold 25.0 % of all scores (1) and have no bar. "
+            "</s>, added by the tokenizer, holds 50.0 % of all scores (2) and has no bar."
+        )
 
 
 def test_an_answer_of_several_tokens_says_how_sure_the_model_was_and_its_largest_error() -> None:
@@ -194,17 +185,17 @@ def test_the_page_holds_what_its_script_draws() -> None:
     buttons = re.findall(r'<button type="button" data-first="(\d)" data-end="(\d)" data-name="([^"]+)">', page)
     assert [b[2] for b in buttons[:5]] == ["“In”", "“Lis”", "“bon.”", "“Ask”", "“him.”"]
     assert [tuple(map(int, b[:2])) for b in buttons[5:]] == [(0, 5), (0, 3), (3, 5)], "all of it, and its sentences"
-    assert 'role="toolbar"' in page and 'aria-live="polite"' in page
-    assert balanced(page)
-
-
-def test_without_its_script_the_page_shows_the_mean() -> None:
-    page = re.sub(r"<script.*?</script>", "", view_of(samples.generation()).to_html(), flags=re.DOTALL)
+    assert 'role="toolbar"' in page and 'aria-live="polite"' in page and balanced(page)
+    page = samples.still(page)  # without its script it shows the mean
     assert "the whole answer ← Tom 15 %" in page
     strongest = re.search(r'style="background:(#\w+);[^"]*" title="[^"]+">Tom<', page)
     weak = re.search(r'style="background:(#\w+);[^"]*" title="[^"]+">Be<', page)
     assert strongest and weak and strongest[1] == "#2166ac" != weak[1]
     assert ".wf-chips{display:none" in page, "what does nothing without a script is not there"
+    page = VIEWS["generation_step"]().to_html()  # voices have names, templates are quiet
+    quiet = re.findall(r'<div class="wf-quiet"[^>]*>(.*?)</div>', page)
+    assert len(quiet) == 3 and not any("background" in part for part in quiet)
+    assert re.findall(r'<h4 class="wf-voice">(.*?)</h4>', page) == ["system", "user", "the answer so far"]
 
 
 def test_tokens_of_an_answer_are_cut_from_its_text() -> None:
@@ -274,10 +265,3 @@ def test_a_long_answer_and_prompt_stay_short_on_a_page() -> None:
     shown = drawn(view)
     assert "… 16 more tokens" in shown and len(shown.splitlines()) < 190
     assert len(view.to_html()) < 600_000
-
-
-def test_voices_have_names_and_templates_are_quiet() -> None:
-    page = VIEWS["generation_step"]().to_html()
-    quiet = re.findall(r'<div class="wf-quiet"[^>]*>(.*?)</div>', page)
-    assert len(quiet) == 3 and not any("background" in part for part in quiet)
-    assert re.findall(r'<h4 class="wf-voice">(.*?)</h4>', page) == ["system", "user", "the answer so far"]
