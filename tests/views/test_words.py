@@ -19,10 +19,9 @@ from whyformer.registry import list_methods
 from whyformer.results.types import Choice, Cost, Explanation, Generation, Target, Units
 from whyformer.views import generation_view, view_of
 from whyformer.views.explained import side_by_side
-from whyformer.views.generation import texts_of
+from whyformer.views.generation import groups_of, texts_of
 from whyformer.views.header import answer, check_words, cost_of, decimals, ends, explained, fixed, method_words, options
 from whyformer.views.marks import Dialogue, Matrix, Reading, Scale
-from whyformer.views.reading import groups_of
 from whyformer.views.scales import first_token
 from whyformer.views.text_marks import folded_units, folded_words
 from whyformer.views.view import View

@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.files import pixels_of_uri, writable_file, writing
-from whyformer.parameters import Count, OneOf, checked
+from whyformer.parameters import Count, checked
 from whyformer.registry import meaning_of
 from whyformer.results.result import PICTURES
 from whyformer.results.types import Explanation, Generation, Target
 from whyformer.shapes import Array
 from whyformer.views import header
 from whyformer.views import image_marks as images
+from whyformer.views.generation import first_token_words, in_full_colour, is_long, reading_of, shortened_question
 from whyformer.views.marks import Heat, Mark, Picture, Reading, Scale, TokenRun
-from whyformer.views.reading import first_token_words, in_full_colour, is_long, reading_of, shortened_question
-from whyformer.views.scales import first_token, scale_of, share
+from whyformer.views.scales import SIGNED, UNSIGNED, first_token, scale_of, share
 from whyformer.views.table_marks import unmoved_words, unseen_panel, with_values
-from whyformer.views.text_marks import bars, ranking, scale_for, token_run
+from whyformer.views.text_marks import By, bars, ranking, scale_for, token_run
 from whyformer.views.view import Explained, Page, Panel, Terms, View, view_of
 
 TEXT = ("text", "source", "target", "a", "b")
-By = Annotated[str, OneOf("token", "word")]
 LONGEST_TITLE = 100
 ONE_SIDED = 0.5  # of the largest score: patches that differ by less than this share one side of zero
-SIGNED = "Blue raises the explained value, orange lowers it"
-UNSIGNED = "The stronger the colour, the higher the score"
 PER_PIXEL = (
     " The map of pixels is coloured up to its 99th percentile. What repeats in every patch and jumps at its border is "
     "the patch matrix of the model, a checkerboard; it is not in the image."

@@ -1,21 +1,335 @@
-"""Views of a language model's answer by token, and of citations."""
+"""Language models: what was read, by voices and with long quiet parts folded; answers by token; citations."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from whyformer.parameters import Count, checked
-from whyformer.results.types import Cost, Explanation, Generation
-from whyformer.views import reading
-from whyformer.views.explained import SIGNED, UNSIGNED, By
+from whyformer.results.types import Cost, Explanation, Generation, Units
+from whyformer.shapes import Array
+from whyformer.views import marks, scales
 from whyformer.views.header import cost_of, doubts, duration, facts_about_method, named, percent
-from whyformer.views.marks import LEAST, Dialogue, Matrix, Piece, Reading, Scale, TableMark, TokenRun, shortened
-from whyformer.views.scales import aside_of, first_token, plain_units, scale_of, share
+from whyformer.views.marks import Dialogue, Matrix, Passage, Piece, Reading, Scale, TableMark, TokenRun, Utterance
+from whyformer.views.text_marks import By, scale_for
 from whyformer.views.view import Fact, Page, Panel, View, view_of
+
+ANSWER = "answer"  # the role of what was said
+HEADINGS = {ANSWER: "the answer so far", "": "prompt"}
+LONG = 160  # pieces of a part that are shown in full
+# Of a longer one: at both ends, around each of the strongest, and how many those are.
+ENDS, AROUND, STRONGEST = 24, 6, 12
+FEWEST = 16  # that are worth folding
+LONGEST_TITLE = 74  # so that it stands on one line
+LONG_PIECE = 30  # letters, on average: pieces are sentences, and a fifth as many are shown
+
+
+@dataclass(frozen=True)
+class Group:
+    """Units that are drawn as one piece, and their text."""
+
+    members: tuple[int, ...]
+    text: str
+    before: str  # between it and the group before
+
+
+def is_long(explanation: Explanation) -> bool:
+    """Of a language model, and too long for one run of text, or by several voices."""
+    roles = set(explanation.units.role or ())
+    return scales.FIRST_TOKEN in explanation.checks and (len(explanation.units) > LONG or len(roles) > 1)
+
+
+def reading_of(explanation: Explanation, by: str = "word") -> Reading:
+    """The text of one explanation, by voices."""
+    by = "word" if len(explanation.units) > LONG else by
+    scale, groups = scale_for(explanation, by), groups_of(explanation.units, by)
+    scores = summed(explanation.scores, groups)
+    aside = np.array([scales.first_token(explanation) in group.members for group in groups])
+    return Reading(parts_of(explanation.units, groups, scores, aside, np.abs(scores)), scale)
+
+
+def summed(scores: Array, groups: Sequence[Group]) -> Array:
+    """(…, U) → (…, G)"""
+    return np.stack([scores[..., list(group.members)].sum(-1) for group in groups], -1)
+
+
+def groups_of(units: Units, by: str) -> list[Group]:
+    """Words with their pieces, or single units; no word goes on from one voice to the next."""
+    members: list[list[int]] = []
+    groups: list[Group] = []
+    for i in range(len(units)):
+        spans = units.spans
+        inside = i and spans is not None and spans[i][0] < spans[i - 1][1] <= spans[i][1]  # of one character
+        if i and (inside or _same_word(units, i, by)):
+            members[-1].append(i)
+        else:
+            members.append([i])
+    if units.text is None or units.spans is None:
+        marked = any(label.startswith(("Ġ", "▁")) for label in units.labels)
+        for m in members:  # what stands before a unit of an unknown text, from how its label is written
+            label = units.labels[m[0]]
+            glued = not label.startswith(("Ġ", "▁")) if marked else label.startswith("##")
+            groups.append(Group(tuple(m), units.text_of(m), "" if glued or not m[0] else " "))
+        return groups
+    at = 0
+    for m in members:
+        start, end = units.spans[m[0]][0], max(units.spans[i][1] for i in m)
+        text = units.text[start:end]
+        space = len(text) - len(text.lstrip()) if text.strip() else 0
+        shown = (text.strip() or text) if end > start else units.labels[m[0]]
+        groups.append(Group(tuple(m), shown, units.text[at : start + space] if at <= start else ""))
+        at = max(at, start + space + len(shown)) if end > start else at
+    return groups
+
+
+def _same_word(units: Units, i: int, by: str) -> bool:
+    if by == "token" or units.word is None or units.word[i] < 0 or scales.in_template(units, i):
+        return False
+    if units.word[i] != units.word[i - 1] or _role(units, i) != _role(units, i - 1):
+        return False
+    if units.text is None or units.spans is None or not units.text[slice(*units.spans[i])].strip():
+        return True
+    start = units.spans[i][0]  # some tokenizers number what follows a line break as the word before it
+    return not units.text[max(0, start - 1) : start + 1][:1].isspace() and not units.text[start].isspace()
+
+
+def _role(units: Units, i: int) -> str:
+    return "" if units.role is None else units.role[i]
+
+
+def parts_of(
+    units: Units, groups: Sequence[Group], scores: Array, aside: Array, strength: Array
+) -> tuple[Utterance, ...]:
+    """Voice by voice. ``strength``: which pieces are worth seeing, where not all are shown."""
+    parts = []
+    for role, numbers in groupby(range(len(groups)), key=lambda g: _role(units, groups[g].members[0])):
+        chosen, quiet = list(numbers), role == scales.TEMPLATE
+        pieces = [_piece(units, groups[g], float(scores[g]), bool(aside[g]), g > chosen[0], quiet) for g in chosen]
+        passages = [_plain(pieces)] if quiet else _folded(pieces, [float(strength[g]) for g in chosen])
+        parts.append(Utterance(HEADINGS.get(role, role), tuple(passages), quiet))
+    return tuple(parts)
+
+
+def _piece(units: Units, group: Group, score: float, aside: bool, follows: bool, quiet: bool) -> tuple[Piece, ...]:
+    special = all(units.special[i] or scales.in_template(units, i) for i in group.members)
+    text = group.text.replace("\n", "⏎") if quiet else group.text
+    piece = Piece(text or " ", score, special, aside)
+    between = group.before.replace("\n", "⏎") if quiet else group.before
+    return (Piece(between), piece) if follows and between else (piece,)
+
+
+def _plain(pieces: Sequence[tuple[Piece, ...]]) -> Passage:
+    return Passage(tuple(p for piece in pieces for p in piece))
+
+
+def _folded(pieces: list[tuple[Piece, ...]], strength: list[float]) -> list[Passage]:
+    """Both ends, and what stands around the strongest; the rest in folds."""
+    letters = sum(len(p.text) for piece in pieces for p in piece)
+    fewer = 5 if letters > LONG_PIECE * len(pieces) else 1
+    if len(pieces) * fewer <= LONG:
+        return [_plain(pieces)]
+    ends, around = max(1, ENDS // fewer), AROUND // fewer
+    shown = np.zeros(len(pieces), bool)
+    shown[:ends] = shown[-ends:] = True
+    for place in np.argsort(-np.asarray(strength), kind="stable")[: max(3, STRONGEST // fewer)]:
+        shown[max(0, place - around) : place + around + 1] = True
+    runs = [(seen, list(places)) for seen, places in groupby(range(len(pieces)), key=lambda i: bool(shown[i]))]
+    passages: list[Passage] = []
+    for seen, places in runs:
+        passage = _plain([pieces[i] for i in places])
+        if seen or len(places) * fewer < FEWEST:
+            # What is too short to be folded goes on from what is before it.
+            before = passages.pop() if passages and not passages[-1].folded else Passage(())
+            passages.append(Passage((*before.pieces, *passage.pieces)))
+        else:
+            passages.append(Passage(passage.pieces, f"… {len(places)} {'words' if fewer == 1 else 'sentences'}"))
+    return passages
+
+
+def in_full_colour(explanation: Explanation) -> Explanation:
+    """The same, as if its first token had taken nothing: it is drawn like any other."""
+    return explanation.replace(checks=explanation.checks | {scales.FIRST_TOKEN: 0.0})
+
+
+def shortened_question(explanation: Explanation) -> str:
+    """The end of what a user (or the prompt) asked last: its last sentences, as many as fit."""
+    units = explanation.units
+    asked = [i for i in scales.plain_units(units) if _role(units, i) != ANSWER]
+    groups = [g for g in groups_of(units, "token") if g.members[0] in asked]
+    last = [list(parts) for _, parts in groupby(groups, key=lambda g: _role(units, g.members[0]))][-1:]
+    question = " ".join("".join(g.before + g.text for g in part) for part in last)
+    sentences = re.split(r"(?<=[.?!])\s+", " ".join(question.split()))
+    fitting = [i for i in range(len(sentences)) if len(" ".join(sentences[i:])) <= LONGEST_TITLE]
+    words = " ".join(sentences[fitting[0] :]) if fitting else sentences[-1][: LONGEST_TITLE - 1] + "…"
+    return words if fitting[:1] in ([], [0]) else f"… {words}"
+
+
+def apart_words(steps: Sequence[Explanation]) -> str:
+    """What is not on the scale of the words, and what it took."""
+    shares = []
+    for e in steps:
+        inside = [i for i in range(1, len(e.units)) if scales.in_template(e.units, i)]  # the first token aside
+        total = float(np.abs(e.scores).sum())
+        shares.append(float(np.abs(e.scores[inside]).sum()) / total if total else 0.0)
+    template = float(np.mean(shares))
+    words = f" What the chat template put in took {percent(template)} and is not coloured." if template else ""
+    return first_token_words(steps) + words
+
+
+def first_token_words(steps: Sequence[Explanation], coloured: bool = False) -> str:
+    """What the first token took, and that it is not on the scale; by method where there are several."""
+    apart = [e for e in steps if scales.first_token(e) is not None]
+    if not apart:
+        return ""
+    shares: dict[str, list[float]] = {}
+    for e in apart:
+        shares.setdefault(e.method, []).append(e.checks[scales.FIRST_TOKEN])
+    means = {name: percent(float(np.mean(values))) for name, values in shares.items()}
+    took = next(iter(means.values())) if len(means) == 1 else ", ".join(f"{v} of {k}" for k, v in means.items())
+    words = "." if coloured else " and is hatched, not coloured: language models often park attention there."
+    return f" The first token took {took} of all scores{words}"
+
+
+# Answers, token by token.
+
+MOST_COLUMNS = 40  # of the heat map: labels stay readable
+MOST_ROWS = 48
+FEWEST_COLUMNS = 12
+LONGEST_LABEL = 28
+SHARES = " Numbers are shares: of what all words got for a token of the answer."
+READ_AT = " Hatched words are where a token was read; most of such a score is what the position keeps of itself."
+
+
+@view_of.register(Generation)
+@checked
+def generation_view(
+    generation: Generation,
+    by: By = "word",
+    *,
+    colour_first_token: bool = False,
+    most: Count = MOST_COLUMNS,
+    title: str = "",
+) -> View:
+    """The answer over its prompt, and which units (``most`` of them) each of its tokens came from.
+
+    ``colour_first_token``: the first token takes part in the colours, too.
+    """
+    steps = [in_full_colour(e) for e in generation.tokens] if colour_first_token else generation.tokens
+    dialogue, texts = dialogue_of(generation, steps, by)
+    heat = _heat(dialogue, texts, most)
+    caption = f"{scales.SIGNED if any(e.signed for e in steps) else scales.UNSIGNED}.{SHARES}{apart_words(steps)}"
+    caption += READ_AT if any(scales.aside_of(e) - {scales.first_token(e)} for e in steps) else ""
+    caption += first_token_words(generation.tokens, coloured=True) if colour_first_token else ""
+    named = f"each token of the answer, and {_columns(dialogue, heat)}"
+    panels = (Panel((dialogue,), "the answer", wide=True), Panel((heat,), named, wide=True))
+    title, told = title or shortened_question(steps[-1]), _certainty(generation)
+    return View(title, panels, told, doubts(*steps), caption, legend=heat.scale, details=_facts(steps))
+
+
+def dialogue_of(generation: Generation, steps: Sequence[Explanation], by: str = "word") -> tuple[Dialogue, list[str]]:
+    """Shares of the pieces of all that was read, per token of the answer; and the text of each piece."""
+    units = steps[-1].units
+    groups = groups_of(units, by)
+    apart = np.zeros((len(steps), len(units)), bool)
+    shares = np.full(apart.shape, np.nan)
+    for row, step in enumerate(steps):
+        shares[row, : len(step.scores)] = step.scores * scales.share(step)
+        apart[row, list(scales.aside_of(step))] = True
+    plain = set(scales.plain_units(units))
+    ordinary = np.array([bool(plain & set(group.members)) for group in groups])
+    # A word is apart where one of its pieces is, and there once its first piece is.
+    aside = np.stack([apart[:, list(group.members)].any(1) for group in groups], 1)
+    known = summed(np.nan_to_num(shares), groups)
+    known[np.stack([np.isnan(shares[:, group.members[0]]) for group in groups], 1)] = np.nan
+    said, signed = texts_of(generation), any(e.signed for e in steps)
+    bare = Dialogue(
+        said, generation.sentences or ((0, len(said)),), Reading((), scales.scale_of([])), known, aside, ordinary
+    )
+    mean, nowhere = bare.over(0, len(said))
+    strength = np.nanmax(np.where(aside, 0.0, np.abs(known)), 0, initial=0.0)
+    parts = parts_of(units, groups, mean, nowhere, np.where(ordinary, strength, 0.0))
+    reach = float(np.abs(mean[ordinary & ~nowhere]).max(initial=0.0))  # of what is coloured
+    scale = Scale(-reach if signed else 0.0, reach, signed, "share")
+    return replace(bare, reading=Reading(parts, scale)), [group.text for group in groups]
+
+
+def texts_of(generation: Generation) -> tuple[str, ...]:
+    """The answer cut into its tokens; some tokenizers drop the space before a token that is read alone."""
+    texts, at = [], 0
+    for step in generation.tokens:
+        label = step.target.label
+        place = generation.text.find(label, at) if label else -1
+        if place < 0 or generation.text[at:place].strip():  # half a character, or a token without a text
+            texts.append(label)
+            continue
+        texts.append(generation.text[at : place + len(label)])
+        at = place + len(label)
+    return tuple(texts)
+
+
+def _heat(dialogue: Dialogue, labels: Sequence[str], most: int) -> Matrix:
+    """Rows are tokens of the answer; of many columns, those that count most for one of them."""
+    shares = np.where(dialogue.aside, np.nan, dialogue.shares)
+    highest = np.where(dialogue.ordinary, np.nanmax(np.abs(np.nan_to_num(shares)), 0, initial=0.0), -1.0)
+    strong = max(FEWEST_COLUMNS, int((highest >= marks.LEAST).sum()))
+    count = min(most, strong, int(dialogue.ordinary.sum())) or len(labels)
+    chosen = sorted(np.argsort(-highest, kind="stable")[:count].tolist())
+    values = shares[:MOST_ROWS, chosen]
+    meaning = "share of a row (empty: not yet there, or not on the scale)"
+    scale = scales.scale_of([values], dialogue.reading.scale.signed, meaning=meaning)
+    rows = tuple(text.strip() or repr(text) for text in dialogue.said[:MOST_ROWS])
+    columns = tuple(marks.shortened(" ".join(labels[i].split()), LONGEST_LABEL) for i in chosen)
+    return Matrix(values, scale, rows, columns, "token of the answer", "came from")
+
+
+def _columns(dialogue: Dialogue, heat: Matrix) -> str:
+    shown, there = heat.values.shape[1], int(dialogue.ordinary.sum())
+    noun = "sentences" if sum(map(len, heat.column_labels)) > shown * LONGEST_LABEL // 2 else "words"
+    columns = "what it came from" if shown >= there else f"the {shown} of {there} {noun} that count most"
+    rows = "" if len(heat.values) == len(dialogue.said) else f" (the first {len(heat.values)} tokens)"
+    return columns + rows
+
+
+def _certainty(generation: Generation) -> tuple[Fact, ...]:
+    """How likely the model found what it said, and what else it would have said where it was least sure."""
+    told = [(likely, step) for step in generation.tokens if (likely := _likely(step)) is not None]
+    if not told:
+        return ()
+    lowest, step = min(told, key=lambda each: each[0])
+    said = step.prediction
+    other = next((c for c in (said.next or ()) if c.index != step.target.index), None)
+    if said.index != step.target.index:
+        rest = f", where {named(said)} came first ({percent(said.probability or 0.0)})"
+    else:
+        rest = "" if other is None else f", next {named(other)} ({percent(other.probability)})"
+    mean = percent(float(np.mean([likely for likely, _ in told])))
+    words = f"{mean} per token on average; least sure of {named(step.target)} ({percent(lowest)}){rest}"
+    return (Fact("probability", words),)
+
+
+def _likely(step: Explanation) -> float | None:
+    """The probability of the token that was said, where it is among those that are known."""
+    said, index = step.prediction, step.target.index
+    if said.index == index:
+        return said.probability
+    return next((choice.probability for choice in said.next or () if choice.index == index), None)
+
+
+def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
+    first, spent = steps[0], Cost.of_all([e.cost for e in steps])
+    spent = replace(spent, forwards=round(spent.forwards, 2), backwards=round(spent.backwards, 2))
+    left_out = {"read from", "checked", "cost"}
+    entries = [fact for fact in facts_about_method(first) if fact.name not in left_out]
+    entries.append(Fact("cost", cost_of(spent)))
+    scalar = first.scalar.replace("_", "-")
+    entries.append(Fact("explained", f"{scalar} of each token of the answer, {len(steps)} in all"))
+    return (*entries, Fact("model", first.model)) if first.model else tuple(entries)
+
 
 # Citations as a page: the answer with numbers behind its sentences, what they stand for, and the documents.
 
@@ -24,7 +338,7 @@ from whyformer.views.view import Fact, Page, Panel, View, view_of
 def citations_page(citations: Any) -> Page:
     """The page of a Citations."""
     numbers, notes = _numbered(citations)
-    scale = scale_of([np.array([c.drop for s in citations.sentences for c in s.citations] or [0.0]).clip(min=0)])
+    scale = scales.scale_of([np.array([c.drop for s in citations.sentences for c in s.citations] or [0.0]).clip(min=0)])
     scale = Scale(0.0, scale.high, meaning="fall of the log-probability without it")
     views = [_answer(citations, notes), _sources(citations, notes)]
     views += [_document(citations, d, scale, numbers) for d in range(len(citations.names))]
@@ -92,135 +406,3 @@ def _document(citations: Any, number: int, scale: Scale, numbers: dict[int, int]
     facts = (Fact("without it", f"the answer's log-probability {moves} by {abs(drop):.2f}"),)
     legend = scale if any(piece.score is not None for piece in pieces) else None
     return View(citations.names[number], (Panel((TokenRun(tuple(pieces), scale),), wide=True),), facts, legend=legend)
-
-
-MOST_COLUMNS = 40  # of the heat map: labels stay readable
-MOST_ROWS = 48
-FEWEST_COLUMNS = 12
-LONGEST_LABEL = 28
-SHARES = " Numbers are shares: of what all words got for a token of the answer."
-READ_AT = " Hatched words are where a token was read; most of such a score is what the position keeps of itself."
-
-
-@view_of.register(Generation)
-@checked
-def generation_view(
-    generation: Generation,
-    by: By = "word",
-    *,
-    colour_first_token: bool = False,
-    most: Count = MOST_COLUMNS,
-    title: str = "",
-) -> View:
-    """The answer over its prompt, and which units (``most`` of them) each of its tokens came from.
-
-    ``colour_first_token``: the first token takes part in the colours, too.
-    """
-    steps = [reading.in_full_colour(e) for e in generation.tokens] if colour_first_token else generation.tokens
-    dialogue, texts = dialogue_of(generation, steps, by)
-    heat = _heat(dialogue, texts, most)
-    caption = f"{SIGNED if any(e.signed for e in steps) else UNSIGNED}.{SHARES}{reading.apart_words(steps)}"
-    caption += READ_AT if any(aside_of(e) - {first_token(e)} for e in steps) else ""
-    caption += reading.first_token_words(generation.tokens, coloured=True) if colour_first_token else ""
-    named = f"each token of the answer, and {_columns(dialogue, heat)}"
-    panels = (Panel((dialogue,), "the answer", wide=True), Panel((heat,), named, wide=True))
-    title, told = title or reading.shortened_question(steps[-1]), _certainty(generation)
-    return View(title, panels, told, doubts(*steps), caption, legend=heat.scale, details=_facts(steps))
-
-
-def dialogue_of(generation: Generation, steps: Sequence[Explanation], by: str = "word") -> tuple[Dialogue, list[str]]:
-    """Shares of the pieces of all that was read, per token of the answer; and the text of each piece."""
-    units = steps[-1].units
-    groups = reading.groups_of(units, by)
-    apart = np.zeros((len(steps), len(units)), bool)
-    shares = np.full(apart.shape, np.nan)
-    for row, step in enumerate(steps):
-        shares[row, : len(step.scores)] = step.scores * share(step)
-        apart[row, list(aside_of(step))] = True
-    plain = set(plain_units(units))
-    ordinary = np.array([bool(plain & set(group.members)) for group in groups])
-    # A word is apart where one of its pieces is, and there once its first piece is.
-    aside = np.stack([apart[:, list(group.members)].any(1) for group in groups], 1)
-    known = reading.summed(np.nan_to_num(shares), groups)
-    known[np.stack([np.isnan(shares[:, group.members[0]]) for group in groups], 1)] = np.nan
-    said, signed = texts_of(generation), any(e.signed for e in steps)
-    bare = Dialogue(said, generation.sentences or ((0, len(said)),), Reading((), scale_of([])), known, aside, ordinary)
-    mean, nowhere = bare.over(0, len(said))
-    strength = np.nanmax(np.where(aside, 0.0, np.abs(known)), 0, initial=0.0)
-    parts = reading.parts_of(units, groups, mean, nowhere, np.where(ordinary, strength, 0.0))
-    reach = float(np.abs(mean[ordinary & ~nowhere]).max(initial=0.0))  # of what is coloured
-    scale = Scale(-reach if signed else 0.0, reach, signed, "share")
-    return replace(bare, reading=Reading(parts, scale)), [group.text for group in groups]
-
-
-def texts_of(generation: Generation) -> tuple[str, ...]:
-    """The answer cut into its tokens; some tokenizers drop the space before a token that is read alone."""
-    texts, at = [], 0
-    for step in generation.tokens:
-        label = step.target.label
-        place = generation.text.find(label, at) if label else -1
-        if place < 0 or generation.text[at:place].strip():  # half a character, or a token without a text
-            texts.append(label)
-            continue
-        texts.append(generation.text[at : place + len(label)])
-        at = place + len(label)
-    return tuple(texts)
-
-
-def _heat(dialogue: Dialogue, labels: Sequence[str], most: int) -> Matrix:
-    """Rows are tokens of the answer; of many columns, those that count most for one of them."""
-    shares = np.where(dialogue.aside, np.nan, dialogue.shares)
-    highest = np.where(dialogue.ordinary, np.nanmax(np.abs(np.nan_to_num(shares)), 0, initial=0.0), -1.0)
-    strong = max(FEWEST_COLUMNS, int((highest >= LEAST).sum()))
-    count = min(most, strong, int(dialogue.ordinary.sum())) or len(labels)
-    chosen = sorted(np.argsort(-highest, kind="stable")[:count].tolist())
-    values = shares[:MOST_ROWS, chosen]
-    meaning = "share of a row (empty: not yet there, or not on the scale)"
-    scale = scale_of([values], dialogue.reading.scale.signed, meaning=meaning)
-    rows = tuple(text.strip() or repr(text) for text in dialogue.said[:MOST_ROWS])
-    columns = tuple(shortened(" ".join(labels[i].split()), LONGEST_LABEL) for i in chosen)
-    return Matrix(values, scale, rows, columns, "token of the answer", "came from")
-
-
-def _columns(dialogue: Dialogue, heat: Matrix) -> str:
-    shown, there = heat.values.shape[1], int(dialogue.ordinary.sum())
-    noun = "sentences" if sum(map(len, heat.column_labels)) > shown * LONGEST_LABEL // 2 else "words"
-    columns = "what it came from" if shown >= there else f"the {shown} of {there} {noun} that count most"
-    rows = "" if len(heat.values) == len(dialogue.said) else f" (the first {len(heat.values)} tokens)"
-    return columns + rows
-
-
-def _certainty(generation: Generation) -> tuple[Fact, ...]:
-    """How likely the model found what it said, and what else it would have said where it was least sure."""
-    told = [(likely, step) for step in generation.tokens if (likely := _likely(step)) is not None]
-    if not told:
-        return ()
-    lowest, step = min(told, key=lambda each: each[0])
-    said = step.prediction
-    other = next((c for c in (said.next or ()) if c.index != step.target.index), None)
-    if said.index != step.target.index:
-        rest = f", where {named(said)} came first ({percent(said.probability or 0.0)})"
-    else:
-        rest = "" if other is None else f", next {named(other)} ({percent(other.probability)})"
-    mean = percent(float(np.mean([likely for likely, _ in told])))
-    words = f"{mean} per token on average; least sure of {named(step.target)} ({percent(lowest)}){rest}"
-    return (Fact("probability", words),)
-
-
-def _likely(step: Explanation) -> float | None:
-    """The probability of the token that was said, where it is among those that are known."""
-    said, index = step.prediction, step.target.index
-    if said.index == index:
-        return said.probability
-    return next((choice.probability for choice in said.next or () if choice.index == index), None)
-
-
-def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
-    first, spent = steps[0], Cost.of_all([e.cost for e in steps])
-    spent = replace(spent, forwards=round(spent.forwards, 2), backwards=round(spent.backwards, 2))
-    left_out = {"read from", "checked", "cost"}
-    entries = [fact for fact in facts_about_method(first) if fact.name not in left_out]
-    entries.append(Fact("cost", cost_of(spent)))
-    scalar = first.scalar.replace("_", "-")
-    entries.append(Fact("explained", f"{scalar} of each token of the answer, {len(steps)} in all"))
-    return (*entries, Fact("model", first.model)) if first.model else tuple(entries)

@@ -191,6 +191,8 @@ def styles(named: Sequence[Line | Points]) -> list[tuple[str, str]]:
     return pairs
 
 
+SIGNED = "Blue raises the explained value, orange lowers it"
+UNSIGNED = "The stronger the colour, the higher the score"
 OUTSHINES = 3  # times the highest of the others
 FIRST_TOKEN = "first_token_share"  # what is known of an explanation of a causal language model
 ANSWERED = "log_probability"  # what is explained of an answer as a whole

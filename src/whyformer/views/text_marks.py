@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from rich.cells import cell_len
 
+from whyformer.parameters import OneOf
 from whyformer.results.types import Explanation
 from whyformer.views import scales
 from whyformer.views.header import number, percent
@@ -16,6 +18,7 @@ from whyformer.views.table_marks import untried
 
 # Units that have no bar of their own: special tokens, and what is not on the scale of the others. One line tells.
 
+By = Annotated[str, OneOf("token", "word")]
 MOST_NAMED = 3
 TEMPLATE_WORDS = "What the chat template put in"
 
