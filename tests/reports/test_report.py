@@ -110,10 +110,14 @@ def test_the_band_and_the_orders_that_are_beaten_on_a_sum_of_parts() -> None:
     for low, mean, high in zip(deletion.low, deletion.mean, deletion.high, strict=True):
         assert low <= mean <= high
     assert (deletion.low[0], deletion.high[-1]) == (16, 0)
-    many = counts_of(196)  # no more points than STEPS
-    assert (many[0], many[-1], len(many)) == (0, 196, 17) and np.all(np.diff(many) > 0)
     games.parts = [np.array([1])]
     assert deletion_of(games, 0, {"right": scores}, "sum") is None  # nothing to be ordered
+
+
+def test_points_of_a_curve() -> None:
+    assert counts_of(3) == (0, 1, 2, 3)
+    many = counts_of(196)
+    assert (many[0], many[-1], len(many)) == (0, 196, 17) and np.all(np.diff(many) > 0)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +151,13 @@ def test_everything_is_read_back(tmp_path: Path) -> None:
     assert again.standings == report.standings
 
 
+def test_wrong_names_are_refused_before_long_work() -> None:
+    model, tokenizer = loaded()
+    with pytest.raises(UnknownName):
+        wf.report(model, TEXTS, processor=tokenizer, methods=["raw_atention"])
+
+
 def test_what_is_compared_unasked() -> None:
     assert usual_methods("text")[0] == "generic_attention" and usual_methods("table")[0] == "integrated_gradients"
     assert set(METHODS) <= set(usual_methods("image"))
     assert all(misleading(wf.list_methods()[name].run) for name in METHODS)
-    with pytest.raises(UnknownName):
-        wf.report(loaded()[0], TEXTS, processor=loaded()[1], methods=["raw_atention"])

@@ -13,7 +13,7 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import ALL
-from tests.views.test_linked import SAID, rather_than
+from tests.views.test_notebook import SAID, rather_than
 from whyformer.views import heads_grid, side_by_side
 
 LIGHT = ("Explanation", "Generation", "Report", "heads grid", "image")
