@@ -27,8 +27,8 @@ def tensor(images: list[Any]) -> Tensor:
 
 
 @cache
-def swatches(texture: str, count: int, start: int = 0) -> Tensor:
-    return tensor([drawn.swatch(texture, start + i) for i in range(count)])
+def swatches(texture: str, count: int) -> Tensor:
+    return tensor([drawn.swatch(texture, i) for i in range(count)])
 
 
 @cache
@@ -37,12 +37,8 @@ def zebras(count: int) -> Tensor:
 
 
 @cache
-def mixed(count: int, seed: int = 0) -> Tensor:
-    """Any shape with any texture: what random sets are cut from."""
-    rng = np.random.default_rng(seed)
-    kinds = [(str(rng.choice(drawn.SHAPES)), str(rng.choice(drawn.TEXTURES))) for _ in range(count)]
-    return tensor([drawn.picture(*kind, 50_000 + 1000 * seed + i) for i, kind in enumerate(kinds)])
-
-
 def random_sets(sets: int, size: int = 15) -> list[Tensor]:
-    return list(mixed(sets * size).split(size))
+    """Any shape with any texture."""
+    rng = np.random.default_rng(0)
+    kinds = [(str(rng.choice(drawn.SHAPES)), str(rng.choice(drawn.TEXTURES))) for _ in range(sets * size)]
+    return list(tensor([drawn.picture(*kind, 50_000 + i) for i, kind in enumerate(kinds)]).split(size))

@@ -55,18 +55,6 @@ class OneToken(nn.Module):
         return self.head(self.blocks(tokens[None], mask=hidden)[0, known:])
 
 
-class Floats(InContext):
-    """Takes answers as numbers."""
-
-    def forward(self, x_train: Tensor, y_train: Tensor, x_test: Tensor) -> Tensor:
-        assert y_train.is_floating_point()
-        return super().forward(x_train, y_train.long(), x_test)
-
-
-def test_answers_come_as_the_model_takes_them() -> None:
-    np.testing.assert_allclose(explained(model(Floats))[0].row_scores, explained(model())[0].row_scores, atol=1e-6)
-
-
 class Apart(Attention):
     """As TabPFN v2: training rows and asked ones look at the training rows in calls of their own."""
 
@@ -117,6 +105,14 @@ def test_columns_of_one_token_share_its_score_and_of_several_tokens_there_is_non
     assert np.isfinite(explained(overlapping)[0].row_scores).all()
 
 
+class Floats(InContext):
+    """Takes answers as numbers."""
+
+    def forward(self, x_train: Tensor, y_train: Tensor, x_test: Tensor) -> Tensor:
+        assert y_train.is_floating_point()
+        return super().forward(x_train, y_train.long(), x_test)
+
+
 class Standardized(InContext):
     """As TabPFN v2: columns have the mean and the deviation of the training rows."""
 
@@ -132,11 +128,11 @@ def test_training_rows_that_change_each_others_numbers_are_warned_of() -> None:
 
 
 def test_a_training_rows_weight_is_the_slope_of_having_it_more_than_once() -> None:
-    net = model()
-    plain = Plain(net.state_dict(), LAYERS, HEADS)
-    for row, result in zip(ASKED, explained(net), strict=True):
-        expected = weight_slopes(plain, KNOWN, ANSWERS, row, 1)
-        np.testing.assert_allclose(result.row_scores, expected.numpy(), atol=1e-6)
+    plain = Plain(model().state_dict(), LAYERS, HEADS)
+    for net in (model(), model(Floats)):  # answers come as the model takes them
+        for row, result in zip(ASKED, explained(net), strict=True):
+            expected = weight_slopes(plain, KNOWN, ANSWERS, row, 1)
+            np.testing.assert_allclose(result.row_scores, expected.numpy(), atol=1e-6)
 
 
 def test_generic_attention_over_cells_is_the_product_of_whole_matrices() -> None:
@@ -170,11 +166,10 @@ def test_a_row_that_is_one_token() -> None:
     row = ASKED[2:].clone().requires_grad_()
     (slope,) = torch.autograd.grad(net(torch.cat([KNOWN, row]), ANSWERS)[0, 1], row)
     np.testing.assert_allclose(result.scores, ((row - KNOWN.mean(0)) * slope)[0].detach().numpy(), atol=1e-6)
-    assert result.columns == ("0", "1", "2", "3") and np.abs(result.row_scores).min() > 0
+    assert result.columns == ("0", "1", "2", "3") and result.row_scores.all()
     attended = explain_in_context(net, ASKED.numpy(), method="generic_attention", **how)[2]
     assert np.isnan(attended.scores).all() and attended.row_scores.min() >= 0 and attended.row_scores.max() > 0
-    assert "one token" in attended.warnings[0]
-    assert "columns of this row" not in attended.to_html()
+    assert "one token" in attended.warnings[0] and "columns of this row" not in attended.to_html()
 
 
 def test_one_pass_each_and_the_model_is_as_it_was() -> None:
@@ -188,8 +183,6 @@ def test_one_pass_each_and_the_model_is_as_it_was() -> None:
     again = explained(net)
     assert len(calls) == 3
     assert all((r.forwards, r.backwards) == (1, 1) for r in again)
-    for a, b in zip(first, again, strict=True):
-        assert np.array_equal(a.scores, b.scores) and np.array_equal(a.row_scores, b.row_scores)
     assert net.training and all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert all(p.requires_grad and p.grad is None for p in net.parameters())
 
@@ -243,12 +236,8 @@ class Unclear(nn.Module):
 class Averages(nn.Module):
     """No attention at all."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 2)
-
     def forward(self, x_train: Tensor, y_train: Tensor, x_test: Tensor) -> Tensor:
-        return self.head(x_test - x_train.mean(1, keepdim=True))
+        return (x_test - x_train.mean(1, keepdim=True))[..., :2]
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,7 @@ import torch
 import whyformer as wf
 from tests.models.case import softmax_outputs
 from tests.references import tables as twin
-from tests.tables.models import (
-    CATEGORIES,
-    COLUMNS,
-    HEADS,
-    LAYOUTS,
-    NUMBERS,
-    maps_of,
-    rows,
-    saint,
-    shared,
-    table,
-    tensors,
-)
+from tests.tables.models import CATEGORIES, HEADS, LAYOUTS, NUMBERS, maps_of, rows, saint, shared, table, tensors
 from whyformer.errors import BadInput, NotOffered
 from whyformer.tables import row_attention
 
@@ -58,12 +46,11 @@ def test_readings_equal_their_twins(name: str) -> None:
 
 def test_columns_without_a_token_are_listed_not_scored() -> None:
     found = wf.explain(shared("lucidrains_tab"), rows(1)[0], processor=table())
-    assert found.units.labels == tuple(CATEGORIES)
-    assert found.units.unseen == NUMBERS
+    assert found.units.labels == tuple(CATEGORIES) and found.units.unseen == NUMBERS
     assert any("not explained by attention: age, hours, gain" in w for w in found.warnings)
     plain = wf.explain(shared("rtdl"), rows(1)[0], processor=table(), target="yes")
-    assert plain.target.label == "yes"
-    assert plain.units.unseen == () and not any("not explained" in w for w in plain.warnings)
+    assert plain.target.label == "yes" and plain.units.unseen == ()
+    assert not any("not explained" in w for w in plain.warnings)
 
 
 def test_integrated_gradients_add_up_and_equal_their_definition() -> None:
@@ -163,7 +150,7 @@ def test_readings_of_saint_equal_their_twins() -> None:
     grads = [g.unflatten(0, (-1, HEADS))[0].numpy() for g in gradients]
     for reading, (method, options, twin_of) in READINGS.items():
         explained = wf.explain(SAINT, row, processor=beside(), method=method, target=TARGET, **options)
-        assert explained.units.labels == ("[CLS]", *COLUMNS)
+        assert explained.units.labels == ("[CLS]", *NUMBERS, *CATEGORIES)
         assert explained.value == pytest.approx(float(logits[0, TARGET].detach()), abs=1e-5)
         np.testing.assert_allclose(explained.scores, twin_of(maps, grads, (0,)), atol=1e-5, err_msg=reading)
 
@@ -180,9 +167,8 @@ def test_each_row_is_explained_beside_the_reference_and_not_its_neighbours() -> 
 
 
 def test_integrated_gradients_move_the_row_alone() -> None:
-    row = rows(1)[0]
-    options: dict[str, Any] = {"processor": beside(), "target": TARGET}
-    found = wf.explain(SAINT, row, method="integrated_gradients", steps=40, **options)
+    options: dict[str, Any] = {"processor": beside(), "target": TARGET, "method": "integrated_gradients"}
+    found = wf.explain(SAINT, rows(1)[0], steps=40, **options)
     assert found.base is not None
     assert float(found.scores.sum()) == pytest.approx(found.value - found.base, abs=1e-3)
     assert (found.cost.forwards, found.cost.backwards) == (42, 40)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +46,8 @@ def test_every_way_to_give_rows_gives_the_same_scores(explainer: wf.Explainer) -
     for way in ways:
         for one, scores in zip(explainer.explain(way), expected, strict=True):
             np.testing.assert_allclose(one.scores, scores, atol=1e-5)
+    named = wf.explain(shared("rtdl"), ROW | {"answer": "yes"}, processor=table(target="answer"))
+    np.testing.assert_allclose(named.scores, expected[0], atol=1e-5)  # the target column may stay in the table
     for single in (ROW, frame.iloc[0], np.array(list(ROW.values()), dtype=object)):
         np.testing.assert_allclose(explainer.explain(single).scores, expected[0], atol=1e-5)
 
@@ -65,13 +66,10 @@ WRONG: list[tuple[Any, str]] = [
     (np.zeros((2, 5, 1)), "no table"),
     (pd.DataFrame([ROW])[:0], "no rows"),
     ({k: [v] if k == "hours" else [v, v] for k, v in ROW.items()}, "'hours' has 1 values and 'age' 2"),
+    ({"numerical": torch.zeros(1, 2), "categorical": torch.tensor([[0, 0]])}, "'numerical' has shape"),
     (
-        {"numerical": torch.zeros(1, 2), "categorical": torch.zeros(1, 2, dtype=torch.int64)},
-        "'numerical' has shape",
-    ),
-    (
-        {"numerical": torch.zeros(2, 3), "categorical": torch.tensor([[0, 0], [0, 2]])},
-        "'sex' holds codes from 0 to 2; its categories are 0 to 1",
+        {"numerical": torch.zeros(1, 3), "categorical": torch.tensor([[0, 2]])},
+        "codes from 2 to 2; .* are 0 to 1",
     ),
     ({"x": torch.zeros(1, 2)}, "ready tensors"),
 ]
@@ -84,12 +82,6 @@ def test_what_is_wrong_is_said_by_column(explainer: wf.Explainer, given: Any, sa
     if isinstance(given, dict) and not isinstance(next(iter(given.values())), (list, torch.Tensor)):  # one row
         with pytest.raises(BadInput, match=said.replace("row 0", "row 1")):
             explainer.explain([ROW, given])
-
-
-def test_the_target_column_may_stay_in_the_table() -> None:
-    described = table(target="answer")
-    found = wf.explain(shared("rtdl"), ROW | {"answer": "yes"}, processor=described)
-    assert "answer" not in found.units.labels
 
 
 def test_preprocessing_is_applied_and_checked() -> None:
@@ -141,9 +133,6 @@ def test_a_table_goes_into_a_file_and_comes_back() -> None:
     described = table(preprocess=wf.Standardize((1.0,) * 3, (2.0,) * 3), reference=rows(2), target="answer")
     again = wf.Table.from_dict(described.to_dict())
     assert again.to_dict() == described.to_dict()
-    numbers, codes = described.encode(described.read(rows(3))[0])
-    for made, other in zip((numbers, codes), again.encode(again.read(rows(3))[0]), strict=True):
-        np.testing.assert_array_equal(made, other)
     with pytest.raises(BadInput, match="cannot be saved"):
         table(preprocess=lambda x: x).to_dict()
 
@@ -215,10 +204,8 @@ def test_a_model_without_attention_is_explained_by_columns() -> None:
 SOME = rows(3)
 
 
-def described(
-    numerical: Sequence[str] = NUMBERS, categorical: Any = CATEGORIES, classes: Sequence[str] = CLASSES
-) -> wf.Table:
-    return wf.Table(numerical=numerical, categorical=categorical, classes=classes)
+def described(**other: Any) -> wf.Table:
+    return wf.Table(**{"numerical": NUMBERS, "categorical": CATEGORIES, "classes": CLASSES, **other})
 
 
 @pytest.mark.parametrize("name", ["cls_first", "lucidrains_ft"])
@@ -226,7 +213,7 @@ def test_another_number_of_columns(name: str) -> None:
     model = LAYOUTS[name].build()
     more = [row | {"x": 1.0} for row in SOME]
     with pytest.raises(BadInput, match=r"4 numerical \(age, hours, gain, x\) and 2 categorical \(work \(3 categories"):
-        wf.explain(model, more, processor=described((*NUMBERS, "x")))
+        wf.explain(model, more, processor=described(numerical=(*NUMBERS, "x")))
     fewer = [{k: v for k, v in row.items() if k != "sex"} for row in SOME]
     with pytest.raises(BadInput, match=r"3 numerical .* and 1 categorical \(work \(3 categories\)\): it fails with"):
         wf.explain(model, fewer, processor=described(categorical={"work": CATEGORIES["work"]}))
@@ -257,22 +244,13 @@ def test_classes_are_as_many_as_outputs_and_one_output_speaks_for_the_second_of_
         wf.explain(model, SOME[0], processor=two, target="no")
 
 
-def test_trying_leaves_the_model_as_it_was() -> None:
-    model = LAYOUTS["cls_first"].build().train()
-    calls: list[int] = []
-    model.register_forward_hook(lambda *_: calls.append(int(model.training)))
-    wf.Explainer(model, table()).prepare(SOME)
-    assert model.training and calls == [0, 0]
-    assert all(p.requires_grad for p in model.parameters())
-
-
 def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
     model, frame = LAYOUTS["cls_first"].build(), pd.DataFrame(SOME)
     twice = pd.concat([frame, frame[["age"]]], axis=1)
     for given in (twice, twice.iloc[0], [twice.iloc[0]]):
         with pytest.raises(BadInput, match="'age' is there more than once"):
             wf.explain(model, given, processor=table())
-    (tmp_path / "x.csv").write_text(twice.to_csv(index=False), encoding="utf-8")
+    twice.to_csv(tmp_path / "x.csv", index=False)
     with pytest.raises(BadInput, match="'age' is there more than once"):
         CsvRows(tmp_path / "x.csv", table())
 
@@ -321,10 +299,8 @@ class OneDict(nn.Module):
 
 def test_calling_conventions() -> None:
     row = rows(1)[0]
-    for kind, tokens in (
-        (ListsOfColumns, ("[CLS]", *NUMBERS, *CATEGORIES)),
-        (OneDict, (*CATEGORIES, *NUMBERS, "[CLS]")),
-    ):
+    columns = {ListsOfColumns: ("[CLS]", *NUMBERS, *CATEGORIES), OneDict: (*CATEGORIES, *NUMBERS, "[CLS]")}
+    for kind, tokens in columns.items():
         model = seeded(kind)
         found = wf.explain(model, row, processor=table(), target=1)
         assert found.units.labels == tokens

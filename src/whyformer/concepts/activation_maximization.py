@@ -39,7 +39,7 @@ class Canvas:
     """Parameters and the image they stand for, (1, C, height, width) in the model's input space."""
 
     def __init__(
-        self, shape: tuple[int, int, int], like: Tensor, colours: tuple[Any, Any] | None, fourier: bool, draw: Any
+        self, shape: tuple[int, ...], like: Tensor, colours: tuple[Any, Any] | None, fourier: bool, draw: Any
     ) -> None:
         channels, height, width = shape
         self.size, self.colours = (height, width), colours
@@ -49,10 +49,8 @@ class Canvas:
             frequency = (rows**2 + columns**2).sqrt().clamp(min=1 / max(height, width))
             # Waves of natural images fall off with 1/f: without it, the finest ones grow fastest.
             self.decay = (0.25 / frequency * (height * width) ** 0.5)[None, :, :, None].to(like)
-            start = torch.randn((channels, *frequency.shape, 2), generator=draw) * 0.01
-        else:
-            start = torch.randn((channels, height, width), generator=draw) * 0.01
-        self.parameters = start.to(like).requires_grad_()
+            shape = (channels, *frequency.shape, 2)
+        self.parameters = (torch.randn(shape, generator=draw) * 0.01).to(like).requires_grad_()
 
     def image(self) -> Tensor:
         values = self.parameters
@@ -294,7 +292,7 @@ def activation_maximization(
         shape = tuple(pixels.shape[1:])
         patch = max(shape[1] // grid[0], shape[2] // grid[1])
         jitter = float(patch) if jitter is None else jitter
-        canvas = Canvas(shape, pixels, _colours(explainer, shape[0]) if bounded else None, fourier, draw)  # type: ignore[arg-type]
+        canvas = Canvas(shape, pixels, _colours(explainer, shape[0]) if bounded else None, fourier, draw)
         step = stepper(canvas.parameters, optimizer, lr)
         history: list[float] = []
         sought = Unit(modality, batch, unit)

@@ -33,10 +33,8 @@ def layer_name(model: nn.Module, layer: int | str, study: Study | None) -> str:
     blocks = list(dict.fromkeys(b for b in (_block(modules, site.path) for site in sites) if b))
     if not blocks:
         raise NotOffered("no list of attention blocks was found in the model: give the layer as a dotted module name.")
-    if isinstance(layer, bool) or not isinstance(layer, int) or not -len(blocks) <= layer < len(blocks):
-        raise BadInput(
-            f"layer={layer!r}: a number from 0 to {len(blocks) - 1}, or a module name such as {blocks[0]!r}."
-        )
+    if not -len(blocks) <= layer < len(blocks):
+        raise BadInput(f"layer={layer}: a number from 0 to {len(blocks) - 1}, or a module name such as {blocks[0]!r}.")
     return blocks[layer]
 
 
@@ -169,8 +167,7 @@ class Reader:
                 score = scalar_of(logits_BC, aims, "logit").sum()
                 gradient = torch.zeros_like(leaf)
                 if score.requires_grad:  # a model whose output does not depend on this layer has no gradient at all
-                    gradient = torch.autograd.grad(score, leaf, allow_unused=True)[0]
-                    gradient = torch.zeros_like(leaf) if gradient is None else gradient
+                    (gradient,) = torch.autograd.grad(score, leaf, materialize_grads=True)
                 parts.append(pooled(gradient, batch.keep_BN, self.pooling, gradient=True))
         return _joined(parts), name
 

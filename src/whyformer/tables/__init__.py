@@ -4,18 +4,16 @@
 >>> wf.tables.explain_global(model, wf.demo.census.adult_rows()[:8], table).to_frame()
 """
 
-from whyformer.tables.global_explanation import CorpusExplanation as CorpusExplanation
-from whyformer.tables.global_explanation import CsvRows as CsvRows
-from whyformer.tables.global_explanation import explain_global as explain_global
-from whyformer.tables.in_context import RowAttention as RowAttention
-from whyformer.tables.in_context import explain_in_context as explain_in_context
-from whyformer.tables.in_context import row_attention as row_attention
-from whyformer.tables.permutation import feature_permutation as feature_permutation
-from whyformer.tables.table_results import ContextExplanation as ContextExplanation
-from whyformer.tables.table_results import FeaturePermutation as FeaturePermutation
-from whyformer.tables.table_results import GlobalExplanation as GlobalExplanation
-from whyformer.tables.table_results import load_model as load_model
-from whyformer.tables.table_results import save_model as save_model
+from whyformer.tables.global_explanation import CorpusExplanation, CsvRows, explain_global
+from whyformer.tables.in_context import RowAttention, explain_in_context, row_attention
+from whyformer.tables.permutation import feature_permutation
+from whyformer.tables.table_results import (
+    ContextExplanation,
+    FeaturePermutation,
+    GlobalExplanation,
+    load_model,
+    save_model,
+)
 
 __all__ = [
     "ContextExplanation",

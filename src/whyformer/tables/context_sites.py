@@ -21,14 +21,7 @@ class _AnyLayout:
     """Leave axes besides query and key as they are: sums over them do not depend on which are heads."""
 
     def _open(
-        self,
-        weights: Tensor,
-        value: Tensor,
-        contraction: Any,
-        axes: Any,
-        sources: Any,
-        layout: Any = None,
-        batch_axis: Any = None,
+        self, weights: Tensor, value: Tensor, contraction: Any, axes: Any, sources: Any, *_: Any, **__: Any
     ) -> OpenSite:
         lead = [i for i in range(weights.ndim) if i not in (contraction.query, contraction.key)]
         order, split = (*lead, contraction.query, contraction.key), tuple(weights.shape[i] for i in lead)

@@ -79,7 +79,7 @@ class CorpusExplanation(Result):
 
 @dataclass
 class _Word:
-    """One word's scores as they go along (Welford)."""
+    """One word's scores as they go along (Welford), and the text in which it weighed most."""
 
     count: int = 0
     mean: float = 0.0
@@ -276,9 +276,7 @@ class _ColumnSums:
     def __init__(self, sampled: set[int]) -> None:
         self.sampled, self.count = sampled, 0
         self.labels: tuple[str, ...] = ()
-        self.mean: Array = np.zeros(0)
-        self.spread: Array = np.zeros(0)
-        self.matrix: Array | None = None
+        self.mean = self.spread = self.matrix = np.zeros(())  # arrays from the first row on
         self.samples: list[Array] = []
         self.values: list[tuple[str, ...]] = []
 
@@ -287,25 +285,22 @@ class _ColumnSums:
         both = np.stack([scores, np.abs(scores)])
         if not self.count:
             self.labels = explanation.units.labels
-            self.mean, self.spread = np.zeros_like(both), np.zeros_like(both)
         if explanation.units.labels != self.labels:
             raise BadInput("rows have different units: explain_global is for tables, whose columns stay the same.")
         self.count += 1
         away = both - self.mean
-        self.mean += away / self.count
-        self.spread += away * (both - self.mean)
+        self.mean = self.mean + away / self.count
+        self.spread = self.spread + away * (both - self.mean)
         if isinstance(explanation.matrix, np.ndarray):
-            before = np.zeros_like(explanation.matrix, dtype=float) if self.matrix is None else self.matrix
-            self.matrix = before + (explanation.matrix - before) / self.count
+            self.matrix = self.matrix + (explanation.matrix - self.matrix) / self.count
         if number in self.sampled:
             self.samples.append(explanation.scores)
             self.values.append(explanation.units.values or ())
 
     def result(self, first: Explanation, common: dict[str, Any]) -> GlobalExplanation:
         """Limits are NaN for a single row, which shows no spread."""
-        error = np.full_like(self.mean, np.nan)
-        if self.count > 1:
-            error = ABOUT_95 * np.sqrt(self.spread / (self.count - 1) / self.count)
+        spread = self.spread / (self.count - 1) if self.count > 1 else np.full_like(self.mean, np.nan)
+        error = ABOUT_95 * np.sqrt(spread / self.count)
         (low, size_low), (high, size_high) = self.mean - error, self.mean + error
         return GlobalExplanation(
             labels=self.labels,
@@ -314,7 +309,7 @@ class _ColumnSums:
             mean_size=self.mean[1], size_low=size_low, size_high=size_high,
             rows=self.count,
             unseen=first.units.unseen,
-            matrix=self.matrix,
+            matrix=self.matrix if self.matrix.ndim else None,
             samples=np.stack(self.samples) if self.samples else None,
             sample_values=tuple(self.values) if all(self.values) else (),
             **common,

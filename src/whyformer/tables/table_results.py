@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -56,10 +57,8 @@ def save_model(model: nn.Module, arguments: dict[str, Any], table: Table, folder
         raise BadInput(f"table has to be a whyformer.Table, and is a {type(table).__name__}.")
     config = {"library": library, "class": type(model).__name__, "arguments": arguments}
     try:
-        written = {
-            CONFIG: json.dumps(config, indent=1),
-            TABLE: json.dumps(table.to_dict(), ensure_ascii=False, indent=1),
-        }
+        described = json.dumps(table.to_dict(), ensure_ascii=False, indent=1)
+        written = {CONFIG: json.dumps(config, indent=1), TABLE: described}
     except (TypeError, ValueError) as error:
         raise BadInput(f"arguments and table are written as JSON, which has no room for this: {error}.") from error
     folder = made_folder(folder)
@@ -119,47 +118,34 @@ ABOUT_95 = 1.96  # standard errors
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
 
 
-@dataclass
-class Kind:
-    """Warnings that differ in their numbers only."""
-
-    words: list[str]  # what stands around the numbers
-    rows: int = 0
-    lowest: list[str] = field(default_factory=list)  # as they were written
-    highest: list[str] = field(default_factory=list)
-
-    def add(self, numbers: list[str]) -> None:
-        self.lowest = [min(pair, key=_value) for pair in zip(self.lowest or numbers, numbers, strict=True)]
-        self.highest = [max(pair, key=_value) for pair in zip(self.highest or numbers, numbers, strict=True)]
-
-    def told(self, rows: int, of: str) -> str:
-        ranges = [a if a == b else f"{a} to {b}" for a, b in zip(self.lowest, self.highest, strict=True)]
-        text = "".join(w + r for w, r in zip(self.words, [*ranges, ""], strict=True))
-        if self.rows == rows and self.lowest == self.highest:
-            return text
-        return f"{text} ({f'all {rows}' if self.rows == rows else f'{self.rows} of {rows}'} {of})"
-
-
 class Remarks:
-    """Collected row by row."""
+    """Warnings of many rows; those that differ in their numbers only are one kind."""
 
     def __init__(self, of: str) -> None:
         self.of = of
-        self.kinds: dict[tuple[str, ...], Kind] = {}
+        # By kind, which is the words around the numbers: how many rows, and the lowest and highest of each number.
+        self.rows: Counter[tuple[str, ...]] = Counter()
+        self.ranges: dict[tuple[str, ...], list[tuple[str, str]]] = {}
 
     def add(self, warnings: Sequence[str]) -> None:
         """Those of one row."""
-        met = set()
         for warning in warnings:
-            words = NUMBER.split(warning)
-            kind = self.kinds.setdefault(tuple(words), Kind(words))
-            kind.add(NUMBER.findall(warning))
-            met.add(tuple(words))
-        for words_of_kind in met:
-            self.kinds[words_of_kind].rows += 1
+            kind, numbers = tuple(NUMBER.split(warning)), NUMBER.findall(warning)
+            known = zip(self.ranges.get(kind, [(n, n) for n in numbers]), numbers, strict=True)
+            self.ranges[kind] = [(min(low, n, key=_value), max(high, n, key=_value)) for (low, high), n in known]
+        self.rows.update({tuple(NUMBER.split(warning)) for warning in warnings})
 
-    def told(self, rows: int) -> list[str]:
-        return [kind.told(rows, self.of) for kind in self.kinds.values()]
+    def told(self, size: int) -> list[str]:
+        """One sentence per kind, with the range of each number, and in how many of ``size`` rows it was met."""
+        told = []
+        for kind, ranges in self.ranges.items():
+            numbers = [low if low == high else f"{low} to {high}" for low, high in ranges]
+            text = "".join(word + number for word, number in zip(kind, [*numbers, ""], strict=True))
+            rows = self.rows[kind]
+            if rows < size or any(low != high for low, high in ranges):
+                text += f" ({f'all {size}' if rows == size else f'{rows} of {size}'} {self.of})"
+            told.append(text)
+        return told
 
 
 def _value(number: str) -> float:
