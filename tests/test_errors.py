@@ -36,8 +36,6 @@ QUESTIONS: list[tuple[Any, dict[str, Any], type[Exception], tuple[str, ...]]] = 
     (LIKE, {"method": []}, BAD, ("names no method",)),
     (LIKE, {"method": "raw_attention", "layers": 7}, BAD, ("layers",)),
     (LIKE, {"method": "raw_attention", "heads": [0, 9]}, BAD, ("heads",)),
-    (LIKE, {"method": "attention_rollout", "start_layer": 5}, BAD, ("start_layer",)),
-    (LIKE, {"method": "integrated_gradients", "baseline": "blank"}, BAD, ("blank",)),
     (LIKE, {"method": "occlusion", "replace": "masks"}, BAD, ("mask",)),
     ([LIKE], {"target": "postive"}, BAD, ("postive", "Did you mean 'positive'")),
     ([LIKE], {"target": 2.5j}, BAD, ("2.5j", "class index or label")),

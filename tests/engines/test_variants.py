@@ -367,13 +367,9 @@ SIZES = {
     "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_chunk_size": 8}
-CONVOLUTION = {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 HYBRIDS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "bamba": lambda: (hf.BambaForCausalLM, hf.BambaConfig(
         **SIZES, **MAMBA, num_hidden_layers=2, attn_layer_indices=[1])),
-    "lfm2_moe": lambda: (hf.Lfm2MoeForCausalLM, hf.Lfm2MoeConfig(
-        **SIZES, **CONVOLUTION, **EXPERTS, num_dense_layers=1)),
     "minimax": lambda: (hf.MiniMaxForCausalLM, hf.MiniMaxConfig(
         **SIZES, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], num_local_experts=2,
         num_experts_per_tok=1, head_dim=8, block_size=8)),

@@ -31,7 +31,6 @@ from whyformer.inputs.batch import SHOWN, Batch
 from whyformer.jobs.job import RESOLVED as OF_JOBS
 from whyformer.jobs.job import explain_dataset
 from whyformer.loan.digests import Undescribed, digest
-from whyformer.results.types import Target
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
 ROW = 0  # which row a head reads: a setting in the file of a model
@@ -379,13 +378,6 @@ def test_every_field_of_a_batch_is_in_its_name_and_keeps_it_from_graphs() -> Non
     name = digest(explainer.question())
     explainer.new = 1  # type: ignore[attr-defined]
     assert digest(explainer.question()) != name
-
-
-def test_every_field_of_a_target_is_in_its_name() -> None:
-    names = {digest(Target(0))}
-    for field in dataclasses.fields(Target):
-        names.add(digest(dataclasses.replace(Target(0), **{field.name: "other"})))
-    assert len(names) == 1 + len(dataclasses.fields(Target))
 
 
 def test_flags_of_torch_are_part_of_the_question() -> None:

@@ -216,6 +216,13 @@ def test_messages_are_written_out_by_the_template() -> None:
         wf.explain(lm, CHAT, processor=bare)
 
 
+def fall_without(part: str, found: wf.Explanation) -> float:
+    """By how much the explained logit falls where a part of the chat is deleted."""
+    text = tokenizer().apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    left = tokenizer()(text.replace(part, ""), add_special_tokens=False, return_tensors="pt")
+    return float(found.value - shared("llama")(**left).logits[0, -1, found.target.index].item())
+
+
 def test_sentences_are_scored_as_one() -> None:
     """Added up of tokens, or taken away together."""
     lm, tok = shared("llama"), tokenizer()
@@ -224,20 +231,15 @@ def test_sentences_are_scored_as_one() -> None:
     assert shown == ["he said yes .", "The cat sat on the mat .", "Where is paris ?"]
     tokens = wf.explain(lm, CHAT, tok, method="generic_attention")
     assert added.scores.sum() == pytest.approx(tokens.scores.sum(), rel=1e-4)
-    text = tok.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
-    numbers = tok(text.replace("The cat sat on the mat . ", ""), add_special_tokens=False, return_tensors="pt")
-    drop = away.value - lm(**numbers).logits[0, -1, away.target.index].item()
-    assert away.scores[away.units.labels.index("The cat sat on the mat .")] == pytest.approx(drop, abs=1e-4)
+    fall = fall_without("The cat sat on the mat . ", away)
+    assert away.scores[away.units.labels.index("The cat sat on the mat .")] == pytest.approx(fall, abs=1e-4)
 
 
 def test_voices_are_scored_as_one() -> None:
     lm, tok = shared("llama"), tokenizer()
     voices = wf.explain(lm, CHAT, processor=tok, units="role", method="occlusion")
     assert voices.units.role == ("template", "system", "template", "user", "template")
-    text = tok.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
-    without = tok(text.replace("he said yes .", ""), add_special_tokens=False, return_tensors="pt")
-    drop = voices.value - lm(**without).logits[0, -1, voices.target.index].item()
-    assert voices.scores[1] == pytest.approx(drop, abs=1e-4)
+    assert voices.scores[1] == pytest.approx(fall_without("he said yes .", voices), abs=1e-4)
     with pytest.raises(NotOffered, match="who says what"):
         wf.explain(lm, PROMPT, processor=tok, units="role")
 

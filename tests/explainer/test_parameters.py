@@ -164,13 +164,6 @@ def explainer(tmp_path_factory: pytest.TempPathFactory) -> wf.Explainer:
     return wf.Explainer(folders.bert(), folders.tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-def test_seeds(explainer: wf.Explainer) -> None:
-    for call in (explainer.explain, explainer.compare, explainer.check, explainer.recommend):
-        with pytest.raises(NotAllowed, match=r"seed=.* give a whole number from 0 to 2\*\*63 - 1"):
-            call([LIKE], seed=-1)
-    assert explainer.explain(LIKE, seed=np.int64(3)).seed == 3
-
-
 def test_nothing_runs_before_the_check(explainer: wf.Explainer) -> None:
     def forward(*args: Any, **named: Any) -> None:
         raise AssertionError("the model was run")

@@ -166,12 +166,6 @@ def test_commands_refuse_before_a_model_is_loaded(
     assert "--out" in run(*words, "--out", tmp_path / "x.json", code=2).stderr
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "./" + "x" * 5000])
-def test_models_by_names_that_cannot_be(name: str) -> None:
-    shown = run("explain", "text", "a", "--model", name, code=1).stderr
-    assert shown.startswith("Error: ") and shown.count("\n") == 1
-
-
 # Damaged files of models, tables, pictures and sound.
 
 

@@ -226,14 +226,6 @@ def test_a_jump_is_looked_for_once_per_model() -> None:
     assert costs[0] > costs[1] == 0
 
 
-def test_an_input_at_its_baseline_gets_nothing() -> None:
-    ids = torch.tensor([[5, 6, MASK, 8]])
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    (found,) = explained("bert", inputs, **INTEGRATED, baseline=MASK)
-    assert found.scores[2] == 0
-    assert (found.scores[[0, 1, 3]] != 0).all()
-
-
 @pytest.mark.parametrize("method", [INTEGRATED, {"method": "smooth_grad", "samples": 8}], ids=lambda m: m["method"])
 def test_memory_stays_within_the_budget(method: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph is weighed here, whatever the method itself weighs."""

@@ -50,7 +50,7 @@ def test_doubled_evidence(rule: Callable[[Tensor], Tensor], count: int, scores: 
         close(of_signs(rule, count, method="shap").scores, np.full(count, 1 / count))
 
 
-@pytest.mark.parametrize("name", ["lxmert", "t5", "llava", "similarity"])
+@pytest.mark.parametrize("name", ["lxmert", "t5"])
 def test_every_stream_is_scored(name: str) -> None:
     for found in wf.explain(model_of(name), inputs_of(name), target=target_of(name), **METHOD):
         streams = np.array(found.units.stream)

@@ -174,9 +174,6 @@ BLOCKS = {
     "modernbert": "model.layers",
     "xlnet": "transformer.layer",
     "gemma2": "model.layers",
-    "gpt_neox": "gpt_neox.layers",
-    "beit": "beit.layers",
-    "nn_transformer_encoder": "encoder.layers",
     "nn_transformer_encoder_prenorm_seq_first": "encoder.layers",
     "einsum": "blocks",
 }
