@@ -12,21 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.checks import training as fine_tuning
 from whyformer.checks.attention_rows import FAR, jsd, tvd
 from whyformer.checks.exam import Finding, how_far_apart
-from whyformer.checks.training import (
-    ExampleRunner,
-    Examples,
-    Said,
-    adversarial,
-    copy_of,
-    descend,
-    guided,
-    plan_of,
-    ready,
-    require_logits,
-    supervised,
-)
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evidence import interval
 from whyformer.heads.importance_kinds import checked_labels, label_indices
@@ -201,7 +189,7 @@ def retrained_attention(
     with loaded.borrowed():
         examples = _examples(loaded, inputs, labels, validation, batch_size, seed)
         refuse_without_gradients(loaded.model, "retrained_attention")
-        reader = ExampleRunner(loaded, examples)
+        reader = fine_tuning.ExampleRunner(loaded, examples)
         classes_of, notes = _classes(reader)
         rows = [*examples.train, *examples.validation]
         base = reader.said(rows, values=True)
@@ -209,12 +197,12 @@ def retrained_attention(
     settings = {"epochs": epochs, "lr": rate, "seed": seed, "track": tracker(progress)}
     trial = _Trial(loaded, examples, base, classes_of, settings, start)
     models = [trial.measured(MODEL, base)]
-    models.append(trial.measured(CONTROL, trial.twin(supervised(examples.labels), CONTROL)))
-    models.append(trial.measured(UNIFORM, trial.twin(supervised(examples.labels), UNIFORM, uniform=True)))
+    models.append(trial.measured(CONTROL, trial.twin(fine_tuning.supervised(examples.labels), CONTROL)))
+    models.append(trial.measured(UNIFORM, trial.twin(fine_tuning.supervised(examples.labels), UNIFORM, uniform=True)))
     weights = sorted({0.0, *lambdas})
-    adversaries: list[tuple[TrainedModel, Said]] = []
+    adversaries: list[tuple[TrainedModel, fine_tuning.Said]] = []
     for weight in weights:
-        said = trial.twin(adversarial(base, weight), f"adversary, λ = {weight:g}", moved=True)
+        said = trial.twin(fine_tuning.adversarial(base, weight), f"adversary, λ = {weight:g}", moved=True)
         adversaries.append((trial.measured("adversary", said, weight), said))
     imitation = adversaries[0][0].tvd
     chosen, guide = max((a for a in adversaries if a[0].tvd <= imitation + SLACK), key=lambda a: a[0].jsd)
@@ -240,27 +228,29 @@ class _Trial:
     """The twins of one model, trained one after the other."""
 
     loaded: LoadedModel
-    examples: Examples
-    base: Said
+    examples: fine_tuning.Examples
+    base: fine_tuning.Said
     classes_of: dict[int, int]
     settings: dict[str, Any]
     start: str
     passes: int = 0
     backwards: int = 0
 
-    def twin(self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False) -> Said:
+    def twin(
+        self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False
+    ) -> fine_tuning.Said:
         """Train a twin, and return its outputs on all examples."""
-        twin = copy_of(self.loaded)
+        twin = fine_tuning.copy_of(self.loaded)
         seed = self.settings["seed"] + int(moved)  # an adversary starts elsewhere
-        with ready(twin, seed, self.start, moved) as parameters:
-            reader = ExampleRunner(twin, self.examples, uniform)
+        with fine_tuning.ready(twin, seed, self.start, moved) as parameters:
+            reader = fine_tuning.ExampleRunner(twin, self.examples, uniform)
 
             def losses(rows: list[int]) -> Iterator[Tensor]:
                 run = reader.run(rows)
                 yield loss(run, *reader.answers(run), rows)
 
-            plan = plan_of(self.examples, self.settings["epochs"], reader.step, self.settings["seed"])
-            descend(parameters, self.settings["track"](plan, label), losses, self.settings["lr"], label)
+            plan = fine_tuning.plan_of(self.examples, self.settings["epochs"], reader.step, self.settings["seed"])
+            fine_tuning.descend(parameters, self.settings["track"](plan, label), losses, self.settings["lr"], label)
             self.backwards += reader.passes
             said = reader.said([*self.examples.train, *self.examples.validation])
             self.passes += reader.passes
@@ -269,10 +259,10 @@ class _Trial:
     def guided(self, name: str, guide: dict[int, Tensor] | None, epochs: int) -> TrainedModel:
         device = next(self.loaded.model.parameters()).device
         settings = {"epochs": epochs, "seed": self.settings["seed"], "device": device, "track": self.settings["track"]}
-        probability = guided(self.base, guide, self.classes_of, self.examples, label=name, **settings)
-        return self.measured(name, Said(probability))
+        probability = fine_tuning.guided(self.base, guide, self.classes_of, self.examples, label=name, **settings)
+        return self.measured(name, fine_tuning.Said(probability))
 
-    def measured(self, name: str, said: Said, weight: float = NAN) -> TrainedModel:
+    def measured(self, name: str, said: fine_tuning.Said, weight: float = NAN) -> TrainedModel:
         rows = self.examples.validation
         truth = np.array([self.classes_of[row] for row in rows])
         guess = np.array([int(said.probability[row].argmax()) for row in rows])
@@ -290,7 +280,7 @@ class _Trial:
 
 def _examples(
     loaded: LoadedModel, inputs: Any, labels: Any, validation: Any, batch_size: int | None, seed: int
-) -> Examples:
+) -> fine_tuning.Examples:
     """Check inputs and labels before long work, and split them into training and validation."""
     if labels is None:
         raise BadInput("labels=None: twins are trained on labels, so give one per input.")
@@ -309,13 +299,13 @@ def _examples(
         others = checked_labels(validation[1], more.size)
         rows = list(range(source.size + more.size))
         both, train_rows, held_rows = (inputs, validation[0]), rows[: source.size], rows[source.size :]
-        return Examples(both, source.size, [*known, *others], train_rows, held_rows, batch_size)
+        return fine_tuning.Examples(both, source.size, [*known, *others], train_rows, held_rows, batch_size)
     order = torch.randperm(source.size, generator=torch.Generator().manual_seed(seed)).tolist()
     held = max(1, round(validation * source.size))
-    return Examples((inputs,), source.size, known, sorted(order[held:]), sorted(order[:held]), batch_size)
+    return fine_tuning.Examples((inputs,), source.size, known, sorted(order[held:]), sorted(order[:held]), batch_size)
 
 
-def _classes(reader: ExampleRunner) -> tuple[dict[int, int], tuple[str, ...]]:
+def _classes(reader: fine_tuning.ExampleRunner) -> tuple[dict[int, int], tuple[str, ...]]:
     """The class of every example as a number, and notes; models that cannot be trained so are refused."""
     examples = reader.examples
     run = reader.run(examples.train[:1])
@@ -327,7 +317,7 @@ def _classes(reader: ExampleRunner) -> tuple[dict[int, int], tuple[str, ...]]:
         )
     if run.output.independent:
         raise NotOffered("the model's classes do not exclude each other (multi-label): one label per input is needed.")
-    require_logits(run)
+    fine_tuning.require_logits(run)
     try:
         every = label_indices(examples.labels, run.logits.expand(len(examples.labels), -1), run)
     except BadInput as error:

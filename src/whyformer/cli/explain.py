@@ -7,17 +7,7 @@ from typing import Any
 
 import typer
 
-from whyformer.cli._input import (
-    Explaining,
-    chosen_rows,
-    drawn_faces,
-    load_table,
-    object_from,
-    refuse_address,
-    rows_of,
-    text_of_stdin,
-    texts_from,
-)
+from whyformer.cli import _input as read
 from whyformer.cli._options import ANSWER_LENGTH, CommandArguments, takes
 from whyformer.cli._results import deliver, deliver_report, next_classes, per_input, repeated, seen_by, written
 from whyformer.errors import BadInput, NotOffered
@@ -114,7 +104,7 @@ def prompt(asked: CommandArguments) -> None:
         raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
     if asked.choices is not None:
         asked.settings["choices"] = [choice.strip() for choice in asked.choices.split(",")]
-    text = text_of_stdin().rstrip("\n") if asked.text == "-" else asked.text
+    text = read.text_of_stdin().rstrip("\n") if asked.text == "-" else asked.text
     explained = asked.explain(asked.explainer("language"), text if asked.answer is None else (text, asked.answer))
     results = list(explained.values()) if isinstance(explained, dict) else [explained]
     if len(results) == 1:
@@ -146,7 +136,7 @@ def text(asked: CommandArguments) -> None:
       cat reviews.txt | whyformer explain text - --json
       whyformer explain text --file reviews.txt --model my-bert/
     """
-    raw = texts_from(asked.texts or [], asked.file)
+    raw = read.texts_from(asked.texts or [], asked.file)
     explainer = asked.explainer("text")
     explained = asked.explain(explainer, raw)
     _finish(explainer, raw, explained, asked, by=asked.by, views=written(explained))
@@ -174,13 +164,13 @@ def image(asked: CommandArguments) -> None:
     if asked.model is not None and not asked.images:
         raise typer.BadParameter("give image files; only the shipped model has pictures of its own", param_hint="IMAGE")
     for path in asked.images or []:
-        refuse_address(str(path))
-    faces = {} if asked.images else drawn_faces()
+        read.refuse_address(str(path))
+    faces = {} if asked.images else read.drawn_faces()
     names = [path.name for path in asked.images or []] or [*faces]
     opened = [open_image(path) for path in asked.images or []] or [*faces.values()]
     explainer = asked.explainer("image")
     if explainer.prepare(opened[:1])[0].objects and asked.versus is None:
-        asked.settings["target"] = object_from(asked.target)
+        asked.settings["target"] = read.object_from(asked.target)
     explained = asked.explain(explainer, opened)
     seen = repeated(explained, seen_by(explainer, opened))
     titles = []
@@ -219,11 +209,11 @@ def table(asked: CommandArguments) -> None:
     if asked.overall:
         from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
 
-        loaded, schema = load_table(asked.model)
-        rows = rows_of(asked.rows, schema, asked.batch_size or BATCH_SIZE)
+        loaded, schema = read.load_table(asked.model)
+        rows = read.rows_of(asked.rows, schema, asked.batch_size or BATCH_SIZE)
         deliver(explain_global(loaded, rows, processor=schema, **method, **asked.settings), asked)
         return
-    explainer, raw, titles = chosen_rows(asked.rows, asked.model, asked.row or [])
+    explainer, raw, titles = read.chosen_rows(asked.rows, asked.model, asked.row or [])
     if asked.context is not None:
         _explain_in_context(explainer, raw, titles, method, asked)
     else:
@@ -250,7 +240,7 @@ def _explain_in_context(
         raise BadInput("which column of the training rows is the answer? Name it: Table(…, target='…').")
     if asked.out is not None and len(raw) > 1:
         raise typer.BadParameter("one file holds one row: choose it with --row N", param_hint="--out")
-    (columns,) = list(rows_of(asked.context, table, 2**31 - 1))  # all rows at once
+    (columns,) = list(read.rows_of(asked.context, table, 2**31 - 1))  # all rows at once
     if table.target not in columns:
         raise BadInput(f"{str(asked.context)!r} has no column {table.target!r}, the answers that the model is told.")
     answers = [str(v) if str(v) in table.classes else _number(table.target, v) for v in columns.pop(table.target)]
@@ -273,7 +263,7 @@ def _number(column: str, value: Any) -> float | int:
 
 
 explain = typer.Typer(
-    cls=Explaining,
+    cls=read.Explaining,
     no_args_is_help=True,
     rich_markup_mode=None,
     subcommand_metavar="TEXT or FILE... | COMMAND ...",
@@ -315,7 +305,7 @@ def ask(asked: CommandArguments) -> None:
           --out cited.html
     """
     _refuse_both(asked)
-    question = (text_of_stdin() if asked.question == "-" else asked.question).strip()
+    question = (read.text_of_stdin() if asked.question == "-" else asked.question).strip()
     if not question:
         raise typer.BadParameter("the question is empty", param_hint="QUESTION")
     documents = None if asked.docs is None else _documents(asked.docs)

@@ -12,16 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.engines.perturbation import variants as variant_kinds
 from whyformer.engines.perturbation.game import COLUMNS, Game, Prefix, VariantStore, cache_of, cached_file
 from whyformer.engines.perturbation.players import held_text, held_units
-from whyformer.engines.perturbation.variants import (
-    Filled,
-    Variants,
-    checked_replacement,
-    players_of_parts,
-    pointer_remarks,
-    variants_of,
-)
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
@@ -92,7 +85,9 @@ def _of_vectors(run: Run, row: int, players: Sequence[Sequence[int]], say: Say, 
     return said
 
 
-def _of_entries(variants: Filled, say: Say, seed: Sequence[int], keep_MP: Array, draws: Sequence[int]) -> Array:
+def _of_entries(
+    variants: variant_kinds.Filled, say: Say, seed: Sequence[int], keep_MP: Array, draws: Sequence[int]
+) -> Array:
     """Entries of the input's own tensors, pixels of patches or columns of a row, become the baseline."""
     one, filling = variants.one, variants.fillings[0]
     changed = {}
@@ -225,7 +220,7 @@ class Games:
                     "they cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."
                 )
             self.inputs = {**self.batch.tensors, **self.batch.constants}
-        self.replacement = checked_replacement(self.modality, replace) if perturb else None
+        self.replacement = variant_kinds.checked_replacement(self.modality, replace) if perturb else None
         self.by_default = replace is None
         # The inputs that means and resampling are taken from.
         reference = self.modality.reference if reference is None else reference
@@ -287,7 +282,7 @@ class Games:
         """Warnings about the variants of these inputs, once they were run."""
         doubts = _held_in_words(self.held)
         if self._games and self.replacement is not None and self.modality.pointers:
-            doubts += pointer_remarks(self.modality, self.replacement, self.by_default)
+            doubts += variant_kinds.pointer_remarks(self.modality, self.replacement, self.by_default)
         doubts += dict.fromkeys(remark for remarks in self._remarks.values() for remark in remarks)
         if self.input_count < self.size:
             doubts.append(
@@ -338,7 +333,7 @@ class Games:
 
     def _players(self, number: int) -> list[tuple[int, ...]]:
         """The tokens of each part that go when it goes."""
-        return players_of_parts(*self.run_of(number), self.parts[number].tolist(), self.held_U[number])
+        return variant_kinds.players_of_parts(*self.run_of(number), self.parts[number].tolist(), self.held_U[number])
 
     def game(self, number: int) -> Game:
         """The game of one input, shared by all methods and metrics; made on first use."""
@@ -362,7 +357,7 @@ class Games:
             erased: SoftSay
             if self.modality.embeds and not self.modality.multi_input and not run.study.extra:
                 erased = _of_vectors(run, row, self._players(number), say, seed)
-            elif isinstance(variants, Filled) and not self.modality.multi_input:
+            elif isinstance(variants, variant_kinds.Filled) and not self.modality.multi_input:
                 erased = partial(_of_entries, variants, say, seed)
             else:
                 raise NotOffered(
@@ -372,7 +367,7 @@ class Games:
             self._soft[number] = SoftGame(erased, self.batch_size)
         return self._soft[number]
 
-    def variants(self, number: int) -> Variants:
+    def variants(self, number: int) -> variant_kinds.Variants:
         """One input with parts away, as tensors."""
         assert self.replacement is not None
         run, row = self.run_of(number)
@@ -383,7 +378,7 @@ class Games:
                     "replace='resample' draws from other inputs: pass reference=[…], or more than one input."
                 )
             pool = pool.select([i for i in range(self.size) if i != number])
-        return variants_of(run, row, self._players(number), self.replacement, pool, (self.seed, number))
+        return variant_kinds.variants_of(run, row, self._players(number), self.replacement, pool, (self.seed, number))
 
     def new_game(self, number: int) -> Game:
         """A game that knows nothing but what is on disk."""
@@ -421,7 +416,9 @@ def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
     return [f"held: {named}{rest}: {always}"]
 
 
-def _say(run: Run, row: int, variants: Variants, queries: Queries | None, prefix: Prefix, present_MP: Array) -> Array:
+def _say(
+    run: Run, row: int, variants: variant_kinds.Variants, queries: Queries | None, prefix: Prefix, present_MP: Array
+) -> Array:
     """(M, 3) probability, logit, whether the target is predicted (of detectors a fourth: another query took over)."""
     total: Any = 0.0
     for draw in range(variants.draws):

@@ -12,31 +12,12 @@ import numpy as np
 
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered
+from whyformer.evaluate import candidate_pool
+from whyformer.evaluate import recommendation as results
 from whyformer.evaluate.candidate import CEILING, FLOOR, Candidate, Trial, greedy, other_games, random_scores, wanted
-from whyformer.evaluate.candidate_pool import (
-    SPACES,
-    AffordableMethods,
-    Budget,
-    CandidatePool,
-    Rates,
-    budget_of,
-    nothing_fits,
-    pool_of,
-    price_of,
-    truthfulness_of,
-)
 from whyformer.evaluate.comparison import chance_of_lead
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
-from whyformer.evaluate.recommendation import (
-    ANY,
-    SCOPES,
-    Budgeted,
-    CandidateOutcome,
-    ChosenMethod,
-    Outcome,
-    Recommendation,
-)
 from whyformer.evidence import spread
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Count, Hold, NotEmpty, OneOf, Replacement, Seed, checked
@@ -51,12 +32,12 @@ LAST, MEAN = "last-layer attention", "mean attention"
 
 def outcomes_of(
     games: Games,
-    pool: CandidatePool,
-    chosen: Mapping[tuple[str, str], ChosenMethod],
+    pool: candidate_pool.CandidatePool,
+    chosen: Mapping[tuple[str, str], results.ChosenMethod],
     group_of: Mapping[int, str],
     fallback: Mapping[str, int],  # per class of cost, the candidate for groups without a choice
     search: bool = True,
-) -> tuple[Outcome, ...]:
+) -> tuple[results.Outcome, ...]:
     """Outcomes per class of cost, of the usual readings, of what could not be chosen, of floor and (search) ceiling."""
     number_of = {c.name: m for m, c in enumerate(pool.candidates)}
     usual: dict[str, int] = {}  # what people look at by habit, where it is among the candidates
@@ -97,7 +78,7 @@ def outcomes_of(
     for x, name in enumerate(names):
         picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
         shown = name if name not in fallback else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
-        outcomes.append(Outcome(name, shown, *means[x], over_random[x], over_last[x]))
+        outcomes.append(results.Outcome(name, shown, *means[x], over_random[x], over_last[x]))
     return tuple(outcomes)
 
 
@@ -113,7 +94,9 @@ def within_effort(
     candidates: Sequence[Candidate], units: float, effort: int | None
 ) -> tuple[list[Candidate], dict[str, str]]:
     """The cheapest candidates, whose prices add up to no more than the effort; and why others are left out."""
-    prices = {c.name: price_of(c.method, c.options, round(units), Rates()) for c in candidates}
+    prices = {
+        c.name: candidate_pool.price_of(c.method, c.options, round(units), candidate_pool.Rates()) for c in candidates
+    }
     spent, dear = 0.0, {}
     for name, price in sorted(prices.items(), key=lambda each: each[1]):
         if effort is not None and spent + price > effort:
@@ -137,13 +120,13 @@ def chosen_within(
     candidates: Sequence[Candidate],
     spaces: Sequence[str],
     known: list[int],
-    budget: Budget,
+    budget: candidate_pool.Budget,
     value: str,
     report: bool,
     guided: bool,
-) -> Recommendation:
+) -> results.Recommendation:
     """The whole recommendation. guided: shap with a guide is a candidate, with as many evaluations as fit."""
-    methods = AffordableMethods(games, candidates, spaces, budget, value, guided)
+    methods = candidate_pool.AffordableMethods(games, candidates, spaces, budget, value, guided)
     pool, over = methods.pool, methods.over
     choosing, testing = halves(games, known) if report else (known, [])
     mean_M = methods.truth_M(choosing)
@@ -153,7 +136,7 @@ def chosen_within(
         over |= {pool.candidates[m].name: f"{seconds:.3g} s as measured" for seconds, m in slow}
         measured = {m: done for m, done in measured.items() if done.seconds <= budget.most}
     if not measured:
-        raise nothing_fits(budget, over)
+        raise candidate_pool.nothing_fits(budget, over)
     chosen_IM = methods.judged(list(measured), choosing, "choosing")
     tested_IM = methods.judged(list(measured), testing, "testing")
     column = int(np.argmax(chosen_IM.mean(0)))
@@ -167,17 +150,17 @@ def chosen_within(
     for x, (m, done) in enumerate(measured.items()):
         candidate = pool.candidates[m]
         options = games.options_of(candidate.method, candidate.options)
-        price = price_of(candidate.method, candidate.options, methods.units, methods.rates)
+        price = candidate_pool.price_of(candidate.method, candidate.options, methods.units, methods.rates)
         mean, low, high = means[:, x].tolist()
         costs = (price, done.forwards, done.backwards, done.seconds)
         judged: Any = (float(chosen_IM[:, x].mean()), mean, low, high, tuple(ahead[:, x].tolist()))
-        rows.append(CandidateOutcome(candidate.name, candidate.method, options, *costs, *judged))
+        rows.append(results.CandidateOutcome(candidate.name, candidate.method, options, *costs, *judged))
     # The choice first, the others by how they did where it was chosen.
     rows = [rows[column], *sorted(rows[:column] + rows[column + 1 :], key=lambda row: -row.chosen_by)]
-    choice = _choice(games, pool, best, EVERYONE, ANY, float(mean_M[best]), len(choosing))
-    chosen, group_of = {(EVERYONE, ANY): choice}, dict.fromkeys(testing, EVERYONE)
+    choice = _choice(games, pool, best, EVERYONE, results.ANY, float(mean_M[best]), len(choosing))
+    chosen, group_of = {(EVERYONE, results.ANY): choice}, dict.fromkeys(testing, EVERYONE)
     # Without a search for the ceiling, which would cost more than all the rest.
-    outcomes = outcomes_of(games, pool, chosen, group_of, {ANY: best}, search=False) if testing else ()
+    outcomes = outcomes_of(games, pool, chosen, group_of, {results.ANY: best}, search=False) if testing else ()
     few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
     rates, chance = methods.rates, chance_of_lead(tested_IM, column, games.seed, of)
     return _recommendation(
@@ -190,16 +173,21 @@ def chosen_within(
         reported_on=len(testing),
         warnings=(*games.doubts(), *(few if len(choosing) < FEW else ())),
         options={"value": value, "budget": str(budget)},
-        budgeted=Budgeted(str(budget), rates.backward, methods.units, tuple(rows), over, chance),
+        budgeted=results.Budgeted(str(budget), rates.backward, methods.units, tuple(rows), over, chance),
     )
 
 
 def _recommendation(
-    games: Games, pool: CandidatePool, mean_M: Array, scope: str = "dataset", grid: Any = ((), ""), **facts: Any
-) -> Recommendation:
+    games: Games,
+    pool: candidate_pool.CandidatePool,
+    mean_M: Array,
+    scope: str = "dataset",
+    grid: Any = ((), ""),
+    **facts: Any,
+) -> results.Recommendation:
     """The result, with the fields that come from games and candidates."""
     first = np.argsort(-mean_M, kind="stable")[:LEADERS]
-    return Recommendation(
+    return results.Recommendation(
         scope=scope,
         leaders=tuple((pool.candidates[m].name, float(mean_M[m])) for m in first),
         grid=grid[0],
@@ -216,11 +204,17 @@ def _recommendation(
 
 
 def _choice(
-    games: Games, pool: CandidatePool, number: int, group: str, cost_class: str, truth: float, inputs: int
-) -> ChosenMethod:
+    games: Games,
+    pool: candidate_pool.CandidatePool,
+    number: int,
+    group: str,
+    cost_class: str,
+    truth: float,
+    inputs: int,
+) -> results.ChosenMethod:
     chosen = pool.candidates[number]
     options = games.options_of(chosen.method, chosen.options)
-    return ChosenMethod(group, cost_class, chosen.name, chosen.method, options, truth, inputs)
+    return results.ChosenMethod(group, cost_class, chosen.name, chosen.method, options, truth, inputs)
 
 
 LEADERS = 10
@@ -234,9 +228,9 @@ def recommend(
     processor: Any = None,
     *,
     tokenizer: Any = None,
-    scope: Annotated[str, OneOf(*SCOPES)] = "dataset",
+    scope: Annotated[str, OneOf(*results.SCOPES)] = "dataset",
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
-    spaces: Sequence[Annotated[str, OneOf(*SPACES)]] = SPACES,
+    spaces: Sequence[Annotated[str, OneOf(*candidate_pool.SPACES)]] = candidate_pool.SPACES,
     budget: Count | Annotated[str, NotEmpty()] | None = None,
     effort: Count | None = EFFORT,
     report: bool = True,
@@ -252,7 +246,7 @@ def recommend(
     seed: Seed = 0,
     progress: bool | None = None,
     cache: str | Path | None = None,
-) -> Recommendation:
+) -> results.Recommendation:
     """How should this model be explained on inputs like these?
 
     Candidates are scored by ranked truthfulness (RFT) on one half of the inputs; the winner is reported by AOPC on the
@@ -277,7 +271,7 @@ def recommend(
     """
     if methods is not None and not methods and not spaces:
         raise BadInput("there is nothing to choose from: name methods or spaces.")
-    limit = None if budget is None else budget_of(budget)
+    limit = None if budget is None else candidate_pool.budget_of(budget)
     if limit is not None and scope != "dataset":
         raise BadInput(f"budget={budget!r} chooses one method for all inputs: leave scope={scope!r} out.")
     candidates = wanted(methods)
@@ -305,7 +299,7 @@ def recommend(
             return replaced(best, warnings=(*otherwise, *best.warnings))
         mean_units = float(np.mean([len(units) for units in games.units]))
         candidates, dear = (candidates, {}) if methods is not None else within_effort(candidates, mean_units, effort)
-        pool = pool_of(games, spaces, candidates)
+        pool = candidate_pool.pool_of(games, spaces, candidates)
         pool.excluded.update(dear)
         if not pool.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.excluded.items())
@@ -315,12 +309,12 @@ def recommend(
 
 
 def _recommended(
-    games: Games, pool: CandidatePool, known: list[int], scope: str, report: bool, value: str
-) -> Recommendation:
+    games: Games, pool: candidate_pool.CandidatePool, known: list[int], scope: str, report: bool, value: str
+) -> results.Recommendation:
     """Choose by ranked truthfulness, per group of inputs and class of cost; test by AOPC."""
     choosing, testing = halves(games, known) if report and scope != "instance" else (known, known)
     testing = testing if report else []
-    truth_MI = truthfulness_of(games, pool, choosing, value)
+    truth_MI = candidate_pool.truthfulness_of(games, pool, choosing, value)
 
     def group(i: int) -> str:
         return EVERYONE if scope == "dataset" else games.label(i) if scope == "label" else f"input {i}"
@@ -351,11 +345,11 @@ def _recommended(
     )
 
 
-def _best_of_all(pool: CandidatePool, mean_M: Array) -> dict[str, int]:
+def _best_of_all(pool: candidate_pool.CandidatePool, mean_M: Array) -> dict[str, int]:
     """The best candidate of each class of cost that has any."""
     best = {}
-    for cost_class in (ANY, *CLASSES):
-        members = [m for m, c in enumerate(pool.candidates) if cost_class in (ANY, c.cost_class)]
+    for cost_class in (results.ANY, *CLASSES):
+        members = [m for m, c in enumerate(pool.candidates) if cost_class in (results.ANY, c.cost_class)]
         if members:
             best[cost_class] = members[int(np.argmax(mean_M[members]))]
     return best

@@ -11,34 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer import parameters
 from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput, UnknownName, not_allowed, shown
 from whyformer.evidence import interval
+from whyformer.heads import importance_kinds as kinds
 from whyformer.heads.importance import HeadImportance
-from whyformer.heads.importance_kinds import (
-    checked_labels,
-    gated,
-    label_indices,
-    loss_of,
-    open_gates,
-    prediction_of,
-    rows_of,
-)
 from whyformer.loan.borrow import refuse_without_gradients
-from whyformer.parameters import (
-    NOT_ALLOWED,
-    BatchSize,
-    Count,
-    Limits,
-    NotEmpty,
-    OneOf,
-    Place,
-    Rate,
-    Seed,
-    Weight,
-    checked,
-    domain_of,
-)
 from whyformer.results.codec import Float32, Float64, Int64
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
@@ -56,7 +35,7 @@ Metric = Callable[[Tensor, Tensor], Tensor]  # logits (B, C), labels (B,) -> (B,
 
 METRICS = ("accuracy", "loss", "agreement")
 ORDERS = "'random', a HeadImportance, LearnedGates, an array (layers × heads), or a list of (layer, head) pairs"
-PAIRS = domain_of(Sequence[tuple[Place, Place] | list[Place]])
+PAIRS = parameters.domain_of(Sequence[tuple[parameters.Place, parameters.Place] | list[parameters.Place]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +77,7 @@ class PruningCurve(Result):
         return dataframe({"kept": self.kept, self.metric: self.values, "low": self.low, "high": self.high})
 
 
-@checked
+@parameters.checked
 def pruning_curve(
     model: Any,
     inputs: Any,
@@ -107,11 +86,11 @@ def pruning_curve(
     processor: Any = None,
     tokenizer: Any = None,
     order: Any = "random",
-    metric: Annotated[str, OneOf(*METRICS)] | Metric = "accuracy",
-    points: Annotated[int, Limits(2)] | None = None,
+    metric: Annotated[str, parameters.OneOf(*METRICS)] | Metric = "accuracy",
+    points: Annotated[int, parameters.Limits(2)] | None = None,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
+    batch_size: parameters.BatchSize | None = None,
+    seed: parameters.Seed = 0,
     progress: bool | None = None,
 ) -> PruningCurve:
     """Take heads away, the least important first, and measure after each step.
@@ -128,12 +107,12 @@ def pruning_curve(
         raise BadInput('labels are needed, one per input, or metric="agreement".')
     options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with passing_through(model, inputs, progress=progress, **options) as session:
-        known = None if labels is None else checked_labels(labels, session.size)
+        known = None if labels is None else kinds.checked_labels(labels, session.size)
         removed, name = removal_order(order, session.heads, seed)
         total = len(removed)
         wanted = points if points is not None else (total + 1 if total < 48 else 21)
         steps = sorted({round(x) for x in np.linspace(0, total, min(wanted, total + 1))})  # heads taken away
-        gates = [open_gates(session) for _ in steps]
+        gates = [kinds.open_gates(session) for _ in steps]
         for step, gates_LH in zip(steps, gates, strict=True):
             for at in removed[:step]:
                 gates_LH[at] = 0
@@ -187,7 +166,7 @@ def removal_order(order: Any, heads: list[tuple[int, int]], seed: int) -> tuple[
         name = f"{order.kind}, least first" if isinstance(order, HeadImportance) else "scores, least first"
         return sorted(heads, key=lambda at: (float(scores[at]), at)), getattr(order, "name", name)
     pairs = PAIRS.take(order)
-    if pairs is NOT_ALLOWED:
+    if pairs is parameters.NOT_ALLOWED:
         raise not_allowed("order", order, ORDERS, owner="pruning_curve")
     pairs = [tuple(pair) for pair in pairs]
     if sorted(pairs) != sorted(heads):
@@ -198,12 +177,12 @@ def removal_order(order: Any, heads: list[tuple[int, int]], seed: int) -> tuple[
 @torch.no_grad()
 def _values(run: Run, rows: list[int], gates: list[Tensor], labels: list[Any] | None, metric: str | Metric) -> Tensor:
     """(b, P) the metric of each input at each point, the first of which is the whole model."""
-    logits = [gated(run, range(run.batch.size), table).float() for table in gates]
+    logits = [kinds.gated(run, range(run.batch.size), table).float() for table in gates]
     if metric == "agreement":
-        label_B = prediction_of(logits[0])
+        label_B = kinds.prediction_of(logits[0])
     else:
         assert labels is not None
-        label_B = label_indices([labels[row] for row in rows], logits[0], run)
+        label_B = kinds.label_indices([labels[row] for row in rows], logits[0], run)
     return torch.stack([_measured(logits_BC, label_B, metric) for logits_BC in logits], 1)
 
 
@@ -214,7 +193,9 @@ def _measured(logits_BC: Tensor, label_B: Tensor, metric: str | Metric) -> Tenso
         if not isinstance(values, Tensor) or values.shape != (len(logits_BC),):
             raise BadInput(f"metric gave {shown(values)}: a tensor with one value per input is needed.")
         return values
-    return loss_of(logits_BC, label_B) if metric == "loss" else (prediction_of(logits_BC) == label_B).float()
+    return (
+        kinds.loss_of(logits_BC, label_B) if metric == "loss" else (kinds.prediction_of(logits_BC) == label_B).float()
+    )
 
 
 # Learned gates: which heads can be closed together, found by training one hard-concrete gate per head.
@@ -265,10 +246,10 @@ class LearnedGates(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head."""
-        return dataframe(rows_of(gate=self.gates, score=self.scores, open=self.open))
+        return dataframe(kinds.rows_of(gate=self.gates, score=self.scores, open=self.open))
 
 
-@checked
+@parameters.checked
 def learn_gates(
     model: Any,
     inputs: Any,
@@ -276,13 +257,13 @@ def learn_gates(
     *,
     processor: Any = None,
     tokenizer: Any = None,
-    penalty: Weight = 0.02,
-    steps: Count = 200,
-    lr: Rate = 0.1,
+    penalty: parameters.Weight = 0.02,
+    steps: parameters.Count = 200,
+    lr: parameters.Rate = 0.1,
     start: float = 2.0,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
+    batch_size: parameters.BatchSize | None = None,
+    seed: parameters.Seed = 0,
     progress: bool | None = None,
 ) -> LearnedGates:
     """Train one gate per head to close as many heads as the task allows: loss + penalty · Σ_h P(gate_h open).
@@ -296,9 +277,9 @@ def learn_gates(
     opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with passing_through(model, inputs, progress=progress, **opening) as session:
         refuse_without_gradients(session.model, "learn_gates")
-        known = checked_labels(labels, session.size)
+        known = kinds.checked_labels(labels, session.size)
         options = {"steps": steps, "lr": lr, "start": start, "seed": seed, "batch_size": session.step}
-        log_a = torch.full_like(open_gates(session), float(start)).requires_grad_()
+        log_a = torch.full_like(kinds.open_gates(session), float(start)).requires_grad_()
         exists = torch.zeros_like(log_a, dtype=torch.bool)
         for at in session.heads:
             exists[at] = True
@@ -316,8 +297,8 @@ def learn_gates(
                 gates = sampled_gates(log_a, uniform)
                 with Gate(run.batch.size, session.names, session.study.batch_axes, gates=gates):
                     logits = run.output.logits(run.batch)
-                label_B = label_indices([known[row] for row in batch], logits.detach(), run)
-                loss = loss_of(logits, label_B).mean()
+                label_B = kinds.label_indices([known[row] for row in batch], logits.detach(), run)
+                loss = kinds.loss_of(logits, label_B).mean()
                 still_open = open_probability(log_a)[exists].sum()
                 (gradient,) = torch.autograd.grad(loss + penalty * still_open, log_a)
             log_a.grad = gradient
@@ -342,7 +323,7 @@ def learn_gates(
         )
 
 
-@checked
+@parameters.checked
 def gate_curve(
     model: Any,
     inputs: Any,
@@ -351,14 +332,14 @@ def gate_curve(
     test: tuple[Any, Any],
     processor: Any = None,
     tokenizer: Any = None,
-    penalties: Annotated[Sequence[Weight], NotEmpty()] = (0.005, 0.01, 0.02, 0.05, 0.1),
-    steps: Count = 200,
-    lr: Rate = 0.1,
+    penalties: Annotated[Sequence[parameters.Weight], parameters.NotEmpty()] = (0.005, 0.01, 0.02, 0.05, 0.1),
+    steps: parameters.Count = 200,
+    lr: parameters.Rate = 0.1,
     start: float = 2.0,
-    metric: Annotated[str, OneOf(*METRICS)] = "accuracy",
+    metric: Annotated[str, parameters.OneOf(*METRICS)] = "accuracy",
     attention_at: Mapping[str, str] | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
+    batch_size: parameters.BatchSize | None = None,
+    seed: parameters.Seed = 0,
     progress: bool | None = None,
 ) -> PruningCurve:
     """Train gates on ``inputs`` at several penalties and measure each on ``test`` = (inputs, labels): the metric
@@ -369,8 +350,8 @@ def gate_curve(
     training: dict[str, Any] = {"steps": steps, "lr": lr, "start": start, "seed": seed}
     trained = [learn_gates(model, inputs, labels, penalty=penalty, **training, **opening) for penalty in penalties]
     with passing_through(model, test[0], **opening) as session:
-        known = checked_labels(test[1], session.size)
-        whole = open_gates(session)
+        known = kinds.checked_labels(test[1], session.size)
+        whole = kinds.open_gates(session)
         tables = [whole] + [torch.nan_to_num(torch.from_numpy(result.gates)).to(whole) for result in trained]
         kept = np.array([len(session.heads), *(result.kept for result in trained)])
         return _curve(session, tables, kept, known, metric, seed, (), "learned gates")

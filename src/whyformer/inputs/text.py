@@ -11,24 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, TooLong, shown
+from whyformer.inputs import units as naming
 from whyformer.inputs.base import Modality, with_added
 from whyformer.inputs.batch import Batch, Decoding, Filling, Placed, Raw, SamplePool, on_host, pointers, require_shown
 from whyformer.inputs.families import number_of
 from whyformer.inputs.language import ANSWER, Chars, answered
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
-from whyformer.inputs.units import (
-    WORD_STARTS,
-    PromptText,
-    assemble,
-    distinct_words,
-    drawn_inputs,
-    is_chat,
-    prompt_of,
-    roles_of,
-    segmented,
-    words_of,
-)
 from whyformer.loan.borrow import names_no_padding
 from whyformer.results.types import Units
 
@@ -70,10 +59,10 @@ class TextInput(TokenInput):
         )
 
     def from_messages(self, inputs: list[Any]) -> Any:
-        if is_chat(inputs):
-            return prompt_of(inputs, self.tokenizer)
-        chats = all(is_chat(chat) for chat in inputs)
-        return [prompt_of(chat, self.tokenizer) for chat in inputs] if chats else inputs
+        if naming.is_chat(inputs):
+            return naming.prompt_of(inputs, self.tokenizer)
+        chats = all(naming.is_chat(chat) for chat in inputs)
+        return [naming.prompt_of(chat, self.tokenizer) for chat in inputs] if chats else inputs
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
         if self.multi_input or self.compares:
@@ -160,12 +149,12 @@ class TextInput(TokenInput):
             facts["spans"] = characters_of(encoding) if words else None
         except (ValueError, AttributeError, TypeError):  # slow tokenizers know neither
             facts["word"] = facts["spans"] = None
-        if text is not None and isinstance(text[0], PromptText) and facts["spans"] is not None:
-            facts["role"] = roles_of(facts["spans"], text[0].parts)
+        if text is not None and isinstance(text[0], naming.PromptText) and facts["spans"] is not None:
+            facts["role"] = naming.roles_of(facts["spans"], text[0].parts)
         facts["pair"] = text is not None and len(text) > 1
         facts["text"] = text[0] if text is not None and len(text) == 1 else None
         if facts["pair"] and facts["word"] is not None:
-            facts["word"] = distinct_words(facts["word"], encoding.sequence_ids())
+            facts["word"] = naming.distinct_words(facts["word"], encoding.sequence_ids())
         return facts
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
@@ -180,14 +169,14 @@ class TextInput(TokenInput):
             labels, special = self.labels(real), [i in specials for i in real]
             word, text, role = (facts.get(name) if known else None for name in ("word", "text", "role"))
             rest: dict[str, Any] = {"text": text, "role": tuple(role) if role else None}
-            rest["word"] = tuple(word) if word else words_of(labels, special) if self.processor else None
+            rest["word"] = tuple(word) if word else naming.words_of(labels, special) if self.processor else None
             if text is not None and facts.get("spans"):
                 rest["spans"] = _spans(labels, facts["spans"], text)
-            result.append(assemble(labels, special, self.stream, extra, front, **rest))
+            result.append(naming.assemble(labels, special, self.stream, extra, front, **rest))
         return result
 
     def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
-        return None if self.segments == "token" else segmented(units, self.segments, facts.get("whole"))
+        return None if self.segments == "token" else naming.segmented(units, self.segments, facts.get("whole"))
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return with_added(batch.real_BN[:, :length], length, front, True)
@@ -293,7 +282,7 @@ class TextInput(TokenInput):
         shape = one.tensors[self.main].shape
         return [
             {self.main: torch.from_numpy(pool.generator.choice(tokens, size=shape)).to(ids.device)}
-            for _ in drawn_inputs(pool)  # texts are drawn word by word, but as often as other inputs
+            for _ in naming.drawn_inputs(pool)  # texts are drawn word by word, but as often as other inputs
         ]
 
     def token_ids(self, units: Units, one: Batch) -> Tensor | None:
@@ -312,7 +301,7 @@ def _spans(labels: Sequence[str], spans: Sequence[Any], text: str) -> tuple[tupl
     result = []
     for label, span in zip(labels, spans, strict=True):
         start, end = (span.start, span.end) if span else (0, 0)
-        invented = not label.strip(WORD_STARTS) and text[start:end].strip()
+        invented = not label.strip(naming.WORD_STARTS) and text[start:end].strip()
         result.append((start, start) if invented else (start, end))
     return tuple(result)
 

@@ -13,17 +13,7 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.files import is_file, readable_folder
-from whyformer.jobs.folder import (
-    ERRORS,
-    SEVERAL,
-    Commit,
-    explanations_in,
-    failure_schema,
-    part_file,
-    read_commits,
-    read_manifest,
-    schema,
-)
+from whyformer.jobs import folder as job_folder
 from whyformer.jobs.source import arrow
 from whyformer.jobs.worker import RARE_SHARE, Tallies
 from whyformer.parameters import checked
@@ -223,7 +213,7 @@ def _agreements(part: int, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[fl
 
 
 def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, value: float) -> Case:
-    chosen = [*explanations_in(dataset.table(part).take(lines), dataset._same)]
+    chosen = [*job_folder.explanations_in(dataset.table(part).take(lines), dataset._same)]
     place = chosen[0][0]
     explanations = tuple(explanation for _, explanation in chosen)
     return Case(place["row_id"], place["place"], place["name"], reason, value, explanations)
@@ -270,9 +260,9 @@ class ExplainedDataset(Pictured):
     @checked
     def __init__(self, folder: str | Path) -> None:
         self.folder = readable_folder(folder, "folder of explanations")
-        manifest = read_manifest(self.folder)
+        manifest = job_folder.read_manifest(self.folder)
         self.source, self.asked = str(manifest["source"]), dict(manifest["asked"])
-        parts: dict[int, Commit] = {commit.part: commit for commit in read_commits(self.folder)}
+        parts: dict[int, job_folder.Commit] = {commit.part: commit for commit in job_folder.read_commits(self.folder)}
         self.parts = tuple(parts[number] for number in sorted(parts))
         self.rows = sum(commit.rows for commit in self.parts)
         self.errors = sum(commit.errors for commit in self.parts)
@@ -298,7 +288,7 @@ class ExplainedDataset(Pictured):
     def entries(self) -> Iterator[tuple[dict[str, Any], Explanation]]:
         """Every explanation with what its row is called: row_id, place, name, step."""
         for commit in self.parts:
-            yield from explanations_in(self.table(commit.part), self._same)
+            yield from job_folder.explanations_in(self.table(commit.part), self._same)
 
     @property
     def _same(self) -> dict[str, Any]:
@@ -317,34 +307,36 @@ class ExplainedDataset(Pictured):
         pa = arrow("reading explanations")
         chosen = table.filter(pa.compute.equal(table["place"], place))
         by_method: dict[str, Any] = {}
-        for _, explanation in explanations_in(chosen, self._same):
+        for _, explanation in job_folder.explanations_in(chosen, self._same):
             by_method.setdefault(explanation.method, []).append(explanation)
         if not by_method:
             reason = [f["reason"] for f in self.failures() if f["place"] == place]
             raise BadInput(f"row {place} could not be explained: {reason[0] if reason else 'nothing is known of it'}")
-        several = any(chosen[SEVERAL].to_pylist())
+        several = any(chosen[job_folder.SEVERAL].to_pylist())
         return by_method if several else {name: each[0] for name, each in by_method.items()}
 
     def table(self, part: int, columns: Sequence[str] | None = None) -> Any:
         """One part as a table of pyarrow."""
-        path = part_file(self.folder, part)
+        path = job_folder.part_file(self.folder, part)
         if not is_file(path):
             raise BadInput(f"{str(path)!r} is gone: run the same job again to make it anew.")
-        pa, whole = arrow("reading explanations"), schema()
+        pa, whole = arrow("reading explanations"), job_folder.schema()
         wanted = whole if columns is None else pa.schema([whole.field(name) for name in columns])
         return pa.parquet.read_table(path, schema=wanted, partitioning=None)
 
     def failures(self) -> list[dict[str, Any]]:
         """Rows that could not be explained: row_id, place, name, kind, reason, content."""
         pa = arrow("reading errors")
-        files = [part_file(self.folder, commit.part, ERRORS) for commit in self.parts if commit.errors]
-        tables = [pa.parquet.read_table(path, schema=failure_schema(), partitioning=None) for path in files]
+        files = [
+            job_folder.part_file(self.folder, commit.part, job_folder.ERRORS) for commit in self.parts if commit.errors
+        ]
+        tables = [pa.parquet.read_table(path, schema=job_folder.failure_schema(), partitioning=None) for path in files]
         return [row for table in tables for row in table.to_pylist()]
 
     def to_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """All explanations in a pandas table, one row each; ``columns``: some of them only, of a large dataset."""
         pa = arrow("to_frame()")
-        known = schema().names
+        known = job_folder.schema().names
         for name in columns or ():
             if name not in known:
                 raise BadInput(f"there is no column {name!r}: there are {', '.join(known)}.")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
+from whyformer import parameters
 from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, CoreExplainer
 from whyformer.extras import require
@@ -24,17 +25,6 @@ from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, ro
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
-from whyformer.parameters import (
-    BatchSize,
-    Count,
-    Limits,
-    NotEmpty,
-    OneOf,
-    Seed,
-    checked,
-    parameters_of,
-    refuse_misspelled,
-)
 from whyformer.registry import default_method, get_method, list_methods
 from whyformer.results.codec import to_plain
 from whyformer.run.session import loaded_as
@@ -90,7 +80,7 @@ RESOLVED = {
 NOT_HERE = {"self", "inputs", "method", "progress", "keep_layers", "memory", "batch_size"}  # of explain
 
 
-@checked
+@parameters.checked
 def explain_dataset(
     model: Any,
     source: Any,
@@ -98,22 +88,22 @@ def explain_dataset(
     out: str | Path,
     processor: Any = None,
     tokenizer: Any = None,
-    method: str | Annotated[Sequence[str], NotEmpty()] | None = None,
-    engine: Annotated[str, OneOf(*ENGINES)] = "local",
-    column: str | Annotated[Sequence[str], NotEmpty()] | None = None,
+    method: str | Annotated[Sequence[str], parameters.NotEmpty()] | None = None,
+    engine: Annotated[str, parameters.OneOf(*ENGINES)] = "local",
+    column: str | Annotated[Sequence[str], parameters.NotEmpty()] | None = None,
     key: str | None = None,
     target: Aims = None,
     target_column: str | None = None,
     scalar: Scalar = "logit",
-    too_long: Annotated[str, OneOf("error", "cut")] = "error",
-    part_rows: Count | None = None,
-    batch_tokens: Count | None = None,
-    batch_size: BatchSize | None = None,
-    workers: Count | None = None,
+    too_long: Annotated[str, parameters.OneOf("error", "cut")] = "error",
+    part_rows: parameters.Count | None = None,
+    batch_tokens: parameters.Count | None = None,
+    batch_size: parameters.BatchSize | None = None,
+    workers: parameters.Count | None = None,
     address: str | None = None,
-    top: Annotated[int, Limits(0, 1000)] = 5,
-    seed: Seed = 0,
-    progress: bool | Annotated[str, OneOf("json")] | None = None,
+    top: Annotated[int, parameters.Limits(0, 1000)] = 5,
+    seed: parameters.Seed = 0,
+    progress: bool | Annotated[str, parameters.OneOf("json")] | None = None,
     attention_at: Mapping[str, str] | None = None,
     **options: Any,
 ) -> ExplainedDataset:
@@ -217,10 +207,12 @@ def _admitted(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
     """Options of explain and of the methods, refused before any work where they cannot be."""
     methods = [get_method(name) for name in names]
     existing = [name for m in list_methods().values() for name in m.options]
-    refuse_misspelled(explain_dataset, options.keys() - PARAMETERS, existing)
+    parameters.refuse_misspelled(explain_dataset, options.keys() - PARAMETERS, existing)
     for name in options.keys() & NOT_HERE:
         raise BadInput(f"{name}=… is not for datasets: leave it out.")
-    parameters_of(CoreExplainer.explain).admit({k: v for k, v in options.items() if k in PARAMETERS and v is not None})
+    parameters.parameters_of(CoreExplainer.explain).admit(
+        {k: v for k, v in options.items() if k in PARAMETERS and v is not None}
+    )
     for name in options.keys() - PARAMETERS:
         owners = [m for m in methods if name in m.options] or methods[:1]
         for m in owners:

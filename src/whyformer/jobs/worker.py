@@ -10,16 +10,7 @@ from typing import Any
 
 import torch
 
-from whyformer.errors import (
-    BadInput,
-    CaptureError,
-    MissingExtra,
-    MissingProcessor,
-    NotAllowed,
-    TooLong,
-    UnknownName,
-    WhyformerError,
-)
+from whyformer import errors
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.text import TextInput
@@ -116,7 +107,7 @@ def _regions(units: Mapping[str, Any], scores: Array) -> Iterator[tuple[str, flo
 
 TELLING = 8  # rows that fail together, before any was explained: then it is not the rows
 # What is wrong with the call, not with a row; as long as no row was explained.
-OF_THE_JOB = (MissingProcessor, MissingExtra, NotAllowed, UnknownName, CaptureError)
+OF_THE_JOB = (errors.MissingProcessor, errors.MissingExtra, errors.NotAllowed, errors.UnknownName, errors.CaptureError)
 SHOWN = 200  # characters of a row in its error
 
 
@@ -151,12 +142,14 @@ class Worker:
         """The part's rows as tensors. Touches no weight, and may run beside :meth:`explained`."""
         rows = [row for row in part.rows if not isinstance(row.content, Unreadable)]
         unreadable = [row for row in part.rows if isinstance(row.content, Unreadable)]
-        failures = [_failure(row, BadInput(row.content.reason)) for row in unreadable]
+        failures = [_failure(row, errors.BadInput(row.content.reason)) for row in unreadable]
         lengths, limit = self._lengths(rows)
         fitting = []
         for row, length in zip(rows, lengths, strict=True):
             if limit is not None and length > limit and not self.work.cut:
-                failures.append(_failure(row, TooLong(f"the text has {length} tokens, and the model takes {limit}.")))
+                failures.append(
+                    _failure(row, errors.TooLong(f"the text has {length} tokens, and the model takes {limit}."))
+                )
             else:
                 fitting.append((row, min(length, limit) if limit is not None else length))
         batches = []
@@ -206,7 +199,7 @@ class Worker:
     def _source(self, rows: list[Row]) -> Source:
         source = self.explainer.source([row.content for row in rows])
         if source.size != len(rows):
-            raise BadInput(f"{len(rows)} rows were taken for {source.size} inputs: give one input in each row.")
+            raise errors.BadInput(f"{len(rows)} rows were taken for {source.size} inputs: give one input in each row.")
         return replace(source, whole=source.batch())
 
     def explained(self, prepared: Prepared) -> Written:
@@ -220,7 +213,7 @@ class Worker:
             self.proven = self.proven or bool(entries)
             if not self.proven and len(failures) - before == len(rows) >= TELLING:
                 reason = failures[-1].reason
-                raise BadInput(
+                raise errors.BadInput(
                     f"none of the first {len(rows)} rows could be explained, so it is not the rows: {reason}"
                 )
         order = {name: number for number, name in enumerate(self.work.methods)}
@@ -259,7 +252,7 @@ class Worker:
         return entries
 
     def _refuse_for_all(self, error: Exception) -> None:
-        if self.work.targets_vary and isinstance(error, UnknownName):
+        if self.work.targets_vary and isinstance(error, errors.UnknownName):
             return  # it may be the row's own target that nobody knows
         if isinstance(error, OF_THE_JOB) and not self.proven:
             raise error
@@ -267,7 +260,7 @@ class Worker:
 
 def _failure(row: Row, error: Exception) -> Failure:
     content = row.content.content if isinstance(row.content, Unreadable) else row.content
-    reason = str(error) if isinstance(error, WhyformerError) else f"{type(error).__name__}: {error}"
+    reason = str(error) if isinstance(error, errors.WhyformerError) else f"{type(error).__name__}: {error}"
     plain = isinstance(content, (str, Mapping, Sequence, int, float)) or hasattr(content, "__fspath__")
     shown = str(content)[:SHOWN] if plain or content is None else type(content).__name__
     return Failure(row.id, row.place, row.name, type(error).__name__, reason, shown)

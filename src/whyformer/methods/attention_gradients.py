@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.functions import HeadFusion
+from whyformer.engines.attention import maps as mapped
 from whyformer.engines.attention.chain import (
     READINGS,
     kept,
@@ -19,17 +20,6 @@ from whyformer.engines.attention.chain import (
     read_layers,
     readable_folded,
     stream_maps,
-)
-from whyformer.engines.attention.maps import (
-    Heads,
-    Layers,
-    chosen_layers,
-    layer_means,
-    over_one_layer,
-    placed,
-    read_row,
-    real,
-    whole_keep,
 )
 from whyformer.errors import NotOffered
 from whyformer.parameters import OneOf, Place, Places
@@ -56,8 +46,8 @@ from whyformer.shapes import BQK
 def attention_x_gradient(
     run: Run,
     *,
-    layers: Layers = "last",
-    heads: Heads = "mean",
+    layers: mapped.Layers = "last",
+    heads: mapped.Heads = "mean",
     read: Annotated[str, OneOf(*READINGS)] = "row",
 ) -> Attribution:
     """Where the model looked and where looking raised the score: attention times its gradient, clamped at zero.
@@ -104,9 +94,9 @@ def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] |
         return _over_streams(run, choice)
     if run.folds:
         mean_BN = read_layers(run, SIGNED_HEADS, choice, "column_sum").scores_BN
-        return Attribution(mean_BN * len(chosen_layers(choice, run.layer_count())))
+        return Attribution(mean_BN * len(mapped.chosen_layers(choice, run.layer_count())))
     sites = run.record(grad=True, multi_stream=run.windowed).sites
-    picked = chosen_layers(choice, len(sites))
+    picked = mapped.chosen_layers(choice, len(sites))
     if run.windowed:  # a token of a later stage passes its score to the patches it was made of
         windows, total_BN = run.windows, torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
         for number in picked:
@@ -114,7 +104,7 @@ def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] |
             eye = torch.eye(windows.sizes[0], device=columns_B1N.device)[None]
             total_BN = total_BN + (columns_B1N @ windows.merged(eye, 0, windows.placements[number].stage))[:, 0]
         return Attribution(total_BN)
-    maps = [real(SIGNED_HEADS.of(sites[number]), run.attended_BN, sites[number]) for number in picked]
+    maps = [mapped.real(SIGNED_HEADS.of(sites[number]), run.attended_BN, sites[number]) for number in picked]
     return Attribution(torch.stack([map_BQK.sum(1) for map_BQK in maps]).sum(0), layers_BLQK=kept(run, maps))
 
 
@@ -125,7 +115,7 @@ def _over_streams(run: Run, layers: str | int | Sequence[int]) -> Attribution:
     for key in schedule.streams:
         for query in schedule.streams:
             sites = schedule.between(query, key)
-            for number in chosen_layers(layers, len(sites)) if sites else []:
+            for number in mapped.chosen_layers(layers, len(sites)) if sites else []:
                 if sites[number] in maps:
                     handed[key] = handed.get(key, 0) + maps[sites[number]].sum(1)
     for link in schedule.links:  # tokens made of another stream's positions receive what those handed on
@@ -175,8 +165,8 @@ def grad_sam(
     every = run.record(grad=True).sites
     if not run.unpadded:
         _ = run.readout_BN  # raises if the head reads padding, where the gradients are
-    sites = [every[i] for i in chosen_layers(layers, len(every))]
-    maps = [real(heads.of(site), run.attended_BN, site) for site in sites]
+    sites = [every[i] for i in mapped.chosen_layers(layers, len(every))]
+    maps = [mapped.real(heads.of(site), run.attended_BN, site) for site in sites]
     total_BN = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
     for site, map_BQK in zip(sites, maps, strict=True):
         if reduce == "query":
@@ -221,20 +211,20 @@ def attention_gradcam(
             "region='all'."
         )
     if run.windowed:
-        return over_one_layer(run, True, partial(_window_cam, run), layer)
+        return mapped.over_one_layer(run, True, partial(_window_cam, run), layer)
     record = run.record(grad=True, multi_stream=run.multi_stream)
     if run.multi_stream:  # one map per pair of streams, from the layers in which one attends to the other
         keep, cams = run.by_stream(run.keep_BN), {}
-        every = whole_keep(run.schedule, keep)
+        every = mapped.whole_keep(run.schedule, keep)
         for step in (step for step in run.schedule.steps if step.used):
             site = record.sites[step.site]
             rows_BQ = every[step.query][:, site.first_query : site.first_query + site.attention_BHQK.shape[2]].float()
             cells_BQK = rows_BQ[:, :, None] * every[step.key].float()[:, None, :]
-            cams[step.site] = placed(_cam(site, cells_BQK), site, step, keep)
-        return read(run, layer_means(run.schedule, cams, layer))
-    picked = [record.sites[i] for i in chosen_layers(layer, len(record.sites))]
-    maps = [real(_cam(site, _cells(run, site, region)), run.attended_BN, site) for site in picked]
-    rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, picked, strict=True)]
+            cams[step.site] = mapped.placed(_cam(site, cells_BQK), site, step, keep)
+        return read(run, mapped.layer_means(run.schedule, cams, layer))
+    picked = [record.sites[i] for i in mapped.chosen_layers(layer, len(record.sites))]
+    maps = [mapped.real(_cam(site, _cells(run, site, region)), run.attended_BN, site) for site in picked]
+    rows = [mapped.read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, picked, strict=True)]
     alike = len({m.shape for m in maps}) == 1  # a last layer with few rows has no whole map to average with
     whole = torch.stack(maps).mean(0) if alike else None
     return Attribution(torch.stack(rows).mean(0), matrix_BQK=whole, layers_BLQK=kept(run, maps))
@@ -254,7 +244,7 @@ def _weighted(site: Site, weight_BH: Tensor) -> BQK:
 
 def _cells(run: Run, site: Site, region: str) -> Tensor:
     """Return (B, Q, K) ones where the gradient is averaged; padding is always zero."""
-    cells_BQK = real(torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32), run.keep_BN, site)
+    cells_BQK = mapped.real(torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32), run.keep_BN, site)
     if region == "all":
         return cells_BQK
     rows_BQ = run.readout_BN[:, site.first_query : site.first_query + cells_BQK.shape[1]] > 0

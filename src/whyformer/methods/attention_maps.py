@@ -11,25 +11,8 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.functions import HeadFusion
-from whyformer.engines.attention.chain import (
-    READINGS,
-    attention_heads,
-    chain,
-    raised_heads,
-    read_layers,
-    readable_folded,
-)
-from whyformer.engines.attention.maps import (
-    Heads,
-    Layers,
-    Maps,
-    generic_relevance,
-    over_heads,
-    real,
-    rollout_relevance,
-    whole_keep,
-    with_residual,
-)
+from whyformer.engines.attention import chain as chains
+from whyformer.engines.attention import maps as mapped
 from whyformer.errors import BadInput, NotOffered
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import Limits, OneOf, Place, Share
@@ -83,8 +66,8 @@ def attention_flow(
     keep_BN, last = run.attended_BN, sites[-1]
     pipes = []
     for site in sites:
-        fused = real(over_heads(site.attention_BHQK.float(), "mean"), keep_BN, site)
-        layer = with_residual(fused, site.first_query, 0.5, normalize=True)
+        fused = mapped.real(mapped.over_heads(site.attention_BHQK.float(), "mean"), keep_BN, site)
+        layer = mapped.with_residual(fused, site.first_query, 0.5, normalize=True)
         pipes.append(layer.cpu().numpy().astype(np.float64))
     queries = last.attention_BHQK.shape[2]
     flow_BQK = np.zeros((len(keep_BN), queries, keep_BN.shape[1]))
@@ -210,7 +193,7 @@ class Network:
     signed=False,
     class_specific=False,
     rowwise=lambda *, read, **options: read == "row",
-    folds=readable_folded,
+    folds=chains.readable_folded,
     meaning="where the model looked, whatever the answer",
     space="attention",
     compiles=True,
@@ -218,9 +201,9 @@ class Network:
 def raw_attention(
     run: Run,
     *,
-    layers: Layers = "last",
-    heads: Heads = "mean",
-    read: Annotated[str, OneOf(*READINGS)] = "row",
+    layers: mapped.Layers = "last",
+    heads: mapped.Heads = "mean",
+    read: Annotated[str, OneOf(*chains.READINGS)] = "row",
 ) -> Attribution:
     """Where the model looked: attention weights, averaged over heads and read at the position that feeds the head.
 
@@ -238,7 +221,7 @@ def raw_attention(
             "with several streams of tokens, or attention inside windows, raw attention is read by row, layer by "
             "layer: read='row' and layers='last', 'mean', a number or a list."
         )
-    return read_layers(run, attention_heads(heads), layers, read, streams=True)
+    return chains.read_layers(run, chains.attention_heads(heads), layers, read, streams=True)
 
 
 # Attention rollout: attention multiplied through the layers, with the residual.
@@ -260,7 +243,7 @@ def raw_attention(
 def attention_rollout(
     run: Run,
     *,
-    heads: Heads = "mean",
+    heads: mapped.Heads = "mean",
     residual: Share | Annotated[str, OneOf("mixing")] = 0.5,
     normalize: bool = True,
     discard: Annotated[float, Limits(0, 1, open_high=True)] = 0.0,
@@ -286,9 +269,9 @@ def attention_rollout(
     share = 0.0 if isinstance(residual, str) else residual
     if isinstance(residual, str) and not normalize:
         raise BadInput('residual="mixing" gives rows that sum to 1 by themselves: leave normalize at True.')
-    return chain(
+    return chains.chain(
         run,
-        attention_heads(heads),
+        chains.attention_heads(heads),
         residual=mixing_ratio(run, "enc") if isinstance(residual, str) else residual,
         normalize=normalize,
         start_layer=start_layer,
@@ -300,17 +283,17 @@ def attention_rollout(
 
 def _rolled_out(
     schedule: Schedule, maps: Mapping[int, AnyBQK], keep: Mapping[str, Tensor], residual: float, normalize: bool
-) -> Maps:
+) -> mapped.Maps:
     """Roll out each stream by itself, and join two streams by the last cross-attention between them."""
-    every, layers, cross = whole_keep(schedule, keep), {}, {}
+    every, layers, cross = mapped.whole_keep(schedule, keep), {}, {}
     for step in schedule.steps:
         if step.site in maps and step.cross:
             cross[step.site] = maps[step.site]
         elif step.site in maps:
-            mixed = with_residual(maps[step.site], 0, residual, normalize)
+            mixed = mapped.with_residual(maps[step.site], 0, residual, normalize)
             real_BN = every[step.query].to(mixed.dtype)
             layers[step.site] = mixed * real_BN[:, :, None] * real_BN[:, None, :]
-    return rollout_relevance(schedule, layers, cross, keep)
+    return mapped.rollout_relevance(schedule, layers, cross, keep)
 
 
 # Gradient rollout: attention weighted by its gradient, multiplied through the layers with the residual.
@@ -331,7 +314,7 @@ def _rolled_out(
 def gradient_rollout(
     run: Run,
     *,
-    heads: Heads = "mean",
+    heads: mapped.Heads = "mean",
     discard: Annotated[float, Limits(0, 1, open_high=True)] = 0.0,
     start_layer: Place = 0,
     protect_special: bool = False,
@@ -348,10 +331,10 @@ def gradient_rollout(
     """
     # NOTE[DIFF] the authors' code meets layer l's attention with layer L-1-l's gradient (issue #6); here they meet
     # their own.
-    weighted = HeadFusion(lambda attention, gradient: over_heads(attention * gradient, heads).clamp(min=0), True)
+    weighted = HeadFusion(lambda attention, gradient: mapped.over_heads(attention * gradient, heads).clamp(min=0), True)
     # NOTE[DIFF] the authors discard in the first input only, by indices of the whole batch; here in each its own.
     # NOTE[DIFF] the authors divide column j by the sum of row j (a missing keepdim); here rows sum to one.
-    return chain(
+    return chains.chain(
         run, weighted, normalize=True, start_layer=start_layer, discard=discard, protect_special=protect_special
     )
 
@@ -372,7 +355,7 @@ def generic_attention(
     run: Run,
     *,
     start_layer: Place = 0,
-    heads: Heads = "mean",
+    heads: mapped.Heads = "mean",
     normalize_cross: bool = True,
     self_in_rule_10: bool = True,
 ) -> Attribution:
@@ -386,5 +369,5 @@ def generic_attention(
     Misleads when: the scale of the score changes (a temperature, or probability in place of the logit, changes the
     map, not only its size), and when what lowers the score matters: negative evidence is clamped away.
     """
-    rules = partial(generic_relevance, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)
-    return chain(run, raised_heads(heads), start_layer=start_layer, streams=rules)
+    rules = partial(mapped.generic_relevance, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)
+    return chains.chain(run, chains.raised_heads(heads), start_layer=start_layer, streams=rules)

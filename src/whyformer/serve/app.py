@@ -26,22 +26,11 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.extras import require
 from whyformer.registry import get_method
+from whyformer.serve import safety
 from whyformer.serve.drawn import FORMATS, drawn, exported, subject_of
 from whyformer.serve.explaining import compared, explained, heads, methods_compared, predicted, side_by_side_of
 from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Work
 from whyformer.serve.models import PICTURES, Models, ServedModel
-from whyformer.serve.safety import (
-    About,
-    Compare,
-    Explain,
-    Load,
-    Predict,
-    RequestGuard,
-    is_loopback,
-    opened_picture,
-    opened_sound,
-    written_sound,
-)
 from whyformer.serve.store import Store
 from whyformer.serve.trust import trust, trust_units
 from whyformer.version import __version__
@@ -105,30 +94,32 @@ def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
             raise HTTPException(404, "there is no such picture or sound.")
         one = chosen.samples[number]
         if chosen.kind == "sound":
-            return Response(written_sound(*one), media_type="audio/wav")
+            return Response(safety.written_sound(*one), media_type="audio/wav")
         return Response(_png(one[0] if isinstance(one, tuple) else one), media_type="image/png")
 
     @app.post("/api/images")
     async def upload_image(request: Request) -> Response:
         data = await request.body()
-        image = await run_in_threadpool(opened_picture, data)
+        image = await run_in_threadpool(safety.opened_picture, data)
         identity = await run_in_threadpool(store.add_upload, data)
         return JSONResponse({"image": identity, "width": image.width, "height": image.height})
 
     @app.post("/api/sounds")
     async def upload_sound(request: Request) -> Response:
         data = await request.body()
-        samples, rate = await run_in_threadpool(opened_sound, data)
+        samples, rate = await run_in_threadpool(safety.opened_sound, data)
         identity = await run_in_threadpool(store.add_upload, data)
         return JSONResponse({"sound": identity, "seconds": len(samples) / rate, "rate": rate})
 
     @app.get("/api/images/{identity}")
     def picture(identity: Identity) -> Response:
-        return Response(_png(opened_picture(found(store.upload(identity), UPLOAD))), media_type="image/png")
+        return Response(_png(safety.opened_picture(found(store.upload(identity), UPLOAD))), media_type="image/png")
 
     @app.get("/api/sounds/{identity}")
     def sound(identity: Identity) -> Response:
-        return Response(written_sound(*opened_sound(found(store.upload(identity), UPLOAD))), media_type="audio/wav")
+        return Response(
+            safety.written_sound(*safety.opened_sound(found(store.upload(identity), UPLOAD))), media_type="audio/wav"
+        )
 
 
 def _png(image: Any) -> bytes:
@@ -169,7 +160,7 @@ def application(served: Served) -> Any:
     _add_questions(app, served)
     _add_jobs(app, served)
     _add_results(app, served)
-    return RequestGuard(app, served.host, served.token)
+    return safety.RequestGuard(app, served.host, served.token)
 
 
 def _add_words(app: FastAPI) -> None:
@@ -227,7 +218,7 @@ def _add_models(app: FastAPI, served: Served) -> None:
         return answer({"models": listed, "may_load": served.models.loader is not None})
 
     @app.post("/api/models")
-    async def load(asked: Load) -> Response:
+    async def load(asked: safety.Load) -> Response:
         known = asked.name in served.models.by_name
         model = await run_in_threadpool(served.models.load, asked.name)
         if not known:
@@ -264,7 +255,7 @@ def _failed(job: Job) -> Response:
 
 def _add_questions(app: FastAPI, served: Served) -> None:
     @app.post("/api/predict")
-    async def predict(asked: Predict) -> Response:
+    async def predict(asked: safety.Predict) -> Response:
         model = served.models[asked.model]
         job = served.jobs.add(model.name, "predict", partial(predicted, model, asked, served.store), 1, "quick")
         if not await job.ended(PREDICTED_WITHIN):
@@ -273,7 +264,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         return answer(job.answer) if job.state == "done" else _failed(job)
 
     @app.post("/api/explain")
-    async def explain(asked: Explain) -> Response:
+    async def explain(asked: safety.Explain) -> Response:
         model = served.models[asked.model]
         for method in asked.methods:
             if method is not None:
@@ -282,7 +273,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         return await _queued(served, model, "explain", work, len(asked.methods), asked.wait)
 
     @app.post("/api/compare")
-    async def compare(asked: Compare) -> Response:
+    async def compare(asked: safety.Compare) -> Response:
         if asked.results:
             return await _shown(served, await run_in_threadpool(side_by_side_of, asked, served.store))
         model = served.models[asked.model or ""]
@@ -293,14 +284,14 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         return await _queued(served, model, "compare", work, units, asked.wait)
 
     @app.post("/api/heads")
-    async def heads_of(asked: About) -> Response:
+    async def heads_of(asked: safety.About) -> Response:
         return await about(asked, "heads")
 
     @app.post("/api/trust")
-    async def trust_in(asked: About) -> Response:
+    async def trust_in(asked: safety.About) -> Response:
         return await about(asked, "trust")
 
-    async def about(asked: About, kind: str) -> Response:
+    async def about(asked: safety.About, kind: str) -> Response:
         for identity in [] if asked.again else await run_in_threadpool(served.store.about, asked.result, kind):
             entry = await run_in_threadpool(served.store.get, identity)
             if entry is None or entry.question.get("item", 0) != asked.item:
@@ -432,7 +423,7 @@ def run(served: Served, port: int, say: Callable[[str], None]) -> None:
         server_header=False,
     )
     say(address(served.host, listening.getsockname()[1], served.token))
-    if not is_loopback(served.host):
+    if not safety.is_loopback(served.host):
         say(
             "From another machine, put this one's name there. Everybody who has the address can ask the models and "
             "read all results; the way is not encrypted."

@@ -18,22 +18,11 @@ from whyformer.inputs.families import says_tokens
 from whyformer.inputs.language import is_causal
 from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
+from whyformer.study import readout as readouts
 from whyformer.study.dataflow import MarkingSurvey, trace
 from whyformer.study.entrance import misplaced, misplaced_in_streams, moved_at, reads_padding
 from whyformer.study.facts import ROUNDING, Study, leak_of, noting_calls, unseen
 from whyformer.study.interference import MIXES, SINGLY
-from whyformer.study.readout import (
-    Passes,
-    Readout,
-    ReadoutFinder,
-    SiteFacts,
-    Survey,
-    confirmed,
-    pooled_besides,
-    positions_of,
-    readout_of,
-    readout_rows,
-)
 from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
 from whyformer.study.streams import study_several
 
@@ -75,15 +64,15 @@ def beside_others(modality: Modality, one: Batch) -> Study:
     """Study the column attention of a model whose rows attend to each other (SAINT), beside reference rows."""
     # Row attention is left aside. The leak through it, which mixes all columns of a row, is known of these models: it
     # is a note on the results (TableInput.notes), not an error.
-    run = Passes(modality, modality.beside_reference_rows(one))
-    survey = Survey(run.one.size, run.names)
+    run = readouts.Passes(modality, modality.beside_reference_rows(one))
+    survey = readouts.Survey(run.one.size, run.names)
     survey.rows_attend = True
     with torch.no_grad(), survey:
         run()
     stream, last = modality.stream, len(survey.facts) - 1
     sites = tuple(replace(site, streams=(stream, stream), kind="self") for site in survey.facts)
     steps = tuple(Step(i, stream, stream, i - 1 if i else START) for i in range(len(sites)))
-    finder = ReadoutFinder(run.one.size, run.names, last)
+    finder = readouts.ReadoutFinder(run.one.size, run.names, last)
     finder.rows_attend = True
     with torch.no_grad(), finder:
         logits = run()
@@ -94,7 +83,7 @@ def beside_others(modality: Modality, one: Batch) -> Study:
     keys = sites[0].keys
     return Study(
         sites,
-        readout_of(reached.rows, keys, keys, reached.slots),
+        readouts.readout_of(reached.rows, keys, keys, reached.slots),
         unclaimed=survey.unclaimed,
         input_length=sum(v.shape[1] for v in one.tensors.values()),
         forwards=3,
@@ -102,7 +91,9 @@ def beside_others(modality: Modality, one: Batch) -> Study:
     )
 
 
-def patches_start(run: Passes, before_BHKD: Tensor, grid: tuple[int, int] | None, readout: Readout) -> int | None:
+def patches_start(
+    run: readouts.Passes, before_BHKD: Tensor, grid: tuple[int, int] | None, readout: readouts.Readout
+) -> int | None:
     """The first patch, where it is in doubt: what the model adds may also come after the patches (YOLOS)."""
     if grid is None:
         return None
@@ -120,7 +111,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
         return Study(input_length=modality.length(one)).refused(NothingCaptured(OPAQUE))
     if (elsewhere := heads_elsewhere(modality.model)) is not None:
         return Study(grid=modality.cells(one), input_length=modality.length(one)).refused(elsewhere)
-    run = Passes(modality, one)
+    run = readouts.Passes(modality, one)
     try:
         with noting_calls() as called:
             survey = trace(run)
@@ -135,7 +126,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
     return study
 
 
-def _followed(run: Passes, survey: MarkingSurvey) -> Study:
+def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     """Study the attention that was seen: streams, the rows that feed the head, leaks, and where the units are."""
     modality, one, first_BHKD = run.modality, run.one, survey.first_values()
     length = modality.length(one)
@@ -174,7 +165,7 @@ def _followed(run: Passes, survey: MarkingSurvey) -> Study:
     real = modality.keep(one, sites[0].keys, front)[0].cpu()
     try:
         readout, read, notes = _readout(run, survey, real)
-        readout = confirmed(run, readout, sites, extra, front)
+        readout = readouts.confirmed(run, readout, sites, extra, front)
     except CaptureError as error:
         return study.refused(_unread(schedule, sites) or error, extra=extra, front=front)
     leak = leak_of(run, len(sites), real, read, extra)
@@ -196,11 +187,13 @@ def _followed(run: Passes, survey: MarkingSurvey) -> Study:
     return study if elsewhere is None else study.refused(elsewhere)
 
 
-def _readout(run: Passes, survey: MarkingSurvey, real: Tensor) -> tuple[Readout, set[int] | None, tuple[str, ...]]:
+def _readout(
+    run: readouts.Passes, survey: MarkingSurvey, real: Tensor
+) -> tuple[readouts.Readout, set[int] | None, tuple[str, ...]]:
     """The rule for rows of the last attention that feed the head, the positions that it reads, what it leaves out."""
     last = survey.sites[-1]
-    queries, keys = positions_of(last)
-    rows, count, slots, maximum = readout_rows(run, len(survey.sites) - 1)
+    queries, keys = readouts.positions_of(last)
+    rows, count, slots, maximum = readouts.readout_rows(run, len(survey.sites) - 1)
     notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
     read = None if maximum else set(rows)  # None: which positions it would read is not known
     # Rows are numbered among the real positions, so that padding on the left does not count.
@@ -209,16 +202,16 @@ def _readout(run: Passes, survey: MarkingSurvey, real: Tensor) -> tuple[Readout,
         if rows and rank and not any(row in rank for row in rows):
             raise CaptureError(reads_padding(rows[0], rows[0] < min(rank)))
         rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
-        readout = readout_of(rows, count, len(rank), slots)
-        readout = replace(readout, besides=pooled_besides(rows, slots))
+        readout = readouts.readout_of(rows, count, len(rank), slots)
+        readout = replace(readout, besides=readouts.pooled_besides(rows, slots))
         besides = (POOLED_BESIDES.format(rule=readout),) if readout.besides else ()
         return readout, read, (*besides, *notes)
     # The last layer asks for a few rows only; they are named by where their query came from.
     asked = range(last.first_query, last.first_query + queries)
-    return readout_of(list(asked), len(rank), len(rank), set()), None if maximum else set(asked), notes
+    return readouts.readout_of(list(asked), len(rank), len(rank), set()), None if maximum else set(asked), notes
 
 
-def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
+def _unread(schedule: Schedule, sites: Sequence[readouts.SiteFacts]) -> CaptureError | None:
     """Return the error that the head reads the state before the last layers, as in ``hidden_states[-2]``."""
     unread = [step.site for step in schedule.steps if not step.used]
     if not unread or unread[-1] != len(sites) - 1 or len(unread) == len(sites):
@@ -229,7 +222,7 @@ def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | No
     )
 
 
-def _lost(run: Passes, schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
+def _lost(run: readouts.Passes, schedule: Schedule, sites: Sequence[readouts.SiteFacts]) -> CaptureError | None:
     """Return the error that attention reaches the output on a path out of sight, which may be attention itself."""
     unused = {step.site for step in schedule.steps if not step.used}
     if not unused:
@@ -273,7 +266,7 @@ def _side_by_side(survey: MarkingSurvey, schedule: Schedule) -> CaptureError | N
     return None
 
 
-def _notes(survey: MarkingSurvey, readout: Readout, positions: int) -> tuple[str, ...]:
+def _notes(survey: MarkingSurvey, readout: readouts.Readout, positions: int) -> tuple[str, ...]:
     """What attention methods miss of how the head reads the layers."""
     notes = []
     if readout.kind in {"mean", "rows"}:  # a softmax over the positions after the last attention
@@ -297,7 +290,7 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
     """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
     weights = torch.zeros(batch.size, length, device=next(iter(batch.tensors.values())).device)
     for row in range(batch.size):
-        rows = readout_rows(Passes(modality, batch.select([row])), len(study.sites) - 1).rows
+        rows = readouts.readout_rows(readouts.Passes(modality, batch.select([row])), len(study.sites) - 1).rows
         if not rows:
             raise CaptureError(
                 f"nothing of the last attention reaches the answer to input {row}, so there is no row to read: a model "

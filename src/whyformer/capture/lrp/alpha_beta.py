@@ -12,17 +12,8 @@ from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_name, sdpa_operands
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import Gaps, unruled_text
+from whyformer.capture.lrp import redistribution as shared_out
 from whyformer.capture.lrp.changed_gradients import BENDS, CONSTANT, Elementwise, carrying
-from whyformer.capture.lrp.redistribution import (
-    Desk,
-    Totals,
-    positive_linear,
-    positive_part,
-    product_of_two,
-    proportional,
-    split,
-    whole,
-)
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
 from whyformer.errors import AmbiguousLayout
@@ -33,7 +24,7 @@ Rule = Callable[["AlphaBeta", Function, tuple[Any, ...], dict[str, Any]], Any]  
 
 def passes(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """All relevance to the first operand that carries any."""
-    return whole(carrying((*args, *kwargs.values()))[0], rules.plain(func, args, kwargs))
+    return shared_out.whole(carrying((*args, *kwargs.values()))[0], rules.plain(func, args, kwargs))
 
 
 def power(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -52,7 +43,7 @@ def cast(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
 def reduction(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     x = carrying(args)[0]
     rest, named = args[1:], rules.lifted_named(kwargs)
-    return proportional(lambda t: func(t, *rest, **named), rules.plain(func, args, kwargs), x)
+    return shared_out.proportional(lambda t: func(t, *rest, **named), rules.plain(func, args, kwargs), x)
 
 
 def linear(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -60,7 +51,7 @@ def linear(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     call = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
     x, weight, bias = call.pop("input"), call.pop("weight"), call.pop("bias", None)
     if func.__name__ == "linear" and weight.ndim == 2 and x.ndim > 1 and not weight.requires_grad:
-        return positive_linear(rules.desk, x, weight, bias)
+        return shared_out.positive_linear(rules.desk, x, weight, bias)
     shown = rules.plain(func, args, kwargs)
     return _weighted(rules, lambda t, w: func(t, w, None, *args[3:], **call), shown, x, weight)
 
@@ -76,14 +67,14 @@ def product(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any
     left, right = (*args, *kwargs.values())[:2]
     shown = rules.plain(func, args, kwargs)
     if left.requires_grad and right.requires_grad and left.shape[:-2] == right.shape[:-2] and left.ndim > 1:
-        return product_of_two(shown, left, right)
+        return shared_out.product_of_two(shown, left, right)
     return _weighted(rules, func, shown, left, right)
 
 
 def baddbmm(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     call = {"beta": 1, "alpha": 1} | dict(zip(("input", "batch1", "batch2"), args, strict=False)) | kwargs
     both = product(rules, torch.bmm, (call["batch1"], call["batch2"]), {})
-    return _sum(rules, whole(both, both.detach() * call["alpha"]), call["input"] * call["beta"])
+    return _sum(rules, shared_out.whole(both, both.detach() * call["alpha"]), call["input"] * call["beta"])
 
 
 def grouped(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -99,7 +90,7 @@ def grouped(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any
         parts = [t[a:b] @ matrix for a, b, matrix in zip(starts, starts[1:], w, strict=False)]
         return torch.cat([*parts, t.new_zeros(len(t) - starts[-1], w.shape[-1])])
 
-    return positive_part(stretches, rules.plain(stretches, (x, weight), {}), x, weight)
+    return shared_out.positive_part(stretches, rules.plain(stretches, (x, weight), {}), x, weight)
 
 
 def scattered_sum(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -116,7 +107,7 @@ def scattered_sum(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) 
         return out
 
     joined = torch.cat([base.flatten(), source.flatten()])
-    return proportional(added, rules.plain(added, (joined.detach(),), {}), joined)
+    return shared_out.proportional(added, rules.plain(added, (joined.detach(),), {}), joined)
 
 
 def einsum(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -129,16 +120,16 @@ def einsum(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     if len(carrying(operands)) < len(operands):
         rules.unruled.add("einsum of three")
         return func(equation, *rules.lifted(operands))
-    return proportional(lambda *factors: func(equation, *factors), shown, *operands)
+    return shared_out.proportional(lambda *factors: func(equation, *factors), shown, *operands)
 
 
 def _weighted(rules: AlphaBeta, operation: Function, shown: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """A bilinear operation: of two tensors, or of one with weights."""
     if left.requires_grad and right.requires_grad:
-        return proportional(operation, shown, left, right)
+        return shared_out.proportional(operation, shown, left, right)
     if left.requires_grad:
-        return positive_part(operation, shown, left, right)
-    return positive_part(lambda t, w: operation(w, t), shown, right, left)
+        return shared_out.positive_part(operation, shown, left, right)
+    return shared_out.positive_part(lambda t, w: operation(w, t), shown, right, left)
 
 
 def elementwise_product(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -146,18 +137,18 @@ def elementwise_product(rules: AlphaBeta, func: Function, args: Args, kwargs: Kw
     shown = rules.plain(func, args, kwargs)
     factors = carrying((left, right))
     if len(factors) == 1:
-        return whole(factors[0], shown)
+        return shared_out.whole(factors[0], shown)
     a, b = rules.elementwise.of(left), rules.elementwise.of(right)
     if a.origin is b.origin:  # a piece of an activation that is written out
-        return whole(right if a.curved and not b.curved else left, shown)
+        return shared_out.whole(right if a.curved and not b.curved else left, shown)
     # NOTE[DIFF] the paper's models have no gated MLPs; here gate and gated get half each, as factors of any product.
-    return proportional(torch.mul, shown, left, right)
+    return shared_out.proportional(torch.mul, shown, left, right)
 
 
 def quotient(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """All relevance to the numerator."""
     shown = rules.plain(func, args, kwargs)
-    return whole(args[0], shown) if args[0].requires_grad else shown
+    return shared_out.whole(args[0], shown) if args[0].requires_grad else shown
 
 
 def addition(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -166,9 +157,9 @@ def addition(rules: AlphaBeta, func: Function, args: Args, kwargs: Kwargs) -> An
     if not isinstance(right, Tensor) or not isinstance(left, Tensor):
         return passes(rules, func, args, kwargs)
     if rules.by_expert.get(left) and not right.requires_grad:  # its bias, one row per token
-        return whole(left, rules.plain(func, args, kwargs))
+        return shared_out.whole(left, rules.plain(func, args, kwargs))
     if sign != 1:
-        right = whole(right, right.detach() * sign) if right.requires_grad else right * sign
+        right = shared_out.whole(right, right.detach() * sign) if right.requires_grad else right * sign
     return _sum(rules, left, right)
 
 
@@ -176,8 +167,8 @@ def _sum(rules: AlphaBeta, left: Tensor, right: Tensor) -> Tensor:
     a, b = rules.lifted((left, right))
     for x, constant in ((a, right), (b, left)):
         if not constant.requires_grad and _is_bias(constant, rules.positions):  # ignored, as in a linear layer
-            return whole(x, (a + b).detach())
-    return split(a, b, rules.totals(torch.broadcast_shapes(a.shape, b.shape)))
+            return shared_out.whole(x, (a + b).detach())
+    return shared_out.split(a, b, rules.totals(torch.broadcast_shapes(a.shape, b.shape)))
 
 
 def _is_bias(constant: Tensor, positions: int) -> bool:
@@ -224,7 +215,7 @@ class AlphaBeta(Intercept):
         self.unruled: set[str] = set()
         self.elementwise = Elementwise()
         self.by_expert = Notes[bool]()  # what weights made that each row has of its own
-        self.desk = Desk(dtype)
+        self.desk = shared_out.Desk(dtype)
         self.gaps = Gaps()
 
     def __exit__(self, *exc: Any) -> None:
@@ -311,7 +302,7 @@ class AlphaBeta(Intercept):
         with torch.no_grad():
             return func(*self.lifted(args), **self.lifted_named(kwargs))
 
-    def totals(self, shape: torch.Size) -> Totals:
+    def totals(self, shape: torch.Size) -> shared_out.Totals:
         """Sums over everything but the input's own axis, for a result of this shape."""
         if self.batch == 1:
             return lambda t: t.sum().expand([1] * len(shape))

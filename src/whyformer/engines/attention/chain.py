@@ -22,29 +22,7 @@ from whyformer.capture.fold import Fold, FoldedSite, NotFolded, Scaled
 from whyformer.capture.functions import HeadFusion
 from whyformer.capture.record import folded, require_sites
 from whyformer.capture.site import OffPlan
-from whyformer.engines.attention.maps import (
-    Heads,
-    Layers,
-    Maps,
-    chosen_layers,
-    cumulative,
-    discard_smallest,
-    in_one_go,
-    layer_means,
-    maps_of,
-    over_heads,
-    over_one_layer,
-    over_windows,
-    placed,
-    placed_maps,
-    product,
-    read_row,
-    read_streams,
-    real,
-    start_sites,
-    with_ratio,
-    with_residual,
-)
+from whyformer.engines.attention import maps as mapped
 from whyformer.errors import NotOffered
 from whyformer.inputs.output import Output
 from whyformer.loan.spread import recomputable, recomputing
@@ -57,33 +35,33 @@ from whyformer.study.schedule import Schedule
 
 Choice = str | int | Sequence[int]  # of layers
 Take = TypeVar("Take", bound=Callable[[FoldedSite], None])
-StreamRule = Callable[[Schedule, Mapping[int, AnyBQK], Mapping[str, Tensor]], Maps]
+StreamRule = Callable[[Schedule, Mapping[int, AnyBQK], Mapping[str, Tensor]], mapped.Maps]
 
 READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagonal")
 
 # The map of one layer: how its heads are fused.
 
 
-def attention_heads(heads: Heads = "mean") -> HeadFusion:
+def attention_heads(heads: mapped.Heads = "mean") -> HeadFusion:
     """fuse_h A_h."""
-    return HeadFusion(lambda attention, _: over_heads(attention, heads), False, partial(_weights, heads))
+    return HeadFusion(lambda attention, _: mapped.over_heads(attention, heads), False, partial(_weights, heads))
 
 
-def raised_heads(heads: Heads = "mean") -> HeadFusion:
+def raised_heads(heads: mapped.Heads = "mean") -> HeadFusion:
     """fuse_h max(0, A_h ∘ ∂s/∂A_h): clamped before the heads are fused."""
     return HeadFusion(
-        lambda attention, gradient: over_heads((gradient * attention).clamp(min=0), heads),
+        lambda attention, gradient: mapped.over_heads((gradient * attention).clamp(min=0), heads),
         True,
         partial(_weights, heads),
     )
 
 
-def _weights(heads: Heads, count: int) -> list[float] | None:
+def _weights(heads: mapped.Heads, count: int) -> list[float] | None:
     """Return the weight of each of ``count`` heads, or None if the fused map is not a weighted sum."""
     if isinstance(heads, str):
         return None if heads in {"max", "min"} else [1.0 if heads == "sum" else 1 / count] * count
     chosen = [heads] if isinstance(heads, int) else list(heads)
-    over_heads(torch.zeros(1, count, 1, 1), chosen)  # raises if there is no head of that number
+    mapped.over_heads(torch.zeros(1, count, 1, 1), chosen)  # raises if there is no head of that number
     each = [0.0] * count
     for head in chosen:
         each[head] += 1 / len(chosen)
@@ -111,33 +89,33 @@ def chain(
     """
     share = residual if isinstance(residual, (int, float)) else 0.0
     if streams is not None and run.windowed:
-        return over_windows(
-            run, heads.gradient, heads.of, lambda layer: with_residual(layer, 0, share, normalize), start_layer
+        return mapped.over_windows(
+            run, heads.gradient, heads.of, lambda layer: mapped.with_residual(layer, 0, share, normalize), start_layer
         )
     if streams is not None and run.multi_stream:
-        maps, chosen = stream_maps(run, heads), start_sites(run.schedule, start_layer)
+        maps, chosen = stream_maps(run, heads), mapped.start_sites(run.schedule, start_layer)
         maps = {site: layer for site, layer in maps.items() if site in chosen}
         return read(run, streams(run.schedule, maps, run.by_stream(run.keep_BN)))
     if run.folds:
         return _chained(run, heads, share, normalize, start_layer)
-    sites = maps_of(run.record(grad=heads.gradient), start_layer)
+    sites = mapped.maps_of(run.record(grad=heads.gradient), start_layer)
     padded = not run.unpadded
     layers: list[Tensor] = []
-    for site, count in in_one_go(sites):
+    for site, count in mapped.in_one_go(sites):
         keep_BN = run.attended_BN.repeat(count, 1) if padded or discard else run.keep_BN
         layer = heads.of(site)
         if padded and (normalize or discard):  # row sums and ranks must not include padding
-            layer = real(layer, keep_BN, site)
+            layer = mapped.real(layer, keep_BN, site)
         if discard:
             special_BN = run.special_BN.repeat(count, 1) if protect_special else None
-            layer = discard_smallest(layer, discard, keep_BN, site, special_BN)
+            layer = mapped.discard_smallest(layer, discard, keep_BN, site, special_BN)
         if isinstance(residual, Tensor):
             number, first = len(run.study.sites) - len(sites) + len(layers), site.first_query
             ratio_BN = residual[:, number : number + count].transpose(0, 1).flatten(0, 1)
-            layer = with_ratio(layer, first, ratio_BN[:, first : first + layer.shape[1]])
+            layer = mapped.with_ratio(layer, first, ratio_BN[:, first : first + layer.shape[1]])
         else:
-            layer = with_residual(layer, site.first_query, share, normalize)
-        layer = real(layer, keep_BN, site) if padded else layer
+            layer = mapped.with_residual(layer, site.first_query, share, normalize)
+        layer = mapped.real(layer, keep_BN, site) if padded else layer
         layers += layer.unflatten(0, (count, -1)).unbind()
     return multiplied(run, layers, sites[-1].first_query)
 
@@ -146,13 +124,13 @@ def multiplied(
     run: Run, layers: Sequence[AnyBQK], first_query: int, warnings: list[list[str]] | None = None
 ) -> Attribution:
     """Multiply maps and read the rows that feed the head; ``keep_layers`` keeps the product after each layer."""
-    products = cumulative(layers) if run.keep_layers else [product(layers)]
+    products = mapped.cumulative(layers) if run.keep_layers else [mapped.product(layers)]
     return read(run, products[-1], first_query, products, warnings)
 
 
 def read(
     run: Run,
-    whole: AnyBQK | Maps,
+    whole: AnyBQK | mapped.Maps,
     first_query: int = 0,
     layers: Sequence[AnyBQK] = (),
     warnings: list[list[str]] | None = None,
@@ -162,9 +140,9 @@ def read(
     The maps of ``layers`` are kept if the run asks for them and all have the same shape.
     """
     if isinstance(whole, dict):
-        scores = read_streams(whole, run.by_stream(run.readout_BN), run.by_stream(run.keep_BN))
+        scores = mapped.read_streams(whole, run.by_stream(run.readout_BN), run.by_stream(run.keep_BN))
     else:
-        scores = read_row(whole, run.readout_BN, first_query)
+        scores = mapped.read_row(whole, run.readout_BN, first_query)
     return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept(run, layers), warnings=warnings)
 
 
@@ -177,10 +155,10 @@ def stream_maps(run: Run, heads: HeadFusion) -> dict[int, AnyBQK]:
     """Return the maps that reach the output over all positions of their two streams, padding zeroed, by site."""
     keep = run.by_stream(run.keep_BN)
     if not run.folds:
-        return placed_maps(run.record(grad=heads.gradient, multi_stream=True), run.schedule, keep, heads.of)
+        return mapped.placed_maps(run.record(grad=heads.gradient, multi_stream=True), run.schedule, keep, heads.of)
     fused = fold(run, heads, _WholeMaps, multi_stream=True)
     used = [step for step in run.schedule.steps if step.used and step.site in fused]
-    return {step.site: placed(fused[step.site][1], fused[step.site][0], step, keep) for step in used}
+    return {step.site: mapped.placed(fused[step.site][1], fused[step.site][0], step, keep) for step in used}
 
 
 # Some layers, without a residual
@@ -193,33 +171,33 @@ def read_layers(run: Run, heads: HeadFusion, layers: Choice, reading: str, strea
     attention inside windows are supported, by row.
     """
     if streams and run.windowed:
-        return over_one_layer(run, heads.gradient, heads.of, layers)
+        return mapped.over_one_layer(run, heads.gradient, heads.of, layers)
     if streams and run.multi_stream:
-        return read(run, layer_means(run.schedule, stream_maps(run, heads), layers))
+        return read(run, mapped.layer_means(run.schedule, stream_maps(run, heads), layers))
     if run.folds:
         if layers == "product":
             attribution = _chained(run, heads, 0.0, normalize=False, ones=reading != "row")
         else:
-            chosen = chosen_layers(layers, run.layer_count())
+            chosen = mapped.chosen_layers(layers, run.layer_count())
             mean_BRN = fold(run, heads, partial(_Readings, run, chosen, reading)).total_BRN / len(chosen)
             attribution = Attribution(mean_BRN[:, 0], matrix_BQK=None if run.rows_read is None else mean_BRN)
         if reading == "column_mean":
             attribution.scores_BN = attribution.scores_BN / run.keep_BN.sum(1, keepdim=True)
         return attribution
-    record = run.record(grad=True) if heads.gradient else run.layers_of(partial(chosen_layers, layers))
-    sites = [record.sites[i] for i in chosen_layers(layers, len(record.sites))]
-    maps = [real(heads.of(site), run.attended_BN, site) for site in sites]
+    record = run.record(grad=True) if heads.gradient else run.layers_of(partial(mapped.chosen_layers, layers))
+    sites = [record.sites[i] for i in mapped.chosen_layers(layers, len(record.sites))]
+    maps = [mapped.real(heads.of(site), run.attended_BN, site) for site in sites]
     square = [m for m in maps if m.shape[1] == m.shape[2]]
     whole, last = maps[-1], sites[-1]
     if layers == "product":
-        whole = product(maps)
+        whole = mapped.product(maps)
     elif reading != "row" and len(square) < len(maps):  # a last layer with fewer rows has no columns or diagonal
         if square:
             whole = torch.stack(square).mean(0)
     elif len({m.shape for m in maps}) == 1:
         whole = torch.stack(maps).mean(0)
     else:
-        rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, sites, strict=True)]
+        rows = [mapped.read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, sites, strict=True)]
         whole = torch.stack(rows).mean(0)[:, None]
     if reading != "row" and whole.shape[1] != whole.shape[2]:
         raise NotOffered(
@@ -234,7 +212,7 @@ def _read_whole(run: Run, whole_BQK: BQK, site: Site, reading: str) -> Tensor:
     if reading == "row":
         if whole_BQK.shape[1] == 1 and run.readout_BN.shape[1] != 1:
             return whole_BQK[:, 0]
-        return read_row(whole_BQK, run.readout_BN, site.first_query)
+        return mapped.read_row(whole_BQK, run.readout_BN, site.first_query)
     if reading == "column":
         return torch.einsum("bqk,bk->bq", whole_BQK, run.readout_BN.to(whole_BQK.dtype))
     if reading == "diagonal":
@@ -245,7 +223,7 @@ def _read_whole(run: Run, whole_BQK: BQK, site: Site, reading: str) -> Tensor:
     return total_BK if reading == "column_sum" else total_BK / run.keep_BN.sum(1, keepdim=True)
 
 
-def readable_folded(*, layers: Layers, read: str, **options: object) -> bool:
+def readable_folded(*, layers: mapped.Layers, read: str, **options: object) -> bool:
     """Return whether a reading is a sum over the map, which a maximum is not.
 
     Backward yields the last layer first, so only readings with their weights on the left apply to a product.

@@ -55,11 +55,6 @@ def top_kept(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options:
     return only_top(trial.scores_P, fractions)
 
 
-def each_away(trial: Trial, **options: object) -> Array:
-    """(1 + P, P) the whole, then without each part."""
-    return leave_one_out(len(trial.scores_P))
-
-
 def falls(trial: Trial, present_MP: Array, value: str) -> Array:
     """(M - 1,) how far the value falls from that of the first variant, which is the whole input."""
     values_M = trial.game.values(present_MP, value)
@@ -197,7 +192,7 @@ optimus = partial(
     paper="Mylonas, Mollas & Tsoumakas 2022 (Optimus), arXiv:2209.10876",
     higher_is_better=True,
     cost_text="(parts + 1) forwards",
-    masks=each_away,
+    masks=lambda trial, **options: leave_one_out(len(trial.scores_P)),
     ceiling="leave_one_out",
 )
 
