@@ -15,14 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 from whyformer.errors import BadInput, UnknownName, reading
 from whyformer.extras import require
-from whyformer.shapes import Array
+
+if TYPE_CHECKING:  # it would import torch, and the command line reads files before that
+    from whyformer.shapes import Array
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
@@ -302,6 +304,7 @@ def open_image(raw: Any) -> Any:
 
 def _rgb(image: Any, name: str) -> Any:
     """In colours of 8 bits, upright. Pillow cuts numbers off at 255 where a pixel has more than 8 bits."""
+    require("PIL", why="reading images")
     from PIL import Image, ImageOps
 
     of_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and getattr(image, "format", None) == "PNG")
