@@ -25,10 +25,10 @@ from tests.support.language import model, tokenizer
 from tests.tables.models import LAYOUTS, NUMBERS, RTDL, rows, table
 from whyformer import __main__ as start
 from whyformer import demo, extras
-from whyformer.cli import catalogues as _selftest
+from whyformer.cli import _selftest
 from whyformer.cli import catalogues as doctor
 from whyformer.cli._input import kind_of
-from whyformer.cli.catalogues import by_hand, self_test
+from whyformer.cli._selftest import by_hand, self_test
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
 from whyformer.tables import CsvRows, load_model, save_model
