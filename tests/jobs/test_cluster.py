@@ -72,6 +72,16 @@ def assert_agree(folder: Path, undisturbed: list[tuple[Any, ...]]) -> None:
         )
 
 
+# First, while the cluster has both of its nodes.
+def test_a_driver_that_is_killed_loses_nothing(cluster: Cluster, tmp_path: Path, undisturbed: Any) -> None:
+    out = tmp_path / "out"
+    with killed_driver(out, cluster.address):
+        pass
+    assert 0 < len(numbers(out)) < len(undisturbed)
+    wf.explain_dataset(census_explainer(), ROWS, out=out, **HOW)  # here: the engines share the folder
+    assert_agree(out, undisturbed)
+
+
 def test_workers_and_nodes_that_are_killed_cost_their_parts(
     cluster: Cluster, watched: wf.Explainer, processes: Path, tmp_path: Path, undisturbed: Any
 ) -> None:
@@ -92,12 +102,3 @@ def test_workers_and_nodes_that_are_killed_cost_their_parts(
     assert_agree(tmp_path, undisturbed)
     assert dataset.rows == len(ROWS) and killed and not cluster.worker_nodes
     assert len(list(processes.iterdir())) >= 3, "this process, and two workers at least"
-
-
-def test_a_driver_that_is_killed_loses_nothing(cluster: Cluster, tmp_path: Path, undisturbed: Any) -> None:
-    out = tmp_path / "out"
-    with killed_driver(out, cluster.address):
-        pass
-    assert 0 < len(numbers(out)) < len(undisturbed)
-    wf.explain_dataset(census_explainer(), ROWS, out=out, **HOW)  # here: the engines share the folder
-    assert_agree(out, undisturbed)
