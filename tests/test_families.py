@@ -103,6 +103,22 @@ def test_flex_attention_models_are_switched_to_sdpa_and_back() -> None:
     assert (found[0].scores == reference[0].scores).all()
 
 
+@pytest.mark.parametrize("name", ["vilt", "visual_bert"])
+def test_generic_attention_of_a_text_before_boxes_or_patches(name: str) -> None:
+    """The same from the record itself: padding is in the middle."""
+    explainer, inputs = wf.Explainer(model_of(name)), CASES[name].inputs()
+    record = explainer.record(inputs, grad=True, target=TARGET)
+    for row, found in enumerate(explainer.explain(inputs, method="generic_attention", target=TARGET)):
+        width = record.sites[0].attention_BHQK.shape[-1]
+        real = [i for i in range(width) if not row or i not in range(7, 10)]
+        relevance = torch.eye(len(found.scores))
+        for site in record.sites:
+            layer = (site.attention_BHQK[row] * site.attention_grad_BHQK[row]).clamp(min=0).mean(0)
+            relevance = relevance + layer[real][:, real] @ relevance
+        read = (10, 7)[row] - 2 if CASES[name].readout == "before_last" else 0
+        torch.testing.assert_close(torch.from_numpy(found.scores), relevance[read], rtol=1e-5, atol=1e-5)
+
+
 # Families beyond those of CASES: scores are those of the model's own eager attention, input by input.
 
 
