@@ -44,10 +44,12 @@ ifdef SHUFFLE_SEED
 PYTEST += -p tests.support.shuffle --shuffle-seed $(SHUFFLE_SEED)
 endif
 IN_A_BROWSER := tests/views/test_page.py tests/views/test_accessible.py tests/serve/test_page.py
-OF_CHECK := tests/docs tests/package tests/bench $(IN_A_BROWSER)
+OVER_PROCESSES := tests/jobs/test_cluster.py tests/explainer/test_several_processes.py
+OF_CHECK := tests/docs tests/package tests/bench $(IN_A_BROWSER) $(OVER_PROCESSES)
 
 # The library. What holds the docs (all their code is run), the programs that print their figures, the packages (built
-# and installed), and the script of the pages (in Chromium) is part of `check`.
+# and installed), the script of the pages (in Chromium), and models and jobs that are spread over processes (a Ray
+# cluster, tensor parallelism) is part of `check`.
 test: setup
 	$(PYTEST) $(OF_CHECK:%=--ignore=%)
 

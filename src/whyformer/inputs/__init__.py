@@ -1,4 +1,8 @@
-"""Turn raw inputs into tensors and name their units: one kind of input per file, on ``base.py``.
+"""Turn raw inputs into tensors and name their units: one kind of input per file, and what these files share.
 
-``modalities.py`` chooses the kind, ``batch.py`` and ``units.py`` are what all kinds return, ``output.py`` is the score.
+Shared: ``base.py`` (interface of a modality), ``modalities.py`` (choose one), ``checkpoint.py`` (load a model, call its
+processor), ``batch.py``, ``units.py``, ``output.py`` (logits and the explained scalar), ``families.py`` (names of model
+families), ``stream_inputs.py``. Kinds: ``tokens.py``, ``text.py``, ``token_heads.py``, ``answers.py``, ``language.py``,
+``prompt.py`` and ``completions.py`` (models behind an API), ``multi_input.py``, ``image.py``, ``detection.py``,
+``image_text.py``, ``audio.py``, ``table_schema.py``, ``table.py``, ``table_model.py``, ``tensors.py``.
 """

@@ -4,9 +4,8 @@
 reads the rows that feed the head. A method supplies a formula, ``HeadFusion``: how the heads of a layer become one map.
 Each function handles one stream of tokens, several streams, attention inside windows, and maps that are not stored.
 
-If maps are not stored (``run.folds``, capture/fold.py), the row that feeds the head, e·Â_L···Â_1, is evaluated from the
-left: each layer is needed once, last layer first, as a product with a vector. The rules for several streams need whole
-maps; only these are kept, with the heads fused.
+If maps are not stored (capture/fold.py), the row that feeds the head, e·Â_L···Â_1, is evaluated from the left: each
+layer is needed once, as a product with a vector. Rules for several streams need whole maps, with the heads fused.
 """
 
 from __future__ import annotations
