@@ -29,6 +29,15 @@ def interval(samples: Array, seed: int = 0, after: Callable[[Array], Array] | No
     return low, high
 
 
+def limits_of_repeats(values: Array) -> tuple[Array, Array]:
+    """Return 95 % limits of the mean over the last axis (Student's t), for a few repeats; NaN for a single one."""
+    from scipy.stats import t
+
+    count, mean = values.shape[-1], values.mean(-1)
+    half = t.ppf(0.975, count - 1) * values.std(-1, ddof=1) / np.sqrt(count) if count > 1 else np.nan
+    return mean - half, mean + half
+
+
 def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> tuple[Array, Array, Array]:
     """Return mean and 95 % confidence interval of each column (percentile bootstrap over inputs); NaN without values.
 

@@ -36,7 +36,7 @@ def picture_views() -> list[Any]:
     from whyformer.demo.pictures import face, picture
     from whyformer.verbs import Explainer
     from whyformer.views import side_by_side
-    from whyformer.views.head_views import scores_view
+    from whyformer.views.concepts import scores_view
     from whyformer.views.marks import Picture
     from whyformer.views.view import Panel
 

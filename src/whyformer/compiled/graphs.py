@@ -209,13 +209,8 @@ class Graphs:
             (name, str(tensor.dtype), size, *((wide,) if modality.lengths_vary else tensor.shape[1:]))
             for name, tensor in part.tensors.items()
         )
-        about = (
-            type(modality).__name__,
-            modality.main,
-            asked.question.key,
-            bool(asked.contrast),
-            forms.is_tensors_alone(part),
-        )
+        alone = forms.is_tensors_alone(part)
+        about = type(modality).__name__, modality.main, asked.question.key, bool(asked.contrast), alone
         return PaddedShape(size, wide, (*about, shapes, (device, *circumstances(device.type))))
 
     # Is the model the one that was recorded?

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whyformer.concepts.reader import POOLINGS, Reader
 from whyformer.errors import BadInput, UnknownName
+from whyformer.evidence import limits_of_repeats
 from whyformer.explainer import CoreExplainer
 from whyformer.extras import require
 from whyformer.loan.borrow import borrowed, refuse_without_gradients
@@ -23,7 +24,7 @@ from whyformer.results.result import Result
 from whyformer.run.session import tracker
 from whyformer.shapes import Array
 from whyformer.targets import Aims
-from whyformer.views.head_views import scores_view
+from whyformer.views.concepts import scores_view
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
@@ -178,16 +179,6 @@ def holm(p_values: list[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(known) - rank) * p))
         corrected[i] = highest
     return corrected
-
-
-def interval(scores: Array) -> tuple[float, float]:
-    """95 % limits of the mean, kept inside 0 to 1; NaN for a single score."""
-    from scipy.stats import t
-
-    if len(scores) < 2:
-        return float("nan"), float("nan")
-    half = float(t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / len(scores) ** 0.5)
-    return max(0.0, float(scores.mean()) - half), min(1.0, float(scores.mean()) + half)
 
 
 RUNS = 20  # concept vectors per pair of concepts where no random sets say how many
@@ -376,7 +367,8 @@ def _rows(
         magnitude = float(np.mean([_magnitude(gradient_BD, cav) for cav in cavs]))
         doubtful, small = accuracy < FAIR, abs(magnitude) < random_magnitude
         claimed = bool(p < alpha) and not doubtful and (name, versus) not in sharing
-        numbers = (float(s.mean()), *interval(s), p, claimed, accuracy, magnitude, doubtful, small)
+        low, high = np.clip(limits_of_repeats(s), 0, 1)
+        numbers = (float(s.mean()), float(low), float(high), p, claimed, accuracy, magnitude, doubtful, small)
         rows.append(ConceptScore(name, versus, tuple(s.tolist()), *numbers))
     return tuple(rows)
 

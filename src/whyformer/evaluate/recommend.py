@@ -12,8 +12,7 @@ import numpy as np
 
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate import candidate_pool
-from whyformer.evaluate import recommendation as results
+from whyformer.evaluate import candidate_pool, recommendation
 from whyformer.evaluate.candidate import CEILING, FLOOR, Candidate, Trial, greedy, other_games, random_scores, wanted
 from whyformer.evaluate.comparison import chance_of_lead
 from whyformer.evaluate.games import Games, games_of
@@ -33,11 +32,11 @@ LAST, MEAN = "last-layer attention", "mean attention"
 def outcomes_of(
     games: Games,
     pool: candidate_pool.CandidatePool,
-    chosen: Mapping[tuple[str, str], results.ChosenMethod],
+    chosen: Mapping[tuple[str, str], recommendation.ChosenMethod],
     group_of: Mapping[int, str],
     fallback: Mapping[str, int],  # per class of cost, the candidate for groups without a choice
     search: bool = True,
-) -> tuple[results.Outcome, ...]:
+) -> tuple[recommendation.Outcome, ...]:
     """Outcomes per class of cost, of the usual readings, of what could not be chosen, of floor and (search) ceiling."""
     number_of = {c.name: m for m, c in enumerate(pool.candidates)}
     usual: dict[str, int] = {}  # what people look at by habit, where it is among the candidates
@@ -78,7 +77,7 @@ def outcomes_of(
     for x, name in enumerate(names):
         picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
         shown = name if name not in fallback else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
-        outcomes.append(results.Outcome(name, shown, *means[x], over_random[x], over_last[x]))
+        outcomes.append(recommendation.Outcome(name, shown, *means[x], over_random[x], over_last[x]))
     return tuple(outcomes)
 
 
@@ -124,7 +123,7 @@ def chosen_within(
     value: str,
     report: bool,
     guided: bool,
-) -> results.Recommendation:
+) -> recommendation.Recommendation:
     """The whole recommendation. guided: shap with a guide is a candidate, with as many evaluations as fit."""
     methods = candidate_pool.AffordableMethods(games, candidates, spaces, budget, value, guided)
     pool, over = methods.pool, methods.over
@@ -154,13 +153,13 @@ def chosen_within(
         mean, low, high = means[:, x].tolist()
         costs = (price, done.forwards, done.backwards, done.seconds)
         judged: Any = (float(chosen_IM[:, x].mean()), mean, low, high, tuple(ahead[:, x].tolist()))
-        rows.append(results.CandidateOutcome(candidate.name, candidate.method, options, *costs, *judged))
+        rows.append(recommendation.CandidateOutcome(candidate.name, candidate.method, options, *costs, *judged))
     # The choice first, the others by how they did where it was chosen.
     rows = [rows[column], *sorted(rows[:column] + rows[column + 1 :], key=lambda row: -row.chosen_by)]
-    choice = _choice(games, pool, best, EVERYONE, results.ANY, float(mean_M[best]), len(choosing))
-    chosen, group_of = {(EVERYONE, results.ANY): choice}, dict.fromkeys(testing, EVERYONE)
+    choice = _choice(games, pool, best, EVERYONE, recommendation.ANY, float(mean_M[best]), len(choosing))
+    chosen, group_of = {(EVERYONE, recommendation.ANY): choice}, dict.fromkeys(testing, EVERYONE)
     # Without a search for the ceiling, which would cost more than all the rest.
-    outcomes = outcomes_of(games, pool, chosen, group_of, {results.ANY: best}, search=False) if testing else ()
+    outcomes = outcomes_of(games, pool, chosen, group_of, {recommendation.ANY: best}, search=False) if testing else ()
     few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
     rates, chance = methods.rates, chance_of_lead(tested_IM, column, games.seed, of)
     return _recommendation(
@@ -173,7 +172,7 @@ def chosen_within(
         reported_on=len(testing),
         warnings=(*games.doubts(), *(few if len(choosing) < FEW else ())),
         options={"value": value, "budget": str(budget)},
-        budgeted=results.Budgeted(str(budget), rates.backward, methods.units, tuple(rows), over, chance),
+        budgeted=recommendation.Budgeted(str(budget), rates.backward, methods.units, tuple(rows), over, chance),
     )
 
 
@@ -184,10 +183,10 @@ def _recommendation(
     scope: str = "dataset",
     grid: Any = ((), ""),
     **facts: Any,
-) -> results.Recommendation:
+) -> recommendation.Recommendation:
     """The result, with the fields that come from games and candidates."""
     first = np.argsort(-mean_M, kind="stable")[:LEADERS]
-    return results.Recommendation(
+    return recommendation.Recommendation(
         scope=scope,
         leaders=tuple((pool.candidates[m].name, float(mean_M[m])) for m in first),
         grid=grid[0],
@@ -211,10 +210,10 @@ def _choice(
     cost_class: str,
     truth: float,
     inputs: int,
-) -> results.ChosenMethod:
+) -> recommendation.ChosenMethod:
     chosen = pool.candidates[number]
     options = games.options_of(chosen.method, chosen.options)
-    return results.ChosenMethod(group, cost_class, chosen.name, chosen.method, options, truth, inputs)
+    return recommendation.ChosenMethod(group, cost_class, chosen.name, chosen.method, options, truth, inputs)
 
 
 LEADERS = 10
@@ -228,7 +227,7 @@ def recommend(
     processor: Any = None,
     *,
     tokenizer: Any = None,
-    scope: Annotated[str, OneOf(*results.SCOPES)] = "dataset",
+    scope: Annotated[str, OneOf(*recommendation.SCOPES)] = "dataset",
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     spaces: Sequence[Annotated[str, OneOf(*candidate_pool.SPACES)]] = candidate_pool.SPACES,
     budget: Count | Annotated[str, NotEmpty()] | None = None,
@@ -246,7 +245,7 @@ def recommend(
     seed: Seed = 0,
     progress: bool | None = None,
     cache: str | Path | None = None,
-) -> results.Recommendation:
+) -> recommendation.Recommendation:
     """How should this model be explained on inputs like these?
 
     Candidates are scored by ranked truthfulness (RFT) on one half of the inputs; the winner is reported by AOPC on the
@@ -310,7 +309,7 @@ def recommend(
 
 def _recommended(
     games: Games, pool: candidate_pool.CandidatePool, known: list[int], scope: str, report: bool, value: str
-) -> results.Recommendation:
+) -> recommendation.Recommendation:
     """Choose by ranked truthfulness, per group of inputs and class of cost; test by AOPC."""
     choosing, testing = halves(games, known) if report and scope != "instance" else (known, known)
     testing = testing if report else []
@@ -348,8 +347,8 @@ def _recommended(
 def _best_of_all(pool: candidate_pool.CandidatePool, mean_M: Array) -> dict[str, int]:
     """The best candidate of each class of cost that has any."""
     best = {}
-    for cost_class in (results.ANY, *CLASSES):
-        members = [m for m, c in enumerate(pool.candidates) if cost_class in (results.ANY, c.cost_class)]
+    for cost_class in (recommendation.ANY, *CLASSES):
+        members = [m for m, c in enumerate(pool.candidates) if cost_class in (recommendation.ANY, c.cost_class)]
         if members:
             best[cost_class] = members[int(np.argmax(mean_M[members]))]
     return best

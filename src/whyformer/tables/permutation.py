@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, UnknownName, reading
+from whyformer.evidence import limits_of_repeats
 from whyformer.extras import require
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
@@ -254,7 +255,7 @@ def feature_permutation(
     jobs = [(i, repeat) for i in range(len(chosen)) for repeat in range(repeats)]
     for i, repeat in tracker(progress)(jobs, "shuffling"):
         drops[i, repeat] = baseline - score(predictor.output(orders[repeat], list(chosen.values())[i]))
-    low, high = _limits(drops)
+    low, high = limits_of_repeats(drops)
     return FeaturePermutation(
         labels=tuple(chosen),
         drops=drops,
@@ -285,15 +286,3 @@ def _groups(columns: Sequence[str], groups: Mapping[str, Sequence[str]] | None) 
             raise BadInput(f"group {name!r} holds no column.")
         chosen[name] = tuple(members)
     return chosen | {column: (column,) for column in columns if column not in grouped}
-
-
-def _limits(drops: Array) -> tuple[Array, Array]:
-    """95 % limits of the mean over repeats (Student's t)."""
-    repeats = drops.shape[1]
-    mean = drops.mean(1)
-    if repeats < 2:
-        return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-    from scipy.stats import t
-
-    error = t.ppf(0.975, repeats - 1) * drops.std(1, ddof=1) / np.sqrt(repeats)
-    return mean - error, mean + error

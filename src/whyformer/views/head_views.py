@@ -12,9 +12,8 @@ from whyformer.errors import BadInput
 from whyformer.parameters import Place, checked
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
-from whyformer.views import marks
 from whyformer.views.header import cost_of, number
-from whyformer.views.marks import Bar, Bars, Line, Lines, Matrix, Points, Scale, Scatter, TableMark
+from whyformer.views.marks import Line, Lines, Matrix, Points, Scale, Scatter, TableMark
 from whyformer.views.view import Fact, Panel, View
 
 # Pictures of attention heads: maps of layers × heads, pruning curves, layer profiles, roles.
@@ -297,100 +296,3 @@ def _map(explanation: Explanation, layer: int | None) -> Array:
     if layer is not None and not -len(maps) <= layer < len(maps):
         raise BadInput(f"layer={layer}: there are {len(maps)}, numbered 0 to {len(maps) - 1}.")
     return maps if layer is None else maps[layer]
-
-
-# Concepts: bars with limits and stars, and what a unit likes best.
-
-SHARES = Scale(0.0, 1.0, meaning="share of inputs")
-
-
-@checked
-def scores_view(result: Any, *, title: str = "") -> View:
-    """One bar per concept with 95 % limits; dots are single concept vectors, a star is a claim that holds."""
-    title_of_bars = f"share of inputs whose logit of {result.target!r} rises along the concept"
-    panels = (Panel((_bars(result),), title_of_bars), Panel((_table(result),), wide=True))
-    claims = ", ".join(row.name for row in result.rows if row.significant) or "none of them"
-    vectors = len(result.rows[0].scores) if result.rows else 0
-    facts = (
-        Fact("model", result.model),
-        Fact("asked about", f"{result.inputs} inputs of '{result.target}', at {result.layer}"),
-        Fact("concept vectors", f"{vectors} for each bar"),
-        Fact("not by chance", "not tested" if all(np.isnan(row.p) for row in result.rows) else claims),
-    )
-    caption = "Lines are 95 % limits, dots single concept vectors, ★ a score that is not by chance."
-    return View(title or result.title, panels, facts, tuple(result.warnings), caption)
-
-
-def _bars(result: Any) -> Bars:
-    alpha = float(result.options.get("alpha", 0.0))
-    bars = []
-    for row in result.rows:
-        low, high = (None if np.isnan(limit) else float(limit) for limit in (row.low, row.high))
-        bars.append(Bar(row.name, row.mean, False, low, high, row.scores, _mark(row, alpha), not row.significant))
-    if result.random:
-        bars.append(Bar(_null(result), float(np.mean(result.random)), special=True, dots=tuple(result.random)))
-    return Bars(tuple(bars), SHARES, reference=0.5)
-
-
-def _null(result: Any) -> str:
-    """What scores are tested against."""
-    return "shuffled" if result.options.get("tested_against") == "shuffled concepts" else "random | random"
-
-
-def _mark(row: Any, alpha: float) -> str:
-    if row.doubtful:
-        return "not known here"
-    if np.isnan(row.p):
-        return "not tested"
-    chance = "p < 0.0001" if row.p < 1e-4 else f"p = {row.p:.2g}"
-    verdict = _verdict(row, alpha)
-    return f"{verdict}  {chance}" + ", too small: vectors share examples" * (verdict == "?")
-
-
-def _verdict(row: Any, alpha: float) -> str:
-    if row.significant:
-        return "★ small" if row.small else "★"
-    if row.doubtful or row.p < alpha:  # no claim in spite of p
-        return "?"
-    return "not tested" if np.isnan(row.p) else "n.s."
-
-
-def _table(result: Any) -> TableMark:
-    alpha = float(result.options.get("alpha", 0.0))
-    rows = []
-    for row in result.rows:
-        limits = "" if np.isnan(row.low) else f"{row.low:.2f} – {row.high:.2f}"
-        chance = ("" if np.isnan(row.p) else f"{row.p:.2g}", _verdict(row, alpha))
-        rows.append((row.name, f"{row.mean:.2f}", limits, *chance, f"{row.accuracy:.2f}", f"{row.magnitude:+.3g}"))
-    if result.random:
-        size = result.random_magnitude
-        spread = "" if np.isnan(size) else f"±{size:.3g}"
-        rows.append((_null(result), f"{np.mean(result.random):.2f}", "", "", "", "", spread))
-    columns = ("concept", "score", "95 % limits", "p", "", "accuracy", "magnitude")
-    return TableMark(columns, tuple(rows), quiet=(len(rows) - 1,) if result.random else ())
-
-
-@checked
-def maximized_view(result: Any) -> View:
-    """The picture (or the tokens) that was found, beside the course of the objective."""
-    liked: marks.Mark
-    if result.image is not None:
-        title = f"reaches {result.value:.3g}"
-        liked = marks.Picture(result.image, interpolation="nearest")
-    else:
-        title = f"these tokens reach {result.value:.3g}"
-        liked = marks.TokenRun((marks.Piece(" ".join(result.tokens)),), Scale(0.0, 1.0))
-    steps = np.arange(len(result.history))
-    course = Lines(steps, (Line(result.unit, np.asarray(result.history)),), "step", "activation", whole_x=True)
-    start = "" if np.isnan(result.start) else f"from {number(result.start)} "
-    reached = f"{start}to {number(result.value)} in {len(result.history)} steps"
-    facts = [Fact("model", result.model), Fact("activation", reached)]
-    if result.image is not None:
-        grid = f"checkerboard {result.checkerboard:.2f} (1: no patch grid to be seen)"
-        facts.append(Fact("picture", f"{' × '.join(map(str, result.image.shape[:2]))} pixels, {grid}"))
-    if result.penalties:
-        facts.append(Fact("penalties", ", ".join(f"{k} = {number(v)}" for k, v in result.penalties.items())))
-    if result.options:
-        facts.append(Fact("options", ", ".join(f"{k}={v}" for k, v in result.options.items())))
-    panels = (Panel((liked,), title), Panel((course,), "step by step"))
-    return View(f"{result.model}: what raises {result.unit}", panels, tuple(facts), result.warnings, columns=2)
