@@ -19,7 +19,7 @@ from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, refuse_without_gradients
 from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
 from whyformer.parameters import OneOf
-from whyformer.registry import Method, default_method, list_methods
+from whyformer.registry import AUTO, Method, answers, default_method, get_method, list_methods
 from whyformer.run import Run
 from whyformer.run.session import Session
 
@@ -221,6 +221,10 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
     """For the first batch of a session, which holds the longest of its inputs where they are encoded together."""
     run = session.run(session.parts()[0])
     units = max(len(units) for units in run.units)
+    if m.name == AUTO:
+        name, more = answers(session.modality.kind, units, options["passes"])[0]
+        m = get_method(name)
+        options = m.checked(more)
     forwards, backwards = m.cost(units, **options)
     grad = bool(m.needs & {"attention_gradients", "input_gradients"})
     activated = activations(run, grad)

@@ -23,8 +23,8 @@ from whyformer.inputs.units import SIZES, token_sentences
 from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with, refuse_without_gradients
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
-from whyformer.parameters import BatchSize, Count, NotEmpty, OneOf, Seed, Words, checked, refuse_misspelled
-from whyformer.registry import Method, default_method, get_method, list_methods
+from whyformer.parameters import BatchSize, Count, NotEmpty, OneOf, PassCount, Seed, Words, checked, refuse_misspelled
+from whyformer.registry import ANYWHERE, AUTO, PASSES, Method, answers, get_method, list_methods
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 from whyformer.run import Attribution, Run
 from whyformer.run.session import LoadedModel, Session
@@ -85,6 +85,7 @@ class CoreExplainer(LoadedModel):
         choices: Sequence[str] | None = None,
         one_pass: bool = False,
         first_token: bool = True,
+        passes: PassCount | None = None,
         seed: Seed = 0,
         progress: bool | None = None,
         **options: Any,
@@ -132,6 +133,7 @@ class CoreExplainer(LoadedModel):
         choices: Annotated[Sequence[str], NotEmpty()] | None = None,
         one_pass: bool = False,
         first_token: bool = True,
+        passes: PassCount | None = None,
         seed: Seed = 0,
         progress: bool | None = None,
         **options: Any,
@@ -143,6 +145,8 @@ class CoreExplainer(LoadedModel):
         tokens of the answer; ``first_token=False`` leaves the first token, where many models park attention, without a
         score (its share is in ``checks``). ``units``: what is scored, "token", "word", "sentence" or ranges of
         characters. ``memory``: whether attention maps are stored ("full"), never ("fold"), or as there is room.
+        ``method``: None or "auto" takes the most faithful method known for the kind and size of each input within
+        ``passes`` (128 if None; a backward counts two, and 3 is one forward and one backward).
         """
         if options:
             refuse_unknown(CoreExplainer.explain, options, f"{type(self).__name__}.explain")
@@ -153,15 +157,9 @@ class CoreExplainer(LoadedModel):
         if type(target) is tuple and is_of_answers(source, target):
             asked = {"units": units, "generate": generate, "span": span, "choices": choices, "scalar": scalar}
             asked |= {"seed": seed, "batch_size": batch_size, "progress": progress, "memory": memory}
-            asked |= {"first_token": first_token} | options
+            asked |= {"first_token": first_token, "passes": passes} | options
             return contrast(self.explain, source, target, method, **asked)  # type: ignore[arg-type]
-        chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
-        settings = {chosen[0].name: chosen[0].checked(options)} if len(chosen) == 1 else {}
-        if len(chosen) > 1:  # each option goes to the methods that have it, and one must
-            for name, value in options.items():
-                if not any(name in m.options for m in chosen):
-                    chosen[0].checked({name: value})  # raises
-            settings = {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
+        chosen, settings = self._chosen(source, names, passes, options, keep_layers or memory == "fold")
         arguments: dict[str, Any] = {"target": target, "scalar": scalar, "batch_size": batch_size, "seed": seed}
         arguments |= {"progress": progress, "keep_layers": keep_layers, "memory": memory}
         arguments["foldable"] = partial(foldable, chosen, settings)
@@ -203,6 +201,37 @@ class CoreExplainer(LoadedModel):
         if session.single:
             shaped = ByMethod({name: each[0] for name, each in shaped.items()})
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
+
+    def _chosen(
+        self, source: Source, names: Sequence[Name], passes: int | None, options: dict[str, Any], mapped: bool
+    ) -> tuple[list[Method], Settings]:
+        """The methods, and the options of each: an option goes to those that have it, and one must."""
+        if passes is not None:
+            if not any("passes" in get_method(name or AUTO).options for name in names):
+                raise BadInput(f"passes={passes} is for method='auto': {names[0]} has no such option, leave it out.")
+            options = options | {"passes": passes}
+        if len(names) == 1 and names[0] in (None, AUTO):
+            names = [self._unasked(source, options, mapped)]
+            if "passes" not in get_method(names[0] or AUTO).options:  # one pass in any case
+                options = {name: value for name, value in options.items() if name != "passes"}
+        chosen = [get_method(name or AUTO) for name in names]
+        for name, value in options.items():
+            if not any(name in m.options for m in chosen):
+                chosen[0].checked({name: value})  # raises
+        return chosen, {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
+
+    def _unasked(self, source: Source, options: Mapping[str, Any], mapped: bool) -> str:
+        """The method for inputs of this kind, "auto" where that depends on each input. mapped: it must have maps."""
+        kind, passes, others = source.modality.kind, options.get("passes", PASSES), options.keys() - {"passes"}
+        # Graphs are for one pass. Special tokens that are not known would be taken away like words.
+        one_pass = mapped or self.graphs is not None or source.modality.special_unknown
+        choices = [name for name, _ in answers(kind, 1, 1 if one_pass else passes)]
+        if mapped and ANYWHERE in choices:
+            return ANYWHERE
+        fitting = [name for name in choices if others <= get_method(name).options.keys()] if others else []
+        if fitting or (len(choices) == 1 and kind != "prompt"):
+            return (fitting or choices)[0]
+        return choices[0] if others else AUTO
 
     def _explained(
         self, source: Source, chosen: list[Method], settings: Settings, arguments: dict[str, Any], later: bool = False
@@ -268,14 +297,14 @@ class CoreExplainer(LoadedModel):
         method: str | None = None,
         batch_size: BatchSize | None = None,
         memory: Memory = "auto",
+        passes: PassCount | None = None,
         **options: Any,
     ) -> Estimate:
         """What ``explain`` would take of memory and passes, without explaining anything."""
         source = self.source(inputs)
-        m = get_method(default_method(source.modality.kind) if method is None else method)
-        settings = m.checked(options)
+        chosen, settings = self._chosen(source, [method], passes, options, memory == "fold")
         with self.session(source, batch_size=batch_size, memory=memory) as session:
-            return estimate(session, m, settings)
+            return estimate(session, chosen[0], settings[chosen[0].name])
 
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""

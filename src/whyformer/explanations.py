@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.attention.chain import NotFoldable
-from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
+from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, NotOffered, NotOverUnits
 from whyformer.estimate import folding
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation, on_host
@@ -23,7 +23,7 @@ from whyformer.inputs.language import ANSWER, shortened
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import pick
 from whyformer.loan.spread import LONG, Peak
-from whyformer.registry import Method, default_method
+from whyformer.registry import AUTO, Method, answers, default_method, get_method
 from whyformer.results.types import Choice, Cost, Explanation, Target, Units
 from whyformer.run import Attribution, Run
 from whyformer.run.session import Session
@@ -281,6 +281,9 @@ def of_run(
     shared = time.perf_counter() - started
     results = {}
     for m in chosen:
+        if m.name == AUTO:
+            results[AUTO] = _answered(session, settings[AUTO]["passes"], run, rows)
+            continue
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
         run.asked, run.folds, readings = {}, m.name in folded, run.readings
         several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
@@ -312,6 +315,57 @@ def of_run(
         costs = [Cost(f, b, each, highest, setup) for f, b in zip(forwards.tolist(), backwards.tolist(), strict=True)]
         results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
     return results
+
+
+def _answered(session: Session, passes: int, run: Run, rows: list[int]) -> list[Explanation]:
+    """Explanations by what ``answers`` names for each input. Where a method is refused or finds nothing, the next."""
+    kind = run.modality.kind
+    counts = [len(groups) for groups, _ in run.segments] if run.segments else [len(units) for units in run.units]
+    choices = [answers(kind, count, passes) for count in counts]
+    made: dict[int, Explanation] = {}
+    for same in (choice for i, choice in enumerate(choices) if choice not in choices[:i]):
+        left, refusal = [place for place, choice in enumerate(choices) if choice == same], None
+        for name, options in same:
+            try:
+                explained = _by_choice(session, get_method(name), options, run, rows, left)
+            except MixedInputs:
+                raise
+            except (NotOffered, CaptureError) as error:
+                if isinstance(error, AmbiguousLayout) and len(rows) > 1:
+                    raise
+                refusal = refusal or error
+                continue
+            for place, e in zip(left, explained, strict=True):
+                before = made.get(place)
+                if before is None or not e.nothing_found:
+                    cost = e.cost if before is None else Cost.of_all([before.cost, e.cost])
+                    made[place] = e.replace(cost=cost, default_for=kind)
+            left = [place for place in left if made[place].nothing_found]
+            if not left:
+                break
+        if refusal is not None and any(place not in made for place in left):
+            raise refusal
+    return [made[place] for place in range(len(rows))]
+
+
+def _by_choice(
+    session: Session, m: Method, options: dict[str, Any], run: Run, rows: list[int], places: list[int]
+) -> list[Explanation]:
+    """Explanations of some inputs of a run by one method."""
+    settings = {m.name: m.checked(options)}
+    if session.modality.mixes_rows and not m.needs <= {"perturbation"}:  # each beside the rows that it looks at
+        runs = [(session.run([rows[place]], beside=True), [rows[place]]) for place in places]
+    else:
+        own = [rows[place] for place in places]
+        runs = [(run if len(own) == len(rows) else session.run(own), own)]
+    explained = []
+    for each, own in runs:
+        explained += of_run(session, [m], settings, each, own)[m.name]
+        if each is not run:
+            session.forwards += float(each.forwards_B.sum())
+            session.backwards += float(each.backwards_B.sum())
+            run.setup_forwards += each.setup_forwards
+    return explained
 
 
 def take_all_tokens(session: Session, chosen: list[Method], settings: Settings) -> None:

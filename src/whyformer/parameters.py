@@ -76,6 +76,7 @@ class Words:
 Seed = Annotated[int, Limits(0, 2**63 - 1)]
 BatchSize = Annotated[int, Limits(1)]
 Count = Annotated[int, Limits(1, 10**6)]  # of things that are made one by one: more would never end
+PassCount = Annotated[int, Limits(1, 10**7)]  # passes that one input may take; a backward counts two
 Share = Annotated[float, Limits(0, 1)]
 Weight = Annotated[float, Limits(0, 10**6)]  # of a term, a noise, a penalty: larger ones leave nothing else
 Patches = Annotated[float, Limits(0, 100)]  # how wide a filter is

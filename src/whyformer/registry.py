@@ -15,25 +15,39 @@ from whyformer.brief import brief, several
 from whyformer.errors import BadInput, UnknownName
 from whyformer.parameters import checked, checked_options
 
-# The default method by modality and cost, chosen by tasks with a known answer (python -m bench.known_truth)
+# What explains when no method is named: by measured faithfulness (docs/reports/frontier.md), free methods first.
 
 CLASSES = ("one forward", "forward and backward", "many passes")
-DEFAULTS = {
-    "text": dict(zip(CLASSES, ("value_norms", "generic_attention", "occlusion"), strict=True)),
-    # bench/needle.py: the sentence that holds the answer comes first; AttnLRP keeps no maps, so prompts can be long.
-    "language": dict(zip(CLASSES, ("value_norms", "attn_lrp", "occlusion"), strict=True)),
-    "image": dict(zip(CLASSES, ("value_norms", "generic_attention", "shap"), strict=True)),
-    "table": dict(zip(CLASSES, ("value_norms", "value_x_gradient", "integrated_gradients"), strict=True)),
-}
-COST = {"text": CLASSES[1], "language": CLASSES[1], "image": CLASSES[1], "table": CLASSES[2]}
-ASKED = "occlusion"  # for a model behind an API (inputs/prompt.py), where only perturbation is possible
-ANYWHERE = "generic_attention"  # for several streams, sound, unknown tensors
+AUTO = "auto"
+PASSES = 128  # that one input may take; a backward counts two
+FEWEST = 16  # passes, with which a few parts can be measured
+MOST_UNITS = 1000  # of more, 128 passes measure too few to be better than one pass
+# Kinds of inputs whose parts are measured at both ends, and with which options.
+MEASURED: dict[str, dict[str, Any]] = {"text": {}, "image": {"guide": "auto"}, "table": {}}
+# bench/needle.py: the sentence that holds the answer comes first; AttnLRP keeps no maps, so prompts can be long.
+ONE_PASS = {"text": "value_x_gradient", "language": "attn_lrp", "table": "decompx"}
+ANYWHERE = "generic_attention"  # images, several streams, sound, unknown tensors
+ASKED = "occlusion"  # of a model behind an API (inputs/prompt.py), which can only be asked
+Choice = tuple[str, dict[str, Any]]  # a method, and options that differ from its defaults
 
 
-def default_method(modality: str) -> str:
-    if modality == "prompt":
-        return ASKED
-    return DEFAULTS[modality][COST[modality]] if modality in DEFAULTS else ANYWHERE
+def answers(kind: str, units: int, passes: int = PASSES) -> list[Choice]:
+    """What explains one input when no method is named: the next one is for where one is refused or finds nothing."""
+    if kind == "prompt":
+        return [(ASKED, {}) if units < passes else ("two_ended", {"passes": max(passes, FEWEST)})]
+    one_pass: list[Choice] = [(ONE_PASS.get(kind, ANYWHERE), {})]
+    if kind not in MEASURED:
+        return one_pass
+    if one_pass[0][0] != ANYWHERE:
+        one_pass.append((ANYWHERE, {}))
+    if passes < FEWEST or units > MOST_UNITS:
+        return one_pass
+    return [("two_ended", {"passes": passes} | MEASURED[kind]), *one_pass]
+
+
+def default_method(kind: str) -> str:
+    """The method that explains an input of usual size when none is named."""
+    return answers(kind, 1)[0][0]
 
 
 # The two registries
@@ -207,10 +221,33 @@ def list_metrics() -> dict[str, Metric]:
 def get_method(name: str) -> Method:
     if not isinstance(name, str):
         raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
+    if name == AUTO:
+        return CHOSEN
     _load("methods", "whyformer.methods")
     if name not in _METHODS:  # asked in every explain: the sorted catalogue is made for the error alone
         raise UnknownName("method", name, list_methods())
     return _METHODS[name]
+
+
+def _by_choice(*args: object, passes: int = PASSES) -> Any:
+    """Take the most faithful method that is known for this kind and size of input within ``passes``."""
+    raise AssertionError("explanations.py takes the method that was chosen")
+
+
+# Stands for what `answers` says of each input. It is not in the registry: results name the method that ran.
+CHOSEN = Method(
+    name=AUTO,
+    run=_by_choice,
+    paper="docs/reports/frontier.md",
+    needs=frozenset(),
+    cost=lambda units, passes=PASSES, **options: (passes, 0),
+    cost_text="at most ``passes`` forwards",
+    signed=True,
+    class_specific=True,
+    specificity="black box",
+    idea=" ".join((_by_choice.__doc__ or "").split()),
+    at_most=True,
+)
 
 
 def get_metric(name: str) -> Metric:

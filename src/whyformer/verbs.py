@@ -24,7 +24,7 @@ from whyformer.explainer import (
     refuse_unknown,
 )
 from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
-from whyformer.parameters import BatchSize, Seed, checked
+from whyformer.parameters import BatchSize, PassCount, Seed, checked
 from whyformer.results.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.targets import Aims, Scalar
 
@@ -98,6 +98,7 @@ def explain(
     choices: Sequence[str] | None = None,
     one_pass: bool = False,
     first_token: bool = True,
+    passes: PassCount | None = None,
     seed: Seed = 0,
     progress: bool | None = None,
     **options: Any,

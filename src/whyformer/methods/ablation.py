@@ -12,10 +12,13 @@ from torch import Tensor
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
 from whyformer.engines.perturbation.players import (
     BY,
+    Guide,
+    Players,
     absent_player,
+    guide_cost,
+    guide_of,
     held_remark,
     held_units,
-    leave_one_out,
     players_of,
     special_doubts,
 )
@@ -27,8 +30,9 @@ from whyformer.engines.perturbation.variants import (
     players_of_parts,
 )
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
-from whyformer.registry import constant, method
+from whyformer.registry import Passes, constant, method
 from whyformer.run import Attribution, Run
+from whyformer.shapes import Array
 
 # Random scores: the floor that every method has to beat.
 
@@ -117,12 +121,28 @@ def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Va
     return scores_U, game, variants
 
 
+# Two ends: every part left out of everything, and every part alone.
+
+GUIDES = {"image": ("alti", "generic_attention")}  # "auto" is the first that runs (python -m bench.frontier)
+GUIDES_ELSEWHERE = ("value_x_gradient", "generic_attention")
+FEWEST = 16  # passes: a guide, both ends of all parts, and those of a few
+
+
+def _cost_of_ends(units: int, passes: int | None = None, guide: str | None = None, **options: object) -> Passes:
+    forwards = 2 * units + 2.0
+    if guide is None and (passes is None or forwards <= passes):
+        return forwards, 0.0
+    names = GUIDES_ELSEWHERE if guide in (None, "auto") else (str(guide),)
+    more, backwards = guide_cost(units, names)
+    return (forwards + more if passes is None else min(forwards + more, passes)), backwards
+
+
 @method(
     paper="semivalues: Dubey, Neyman & Weber 1981, doi:10.1287/moor.6.1.122; the two ends of a path: this library",
     needs={"perturbation"},
-    cost=lambda units, **options: (2 * units + 2, 0),
+    cost=_cost_of_ends,
     at_most=True,  # special tokens do not play, and with two players a part alone is the other's absence
-    cost_text="(2 · players + 2) forwards",
+    cost_text="(2 · players + 2) forwards, or at most ``passes``; and a guide's",
     signed=True,
     class_specific=True,
     meaning="what a part does when all others are there, and when none is",
@@ -136,12 +156,19 @@ def two_ended(
     keep_special: bool | Sequence[int] = True,
     superpixels: Annotated[int, Limits(2, 10**6)] = 32,
     hold: Hold = None,
+    passes: Annotated[int, Limits(FEWEST, 10**7)] | None = None,
+    guide: str | None = None,
 ) -> Attribution:
     """What a part does when all others are there and when none is: the mean of leave-one-out and keep-one.
 
     r_i = ½ [s(all) - s(all without i)] + ½ [s(i alone) - s(none)]: the semivalue with half of its weight on the
     empty and half on the full coalition. Of two players it is the Shapley value; of a sum of parts, every part's term.
     ``by``, ``replace``, ``keep_special``, ``superpixels`` and ``hold`` are those of ``shap``; "delete" is possible.
+    ``passes``: at most so many passes (a backward counts two). Where they do not suffice for all parts, a ``guide`` of
+    one or two passes ("auto": value_x_gradient, of images alti) chooses the parts that are measured; the others get the
+    guide's scores, scaled to the measured ones, and a measured part the mean of both. Where no guide runs,
+    neighbours are measured together first, and the strongest groups are split. A guide that is asked for is used
+    wherever there are more than two parts, and at most half of the parts are measured.
 
     Misleads when: evidence is doubled in such a way that neither end shows it (any two of three signs suffice: one
     alone is too little, without one there are still enough). Scores do not add up to the change of the score.
@@ -151,18 +178,29 @@ def two_ended(
     scores = torch.zeros(run.keep_BN.shape)
     games: list[Game | None] = [None] * run.batch.size
     about: list[tuple[str, ...]] = [()] * run.batch.size
+    players_B = [players_of(run, row, by, keep_special, superpixels, held_BU[row]) for row in range(run.batch.size)]
+    most = max(len(players.members) for players in players_B)
+    found: Guide | None = None
+    if most > 2 and (guide is not None or (passes is not None and 2 * most + 2 > passes)):
+        found = guide_of(run, guide or "auto", GUIDES.get(run.modality.kind, GUIDES_ELSEWHERE))
     for row in run.track(range(run.batch.size), "two_ended"):
-        players = players_of(run, row, by, keep_special, superpixels, held_BU[row])
+        players = players_B[row]
         count = len(players.members)
         if not count:  # nothing but special tokens
             continue
         variants = grouped_variants(run, row, players.members, replacement)
         games[row] = game = game_of_scores(run, row, variants, count)
         about[row] = variants.remarks
-        # One end after the other: variants that begin like the input share what a language model has read of it.
-        whole, without_P = np.split(game.scores(leave_one_out(count)), [1])
-        none, alone_P = np.split(game.scores(~leave_one_out(count)), [1])
-        scores[row, run.keep_BN[row].cpu()] = players.per_unit((whole - without_P + alone_P - none) / 2)
+        room = count if passes is None else max(1, int(passes - 2 - (found.passes if found else 0)) // 2)
+        keep_N = run.keep_BN[row].cpu()
+        fits = guide is None and (passes is None or 2 * count + 2 <= passes)
+        if found is not None and count > 2 and not fits:
+            values_P = _guided(game, players, found, found.scores_BN[row, keep_N].numpy(), guide, room)
+        elif fits or count <= room:
+            values_P = _both_ends(game, np.eye(count, dtype=bool))
+        else:
+            values_P = _coarse_to_fine(game, players, room)
+        scores[row, keep_N] = players.per_unit(values_P)
     used, remarks = Variants.used(run, replacement, replace is None)
     return Attribution(
         scores.to(run.keep_BN.device),
@@ -171,5 +209,50 @@ def two_ended(
             [*remarks, *more, *special_doubts(run, keep_special), *held_remark(units, held_U)]
             for units, held_U, more in zip(run.units, held_BU, about, strict=True)
         ],
-        used={"replace": used},
+        used={"replace": used, "guide": None if found is None else found.name},
     )
+
+
+def _both_ends(game: Game, together_GP: Array) -> Array:
+    """(G,) what each group of players does: mean of the fall without it and the rise with it alone."""
+    everyone = np.ones((1, game.parts), dtype=bool)
+    # One end after the other: variants that begin like the input share what a language model has read of it.
+    whole, without_G = np.split(game.scores(np.concatenate([everyone, ~together_GP])), [1])
+    none, alone_G = np.split(game.scores(np.concatenate([~everyone, together_GP])), [1])
+    values_G: Array = (whole - without_G + alone_G - none) / 2
+    return values_G
+
+
+def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, asked: str | None, room: int) -> Array:
+    """(P,) the players that a guide ranks first by both ends and by the guide, the others by the guide alone."""
+    guide_P = np.array([guide_U[list(members)].sum() for members in players.members])
+    if asked is not None:
+        room = min(room, max(1, game.parts // 2))
+    first = np.argsort(-np.abs(guide_P), kind="stable")[:room]
+    measured = _both_ends(game, np.eye(game.parts, dtype=bool)[first])
+    size = np.abs(guide_P[first]).sum()
+    values_P: Array = guide_P * (np.abs(measured).sum() / size if size else 0.0)
+    own = values_P[first] if guide.signed else np.abs(values_P[first]) * np.sign(measured)
+    values_P[first] = (measured + own) / 2 if size else measured
+    return values_P
+
+
+def _coarse_to_fine(game: Game, players: Players, room: int) -> Array:
+    """(P,) groups of neighbours by both ends, the strongest split into players as far as ``room`` measurements go."""
+    from scipy.cluster.hierarchy import fcluster
+
+    group_P = fcluster(players.tree(), max(1, room // 2), "maxclust")
+    groups = [np.flatnonzero(group_P == group) for group in np.unique(group_P)]
+    together_GP = np.stack([np.isin(np.arange(game.parts), members) for members in groups])
+    values_G, left = _both_ends(game, together_GP), room - len(groups)
+    values_P = np.zeros(game.parts)
+    single: list[int] = []
+    for group in np.argsort(-np.abs(values_G), kind="stable"):
+        members = groups[group]
+        values_P[members] = values_G[group] / len(members)
+        if 1 < len(members) <= left:
+            single += members.tolist()
+            left -= len(members)
+    if single:
+        values_P[single] = _both_ends(game, np.eye(game.parts, dtype=bool)[single])
+    return values_P

@@ -17,6 +17,8 @@ from whyformer.engines.perturbation.players import (
     BY,
     Players,
     absent_player,
+    guide_cost,
+    guide_of,
     held_remark,
     held_units,
     players_of,
@@ -24,11 +26,11 @@ from whyformer.engines.perturbation.players import (
 )
 from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
-from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.errors import BadInput, WhyformerError
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.methods.input_gradients import alone
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
-from whyformer.registry import Passes, get_method, method
+from whyformer.registry import Passes, method
 from whyformer.results.interop import shap_package
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
@@ -48,14 +50,13 @@ QUEUE = 32  # groups that the partition algorithm opens at a time; part of its r
 def _cost(
     units: int, evaluations: int | str = 512, guide: str | None = None, interactions: int = 0, **options: object
 ) -> Passes:
-    passes = [(CEILING if evaluations == "auto" else int(evaluations)) + 2, 0.0]
-    for name in GUIDES if guide == "auto" else [guide.removesuffix(ALONE)] if guide else []:
-        entry = get_method(name)
-        passes = [a + b for a, b in zip(passes, entry.cost(units, **entry.defaults), strict=True)]
+    names = GUIDES if guide == "auto" else [guide.removesuffix(ALONE)] if guide else []
+    forwards, backwards = guide_cost(units, names)
     if guide is not None and (guide == "auto" or guide.endswith(ALONE)):
-        passes = [passes[0] + 2, passes[1] + 1]
+        forwards, backwards = forwards + 2, backwards + 1
     strongest = _players_of_pairs(interactions)
-    return passes[0] + strongest * (strongest + 1), passes[1]
+    most = CEILING if evaluations == "auto" else int(evaluations)
+    return most + 2 + forwards + strongest * (strongest + 1), backwards
 
 
 @method(
@@ -263,38 +264,24 @@ def _interactions(
 
 
 def _guides(run: Run, name: str | None) -> tuple[str | None, list[Tensor]]:
-    """Scores of a method of few passes, (B, N), and what units do alone; and how they are called. "auto" takes the
-    first method that runs here, or none."""
+    """Return what the guides are called together, and their (B, N) scores: a method's, and what units do alone."""
     if name is None:
         return None, []
     wanted = name.removesuffix(ALONE)
     if wanted == "shap":
         raise BadInput("guide='shap' would ask for what is sought: name a method of few passes, or 'auto'.")
-    if run.modality.mixes_rows:
-        if name == "auto":
-            return None, []
-        raise NotOffered("rows of this table look at each other, and a guide explains one alone: leave it out.")
-    for method_name in GUIDES if name == "auto" else (wanted,):
-        entry = get_method(method_name)
-        try:
-            if entry.needs & {"attention_gradients", "input_gradients"}:
-                refuse_without_gradients(run.modality.model, f"guide={method_name!r}")
-            guides = [entry.run(run, **entry.defaults).scores_BN.detach().double().cpu()]
-            break
-        except WhyformerError:
-            if name != "auto":
-                raise
-    else:
+    guide = guide_of(run, wanted, GUIDES)
+    if guide is None:
         return None, []
     if name != "auto" and not name.endswith(ALONE):
-        return name, guides
+        return name, [guide.scores_BN]
     try:
         refuse_without_gradients(run.modality.model, f"guide={name!r}")
-        return method_name + ALONE, [*guides, alone(run).detach().double().cpu()]
+        return guide.name + ALONE, [guide.scores_BN, alone(run).detach().double().cpu()]
     except WhyformerError:
         if name != "auto":
             raise
-        return method_name, guides
+        return guide.name, [guide.scores_BN]
 
 
 class _Masker:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LONGEST_SHOWN = 60  # characters of a text, in one line about its explanation
+ROUNDING = 5e-7  # of a float32 number, about
+MOSTLY = 0.99  # share of the scores on special tokens, beyond which nothing is said of the input
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,30 @@ class Explanation(Result):
         if len(start) + len(rest) < WIDEST:
             return f"{start} {rest}"
         return f"{cut(start, WIDEST)}\n    {cut(rest, WIDEST - 4)}"
+
+    @property
+    def nothing_found(self) -> str:
+        """Why these scores explain nothing, as a sentence; "" where they tell something."""
+        sizes = np.abs(self.scores.astype(float))
+        if not len(sizes):
+            return "The input has no parts that could be scored."
+        if not np.isfinite(sizes).all():
+            return "Some scores are not finite: run the model in float32."
+        if not sizes.any():
+            return "Every score is zero: by this method, no part of the input made a difference."
+        # Differences of float32 numbers as large as the explained one are rounded to about this.
+        if sizes.max() < ROUNDING * abs(self.value):
+            return (
+                f"The largest score is {sizes.max():.2g}, no more than the rounding of the explained number "
+                f"{self.value:.4g}: by this method, no part of the input made a difference."
+            )
+        special = np.array(self.units.special, dtype=bool)
+        share = sizes[special].sum() / sizes.sum()
+        if share > MOSTLY:
+            return (
+                f"{share:.1%} of the scores' size lies on special tokens: almost nothing is left for the input itself."
+            )
+        return ""
 
     @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
