@@ -235,7 +235,7 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
 def _doubts(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str]:
     """A stream of the input is among the units, or it is named: no result is of a part without saying so."""
     doubts = []
-    if len(scores) > 1 and scores.max() == scores.min():
+    if len(scores) > 1 and scores.max() == scores.min() != 0:
         doubts.append("all scores are equal: this explanation tells no unit from another.")
     if share_B[row] > HIDDEN:
         doubts.append(
@@ -337,9 +337,9 @@ def _answered(session: Session, passes: int, run: Run, rows: list[int]) -> list[
                 continue
             for place, e in zip(left, explained, strict=True):
                 before = made.get(place)
-                if before is None or not e.nothing_found:
-                    cost = e.cost if before is None else Cost.of_all([before.cost, e.cost])
-                    made[place] = e.replace(cost=cost, default_for=kind)
+                cost = e.cost if before is None else Cost.of_all([before.cost, e.cost])
+                kept = e if before is None or not e.nothing_found else before
+                made[place] = kept.replace(cost=cost, default_for=kind)
             left = [place for place in left if made[place].nothing_found]
             if not left:
                 break

@@ -20,7 +20,18 @@ from whyformer.results.types import Choice, Cost, Explanation, Generation, Targe
 from whyformer.views import generation_view, view_of
 from whyformer.views.explained import side_by_side
 from whyformer.views.generation import groups_of, texts_of
-from whyformer.views.header import answer, check_words, cost_of, decimals, ends, explained, fixed, method_words, options
+from whyformer.views.header import (
+    answer,
+    check_words,
+    choice_words,
+    cost_of,
+    decimals,
+    ends,
+    explained,
+    fixed,
+    method_words,
+    options,
+)
 from whyformer.views.marks import Dialogue, Matrix, Reading, Scale
 from whyformer.views.scales import first_token
 from whyformer.views.text_marks import folded_units, folded_words
@@ -107,9 +118,11 @@ def test_the_ends_of_a_scale_are_numbers_as_bars_have_them() -> None:
 def test_every_method_has_a_meaning_in_plain_words_and_the_default_is_named() -> None:
     meanings = [m.meaning for m in list_methods().values() if m.run.__module__.startswith("whyformer.")]
     assert all(0 < len(words) <= 80 and words[0].islower() and not words.endswith(".") for words in meanings)
-    assert method_words("generic_attention", "text").startswith("generic_attention, the default for texts: attention")
-    assert method_words("generic_attention", None).startswith("generic_attention: attention")
-    assert method_words("of_a_plugin", "sound") == "of_a_plugin, the default for such models"
+    assert method_words("generic_attention").startswith("generic_attention: attention")
+    assert method_words("of_a_plugin") == "of_a_plugin"
+    chosen = samples.text(default_for="text", options={"passes": 128})
+    assert choice_words(chosen).startswith("the most faithful method known for texts within 128 passes")
+    assert choice_words(samples.text(default_for="sound")) == "the default for such models"
 
 
 def test_folded_units_are_what_has_no_bar() -> None:

@@ -216,9 +216,12 @@ def two_ended(
 def _both_ends(game: Game, together_GP: Array) -> Array:
     """(G,) what each group of players does: mean of the fall without it and the rise with it alone."""
     everyone = np.ones((1, game.parts), dtype=bool)
-    # One end after the other: variants that begin like the input share what a language model has read of it.
-    whole, without_G = np.split(game.scores(np.concatenate([everyone, ~together_GP])), [1])
-    none, alone_G = np.split(game.scores(np.concatenate([~everyone, together_GP])), [1])
+    outer, inner = np.concatenate([everyone, ~together_GP]), np.concatenate([~everyone, together_GP])
+    if game.prefix is None or not game.prefix.offered:
+        game.ask(np.concatenate([outer, inner]))  # fewer, larger batches
+    # Else one end after the other: variants that begin like the input share what a language model has read of it.
+    whole, without_G = np.split(game.scores(outer), [1])
+    none, alone_G = np.split(game.scores(inner), [1])
     values_G: Array = (whole - without_G + alone_G - none) / 2
     return values_G
 

@@ -75,18 +75,17 @@ def explanation_view(
     panels += _ranked(explanation, most, by, specials)
     panels += unseen
     marks = [mark for panel in panels for mark in panel.marks]
+    drawn = whole.replace(signed=explanation.signed, scores=explanation.scores)
     return View(
         headline(explanation, title),
         tuple(panels),
         (said,),
-        header.doubts(explanation),
-        caption([explanation]) + took + PER_PIXEL * detail,
+        header.doubts(whole),
+        whole.nothing_found or caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
         legend=next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Heat))), None),
         details=notes,
-        explained=Explained(
-            [whole.replace(signed=explanation.signed)], pixels, by, others=_others(others, [whole]), specials=specials
-        ),
+        explained=Explained([drawn], pixels, by, others=_others(others, [whole]), specials=specials),
     )
 
 
@@ -120,6 +119,8 @@ def _named(target: Target) -> tuple[str, str]:
 
 def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool) -> list[Panel]:
     """The ranked list; of a contrast with a sign, what speaks for the one and what for the other."""
+    if not explanation.scores.any():
+        return []
     has_patches, target = explanation.units.grid is not None, explanation.target
     scale = None if has_patches else scale_for(explanation, by)
     whole = ranking(explanation, most=most, by=by, scale=scale, specials=specials)
@@ -138,7 +139,9 @@ def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool)
 
 
 def _as_drawn(explanation: Explanation) -> Explanation:
-    """Patches that all lie far to one side of zero without their sign: around zero, they would have one colour."""
+    """What found nothing without colours. Patches far to one side of zero without their sign, which has one colour."""
+    if explanation.nothing_found:
+        return explanation.replace(scores=np.zeros_like(explanation.scores))
     if not explanation.signed or explanation.units.grid is None:
         return explanation
     scores = explanation.heatmap()
@@ -197,7 +200,7 @@ def side_by_side(
         raise BadInput("side_by_side: there is no explanation to show.")
     if detail and not any(map(images.has_pixels, chosen)):
         raise NotOffered(f"detail=True: none of {', '.join(e.method for e in chosen)} has scores of single pixels.")
-    alternatives = _others(others, chosen)
+    alternatives, empty = _others(others, chosen), [e.nothing_found for e in chosen]
     chosen = [with_values(_as_drawn(e)) for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
@@ -208,15 +211,16 @@ def side_by_side(
     panels = []
     one_target = len({(e.target, e.scalar) for e in chosen}) == 1
     one_readout = len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
-    for explanation, factor in zip(chosen, times, strict=True):
+    for explanation, factor, nothing in zip(chosen, times, empty, strict=True):
         scale = scales.get(explanation.signed)
         marks = _marks(explanation, pixels, by, scale, factor)
         marks += [images.pixel_heat(explanation)] if detail and images.has_pixels(explanation) else []
-        if explanation.units.grid is None and set(explanation.units.stream) != {"table"}:  # those have their bars
+        ranked = explanation.units.grid is None and set(explanation.units.stream) != {"table"}  # those have their bars
+        if ranked and explanation.scores.any():
             marks.append(ranking(explanation, by=by, scale=scale, times=factor, most=most))
         named = [explanation.method] * (mixed or one_target) + [header.explained(explanation)] * (not one_target)
         told = [f for f in header.facts_about_method(explanation) if f.name != "read from" or not one_readout]
-        note = (notes or {}).get(explanation.method, meaning_of(explanation.method))
+        note = nothing or (notes or {}).get(explanation.method, meaning_of(explanation.method))
         panels.append(Panel(tuple(marks), " · ".join(named), False, tuple(told), header.doubts(explanation), note))
     common = [f for f in header.facts_about_method(chosen[0]) if f.name == "read from" and one_readout]
     legends = [scales[signed] for signed in (True, False) if signed in scales]

@@ -28,11 +28,19 @@ DEFAULT_FOR: Mapping[str, str] = {
 UNMEASURED = "not tested. Every method draws a map, right or wrong; a report tests it (wf.report, or --report FILE)"
 
 
-def method_words(name: str, default_for: str | None) -> str:
-    """generic_attention, the default for texts: attention that raised the answer, followed through all layers"""
-    chosen = "" if default_for is None else f", the default for {DEFAULT_FOR.get(default_for, 'such models')}"
+def method_words(name: str) -> str:
+    """two_ended: what a part does when all others are there, and when none is"""
     meaning = meaning_of(name)
-    return f"{name}{chosen}" + (f": {meaning}" if meaning else "")
+    return f"{name}: {meaning}" if meaning else name
+
+
+def choice_words(explanation: Explanation) -> str:
+    """Why no other method: the most faithful one known for texts within 128 passes; passes=3 takes one pass"""
+    kind = DEFAULT_FOR.get(explanation.default_for or "", "such models")
+    passes = explanation.options.get("passes")
+    if passes is None:
+        return f"the default for {kind}"
+    return f"the most faithful method known for {kind} within {passes} passes (passes=3 takes 1 forward + 1 backward)"
 
 
 # What a method knows of its own error: sums that should come out and do not, and what that leaves to read.
@@ -148,7 +156,9 @@ def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
 
 
 def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
-    entries = [Fact("method", method_words(explanation.method, explanation.default_for))]
+    entries = [Fact("method", method_words(explanation.method))]
+    if explanation.default_for is not None:
+        entries.append(Fact("chosen", choice_words(explanation)))
     settings = options(explanation)
     if settings:
         entries.append(Fact("options", settings))
