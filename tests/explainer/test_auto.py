@@ -1,0 +1,174 @@
+"""The default, method="auto": which method explains, within how many passes, and what is said if nothing is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.models import CASES
+from tests.support import language
+from tests.tables.models import LAYOUTS, rows, table
+from tests.views import samples
+from whyformer.demo import load_sentiment
+from whyformer.errors import BadInput
+from whyformer.registry import ANYWHERE, FEWEST, MEASURED, MOST_UNITS, ONE_PASS, answers, get_method
+
+SHORT, LONG = "I like the movie, but the plot is thin.", "good and bad " * 40
+
+
+@pytest.fixture(scope="module")
+def sentiment() -> wf.Explainer:
+    return wf.Explainer(*load_sentiment())
+
+
+def spent(e: wf.Explanation) -> float:
+    return e.cost.forwards + 2 * e.cost.backwards
+
+
+# The rule
+
+
+def test_the_rule_looks_at_kind_size_and_passes_alone() -> None:
+    assert answers("text", 20)[0] == ("two_ended", {"passes": 128})
+    assert answers("image", 196, 512)[0] == ("two_ended", {"passes": 512, "guide": "auto"})
+    assert (
+        answers("text", MOST_UNITS + 1) == answers("text", 20, FEWEST - 1) == [(ONE_PASS["text"], {}), (ANYWHERE, {})]
+    )
+    assert answers("language", 20) == [("attn_lrp", {})] and answers("sound", 20) == [(ANYWHERE, {})]
+    assert answers("prompt", 20) == [("occlusion", {})]
+    assert answers("prompt", 500) == [("two_ended", {"passes": 128})]
+
+
+@pytest.mark.parametrize("kind", [*MEASURED, "language", "sound", "prompt"])
+@pytest.mark.parametrize("units", [1, 30, 400, 5000])
+@pytest.mark.parametrize("passes", [3, 16, 128])
+def test_what_is_chosen_first_exists_and_takes_no_more(kind: str, units: int, passes: int) -> None:
+    name, options = answers(kind, units, passes)[0]
+    method = get_method(name)
+    forwards, backwards = method.cost(units, **method.checked(options))
+    assert kind == "prompt" or (forwards <= max(passes, 2) and backwards <= 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "passes", "method", "guide"),
+    [
+        (SHORT, None, "two_ended", None),
+        (SHORT, 3, "value_x_gradient", None),
+        (SHORT, 16, "two_ended", "value_x_gradient"),
+        (LONG, None, "two_ended", "value_x_gradient"),
+        (LONG, 512, "two_ended", None),
+    ],
+)
+def test_texts(sentiment: wf.Explainer, text: str, passes: int | None, method: str, guide: str | None) -> None:
+    found = sentiment.explain(text, passes=passes)
+    assert (found.method, found.options.get("guide"), found.default_for) == (method, guide, "text")
+    assert spent(found) <= (passes or 128)
+    again = sentiment.explain(text, method=found.method, **{k: v for k, v in found.options.items() if v is not None})
+    np.testing.assert_allclose(again.scores, found.scores, atol=1e-6)
+
+
+def test_other_kinds() -> None:
+    vit = CASES["vit"]
+    drawing = wf.explain(vit.build("sdpa"), vit.inputs())[0]
+    assert (drawing.method, drawing.options["guide"]) == ("two_ended", "alti") and spent(drawing) <= 128
+    row = wf.explain(LAYOUTS["rtdl"].build(), rows(2), processor=table())[0]
+    assert row.method == "two_ended" and row.default_for == "table"
+    assert wf.explain(language.model("llama"), "The cat sat on", language.tokenizer()).method == "attn_lrp"
+
+
+def test_what_asks_for_one_pass_gets_it(sentiment: wf.Explainer) -> None:
+    bert = CASES["bert"]
+    assert wf.explain(bert.build("sdpa"), bert.inputs())[0].method == "value_x_gradient", "special tokens are not known"
+    assert sentiment.explain(SHORT, keep_layers=True).layers is not None
+    assert sentiment.explain(SHORT, memory="fold").method == ANYWHERE
+    assert sentiment.explain(SHORT, start_layer=1).method == ANYWHERE, "it has this option"
+    assert sentiment.explain(SHORT, replace="pad").options["replace"] == "pad"
+    assert wf.Explainer(*load_sentiment(), compiled=True).explain(SHORT).method == "value_x_gradient"
+
+
+def test_a_list_is_explained_as_each_of_it(sentiment: wf.Explainer) -> None:
+    texts = [SHORT, LONG, "Good.", LONG + " " + SHORT]
+    for text, found in zip(texts, sentiment.explain(texts), strict=True):
+        alone = sentiment.explain(text)
+        assert found.method == alone.method == "two_ended"
+        np.testing.assert_allclose(found.scores, alone.scores, atol=1e-5)
+    both = sentiment.explain(SHORT, method=["auto", "grad_sam"])
+    assert list(both) == ["auto", "grad_sam"] and both["auto"].method == "two_ended"
+
+
+def test_inputs_of_one_list_may_need_different_methods(
+    monkeypatch: pytest.MonkeyPatch, sentiment: wf.Explainer
+) -> None:
+    monkeypatch.setattr("whyformer.registry.MOST_UNITS", 50)
+    assert [e.method for e in sentiment.explain([SHORT, LONG, SHORT])] == ["two_ended", "value_x_gradient", "two_ended"]
+
+
+def test_passes_are_for_methods_that_have_them(sentiment: wf.Explainer) -> None:
+    assert sentiment.explain(LONG, method="two_ended", passes=40).cost.forwards <= 40
+    with pytest.raises(BadInput, match="passes=40 is for method='auto'"):
+        sentiment.explain(SHORT, method="grad_sam", passes=40)
+    with pytest.raises(BadInput, match="passes"):
+        sentiment.explain(SHORT, passes=0)
+    language_model = wf.Explainer(language.model("llama"), language.tokenizer())
+    assert language_model.explain("The cat sat on", passes=512).method == "attn_lrp"
+
+
+def test_the_estimate_is_of_what_would_run(sentiment: wf.Explainer) -> None:
+    assert str(sentiment.estimate(SHORT)).startswith("two_ended: 28 forwards + 0 backwards")
+    assert sentiment.estimate(SHORT, passes=3).method == "value_x_gradient"
+    for text in (SHORT, LONG):
+        told, found = sentiment.estimate(text), sentiment.explain(text)
+        assert found.cost.forwards <= told.forwards and found.cost.backwards <= told.backwards
+
+
+# Where nothing is found
+
+
+def test_nothing_is_drawn_where_nothing_was_found() -> None:
+    model, tokenizer = load_sentiment()
+    with torch.no_grad():
+        model.classifier.weight.zero_()  # it says the same of every text
+    found = wf.explain(model, SHORT, tokenizer)
+    assert not found.scores.any() and found.nothing_found.startswith("Every score is zero")
+    view = found.view()
+    assert view.caption == found.nothing_found and "strongest scores" not in [panel.title for panel in view.panels]
+
+
+def test_the_next_method_is_taken_where_one_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch, sentiment: wf.Explainer
+) -> None:
+    from whyformer.methods import ablation
+
+    monkeypatch.setattr(ablation, "_both_ends", lambda game, together: np.zeros(len(together)))
+    found = sentiment.explain(SHORT)
+    assert found.method == "value_x_gradient" and not found.nothing_found
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ([0.0, 1.0, 0.2, 0.0], ""),
+        ([0.0, 0.0, 0.0, 0.0], "Every score is zero"),
+        ([0.0, 4.7e-8, 1e-9, 0.0], "no more than the rounding"),
+        ([1.0, 0.0, 0.001, 1.0], "lies on special tokens"),
+    ],
+)
+def test_what_counts_as_nothing(scores: list[float], words: str) -> None:
+    e = samples.text()
+    special = [i for i, flag in enumerate(e.units.special) if flag]
+    plain = [i for i, flag in enumerate(e.units.special) if not flag]
+    made: Any = np.zeros(len(e.units), dtype=np.float32)
+    made[[special[0], plain[0], plain[1], special[-1]]] = scores
+    assert words in e.replace(scores=made, value=3.4).nothing_found
+    assert bool(e.replace(scores=made, value=3.4).nothing_found) is bool(words)
+
+
+@pytest.mark.parametrize("text", ["x", "[CLS] [SEP]", "[MASK]", "good " * 2000])
+def test_odd_texts_are_answered(sentiment: wf.Explainer, text: str) -> None:
+    found = sentiment.explain(text)
+    assert spent(found) <= 128 + 6 and np.isfinite(found.scores).all()
+    found.show()
