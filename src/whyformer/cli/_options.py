@@ -129,12 +129,15 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "--trust-remote-code", "Run code that comes with the model. Read it first.", shown=False
     ),
     # By which method, and of which output.
-    "method": _methods("A method; repeat for several. See: whyformer methods", shown="the modality's own"),
+    "method": _methods("A method; repeat for several. See: whyformer methods", shown="auto"),
     "method/compare": _methods("A method; repeat for several.", shown="all"),
     "method/recommend": _methods("A method that stands too; repeat.", shown="all"),
     "method/check": _text("--method -m NAME", "Whose explanations are checked.", shown="the default method"),
     "method/ask": _text(
         "--method -m NAME", "See: whyformer methods", shown="the one for texts", callback=known_methods
+    ),
+    "passes": _number(
+        "--passes N", "Without --method: passes that one input may take; 3 is one pass.", shown="128", min=1
     ),
     "option": _texts("--option -o KEY=VALUE", "An option of the method, e.g. heads=max; repeatable."),
     "option/maximize": _texts(
@@ -288,6 +291,8 @@ class CommandArguments(SimpleNamespace):
             target = None if self.target is None else number_or_word(self.target)
             versus = given.get("versus")
             self.settings["target"] = target if versus is None else (target, number_or_word(versus))
+        if given.get("passes") is not None:
+            self.settings["passes"] = self.passes
         if "replace" in given:
             self.settings["replace"] = None if self.replace is None else number_or_word(self.replace)
         if "hold" in given:

@@ -145,6 +145,10 @@ def deliver_report(explainer: Any, raw: Any, asked: CommandArguments) -> None:
     settings, arguments = options_from(asked.option or []), asked.settings
     usual = usual_methods(explainer.source(raw).modality.kind)
     methods = asked.method or (usual[:1] if settings else [])
+    if not methods:
+        shared = {name: arguments[name] for name in REPORTED}
+        say_written(explainer.report(raw, **shared).save(asked.report))
+        return
     named: list[Any] = []
     for name in methods:  # with several methods, an option goes to those that have it
         of_method = {k: v for k, v in settings.items() if k in get_method(name).options and k != "hold"}

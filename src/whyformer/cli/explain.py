@@ -122,7 +122,7 @@ def _refuse_both(asked: CommandArguments) -> None:
 
 @takes(
     "texts file model trust_remote_code method target/explain versus scalar option by batch_size memory seed/explain "
-    "own_scale out/explain report json/explain"
+    "passes own_scale out/explain report json/explain"
 )
 def text(asked: CommandArguments) -> None:
     """Explain what a model says about texts.
@@ -144,7 +144,7 @@ def text(asked: CommandArguments) -> None:
 
 @takes(
     "images model/image trust_remote_code method target/explain versus scalar option batch_size seed/explain own_scale "
-    "detail out/explain report json/explain"
+    "passes detail out/explain report json/explain"
 )
 def image(asked: CommandArguments) -> None:
     """Explain what a model says about images.
@@ -183,7 +183,7 @@ def image(asked: CommandArguments) -> None:
 
 @takes(
     "rows model/table row overall context method target/explain versus scalar option batch_size seed/explain own_scale "
-    "out/explain report json/explain"
+    "passes out/explain report json/explain"
 )
 def table(asked: CommandArguments) -> None:
     """Explain what a model says about the rows of a table.

@@ -21,7 +21,7 @@ from whyformer.errors import BadInput, WhyformerError, reading
 from whyformer.evaluate.games import Games, SoftGame
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import is_library
-from whyformer.registry import CLASSES, Metric, get_method, list_methods
+from whyformer.registry import AUTO, CLASSES, PASSES, Metric, answers, get_method, list_methods
 from whyformer.results.codec import is_whole, read_piece, write_piece
 from whyformer.results.types import Explanation, Units
 from whyformer.run import Run
@@ -84,8 +84,13 @@ class Candidate:
         return f"{self.method}({inside})" if inside else self.method
 
 
-def wanted(methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None) -> list[Candidate]:
-    """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor."""
+def wanted(
+    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None, kind: str = ""
+) -> list[Candidate]:
+    """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor.
+
+    kind: of the inputs, for which "auto" stands for the method that explains when none is named.
+    """
     if methods is None:
         return [Candidate(name) for name in list_methods() if name != "random"]
     if isinstance(methods, (str, Mapping)):
@@ -96,6 +101,9 @@ def wanted(methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] 
         name = one if isinstance(one, str) else one.get("method")
         if name is None:
             raise BadInput(f"{one!r} names no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
+        if name == AUTO:
+            name, chosen = answers(kind, 1, options.pop("passes", PASSES))[0]
+            options = chosen | options
         method = get_method(name)
         method.checked(options)
         candidates.append(Candidate(method.name, options))

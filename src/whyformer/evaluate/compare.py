@@ -98,7 +98,8 @@ def compare(
         if "region" in metric.needs and masks is None:
             raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
     given = (rationales, masks, surrogate)
-    with comparing(explainer, inputs, wanted(methods), judged, settings, scalar, *given) as (comparison, _):
+    candidates = wanted(methods, explainer.source(inputs).modality.kind)
+    with comparing(explainer, inputs, candidates, judged, settings, scalar, *given) as (comparison, _):
         return comparison
 
 

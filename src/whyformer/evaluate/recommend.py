@@ -273,9 +273,9 @@ def recommend(
     limit = None if budget is None else candidate_pool.budget_of(budget)
     if limit is not None and scope != "dataset":
         raise BadInput(f"budget={budget!r} chooses one method for all inputs: leave scope={scope!r} out.")
-    candidates = wanted(methods)
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     explainer.advises = False
+    candidates = wanted(methods, explainer.source(inputs).modality.kind)
     settings: dict[str, Any] = {"target": target, "scalar": scalar, "replace": replace, "reference": reference}
     settings |= {"units": units, "hold": hold, "batch_size": batch_size}
     with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **settings) as games:

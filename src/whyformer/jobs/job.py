@@ -25,7 +25,7 @@ from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, ro
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
-from whyformer.registry import default_method, get_method, list_methods
+from whyformer.registry import AUTO, PASSES, answers, get_method, list_methods
 from whyformer.results.codec import to_plain
 from whyformer.run.session import loaded_as
 from whyformer.targets import Aims, Scalar
@@ -153,7 +153,7 @@ def explain_dataset(
     first = next(parts, None)
     if first is None:
         raise BadInput("there is nothing to explain: source is empty.")
-    names = names or (_default(explainer, first),)
+    names, options = _named_methods(names, options, explainer, first)
     settings = _admitted(names, {"target": target, "scalar": scalar, "seed": seed, **options})
     work = Work(names, settings, tokens, most, too_long == "cut", target_column is not None)
     store = JobFolder(folder)
@@ -195,11 +195,17 @@ def _summarize(dataset: ExplainedDataset, top: int) -> None:
         ) from error
 
 
-def _default(explainer: CoreExplainer, part: Part) -> str:
-    """The method of the kind of input that the first readable row is."""
+def _named_methods(
+    names: tuple[str, ...], options: dict[str, Any], explainer: CoreExplainer, part: Part
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Methods and options; if none is named, the method for the kind of the first readable row, one for all rows."""
+    if names not in ((), (AUTO,)):
+        return names, options
+    passes = options.get("passes") or PASSES
     for row in part.rows:
         if not isinstance(row.content, Unreadable):
-            return default_method(explainer.source([row.content]).modality.kind)
+            name, chosen = answers(explainer.source([row.content]).modality.kind, 1, passes)[0]
+            return (name,), {k: v for k, v in options.items() if k != "passes"} | chosen
     raise BadInput(f"none of the first {len(part.rows)} rows can be read: {part.rows[0].content.reason}")
 
 

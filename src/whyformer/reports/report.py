@@ -25,7 +25,7 @@ from whyformer.evidence import Deletion, Standing
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.inputs.modalities import are_tensors
 from whyformer.parameters import BatchSize, Count, Hold, Replacement, Seed, checked
-from whyformer.registry import default_method, get_method
+from whyformer.registry import AUTO, default_method, get_method
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
@@ -210,11 +210,12 @@ def report(
     source = explainer.source(inputs)
     called = CALLED.get(source.modality.stream, "inputs")
     if methods is None:
-        methods = usual_methods(source.modality.kind)
+        methods = [AUTO, *usual_methods(source.modality.kind)[1:]]
     settings: dict[str, Any] = {"target": target, "units": units, "hold": hold, "replace": replace, "seed": seed}
     settings |= {"cache": cache, "batch_size": batch_size, "progress": progress, "reference": reference}
     judged = chosen_metrics(None, rationales=False, masks=False)
-    with comparing(explainer, inputs, wanted(methods), judged, settings, scalar, whole=drawn) as (comparison, games):
+    candidates = wanted(methods, source.modality.kind)
+    with comparing(explainer, inputs, candidates, judged, settings, scalar, whole=drawn) as (comparison, games):
         rows = [row for row in comparison.rows if not row.baseline][:shown]
         value = comparison.value or "probability of the target"
         names = tuple(row.name for row in rows)

@@ -118,7 +118,8 @@ def explained(served: ServedModel, question: Explain, store: Store) -> Working:
     count = 0
     for method in dict.fromkeys(question.methods):
         try:
-            made = listed(served.explainer.explain(raw, method=method, **settings))
+            asked = None if method == served.default else method  # within the passes of the default
+            made = listed(served.explainer.explain(raw, method=asked, **settings))
             results += made[:MOST_ITEMS]
             count = max(count, len(made))
         except WhyformerError as reason:
