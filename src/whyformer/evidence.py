@@ -66,33 +66,65 @@ def _quantile(drawn_DX: Array, share: float) -> Array:
     return np.array([np.quantile(c, share) if len(c) else np.nan for c in columns])
 
 
+# The verdict on methods: one rule, which every door follows.
+
+ENOUGH = 30  # inputs: with fewer, no method is ranked, ticked or called best
 ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+
+
+def too_few(inputs: int, called: str = "inputs") -> str:
+    """5 texts: too few to rank methods (30 needed); "" where there are enough."""
+    named = called.removesuffix("s") if inputs == 1 else called
+    return f"{inputs} {named}: too few to rank methods ({ENOUGH} needed)" if inputs < ENOUGH else ""
+
+
+def with_interval(gain: tuple[float, float, float]) -> str:
+    """+0.21 (+0.05 to +0.33), a mean with its 95 % limits, where there are any."""
+    return f"{gain[0]:+.3f}" + ("" if np.isnan(gain[1]) else f" ({gain[1]:+.3f} to {gain[2]:+.3f})")
+
+
+def tied_places(ranks_IM: Array, seed: int = 0, of: Sequence[int] | None = None) -> list[int]:
+    """The place of each method: 1 + the number of methods that are surely better, so that ties share a place.
+
+    ranks_IM: the rank of each method on each input; lower is better. Surely: the 95 % limits of the mean difference lie
+    on one side of zero.
+    """
+    places = []
+    for column in range(ranks_IM.shape[1]):
+        _, low, _ = spread(ranks_IM[:, [column]] - ranks_IM, seed, of)
+        places.append(1 + int((low > 0).sum()))
+    return places
 
 
 @dataclass(frozen=True)
 class Standing:
     """How a method did on all inputs that were compared."""
 
-    place: int  # 1 is best; methods that did equally well share a place
+    place: int | None  # 1 is best; methods that cannot be told apart share a place. None: too few inputs
     of: int  # methods
     better: int  # measures by which it beats random scores, the 95 % limits being above zero
     measures: int  # of so many that have limits; none where there is one input
     inputs: int
     called: str = "inputs"  # texts, images, rows
+    ties: int = 0  # other methods that share its place
+    gain: tuple[float, float, float] | None = None  # over random scores by the first measure, with 95 % limits
 
     @property
     def verdict(self) -> str:
-        """Does it beat random scores: "yes", by every measure, "partly", "no", or "unknown" with a single input."""
-        if not self.measures:
+        """Does it beat random scores: "yes", by every measure, "partly", "no", or "unknown" with too few inputs."""
+        if not self.measures or self.inputs < ENOUGH:
             return "unknown"
         return "no" if not self.better else "yes" if self.better == self.measures else "partly"
 
     def __str__(self) -> str:
         """3rd of 17 on 40 texts, beats random"""
-        named = self.called[:-1] if self.inputs == 1 else self.called
-        told = {"unknown": "too few to tell it from random", "no": "not better than random", "yes": "beats random"}
+        if self.place is None:
+            over = "" if self.gain is None else f"; gain over random scores {with_interval(self.gain)}"
+            return too_few(self.inputs, self.called) + over
+        told = {"unknown": "not tested against random", "no": "not better than random", "yes": "beats random"}
         beats = told.get(self.verdict, f"beats random by {self.better} of {self.measures} measures")
-        return f"{ordinal(self.place)} of {self.of} on {self.inputs} {named}, {beats}"
+        shared = f", shared with {self.ties} other{'s' * (self.ties > 1)}" if self.ties else ""
+        return f"{ordinal(self.place)} of {self.of} on {self.inputs} {self.called}{shared}, {beats}"
 
 
 def ordinal(place: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,7 +32,7 @@ from whyformer.evaluate.candidate import (
 )
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, MetricScore, agreement, ranking_agreement
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evidence import spread
+from whyformer.evidence import ENOUGH, spread, tied_places
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Hold, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
@@ -231,19 +232,40 @@ def _rows(
     names = [e.name for e in candidates]
     scores = {m.name: _scores(m, values[m.name], names, games) for m, _ in judged}
     mean_rank = {name: mean_of([scores[m][name].rank for m in decisive]) for name in names}
-    order = sorted(candidates, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
-    places = rankdata([mean_rank[e.name] for e in order], method="min", nan_policy="omit")
+    ranked = games.input_count >= ENOUGH
+    places = dict(zip(names, _places(names, decisive, values, judged, games), strict=True)) if ranked else {}
+    order = sorted(candidates, key=lambda e: (places.get(e.name, 0), math.isnan(mean_rank[e.name]), mean_rank[e.name]))
     rows = []
-    for candidate, place in zip(order, places, strict=True):
+    for candidate in order:
+        place = places.get(candidate.name, math.nan)
         by_metric = {m: by_method[candidate.name] for m, by_method in scores.items()}
+        if not ranked:
+            by_metric = {m: dataclasses.replace(score, rank=math.nan) for m, score in by_metric.items()}
         costs = (candidate.forwards, candidate.backwards, candidate.seconds, candidate.peak_bytes)
         options = games.options_of(candidate.method, candidate.options)
         rows.append(ComparedMethod(candidate.name, candidate.method, options, by_metric, float(place), *costs))
-    for name, kind in ((FLOOR, "floor"), (CEILING, "ceiling")):
+    passed = any(_better(m, scores[m.name], name) for m, _ in judged for name in names)
+    for name, kind in ((FLOOR, "floor"), (CEILING, "reference" if passed else "ceiling")):
         known = {m: by_method[name] for m, by_method in scores.items() if not math.isnan(by_method[name].mean)}
         if known:
             rows.append(ComparedMethod(name, name, {}, known, baseline=kind))
     return tuple(rows)
+
+
+def _better(metric: Metric, scores: Mapping[str, MetricScore], name: str) -> bool:
+    """Whether a method's mean passes that of the greedy search, which is then no ceiling."""
+    difference = scores[name].mean - scores[CEILING].mean
+    return difference > 0 if metric.higher_is_better else difference < 0
+
+
+def _places(names: list[str], decisive: list[str], values: Values, judged: Judged, games: Games) -> list[int]:
+    """The place of each method by its ranks on single inputs, the mean over the decisive metrics; ties are shared."""
+    ranks = []
+    for metric, _ in judged:
+        if metric.name in decisive:
+            values_IM = np.stack([values[metric.name][name] for name in names], 1)
+            ranks.append(rankdata(-values_IM if metric.higher_is_better else values_IM, axis=1, nan_policy="omit"))
+    return tied_places(np.nanmean(np.stack(ranks), 0), games.seed, games.of)
 
 
 def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], games: Games) -> dict[str, MetricScore]:
@@ -288,10 +310,6 @@ def _warnings(
                 f"{candidate.name}: all scores are equal on {count} of {len(scores)} inputs, so units are ranked "
                 "there by their positions."
             )
-    if games.input_count < 10:
-        warnings.append(
-            f"{games.input_count} inputs say little: intervals are over inputs, and few of them are drawn from."
-        )
     none = sum(len(p) == 0 for p in games.parts)
     if none:
         warnings.append(f"{none} inputs have nothing but special tokens and were left out.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +12,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from whyformer.engines.perturbation.players import count_of, order_of
-from whyformer.errors import NotOffered, UnknownName
+from whyformer.errors import NotOffered, UnknownName, listed
+from whyformer.evidence import Standing, too_few
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
@@ -130,7 +132,7 @@ class ComparedMethod:
     backwards: float = math.nan
     seconds: float = math.nan  # per input
     peak_bytes: int | None = None
-    baseline: str = ""  # "floor" or "ceiling"
+    baseline: str = ""  # "floor", and "ceiling", or "reference" where a method passes it
 
 
 @dataclass(frozen=True)
@@ -200,20 +202,39 @@ class Comparison(Result):
     def best(self) -> dict[str, Any]:
         """The method that came first, ready for ``explain(model, x, **comparison.best)``."""
         row = self.rows[0]
+        if (few := too_few(self.inputs)) or not any(score.beats_random for score in row.scores.values()):
+            warnings.warn(few or f"{row.name} is not better than random scores on these inputs.", stacklevel=2)
         return {"method": row.method, **row.options}
+
+    def standing(self, name: str, called: str = "inputs") -> Standing:
+        """How a method did: its place among all, and whether it beats random scores."""
+        methods = [row for row in self.rows if not row.baseline]
+        row = self[name]
+        known = [score for score in row.scores.values() if not math.isnan(score.gain_low)]
+        place = None if too_few(self.inputs) or math.isnan(row.rank) else round(row.rank)
+        ties = 0 if place is None else sum(other.rank == row.rank for other in methods) - 1
+        first = next(iter(row.scores.values()), None)
+        gain = None if first is None else (first.gain, first.gain_low, first.gain_high)
+        better = sum(score.beats_random for score in known)
+        return Standing(place, len(methods), better, len(known), self.inputs, called, ties, gain)
 
     @property
     def verdict(self) -> str:
         """Which method comes first, whether the metrics agree about that, and how far their rankings do."""
+        if few := too_few(self.inputs):
+            return f"{few}. The limits are of these inputs alone: methods whose limits overlap cannot be told apart."
         if not self.leaders:
             return ""
-        names = [row.name for row in self.rows if not row.baseline]
+        methods = [row for row in self.rows if not row.baseline]
+        names, first = [row.name for row in methods], [row.name for row in methods if row.rank == methods[0].rank]
         said, pairs, count = _first_of_all(self.leaders, names), self.metric_pairs(), len(names)
+        if len(first) > 1:
+            said += f" {listed(first, 'and')} share the first place: what sets them apart may be chance."
         if count < 3 or not pairs:
             return said
         mean = sum(rho for *_, rho in pairs) / len(pairs)
-        first, second, lowest = min(pairs, key=lambda pair: pair[2])
-        least = f", least of all {first} and {second} ({lowest:+.2f})" if len(pairs) > 1 else ""
+        one, other, lowest = min(pairs, key=lambda pair: pair[2])
+        least = f", least of all {one} and {other} ({lowest:+.2f})" if len(pairs) > 1 else ""
         said += f" Two metrics rank the {count} methods alike by {mean:+.2f} on average{least}, where +1 is the same "
         said += f"order and -1 the opposite (Spearman); over {count} methods "
         chance = 1.96 / math.sqrt(count - 1)  # the size that ρ passes by chance in one case of twenty, about

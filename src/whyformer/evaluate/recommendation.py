@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from whyformer.errors import UnknownName
 from whyformer.evaluate.comparison import RARE
+from whyformer.evidence import too_few, with_interval
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
 from whyformer.views.comparison_view import recommendation_page
@@ -62,9 +64,12 @@ class Budgeted:
         return self.chance < RARE
 
     @property
+    def chosen(self) -> str:
+        return f"Within {self.limit}, {self.choice.name} was chosen among {len(self.candidates)}"
+
+    @property
     def verdict(self) -> str:
-        choice, best = self.choice, self.hindsight
-        words = f"Within {self.limit}, {choice.name} was chosen among {len(self.candidates)}"
+        choice, best, words = self.choice, self.hindsight, self.chosen
         if math.isnan(choice.mean):
             return words + "."
         if best is choice:
@@ -152,6 +157,8 @@ class Recommendation(Result):
     @property
     def best(self) -> Any:
         """For ``explain(model, x, **recommendation.best)``: a dict; per label a dict of them, per instance a list."""
+        if self.reported_on and not self.within(ANY).beats_random:
+            warnings.warn(self.verdict, stacklevel=2)
         return self.chosen(ANY)
 
     def chosen(self, cost_class: str) -> Any:
@@ -173,7 +180,10 @@ class Recommendation(Result):
     @property
     def verdict(self) -> str:
         """In plain words: is the choice better than chance, and than looking at the last layer?"""
-        return f"{self.budgeted.verdict} {self._against()}" if self.budgeted is not None else self._against()
+        if self.budgeted is None:
+            return self._against()
+        few = too_few(self.chosen_on + self.reported_on)
+        return f"{self.budgeted.chosen + '.' if few else self.budgeted.verdict} {self._against()}"
 
     def _against(self) -> str:
         if not self.reported_on:
@@ -181,8 +191,11 @@ class Recommendation(Result):
         outcome = self.within(ANY)
         gain = "{:+.3f} (95 % limits {:+.3f} to {:+.3f})".format
         random, attention = gain(*outcome.over_random), gain(*outcome.over_attention)
-        if math.isnan(outcome.over_random[1]):
-            return "One input says nothing about others: give more of them for an interval."
+        if few := too_few(self.chosen_on + self.reported_on):
+            return (
+                f"{few}. On those that did not choose, taking away what it names first makes the prediction fall "
+                f"{with_interval(outcome.over_random)} further than taking parts away at random (AOPC, 95 % limits)."
+            )
         if not outcome.beats_random:
             return (
                 "Nothing beats random here: taking away what the choice names first makes the prediction fall "

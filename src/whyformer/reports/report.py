@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,8 +148,8 @@ class Report(Result):
     @cached_property
     def standings(self) -> dict[str, Standing]:
         """Method → where it stands."""
-        rows = [row for row in self.comparison.rows if not row.baseline]
-        return {row.name: _standing(row, len(rows), self) for row in rows}
+        names = [row.name for row in self.comparison.rows if not row.baseline]
+        return {name: self.comparison.standing(name, self.called) for name in names}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per method: each metric with its limits, rank and cost."""
@@ -158,13 +157,6 @@ class Report(Result):
 
 
 view_of.register(Report, report_page)
-
-
-def _standing(row: ComparedMethod, of: int, report: Report) -> Standing:
-    known = [score for score in row.scores.values() if not math.isnan(score.gain_low)]
-    better = sum(score.beats_random for score in known)
-    place = of if math.isnan(row.rank) else round(row.rank)
-    return Standing(place, of, better, len(known), report.comparison.inputs, report.called)
 
 
 @checked

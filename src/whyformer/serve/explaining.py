@@ -18,6 +18,7 @@ from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.evaluate.candidate import Annotations, Candidate, evaluated, run_variants, wanted
 from whyformer.evaluate.compare import chosen_metrics, comparison_of
 from whyformer.evaluate.games import Games
+from whyformer.evidence import too_few
 from whyformer.registry import list_methods
 from whyformer.results.types import Choice, Explanation, Generation, Target
 from whyformer.serve.drawn import aim_of, numbers_of, require_same_answer, results_of, stored, subject_of
@@ -244,7 +245,11 @@ def compared(served: ServedModel, question: Compare, store: Store) -> Working:
     with explainer.borrowed():
         result = comparison_of(games, candidates, judged, Annotations(), "logit")
     several = f"{len(raw)} inputs: " if len(raw) > 1 else ""
-    fields: dict[str, Any] = {"kind": "comparison", "failures": result.failures, "said": f"best: {result.rows[0].name}"}
+    fields: dict[str, Any] = {
+        "kind": "comparison",
+        "failures": result.failures,
+        "said": too_few(result.inputs) or f"first: {result.rows[0].name}",
+    }
     fields["method"] = f"{len(result.agreeing)} methods"
     return kept(store, served, question, question.inputs[0], [result], several, **fields)
 

@@ -13,6 +13,7 @@ from whyformer.errors import NotOffered, WhyformerError
 from whyformer.evaluate.candidate import random_scores
 from whyformer.evaluate.comparison import spearman
 from whyformer.evaluate.games import Games, games_of
+from whyformer.evidence import too_few
 from whyformer.registry import get_method
 from whyformer.results.types import Explanation
 from whyformer.serve.drawn import Subject, aim_of, number_of, numbers_of, require_same_answer, stored, subject_of
@@ -85,7 +86,7 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
         findings += _findings(served, raw, name, explanation, settings)
         yield
     about: dict[str, Any] = {"method": explanation.method, "curves": curves, "ran": ran, "refused": refused}
-    about |= {"findings": findings, "thorough": thorough, "recommended": _recommended(served, curves, ran)}
+    about |= {"findings": findings, "thorough": thorough, "statement": _statement(curves), "unasked": served.default}
     return stored(store, subject, "trust", about)
 
 
@@ -96,7 +97,7 @@ def _curves(games: Games, explanations: list[Explanation], value: str) -> dict[s
         raise NotOffered("the input has no two parts that could be taken away.")
     drawn = random_scores(len(parts), 0, games.seed, DRAWS)
     told: dict[str, Any] = {"fractions": FRACTIONS, "parts": len(parts), "replacement": str(games.replacement)}
-    told["value"] = value
+    told |= {"value": value, "draws": DRAWS}
     for kind, make in (("remove", without_top), ("keep", only_top)):
         random = np.stack([game.values(make(order, FRACTIONS)) for order in drawn])
         areas = [area(each, FRACTIONS) for each in random]
@@ -104,7 +105,9 @@ def _curves(games: Games, explanations: list[Explanation], value: str) -> dict[s
         for explanation in explanations:
             curve = game.values(make(explanation.scores[parts], FRACTIONS))
             size = number_of(area(curve, FRACTIONS))
-            lines.append({"method": explanation.method, "curve": numbers_of(curve), "area": size})
+            sign = 1 if kind == "remove" else -1  # a low curve is good, or a high one
+            worse = 0 if size is None else sum(sign * each > sign * size for each in areas)
+            lines.append({"method": explanation.method, "curve": numbers_of(curve), "area": size, "worse": worse})
         told[kind] = {
             "lines": lines,
             "low": numbers_of(random.min(0)),
@@ -129,24 +132,12 @@ def _findings(
     return [{"level": f.level, "check": f.check, "title": f.title, "text": f.text} for f in checkup.findings]
 
 
-def _recommended(served: ServedModel, curves: dict[str, Any], ran: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the method with the best curve on this input, and the default method."""
-    removed, first = curves["remove"], ran[0]
-    known = [each for each in ran if each["area"] is not None]
-    best = min(known, key=lambda each: each["area"], default=None)
-    low, mean, _ = removed["random"]
-    if best is not None and low is not None and best["area"] < low:
-        shown = "" if best is first or first["area"] is None else f", {first['area']:.3f} for {first['method']}"
-        why = (
-            f"taking away what it names first lowers the {curves['value']} fastest here: mean {best['area']:.3f} on "
-            f"the way{shown}, {mean:.3f} for random orders."
-        )
-    else:
-        best = None
-        why = f"none of {len(known)} methods beats all {DRAWS} random orders on this input: believe none of them here."
-    return {
-        "method": None if best is None else best["method"],
-        "why": f"{why} One input says little: measure on 50 with whyformer recommend.",
-        "unasked": served.default,
-        "unasked_why": "explains when no method is named, by tasks whose answer is known.",
-    }
+def _statement(curves: dict[str, Any]) -> str:
+    """What one input tells of the method on screen: no rank, and no advice on others."""
+    line = curves["remove"]["lines"][0]
+    if line["area"] is None:
+        return f"{line['method']} cannot be held against random orders here."
+    return (
+        f"On this input, the {curves['value']} falls faster without what {line['method']} names first than in "
+        f"{line['worse']} of {DRAWS} random orders. {too_few(1)}: whyformer recommend measures on more."
+    )

@@ -73,7 +73,8 @@ def with_limits(score: Any, baseline: str = "") -> str:
 def _shade(result: Any, row: Any, metric: str) -> float | None:
     """Where the mean lies between floor and ceiling."""
     by_kind = {r.baseline: r.scores.get(metric) for r in result.rows if r.baseline}
-    floor, ceiling, score = by_kind.get("floor"), by_kind.get("ceiling"), row.scores.get(metric)
+    floor, score = by_kind.get("floor"), row.scores.get(metric)
+    ceiling = by_kind.get("ceiling") or by_kind.get("reference")
     if row.baseline or score is None or floor is None or ceiling is None or math.isnan(score.mean):
         return None
     width = ceiling.mean - floor.mean

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.evidence import Deletion
+from whyformer.evidence import Deletion, too_few
 from whyformer.parameters import checked
 from whyformer.results.types import Explanation
 from whyformer.views.comparison_view import LEAD, agreement_view, curves_view, reasons, table_view
@@ -189,17 +189,17 @@ def _lead(report: Any) -> tuple[str, ...]:
     methods = [row for row in comparison.rows if not row.baseline]
     first = methods[0].name
     standing = report.standings[first]
-    words = [f"Of {len(methods)} methods, {first} does best here ({standing})."] if len(methods) > 1 else []
-    if not any(s.better for s in report.standings.values()):
-        words.append(
-            "No map can be told from random scores on these inputs: do not rest anything on them."
-            if standing.measures
-            else "With one input nothing can be said about how well a method does in general: give more."
-        )
+    words = []
+    if standing.place is None:
+        words.append(f"{too_few(standing.inputs, report.called)}: what is said below holds for these alone.")
+    elif len(methods) > 1:
+        words.append(f"Of {len(methods)} methods, {first} comes first ({standing}).")
+    if standing.measures and not any(s.better for s in report.standings.values()):
+        words.append("No map can be told from random scores on these inputs: do not rest anything on them.")
     words += _agreement(comparison)
     if report.checkup is not None:
         count = len(report.checkup.of("warning"))
-        things = f"{count} thing{'s' * (count != 1)} to doubt" if count else "nothing to doubt"
+        things = f"{count} thing{'s' * (count != 1)} to doubt" if count else "no reason for doubt"
         words.append(f"The check-up of {report.checkup.method} found {things}.")
     return (" ".join(words),)
 
@@ -277,7 +277,7 @@ def _computed(report: Any) -> tuple[Fact, ...]:
         f"{name}: {told}" for name, e in zip(report.names, report.explanations[0], strict=True) if (told := options(e))
     ]
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-    random = "floor of the comparison, and the band behind the curves; a greedy search is its ceiling"
+    random = "floor of the comparison, and the band behind the curves; a greedy search is what methods are held against"
     facts = [
         Fact("Model", f"{comparison.model}, as it came: not edited, not retrained"),
         Fact("Explained", f"{first.scalar.replace('_', '-')} of the target, for {comparison.inputs} {report.called}"),
