@@ -36,7 +36,7 @@ WAYS: tuple[tuple[tuple[str, dict[str, Any]], ...], ...] = (
         ("input_x_gradient", {"at": "embeddings"}),
         ("attn_lrp", {}),
     ),
-    (("occlusion", {}), ("shap", {})),
+    (("occlusion", {}), ("two_ended", {}), ("shap", {})),
 )
 FEWER_STEPS: dict[str, dict[str, Any]] = {"integrated_gradients": {"steps": 1}}  # the same code on fewer points
 WORDS = {"gradient": "gradient", "black box": "perturbation"}

@@ -24,7 +24,7 @@ from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with,
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
 from whyformer.parameters import BatchSize, Count, NotEmpty, OneOf, PassCount, Seed, Words, checked, refuse_misspelled
-from whyformer.registry import ANYWHERE, AUTO, PASSES, Method, answers, get_method, list_methods
+from whyformer.registry import ANYWHERE, AUTO, MEASURED, PASSES, Method, answers, get_method, list_methods
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 from whyformer.run import Attribution, Run
 from whyformer.run.session import LoadedModel, Session
@@ -223,11 +223,11 @@ class CoreExplainer(LoadedModel):
     def _unasked(self, source: Source, options: Mapping[str, Any], mapped: bool) -> str:
         """The method for inputs of this kind, "auto" where that depends on each input. mapped: it must have maps."""
         kind, passes, others = source.modality.kind, options.get("passes", PASSES), options.keys() - {"passes"}
-        # Graphs are for one pass. Special tokens that are not known would be taken away like words.
-        one_pass = mapped or self.graphs is not None or source.modality.special_unknown
-        choices = [name for name, _ in answers(kind, 1, 1 if one_pass else passes)]
-        if mapped and ANYWHERE in choices:
+        # Without a tokenizer, special tokens would be taken away like words. Graphs are for one pass.
+        nameless = kind == "text" and source.modality.processor is None
+        if kind in MEASURED and (mapped or nameless or source.modality.multi_input or self.graphs is not None):
             return ANYWHERE
+        choices = [name for name, _ in answers(kind, 1, passes)]
         fitting = [name for name in choices if others <= get_method(name).options.keys()] if others else []
         if fitting or (len(choices) == 1 and kind != "prompt"):
             return (fitting or choices)[0]

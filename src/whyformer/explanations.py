@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.attention.chain import NotFoldable
-from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, NotOffered, NotOverUnits
+from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, ModelFailed, NotOffered, NotOverUnits
 from whyformer.estimate import folding
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation, on_host
@@ -330,7 +330,7 @@ def _answered(session: Session, passes: int, run: Run, rows: list[int]) -> list[
                 explained = _by_choice(session, get_method(name), options, run, rows, left)
             except MixedInputs:
                 raise
-            except (NotOffered, CaptureError) as error:
+            except (NotOffered, CaptureError, ModelFailed) as error:  # a model may fail where everything is masked
                 if isinstance(error, AmbiguousLayout) and len(rows) > 1:
                     raise
                 refusal = refusal or error

@@ -67,7 +67,7 @@ def test_what_cannot_be_checked_is_said_and_the_rest_goes_on() -> None:
     assert [f.check for f in found.findings] == ["jain_wallace", "invariance", "invariance"]
     assert "was not run" in found.findings[0].title
     leaky = LEAKY["token_mixing"]
-    found = wf.check(leaky.build(None), leaky.inputs(), checks=["capture_audit", "sinks"])
+    found = wf.check(leaky.build(None), leaky.inputs(), method="generic_attention", checks=["capture_audit", "sinks"])
     assert found.findings[0].title == "Leak"
     assert found.findings[1].title == "sinks was not run"
 
@@ -98,7 +98,8 @@ def test_rows_of_a_table(as_frame: bool) -> None:
     inputs = pd.DataFrame(rows(2)) if as_frame else rows(1)[0]
     some = ("jain_wallace", "stability", "class_dependence") if as_frame else ("capture_audit",)
     checks = {name: QUICK.get(name, {}) for name in (*some, "invariance")}
-    found = wf.check(LAYOUTS["rtdl"].build(), inputs, processor=table(), checks=checks)
+    how = {"method": "integrated_gradients", "checks": checks}
+    found = wf.check(LAYOUTS["rtdl"].build(), inputs, processor=table(), **how)
     assert set(found.results) == set(checks)
     assert found.inputs == (2 if as_frame else 1)
     assert "was not run" not in " ".join(f.title for f in found.findings)

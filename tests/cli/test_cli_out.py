@@ -118,7 +118,7 @@ def test_a_single_method_with_options_stands_among_the_usual_ones(tmp_path: Path
     how["report"] = tmp_path / "x.html"
     deliver_report(Explainer(), ["a"], CommandArguments(method=["integrated_gradients"], **how))
     assert asked["methods"][0] == {"method": "integrated_gradients", "steps": 4} and asked["seed"] == 3
-    assert "integrated_gradients" not in asked["methods"][1:] and len(asked["methods"]) == 5
+    assert "integrated_gradients" not in asked["methods"][1:] and len(asked["methods"]) == 6
     deliver_report(Explainer(), ["a"], CommandArguments(method=["integrated_gradients", "grad_sam"], **how))
     assert asked["methods"] == [{"method": "integrated_gradients", "steps": 4}, "grad_sam"]
 

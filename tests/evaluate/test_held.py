@@ -40,6 +40,7 @@ def test_method_and_judge_play_one_game(method: str) -> None:
     assert error(0, {**replaced, "hold": [0, 1]}) > 0.1, "what the user gave the method comes first"
 
 
+@pytest.mark.filterwarnings("ignore:.*too few to rank")
 def test_the_result_says_what_was_held_and_hands_it_on(tmp_path: Path) -> None:
     found = judged(0, {"method": "two_ended", "replace": "zero"}, "saliency")
     assert found.best["hold"] == 0 and found["two_ended(replace=zero)"].options["hold"] == 0

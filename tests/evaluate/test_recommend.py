@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -122,6 +123,7 @@ def test_the_choice_is_the_best_by_the_twin() -> None:
     assert grid.max() == pytest.approx(result.choices[0].truthfulness)
 
 
+@pytest.mark.filterwarnings("ignore:.*too few to rank")
 def test_best_can_be_explained_with() -> None:
     best = chosen().best
     explanation = wf.explain(explainer().model, TEXTS[0], processor=explainer().processor, **best)
@@ -190,11 +192,16 @@ def test_reported_aopc_is_that_of_compare_on_the_other_half() -> None:
 def test_it_is_said_plainly_when_nothing_beats_random() -> None:
     result = explainer().recommend(TEXTS, methods=["random"], spaces=[])
     assert not result.within(ANY).beats_random
-    assert result.verdict.startswith("Nothing beats random here")
+    assert "too few to rank" in result.verdict
+    enough = dataclasses.replace(result, chosen_on=20, reported_on=20)
+    assert enough.verdict.startswith("Nothing beats random here")
+    with pytest.warns(UserWarning, match="Nothing beats random here"):
+        _ = enough.best
     better = explainer().recommend(TEXTS, methods=["attn_lrp"], spaces=[], scope="instance")
-    assert better.within(ANY).beats_random and "beats random scores" in better.verdict
+    assert better.within(ANY).beats_random
+    assert "beats random scores" in dataclasses.replace(better, reported_on=40).verdict
     alone = explainer().recommend(TEXTS[:1], methods=["attn_lrp"], spaces=[], scope="instance")
-    assert "One input says nothing" in alone.verdict
+    assert "1 input: too few to rank" in alone.verdict and "nan" not in alone.verdict
 
 
 def test_the_seed_splits_and_the_batch_size_changes_nothing() -> None:

@@ -294,8 +294,8 @@ HELD = r"Explainer.explain '{}'.*Explainer\(model, processor"
         (anew, {"feature_extractor": None}, "parameter of Explainer 'feature_extractor'.*processor="),
         *((on(verb), {"method": ["occlusion"]}, f"parameter of {verb} 'method'.*methods=")
           for verb in ("compare", "recommend") for on in (on_model, on_explainer)),
-        (on_explainer("explain"), {"steps": 3}, "option of generic_attention 'steps'"),
-        (on_explainer("explain"), {"start_layers": 1}, "Did you mean 'start_layer'"),
+        (on_explainer("explain"), {"steps": 3}, "option of two_ended 'steps'"),
+        (on_explainer("explain"), {"replaced": 1}, "Did you mean 'replace'"),
     ],
 )  # fmt: skip
 def test_the_parameter_that_was_meant_is_named(explainer: wf.Explainer, call: Any, given: Any, words: str) -> None:

@@ -26,12 +26,9 @@ import torch
 import whyformer as wf
 from tests.models import CASES
 from tests.support import folders
-from tests.tables.models import LAYOUTS, rows, table
 from tests.views.results import ALL
 from whyformer import extend, registry
 from whyformer.errors import BadInput, UnknownName
-from whyformer.evaluate.candidate_pool import cost_class_of
-from whyformer.registry import CLASSES, COST, DEFAULTS, default_method
 
 ROOMS = sorted(name for name in wf.__all__ if isinstance(getattr(wf, name), ModuleType))
 
@@ -111,25 +108,6 @@ def test_extend_offers_what_it_lists() -> None:
     assert all(callable(getattr(extend, name)) for name in extend.__all__)
     offered = {name for name in vars(extend) if not name.startswith("_")}
     assert offered == set(extend.__all__)
-
-
-# The method that explains when none is named
-
-
-@pytest.mark.parametrize("modality", DEFAULTS)
-def test_every_default_is_a_method_of_its_cost(modality: str) -> None:
-    assert tuple(DEFAULTS[modality]) == CLASSES
-    for cost_class, name in DEFAULTS[modality].items():
-        assert cost_class_of(name, {}) == cost_class
-    assert default_method(modality) == DEFAULTS[modality][COST[modality]]
-
-
-def test_what_is_used_is_the_default_of_what_was_given() -> None:
-    bert, ft = CASES["bert"], CASES["rtdl_ft_transformer"]
-    assert wf.explain(bert.build("sdpa"), bert.inputs())[0].method == "generic_attention"
-    assert wf.explain(LAYOUTS["rtdl"].build(), rows(2), processor=table())[0].method == "integrated_gradients"
-    # bare tensors: nobody said what the columns are
-    assert wf.explain(ft.build(ft.implementations[0]), ft.inputs())[0].method == "generic_attention"
 
 
 # Where nothing has been imported yet, as in a user's first line. One Python answers all questions.

@@ -33,7 +33,7 @@ def test_one_string_gives_one_explanation_and_a_list_a_list(tmp_path: Path) -> N
     assert isinstance(one, wf.Explanation)
     assert [type(e) for e in many] == [wf.Explanation] * 2
     np.testing.assert_allclose(one.scores, many[0].scores, atol=1e-5)
-    assert one.method == "generic_attention"
+    assert one.method == "two_ended"
     assert one.units.labels == ("[CLS]", "the", "movie", "##s", "was", "boring", ".", "[SEP]")
     assert one.units.special == (True, *[False] * 6, True)
     assert one.units.word == (-1, 0, 1, 1, 2, 3, 4, -1)

@@ -165,7 +165,7 @@ def test_curves_and_points_that_are_not_finite() -> None:
     )
     points = Scatter((Points("b", np.array([np.nan, 1.0]), np.array([0.0, 1.0]), labels=("lost", "there")),))
     page = page_of(curves, points)
-    assert text(page) and "nan" in text(samples.text(scores=np.full(12, np.nan)).view()._page())
+    assert text(page) and "not finite" in text(samples.text(scores=np.full(12, np.nan)).view()._page())
     html = page.to_html()
     assert "<title>there</title>" in html and "lost" not in html
 

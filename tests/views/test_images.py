@@ -286,7 +286,7 @@ def test_the_map_of_pixels_is_drawn_when_asked_for(tmp_path: Path) -> None:
     assert "checkerboard" in view.caption
     # The strongest of 3 × 4 patches is the first or last one: all rows, and four columns of patches.
     assert close.values_RC.shape == SIZE and [f.label for f in whole.frames] == ["enlarged"]
-    assert "per pixel" in text(view._page()) and "enlarged: patches 0,0 to 2,3" in [p.title for p in view.panels]
+    assert "per pixel" in text(view._page()) and "enlarged: patches 1,1 to 3,4" in [p.title for p in view.panels]
     assert explanation.save(tmp_path / "x.png", detail=True).stat().st_size > 10_000
     first, second = detailed(method="saliency"), samples.image("generic_attention")
     (only,) = fine(side_by_side([first, second], detail=True))  # of the method that has them

@@ -214,7 +214,8 @@ class Comparison(Result):
         place = None if too_few(self.inputs) or math.isnan(row.rank) else round(row.rank)
         ties = 0 if place is None else sum(other.rank == row.rank for other in methods) - 1
         first = next(iter(row.scores.values()), None)
-        gain = None if first is None else (first.gain, first.gain_low, first.gain_high)
+        unknown = first is None or math.isnan(first.gain)
+        gain = None if first is None or unknown else (first.gain, first.gain_low, first.gain_high)
         better = sum(score.beats_random for score in known)
         return Standing(place, len(methods), better, len(known), self.inputs, called, ties, gain)
 

@@ -121,7 +121,7 @@ class ImageInput(Modality):
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         rows, columns = self._grid(batch, length, grid)
         extra = length - rows * columns
-        labels = [f"patch {r},{c}" for r in range(rows) for c in range(columns)]
+        labels = [f"patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)]
         units = assemble(labels, [False] * len(labels), self.stream, extra, front, self._names(extra))
         height, width = batch.tensors[self.main].shape[-2:]
         units = replace(units, grid=(rows, columns), image_size=(height, width))

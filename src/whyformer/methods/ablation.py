@@ -168,7 +168,7 @@ def two_ended(
     one or two passes ("auto": value_x_gradient, of images alti) chooses the parts that are measured; the others get the
     guide's scores, scaled to the measured ones, and a measured part the mean of both. Where no guide runs,
     neighbours are measured together first, and the strongest groups are split. A guide that is asked for is used
-    wherever there are more than two parts, and at most half of the parts are measured.
+    wherever there are more than two parts.
 
     Misleads when: evidence is doubled in such a way that neither end shows it (any two of three signs suffice: one
     alone is too little, without one there are still enough). Scores do not add up to the change of the score.
@@ -195,7 +195,7 @@ def two_ended(
         keep_N = run.keep_BN[row].cpu()
         fits = guide is None and (passes is None or 2 * count + 2 <= passes)
         if found is not None and count > 2 and not fits:
-            values_P = _guided(game, players, found, found.scores_BN[row, keep_N].numpy(), guide, room)
+            values_P = _guided(game, players, found, found.scores_BN[row, keep_N].numpy(), room)
         elif fits or count <= room:
             values_P = _both_ends(game, np.eye(count, dtype=bool))
         else:
@@ -226,11 +226,9 @@ def _both_ends(game: Game, together_GP: Array) -> Array:
     return values_G
 
 
-def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, asked: str | None, room: int) -> Array:
+def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, room: int) -> Array:
     """(P,) the players that a guide ranks first by both ends and by the guide, the others by the guide alone."""
     guide_P = np.array([guide_U[list(members)].sum() for members in players.members])
-    if asked is not None:
-        room = min(room, max(1, game.parts // 2))
     first = np.argsort(-np.abs(guide_P), kind="stable")[:room]
     measured = _both_ends(game, np.eye(game.parts, dtype=bool)[first])
     size = np.abs(guide_P[first]).sum()

@@ -40,7 +40,7 @@ class Units:
 
     later: ClassVar[tuple[str, ...]] = ("role", "seconds", "wave")
 
-    labels: tuple[str, ...]  # tokens, "patch 3,4", names of columns
+    labels: tuple[str, ...]  # tokens, "patch 3,4" (row and column from the top left, from 1), names of columns
     special: tuple[bool, ...]  # marks of the model ([CLS], [SEP]), which are no part of the input
     stream: tuple[str, ...]  # which input each belongs to: "text", "image", "table", "source", …
     grid: tuple[int, int] | None = None  # rows, columns of the patches, for images

@@ -199,7 +199,10 @@ def explained(explanation: Explanation) -> str:
     if target.versus is not None:
         name += f" rather than '{target.versus_label or target.versus}'"
     scalar = explanation.scalar.replace("_", "-")
+    likely = explanation.prediction.probability
     other = "" if is_predicted(explanation) else " (not the prediction)"
+    if target.versus is None and not other and likely is not None and scalar != "probability":
+        other = f" (probability {percent(likely)})"
     return f"{scalar} of {name} = {number(explanation.value)}{other}"
 
 

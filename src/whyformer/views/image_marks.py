@@ -257,7 +257,7 @@ def enlarged(mark: Heat, explanation: Explanation) -> tuple[Heat, Frame, str]:
         last = min(count, first + ENLARGED)
         cuts.append(slice(round(first * pixels / count), round(last * pixels / count)))
         edges.append((first / count, last / count))
-        ends.append((first, last - 1))
+        ends.append((first + 1, last))
     values = mark.values_RC[cuts[0], cuts[1]]
     (top, bottom), (left, right) = edges
     words = f"patches {ends[0][0]},{ends[1][0]} to {ends[0][1]},{ends[1][1]}"

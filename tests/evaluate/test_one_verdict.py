@@ -1,0 +1,96 @@
+"""One rule for ranks: report, recommend, compare, the server and badges never contradict each other."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import whyformer as wf
+from bench.frontier.text import made_sentences
+from whyformer.demo import load_sentiment
+from whyformer.evidence import ENOUGH, Standing, tied_places, too_few
+
+METHODS = ["two_ended", "grad_sam", "raw_attention"]
+ENOUGH_TEXTS = made_sentences(ENOUGH, seed=0)
+RANKED = re.compile(r"\b(best|1st|2nd|3rd|beats|comes first|first place)\b")
+
+
+@pytest.fixture(scope="module")
+def explainer() -> wf.Explainer:
+    return wf.Explainer(*load_sentiment())
+
+
+@pytest.fixture(scope="module", params=[5, ENOUGH])
+def asked(request: pytest.FixtureRequest, explainer: wf.Explainer) -> dict[str, Any]:
+    texts = ENOUGH_TEXTS[: request.param]
+    about: dict[str, Any] = {"inputs": len(texts), "compare": explainer.compare(texts, methods=METHODS)}
+    about["report"] = explainer.report(texts, methods=METHODS, checks=[])
+    about["recommend"] = explainer.recommend(texts, methods=METHODS, spaces=[])
+    return about
+
+
+def test_no_door_ranks_fewer_than_thirty(asked: dict[str, Any]) -> None:
+    compared, report, recommended = asked["compare"], asked["report"], asked["recommend"]
+    few = asked["inputs"] < ENOUGH
+    assert all(math.isnan(row.rank) is few for row in compared.rows if not row.baseline)
+    assert all(standing.place is None for standing in report.standings.values()) is few
+    assert all(standing.verdict == "unknown" for standing in report.standings.values()) is few
+    said = [compared.verdict, recommended.verdict, *map(str, report.standings.values()), *report.view().lead[:1]]
+    for words in said:
+        assert ("too few to rank" in words) is few, words
+        assert not few or not RANKED.search(words), words
+
+
+def test_doors_agree_about_winner_and_random(asked: dict[str, Any]) -> None:
+    compared, report = asked["compare"], asked["report"]
+    assert [row.name for row in compared.rows] == [row.name for row in report.comparison.rows]
+    for row in compared.rows:
+        if not row.baseline:
+            standing = report.standings[row.name]
+            assert standing == compared.standing(row.name, "texts")
+            assert standing.better == sum(score.beats_random for score in row.scores.values())
+    if asked["inputs"] >= ENOUGH:
+        assert compared.rows[0].name == "two_ended" and "two_ended" in compared.verdict
+        assert asked["recommend"].best["method"] == "two_ended" and asked["recommend"].within("any cost").beats_random
+        assert report.standings["two_ended"].verdict == "yes"
+
+
+def test_the_best_warns_where_it_is_none(explainer: wf.Explainer, asked: dict[str, Any]) -> None:
+    few = asked["inputs"] < ENOUGH
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        _ = asked["compare"].best
+    assert [("too few" in str(w.message)) for w in heard] == ([True] if few else [])
+    with pytest.warns(UserWarning, match="not better than random|too few"):
+        _ = explainer.compare(ENOUGH_TEXTS, methods=["random"]).best
+
+
+def test_methods_that_cannot_be_told_apart_share_a_place() -> None:
+    generator = np.random.default_rng(0)
+    same = generator.normal(2, 0.5, (40, 2))
+    worse = generator.normal(3.5, 0.3, (40, 1))
+    assert tied_places(np.concatenate([same, worse], 1)) == [1, 1, 3]
+    shared = Standing(1, 3, 5, 5, 40, "texts", ties=1)
+    assert str(shared) == "1st of 3 on 40 texts, shared with 1 other, beats random"
+    assert str(Standing(None, 3, 5, 5, 5, "texts", gain=(0.2, 0.1, 0.3))) == (
+        "5 texts: too few to rank methods (30 needed); gain over random scores +0.200 (+0.100 to +0.300)"
+    )
+    assert too_few(1) == "1 input: too few to rank methods (30 needed)" and not too_few(ENOUGH)
+
+
+def test_a_search_that_is_passed_is_no_ceiling(asked: dict[str, Any]) -> None:
+    for row in asked["compare"].rows:
+        if row.name == "greedy":
+            methods = [r for r in asked["compare"].rows if not r.baseline]
+            better = asked["compare"].higher_is_better
+            passed = any(
+                (r.scores[m].mean - score.mean) * (1 if better[m] else -1) > 0
+                for m, score in row.scores.items()
+                for r in methods
+            )
+            assert row.baseline == ("reference" if passed else "ceiling")
