@@ -13,8 +13,8 @@ UNITS = 50  # at which a cost is asked for
 SLOW = {"attention_flow"}  # one pass, and then a network flow for every unit
 EVALUATIONS = (64, 128, 256)
 ON_REQUEST = ("shap 256",)  # how names of rows begin that are measured only where --methods names them
-OURS = {"two_ended", "shap 64, guided", "shap 128, guided", "shap 256, guided"}  # not to be had elsewhere
-DEFAULT = "generic_attention"
+OURS = {"auto", "two_ended", "shap 64, guided", "shap 128, guided", "shap 256, guided"}  # not to be had elsewhere
+REFERENCE = "generic_attention"  # the method of one pass that the others of one pass are compared with
 
 
 def of_one_pass() -> Contenders:
@@ -32,6 +32,7 @@ def of_many_passes(replace: str | None, guided: bool = True, hold: int | None = 
     away: dict[str, Any] = {} if replace is None else {"replace": replace}
     among = away if hold is None else away | {"hold": hold}
     made: Contenders = {
+        "auto": ("auto", {}),  # the default: what it takes of each input, and what it fills in, is its own choice
         "integrated_gradients": ("integrated_gradients", {}),
         "smooth_grad": ("smooth_grad", {}),
         "occlusion": ("occlusion", away),

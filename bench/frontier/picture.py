@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from bench.frontier.claims import from_saved
-from bench.frontier.contenders import DEFAULT, OURS
+from bench.frontier.contenders import OURS, REFERENCE
 from bench.frontier.subject import BETTER, FALLS, Array, Row
 from whyformer.evidence import spread
 
-OURS_COLOUR, DEFAULT_COLOUR, COLOUR, LINE = "#b2182b", "#1b7837", "#2166ac", "0.75"
+OURS_COLOUR, REFERENCE_COLOUR, COLOUR, LINE = "#b2182b", "#1b7837", "#2166ac", "0.75"
 LEGEND = {
     OURS_COLOUR: "this library's own",
-    DEFAULT_COLOUR: "what explains texts and images unasked",
+    REFERENCE_COLOUR: "what methods of one pass are compared with",
     COLOUR: "from the literature",
 }
 WIDE, SIZE = 5.0, 7.5  # passes up to which names stand on the left, and the size of their letters
@@ -77,7 +77,7 @@ def _names(axes: Any, rows: Sequence[Row], x_R: Array, y_R: Array, at: float, si
     for row, x, y, shown in zip(rows, x_R, y_R, spaced(height, LINE_HEIGHT), strict=True):
         place = (at * (0.62 if side == "right" else 1.6), bottom + shown * (top - bottom))
         axes.plot([place[0], at, x], [place[1], y, y], color=LINE, linewidth=0.5, zorder=0)
-        weight = "bold" if row.name in OURS or row.name == DEFAULT else "normal"
+        weight = "bold" if row.name in OURS or row.name == REFERENCE else "normal"
         name = row.name if side == "right" else f"{row.name} ({row.passes:.3g})"
         axes.text(*place, name, ha=side, va="center", fontsize=SIZE, color=colour_of(row.name), weight=weight)
 
@@ -98,7 +98,7 @@ def _limits(row: Row, column: int) -> tuple[float, float, float]:
 
 
 def colour_of(name: str) -> str:
-    return OURS_COLOUR if name in OURS else DEFAULT_COLOUR if name == DEFAULT else COLOUR
+    return OURS_COLOUR if name in OURS else REFERENCE_COLOUR if name == REFERENCE else COLOUR
 
 
 def staircase(passes_R: Array, good_R: Array) -> Array:
