@@ -109,7 +109,8 @@ def detection() -> Any:
     with torch.no_grad():
         model.class_labels_classifier.bias[-1] = -4  # untrained, it would say "no object" everywhere
     processor = DetrImageProcessorPil(size={"shortest_edge": 96, "longest_edge": 128})
-    found = wf.explain(model, scene(), processor=processor, target=0.6)  # every detection above this probability
+    # Every detection above this probability. The default measures patches alone; this method scores queries, too.
+    found = wf.explain(model, scene(), processor=processor, target=0.6, method="generic_attention")
     return side_by_side(found[:3], image=scene(), title=f"DETR, {NOTE}: {len(found)} detections above 0.6")
 
 
