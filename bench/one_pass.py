@@ -298,6 +298,7 @@ def photos(path: Path, count: int, methods: Sequence[str], names: Sequence[str],
     model = plain(model.float().to(device))
     explainer, images = wf.Explainer(model, processor), pictures(path, count)
     values: dict[str, list[tuple[float, float]]] = {}
+    costs: dict[str, list[tuple[float, float]]] = {}
     for number, image in enumerate(images):
         pixels = processor(image, return_tensors="pt")["pixel_values"].to(device)
         with torch.no_grad():
@@ -305,10 +306,13 @@ def photos(path: Path, count: int, methods: Sequence[str], names: Sequence[str],
         explained = {}
         for name in methods:
             method, how = asked_as(name)
-            explained[name] = explainer.explain(image, method=method, seed=number, **how).scores
+            found = explainer.explain(image, method=method, seed=number, **how)
+            explained[name] = found.scores
+            costs.setdefault(name, []).append((found.cost.forwards, found.cost.backwards))
         for name, scores in (explained | scores_of(model, {"pixel_values": pixels}, index, names)).items():
             values.setdefault(name, []).append(judged_photo(model, pixels[0], index, scores))
-    return [Row(name, *passes_of(name), np.array(each)) for name, each in values.items()]
+    passes = {name: np.mean(each, 0).tolist() for name, each in costs.items()}
+    return [Row(name, *passes.get(name, passes_of(name)), np.array(each)) for name, each in values.items()]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -332,7 +336,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("kind", choices=("text", "photos"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--inputs", type=int)
-    parser.add_argument("--methods", nargs="*", choices=[*wf.list_methods(), *VARIANTS], default=METHODS)
+    parser.add_argument("--methods", nargs="*", choices=["auto", *wf.list_methods(), *VARIANTS], default=METHODS)
     every = [*FORMULAS, *INTEGRALS]
     parser.add_argument("--only", nargs="*", choices=every, default=every, help="formulas; all where none is named")
     parser.add_argument("--device", default="cpu")
