@@ -14,7 +14,7 @@ import whyformer as wf
 from tests.explainer.test_language import answer_log_probability
 from tests.methods.properties import Scored, close, explained
 from tests.references.shap import MASK, first_tokens, value_of_tokens
-from tests.references.two_ended import semivalue
+from tests.references.two_ended import semivalue, two_ended, value_of_patches
 from tests.support import language
 from tests.test_stream_contracts import inputs_of, model_of, target_of
 from whyformer.errors import BadInput
@@ -162,3 +162,30 @@ def test_every_input_of_a_batch_holds_its_own() -> None:
         alone = wf.explain(model, text, tokenizer, method="two_ended", hold="the movie")
         np.testing.assert_allclose(found.scores, alone.scores, atol=1e-5)
         assert found.scores[found.units.labels.index("movie")] == 0
+
+
+# Fewer passes than both ends of every part take
+
+
+@pytest.mark.parametrize("passes", [16, 24])
+def test_a_guide_chooses_what_is_measured(passes: int) -> None:
+    """By the formula: the first by the guide get the mean of both ends and the scaled guide, the others the guide."""
+    found = explained("vit", double=True, **METHOD, guide="alti", passes=passes)[0]
+    guide = explained("vit", double=True, method="alti")[0].scores[1:].astype(float)
+    first = np.argsort(-np.abs(guide), kind="stable")[: (passes - 3) // 2]
+    ends = two_ended(value_of_patches("vit", 0), 16)
+    expected = guide * np.abs(ends[first]).sum() / np.abs(guide[first]).sum()
+    expected[first] = (ends[first] + np.abs(expected[first]) * np.sign(ends[first])) / 2  # alti has no sign
+    np.testing.assert_allclose(found.scores[1:], expected, atol=1e-5)
+    assert found.cost.forwards + 2 * found.cost.backwards <= passes and found.options["guide"] == "alti"
+
+
+def test_where_no_guide_runs_neighbours_are_measured_first() -> None:
+    """Of a model without attention: eight stretches, and then the parts of the strongest."""
+    weights = torch.zeros(40)
+    weights[17] = 3.0
+    inputs = (torch.ones(1, 40),)
+    (found,) = wf.explain(Scored(lambda x: x @ weights), inputs, target=0, replace="zero", **METHOD, passes=34)
+    assert found.scores.argmax() == 17 and found.scores[17] == pytest.approx(3.0, abs=1e-5)
+    assert np.abs(np.delete(found.scores, 17)).max() < 1e-5
+    assert found.cost.forwards <= 34 and found.options["guide"] is None
