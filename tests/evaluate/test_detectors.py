@@ -150,7 +150,7 @@ def test_recommend_keeps_the_detections_of_an_image_on_one_side() -> None:
     assert sorted(choosing + testing) == list(range(games.size))
     assert len({games.of[i] for i in choosing}) == len({games.of[i] for i in testing}) == 2
     assert not {games.of[i] for i in choosing} & {games.of[i] for i in testing}
-    assert (found.chosen_on, found.reported_on) == (len(choosing), len(testing))
+    assert found.chosen_on == found.reported_on == games.size
     with pytest.raises(BadInput, match="2 inputs cannot be split"):
         wf.recommend(model_of("detr"), pictures(2), **how)
 
@@ -283,6 +283,6 @@ def test_recommend_and_check() -> None:
     assert without.scores[0] == 0 and np.array_equal(without.scores[1:], whole.scores[1:])
     assert without.checks["first_token_share"] == whole.checks["first_token_share"] > 0
     chosen = wf.recommend(shared("llama"), PAIRS, methods=["attn_lrp"], spaces=["attention"], units="word", **how)
-    wf.explain(shared("llama"), PAIRS[0], processor=tokenizer(), span=True, units="word", **chosen.best)
+    wf.explain(shared("llama"), PAIRS[0], processor=tokenizer(), span=True, units="word", **chosen.chosen("any cost"))
     checked = wf.check(shared("llama"), PAIRS[:1], checks=["sinks", "class_dependence"], **how)
     assert {finding.check for finding in checked.findings} == {"sinks", "class_dependence"}

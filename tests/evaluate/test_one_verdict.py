@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 import whyformer as wf
-from bench.frontier.text import made_sentences
 from whyformer.demo import load_sentiment
 from whyformer.evidence import ENOUGH, Standing, tied_places, too_few
+from whyformer.serve.app import Served, application
+from whyformer.serve.jobs import Jobs
+from whyformer.serve.models import Models, ServedModel
+from whyformer.serve.store import Store
 
 METHODS = ["two_ended", "grad_sam", "raw_attention"]
-ENOUGH_TEXTS = made_sentences(ENOUGH, seed=0)
+FILMS, WORDS = ("film", "book", "plot", "cast", "end"), ("good", "bad", "dull", "great", "witty", "boring")
+ENOUGH_TEXTS = [f"the {film} is {word}" for film in FILMS for word in WORDS]
 RANKED = re.compile(r"\b(best|1st|2nd|3rd|beats|comes first|first place)\b")
 
 
@@ -31,6 +36,16 @@ def asked(request: pytest.FixtureRequest, explainer: wf.Explainer) -> dict[str, 
     about: dict[str, Any] = {"inputs": len(texts), "compare": explainer.compare(texts, methods=METHODS)}
     about["report"] = explainer.report(texts, methods=METHODS, checks=[])
     about["recommend"] = explainer.recommend(texts, methods=METHODS, spaces=[])
+    about["check"] = {m: explainer.check(texts, method=m, checks=["faithfulness"]) for m in METHODS}
+    served = Served(Models([ServedModel("demo", "text", explainer, texts)]), Store(None), Jobs(8))
+    with TestClient(application(served), base_url="http://localhost") as client:
+        every = [{"text": text} for text in texts]
+        question = {"model": "demo", "inputs": every, "methods": METHODS, "wait": 60}
+        about["served"] = client.post("/api/compare", json=question).json()
+        about["listed"] = client.get("/api/results").json()["results"][0]["said"]
+        shown = {"model": "demo", "input": every[0], "method": METHODS[0], "wait": 60}
+        result = client.post("/api/explain", json=shown).json()["id"]
+        about["trust"] = client.post("/api/trust", json={"result": result, "wait": 60}).json()["about"]["statement"]
     return about
 
 
@@ -40,7 +55,11 @@ def test_no_door_ranks_fewer_than_thirty(asked: dict[str, Any]) -> None:
     assert all(math.isnan(row.rank) is few for row in compared.rows if not row.baseline)
     assert all(standing.place is None for standing in report.standings.values()) is few
     assert all(standing.verdict == "unknown" for standing in report.standings.values()) is few
+    assert all(result.findings[0].level == "note" for result in asked["check"].values()) is few
+    assert "1 input: too few to rank" in asked["trust"] and not RANKED.search(asked["trust"])
     said = [compared.verdict, recommended.verdict, *map(str, report.standings.values()), *report.view().lead[:1]]
+    said += [asked["listed"], re.sub(r"(?s)<style.*?</style>|<[^>]+>", " ", asked["served"]["html"])]
+    said += [result.findings[0].text for result in asked["check"].values()]
     for words in said:
         assert ("too few to rank" in words) is few, words
         assert not few or not RANKED.search(words), words
@@ -53,11 +72,15 @@ def test_doors_agree_about_winner_and_random(asked: dict[str, Any]) -> None:
         if not row.baseline:
             standing = report.standings[row.name]
             assert standing == compared.standing(row.name, "texts")
+            found = asked["check"][row.name].results["faithfulness"].standing
+            assert (found.verdict, found.better) == (standing.verdict, standing.better)
+            assert found.gain == pytest.approx(standing.gain, abs=1e-6)
             assert standing.better == sum(score.beats_random for score in row.scores.values())
     if asked["inputs"] >= ENOUGH:
         assert compared.rows[0].name == "two_ended" and "two_ended" in compared.verdict
         assert asked["recommend"].best["method"] == "two_ended" and asked["recommend"].within("any cost").beats_random
-        assert report.standings["two_ended"].verdict == "yes"
+        assert report.standings["two_ended"].verdict == "yes" and "two_ended" in asked["listed"]
+        assert [finding.level for finding in asked["check"]["two_ended"].findings] == ["ok"]
 
 
 def test_the_best_warns_where_it_is_none(explainer: wf.Explainer, asked: dict[str, Any]) -> None:

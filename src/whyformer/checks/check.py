@@ -19,13 +19,61 @@ from whyformer.checks.invariance import invariance, stability
 from whyformer.checks.jain_wallace import jain_wallace
 from whyformer.checks.randomisation import randomisation
 from whyformer.errors import BadInput, CaptureError, NotOffered, UnknownName, WhyformerError
+from whyformer.evaluate.candidate import Candidate
+from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evaluate.games import asks_each
+from whyformer.evidence import Standing, too_few, with_interval
 from whyformer.explainer import CoreExplainer
 from whyformer.parameters import BatchSize, Seed, checked, checked_options
 from whyformer.registry import get_method
 from whyformer.results.types import Target
 from whyformer.run.session import loaded_as
 from whyformer.targets import Aims
+
+# Faithfulness: does the method beat random scores, by the metrics and by the rule of compare?
+
+LEVEL_OF = {"yes": "ok", "partly": "note", "no": "warning", "unknown": "note"}
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """One method by the metrics of compare, beside random scores on the same inputs."""
+
+    method: str
+    standing: Standing
+    gains: dict[str, tuple[float, float, float]]  # metric → gain over random scores, with its 95 % interval
+
+    def findings(self) -> tuple[Finding, ...]:
+        standing = self.standing
+        metric, gain = next(iter(self.gains.items()))
+        text = f"Gain in {metric} over random scores: {with_interval(gain)}, with its 95 % confidence interval."
+        if standing.verdict == "unknown":
+            text = f"{too_few(standing.inputs)}. {text}"
+        else:
+            told = {"yes": "beats random scores", "no": "does not beat random scores"}.get(standing.verdict)
+            told = told or f"beats random scores by {standing.better} of {standing.measures} metrics"
+            text = f"{self.method} {told}. {text}"
+        numbers = {name: gain for name, (gain, _, _) in self.gains.items()}
+        return (Finding(LEVEL_OF[standing.verdict], "faithfulness", "Against random scores", text, numbers),)
+
+
+def faithfulness(exam: Exam) -> Faithfulness:
+    """Whether the method beats random scores, by the metrics of ``wf.compare``.
+
+    Misleads when: inputs with masked features are unlike anything the model has seen.
+    """
+    settings: dict[str, Any] = {"target": exam.targets, "batch_size": exam.step, "seed": exam.seed, "progress": False}
+    options = {k: v for k, v in exam.explanations[0].options.items() if k in exam.method.options}
+    candidate = Candidate(exam.method.name, options)
+    judged = chosen_metrics(None, rationales=False, masks=False)
+    try:
+        with comparing(exam.explainer, exam.inputs, [candidate], judged, settings, search=False) as (compared, _):
+            row = compared.rows[0]
+            gains = {name: (score.gain, score.gain_low, score.gain_high) for name, score in row.scores.items()}
+            return Faithfulness(candidate.method, compared.standing(row.name), gains)
+    except BadInput as reason:
+        raise NotOffered(str(reason)) from reason
+
 
 # Sink tokens: how much of the attention, and of the map, sits on special tokens and the first position.
 
@@ -203,6 +251,7 @@ def capture_audit(exam: Exam) -> CaptureAudit:
 
 CHECKS: dict[str, Callable[..., Any]] = {
     "capture_audit": capture_audit,
+    "faithfulness": faithfulness,
     "class_dependence": class_dependence,
     "randomisation": randomisation,
     "invariance": invariance,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from whyformer.capture.leaves import ShiftEmbedding
@@ -359,10 +361,11 @@ class OneInput:
         return Trial(np.asarray(scores_P, dtype=float), self.game, signed, **self._common, **own)
 
 
-def judge(one: OneInput, candidates: list[Candidate], judged: Judged, values: Values, curves: Curves) -> None:
-    """Add the value of every metric for every candidate on one input to ``values``, and the curves to ``curves``."""
+def judge(
+    one: OneInput, trials: Mapping[str, Trial], judged: Judged, values: Values, curves: Curves | None = None
+) -> None:
+    """Add each metric of each trial on one input to ``values``. curves: None leaves them and the ceiling out."""
     number = one.number
-    trials = one.trials_of(candidates)
     floor = [one.trial(scores, False) for scores in random_scores(len(one.parts), number, one.games.seed)]
     _ask_together(one, [*trials.values(), *floor], judged)
     for metric, options in judged:
@@ -370,9 +373,21 @@ def judge(one: OneInput, candidates: list[Candidate], judged: Judged, values: Va
         for name, trial in trials.items():
             by_method[name][number] = metric.run(trial, **options)
         by_method[FLOOR][number] = mean_of([metric.run(trial, **options) for trial in floor])
-        if metric.ceiling is not None:
+        if metric.ceiling is not None and curves is not None:
             by_method[CEILING][number] = metric.run(one.searched(metric.ceiling), **options)
-    _add_curves(one, trials, floor, judged, curves)
+    if curves is not None:
+        _add_curves(one, trials, floor, judged, curves)
+
+
+def mean_ranks(metrics: Judged, values: Values, names: Sequence[str]) -> Array:
+    """(inputs, methods) rank of each method on each input, 1 = best, averaged over the metrics."""
+    ranks = []
+    for metric, _ in metrics:
+        values_IM = np.stack([values[metric.name][name] for name in names], 1)
+        ranks.append(rankdata(-values_IM if metric.higher_is_better else values_IM, axis=1, nan_policy="omit"))
+    with warnings.catch_warnings():  # an input of special tokens alone has no rank
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.nanmean(np.stack(ranks), 0)
 
 
 def run_variants(games: Games, candidate: Candidate, judged: Judged) -> None:
@@ -408,7 +423,7 @@ def mean_of(values: list[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def _add_curves(one: OneInput, trials: dict[str, Trial], floor: list[Trial], judged: Judged, curves: Curves) -> None:
+def _add_curves(one: OneInput, trials: Mapping[str, Trial], floor: list[Trial], judged: Judged, curves: Curves) -> None:
     """The prediction as parts go or come; for the curves whose variants the metrics have asked for anyway."""
     names = {metric.name for metric, options in judged if not options}
     for kind, make, drawn_by in (("remove", without_top, {"aopc", "deletion"}), ("keep", only_top, {"insertion"})):

@@ -42,7 +42,6 @@ class CandidatePool:
     candidates: list[Candidate]
     scores: list[Array]
     excluded: dict[str, str]
-    aside: dict[str, list[Array]]  # measured, but not to be chosen
     spaced: int = 0  # so many of the candidates, the first, are readings of attention
 
 
@@ -162,12 +161,9 @@ def scores_of_each(runs: Sequence[Run], spaces: Sequence[str]) -> tuple[list[Can
 
 # The candidates that can be chosen: every reading of attention and every method, with their scores on all inputs.
 
-LEAVE_ONE_OUT = {"occlusion", "two_ended"}  # wholly, or half
-BY_CONSTRUCTION = "leave-one-out is what RFT is made of: it would win by construction. Its AOPC is shown beside."
 
-
-def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], aside: bool = True) -> CandidatePool:
-    """Evaluate the readings of the spaces, then the methods. aside: leave-one-out is measured but cannot be chosen."""
+def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate]) -> CandidatePool:
+    """Evaluate the readings of the spaces, then the methods."""
     excluded: dict[str, str] = {}
     candidates: list[Candidate] = []
     scores: list[Array] = [np.zeros((0, len(parts)), np.float32) for parts in games.parts]
@@ -179,7 +175,6 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
             scores = [games.per_part(number, all_U) for number, all_U in enumerate(units)]
         except WhyformerError as reason:
             excluded["attention aggregations"] = str(reason)
-    beside: dict[str, list[Array]] = {}
     spaced = len(candidates)
     causal = games.runs[0].output.causal and games.asked["units"] == "token"
     sinks = causal and any(0 in parts for parts in games.parts)
@@ -191,10 +186,6 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
             excluded[done.name] = done.failure
             continue
         own_scores = [e.scores[parts] for e, parts in zip(done.explanations, games.parts, strict=True)]
-        if aside and done.method in LEAVE_ONE_OUT:
-            excluded[done.name] = BY_CONSTRUCTION
-            beside[done.name] = own_scores
-            continue
         done = replace(done, cost_class=cost_class_of(done.method, done.options))
         more = [(done, own_scores)]
         if sinks:  # where a model parks attention at the first token, the method may explain better without it
@@ -206,7 +197,23 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate], a
         for one, its_scores in more:
             candidates.append(one)
             scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, its_scores, strict=True)]
-    return CandidatePool(candidates, scores, excluded, beside, spaced)
+    return CandidatePool(candidates, scores, excluded, spaced)
+
+
+FINALISTS = 3  # readings of attention, the first by RFT, go on to be evaluated
+
+
+def finalists(pool: CandidatePool, truth_M: Array) -> list[int]:
+    """Return the best readings of attention by RFT in each class of cost (equal ones count once), and the methods."""
+    first: list[int] = []
+    for cost_class in CLASSES:
+        best: list[int] = []
+        for m in np.argsort(-truth_M[: pool.spaced], kind="stable"):
+            alike = any(math.isclose(truth_M[m], truth_M[other], rel_tol=1e-9) for other in best)
+            if pool.candidates[m].cost_class == cost_class and len(best) < FINALISTS and not alike:
+                best.append(int(m))
+        first += best
+    return [*first, *range(pool.spaced, len(pool.candidates))]
 
 
 def truthfulness_of(games: Games, pool: CandidatePool, inputs: Sequence[int], value: str) -> Array:
@@ -362,7 +369,6 @@ def affordable(
 
 # Candidates within a budget, and their AOPC: computed step by step, each variant of an input once.
 
-FINALISTS = 3  # of the attention spaces, the first by RFT, go on to be judged by AOPC
 SPACE_METHODS = {"attention": "raw_attention", "gradient": "attention_x_gradient", "rollout": "attention_rollout"}
 
 
@@ -395,7 +401,7 @@ class AffordableMethods:
         self.over = {n: f"{price_text.format(price)} for an input of {units} units" for n, price in prices.items()}
         if nothing:
             raise nothing_fits(budget, self.over, prices)
-        self.pool: CandidatePool = pool_of(games, fitting, fit, aside=False)
+        self.pool: CandidatePool = pool_of(games, fitting, fit)
         if not self.pool.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.pool.excluded.items())
             raise NotOffered(f"nothing that fits into {budget} can explain this model: {reasons}")
@@ -403,15 +409,6 @@ class AffordableMethods:
     def truth_M(self, choosing: Sequence[int]) -> Array:
         """(M,) mean ranked truthfulness of every candidate on the inputs that choose."""
         return truthfulness_of(self.games, self.pool, choosing, self.value)[:, list(choosing)].mean(1)
-
-    def finalists(self, truth_M: Array) -> list[int]:
-        """Return the best readings of attention by RFT (equal ones count once), and every other method."""
-        spaced = self.pool.spaced
-        first: list[int] = []
-        for m in np.argsort(-truth_M[:spaced], kind="stable"):
-            if len(first) < FINALISTS and not any(math.isclose(truth_M[m], truth_M[f], rel_tol=1e-9) for f in first):
-                first.append(int(m))
-        return [*first, *range(spaced, len(self.pool.candidates))]
 
     def judged(self, finalists: Sequence[int], inputs: Sequence[int], label: str) -> Array:
         """(I, M) AOPC of each finalist on each input."""

@@ -27,6 +27,7 @@ from whyformer.evaluate.candidate import (
     evaluated,
     judge,
     mean_of,
+    mean_ranks,
     other_games,
     wanted,
 )
@@ -116,6 +117,7 @@ def comparing(
     masks: Sequence[Any] | None = None,
     surrogate: Any = None,
     whole: int = 0,
+    search: bool = True,
 ) -> Iterator[tuple[Comparison, Games]]:
     """Compare methods; inside ``with``, their games (made with ``settings``) can be used. whole: see ``evaluated``."""
     explainer = copy(explainer)
@@ -139,7 +141,7 @@ def comparing(
         )
         otherwise = other_games(games, candidates)  # a hold that is not in an input is refused before long work
         done = [evaluated(candidate, games, scalar, whole) for candidate in games.track(candidates, "explaining")]
-        yield comparison_of(games, done, judged, marks, scalar, otherwise), games
+        yield comparison_of(games, done, judged, marks, scalar, otherwise, search), games
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
@@ -162,8 +164,9 @@ def comparison_of(
     marks: Annotations,
     scalar: str,
     warnings: Sequence[str] = (),
+    search: bool = True,
 ) -> Comparison:
-    """Judge candidates that have been evaluated."""
+    """Judge candidates that have been evaluated. search: False leaves out the greedy search and the curves."""
     failures = {e.name: e.failure for e in candidates if e.failure}
     done = [e for e in candidates if not e.failure]
     if not done:
@@ -174,9 +177,10 @@ def comparison_of(
     curves: Curves = {}
     for number in games.track(range(games.size), "judging"):
         if len(games.parts[number]):
-            judge(OneInput(games, number, marks, scalar), done, judged, values, curves)
+            one = OneInput(games, number, marks, scalar)
+            judge(one, one.trials_of(done), judged, values, curves if search else None)
     decisive = [m for m, _ in judged if m.kind in RANKED] or [m for m, _ in judged]
-    rows = _rows(done, judged, [m.name for m in decisive], values, games)
+    rows = _rows(done, judged, [each for each in judged if each[0] in decisive], values, games)
     methods = [row.name for row in rows if not row.baseline]
     value = "log-probability of the answer" if games.batch.answers else None
     if games.modality.opaque:
@@ -226,15 +230,16 @@ def _leader(metric: Metric, by_method: dict[str, Array], methods: Sequence[str],
 
 
 def _rows(
-    candidates: list[Candidate], judged: Judged, decisive: list[str], values: Values, games: Games
+    candidates: list[Candidate], judged: Judged, decisive: Judged, values: Values, games: Games
 ) -> tuple[ComparedMethod, ...]:
-    """The methods by the mean of their ranks under the decisive metrics, then floor and ceiling."""
+    """The methods by their mean rank on single inputs under the decisive metrics, then floor and ceiling."""
     names = [e.name for e in candidates]
     scores = {m.name: _scores(m, values[m.name], names, games) for m, _ in judged}
-    mean_rank = {name: mean_of([scores[m][name].rank for m in decisive]) for name in names}
+    ranks_IM = mean_ranks(decisive, values, names)
+    mean_rank = dict(zip(names, (mean_of(column.tolist()) for column in ranks_IM.T), strict=True))
     ranked = games.input_count >= ENOUGH
-    places = dict(zip(names, _places(names, decisive, values, judged, games), strict=True)) if ranked else {}
-    order = sorted(candidates, key=lambda e: (places.get(e.name, 0), math.isnan(mean_rank[e.name]), mean_rank[e.name]))
+    places = dict(zip(names, tied_places(ranks_IM, games.seed, games.of), strict=True)) if ranked else {}
+    order = sorted(candidates, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
     rows = []
     for candidate in order:
         place = places.get(candidate.name, math.nan)
@@ -256,16 +261,6 @@ def _better(metric: Metric, scores: Mapping[str, MetricScore], name: str) -> boo
     """Whether a method's mean passes that of the greedy search, which is then no ceiling."""
     difference = scores[name].mean - scores[CEILING].mean
     return difference > 0 if metric.higher_is_better else difference < 0
-
-
-def _places(names: list[str], decisive: list[str], values: Values, judged: Judged, games: Games) -> list[int]:
-    """The place of each method by its ranks on single inputs, the mean over the decisive metrics; ties are shared."""
-    ranks = []
-    for metric, _ in judged:
-        if metric.name in decisive:
-            values_IM = np.stack([values[metric.name][name] for name in names], 1)
-            ranks.append(rankdata(-values_IM if metric.higher_is_better else values_IM, axis=1, nan_policy="omit"))
-    return tied_places(np.nanmean(np.stack(ranks), 0), games.seed, games.of)
 
 
 def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], games: Games) -> dict[str, MetricScore]:

@@ -1,4 +1,4 @@
-"""recommend: search the ways to explain a model, choose by one metric on some inputs, report another on the rest."""
+"""recommend: search the ways to explain a model, choose as compare ranks, test on inputs that did not choose."""
 
 from __future__ import annotations
 
@@ -11,9 +11,23 @@ from typing import Annotated, Any
 import numpy as np
 
 from whyformer.engines.perturbation.game import VALUES
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, listed
 from whyformer.evaluate import candidate_pool, recommendation
-from whyformer.evaluate.candidate import CEILING, FLOOR, Candidate, Trial, greedy, other_games, random_scores, wanted
+from whyformer.evaluate.candidate import (
+    CEILING,
+    FLOOR,
+    Annotations,
+    Candidate,
+    OneInput,
+    Trial,
+    greedy,
+    judge,
+    mean_ranks,
+    other_games,
+    random_scores,
+    wanted,
+)
+from whyformer.evaluate.compare import chosen_metrics
 from whyformer.evaluate.comparison import chance_of_lead
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
@@ -32,13 +46,11 @@ LAST, MEAN = "last-layer attention", "mean attention"
 def outcomes_of(
     games: Games,
     pool: candidate_pool.CandidatePool,
-    chosen: Mapping[tuple[str, str], recommendation.ChosenMethod],
-    group_of: Mapping[int, str],
-    fallback: Mapping[str, int],  # per class of cost, the candidate for groups without a choice
+    inputs: Sequence[int],
+    picked: Mapping[str, Mapping[int, int]],  # class of cost → input → number of the candidate
     search: bool = True,
 ) -> tuple[recommendation.Outcome, ...]:
-    """Outcomes per class of cost, of the usual readings, of what could not be chosen, of floor and (search) ceiling."""
-    number_of = {c.name: m for m, c in enumerate(pool.candidates)}
+    """Outcomes per class of cost, of the usual readings, of floor and (search) ceiling."""
     usual: dict[str, int] = {}  # what people look at by habit, where it is among the candidates
     last = max((c.options["layers"] for c in pool.candidates if isinstance(c.options.get("layers"), int)), default=None)
     for m, candidate in enumerate(pool.candidates):
@@ -46,14 +58,10 @@ def outcomes_of(
         if candidate.method == "raw_attention" and (heads, read) == ("mean", "row") and layers in {last, "mean"}:
             usual[MEAN if layers == "mean" else LAST] = m
     values: dict[str, list[float]] = {}
-    for i in games.track(list(group_of), "testing"):
+    for i in games.track(inputs, "testing"):
         game, scores_MP = games.game(i), pool.scores[i]
-        compared: dict[str, Array] = {}
-        for cost_class, other in fallback.items():
-            choice = chosen.get((group_of[i], cost_class))
-            compared[cost_class] = scores_MP[other if choice is None else number_of[choice.name]]
+        compared = {cost_class: scores_MP[by_input[i]] for cost_class, by_input in picked.items()}
         compared |= {name: scores_MP[usual[name]] for name in (LAST, MEAN) if name in usual}
-        compared |= {name: scores[i] for name, scores in pool.aside.items()}
         trials = {name: Trial(scores, game) for name, scores in compared.items()}
         floor = [Trial(scores, game) for scores in random_scores(game.parts, i, games.seed)]
         game.ask(np.concatenate([top_away(t) for t in (*trials.values(), *floor)]))
@@ -62,7 +70,7 @@ def outcomes_of(
         values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))
         if search:
             values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
-    names, of = list(values), [games.of[i] for i in group_of]
+    names, of = list(values), [games.of[i] for i in inputs]
     table_IX = np.array(list(values.values())).T
 
     def limits(values_IX: Array) -> list[tuple[float, float, float]]:
@@ -75,14 +83,14 @@ def outcomes_of(
         over_last = limits(table_IX - table_IX[:, [names.index(LAST)]])
     outcomes = []
     for x, name in enumerate(names):
-        picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
-        shown = name if name not in fallback else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
+        used = sorted({pool.candidates[m].name for m in picked.get(name, {}).values()})
+        shown = name if not used else used[0] if len(used) == 1 else f"{len(used)} different ones"
         outcomes.append(recommendation.Outcome(name, shown, *means[x], over_random[x], over_last[x]))
     return tuple(outcomes)
 
 
 def halves(games: Games, known: list[int]) -> tuple[list[int], list[int]]:
-    """The inputs that choose and those that test. All detections of an image are on one side."""
+    """Split the inputs at random. All detections of an image are on one side."""
     inputs = list(dict.fromkeys(games.of[i] for i in known))
     order = np.random.default_rng(games.seed).permutation(inputs).tolist()
     first = set(order[: (len(order) + 1) // 2])
@@ -129,7 +137,7 @@ def chosen_within(
     pool, over = methods.pool, methods.over
     choosing, testing = halves(games, known) if report else (known, [])
     mean_M = methods.truth_M(choosing)
-    measured = {m: methods.measured(m) for m in methods.finalists(mean_M)}
+    measured = {m: methods.measured(m) for m in candidate_pool.finalists(pool, mean_M)}
     if budget.seconds:  # the cheapest of those that took longer than estimated first
         slow = sorted((done.seconds, m) for m, done in measured.items() if not done.seconds <= budget.most)
         over |= {pool.candidates[m].name: f"{seconds:.3g} s as measured" for seconds, m in slow}
@@ -157,9 +165,9 @@ def chosen_within(
     # The choice first, the others by how they did where it was chosen.
     rows = [rows[column], *sorted(rows[:column] + rows[column + 1 :], key=lambda row: -row.chosen_by)]
     choice = _choice(games, pool, best, EVERYONE, recommendation.ANY, float(mean_M[best]), len(choosing))
-    chosen, group_of = {(EVERYONE, recommendation.ANY): choice}, dict.fromkeys(testing, EVERYONE)
+    picked = {recommendation.ANY: dict.fromkeys(testing, best)}
     # Without a search for the ceiling, which would cost more than all the rest.
-    outcomes = outcomes_of(games, pool, chosen, group_of, {recommendation.ANY: best}, search=False) if testing else ()
+    outcomes = outcomes_of(games, pool, testing, picked, search=False) if testing else ()
     few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
     rates, chance = methods.rates, chance_of_lead(tested_IM, column, games.seed, of)
     return _recommendation(
@@ -248,21 +256,21 @@ def recommend(
 ) -> recommendation.Recommendation:
     """How should this model be explained on inputs like these?
 
-    Candidates are scored by ranked truthfulness (RFT) on one half of the inputs; the winner is reported by AOPC on the
-    other half. spaces: "attention" is raw attention with every choice of layers (mean, product, each), heads (mean,
-    each) and reading (row, column, column mean, column max), (L + 2)(H + 1)·4 candidates; "gradient" the same of
-    attention × gradient; "rollout" every start layer of the rollouts. methods: the other candidates; None is all
-    methods, [] none. effort: about so many forwards per input are spent on methods that were not named (None: no
-    limit); the most expensive are left out and listed in ``excluded``.
+    The choice is the method that ``compare`` ranks first on these inputs; of the spaces, three of each class of cost
+    take part, the best by ranked truthfulness (RFT). It is tested by AOPC on inputs that did not choose: each half of
+    the inputs is explained by the choice of the other half. spaces: "attention" is raw attention with every choice of
+    layers (mean, product, each), heads (mean, each) and reading (row, column, column mean, column max),
+    (L + 2)(H + 1)·4 candidates; "gradient" the same of attention × gradient; "rollout" every start layer of the
+    rollouts. methods: the other candidates; None is all methods, [] none. effort: about so many forwards per input are
+    spent on methods that were not named (None: no limit); the most expensive are left out and listed in ``excluded``.
     budget: the best method, by AOPC, that costs no more than so many forwards (20; a backward counts as two) or seconds
     ("2s", "500ms") per explanation of the longest input; methods that can do with fewer passes (integrated_gradients,
     smooth_grad, shap) take as many as fit. ``budgeted`` has what each cost, and how far the choice is behind the best.
     scope: one choice for the "dataset", one per "label" (the class that is explained), or one per "instance", which
-    is then tested on the same inputs by other variants of them. report: False chooses only. value: RFT of the
-    "logit", or of the "probability" as the authors have it. Other options as for ``compare``.
+    is chosen by RFT and then tested on the same inputs by other variants of them. report: False chooses only. value:
+    RFT of the "logit", or of the "probability" as the authors have it. Other options as for ``compare``.
 
-    Misleads when: inputs are few, or unlike those that will be explained; and RFT takes one part away at a time, so
-    what it chooses is best at that.
+    Misleads when: inputs are few, or unlike those that will be explained.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> texts = ["I like the movie", "This is so boring", "She hates the book", "A great film"]
@@ -310,38 +318,65 @@ def recommend(
 def _recommended(
     games: Games, pool: candidate_pool.CandidatePool, known: list[int], scope: str, report: bool, value: str
 ) -> recommendation.Recommendation:
-    """Choose by ranked truthfulness, per group of inputs and class of cost; test by AOPC."""
-    choosing, testing = halves(games, known) if report and scope != "instance" else (known, known)
-    testing = testing if report else []
-    truth_MI = candidate_pool.truthfulness_of(games, pool, choosing, value)
+    """Choose per group of inputs and class of cost as compare ranks; test each half by the choice of the other."""
+    truth_MI = candidate_pool.truthfulness_of(games, pool, known, value)
+    # A single input would be chosen and tested by the same variants of it, so there the choice is by RFT.
+    goodness_MI = truth_MI if scope == "instance" else _goodness(games, pool, known, truth_MI)
 
     def group(i: int) -> str:
         return EVERYONE if scope == "dataset" else games.label(i) if scope == "label" else f"input {i}"
 
+    def best_by(members: Sequence[int]) -> dict[str, int]:
+        return _best_of_all(pool, goodness_MI[:, members].mean(1))
+
     groups: dict[str, list[int]] = {}
-    for i in choosing:
+    for i in known:
         groups.setdefault(group(i), []).append(i)
-    chosen = {}
+    chosen = []
     for name, members in groups.items():
-        mean_M = truth_MI[:, members].mean(1)
-        for cost_class, m in _best_of_all(pool, mean_M).items():
-            chosen[name, cost_class] = _choice(games, pool, m, name, cost_class, float(mean_M[m]), len(members))
-    mean_M = truth_MI[:, choosing].mean(1)
-    group_of = {i: group(i) for i in testing}
-    outcomes = outcomes_of(games, pool, chosen, group_of, _best_of_all(pool, mean_M)) if testing else ()
+        for cost_class, m in best_by(members).items():
+            truth = float(truth_MI[m, members].mean())
+            chosen.append(_choice(games, pool, m, name, cost_class, truth, len(members)))
+    picked: dict[str, dict[int, int]] = {}
+    missing = set()
+    one, other = halves(games, known) if scope != "instance" else (known, [])
+    for testing, choosing in ((one, other), (other, one)):
+        for i in testing if report else ():
+            alike = [j for j in choosing if group(j) == group(i)] if scope != "instance" else [i]
+            missing |= set() if alike else {group(i)}
+            for cost_class, m in best_by(alike or choosing).items():
+                picked.setdefault(cost_class, {})[i] = m
+    mean_M = truth_MI[:, known].mean(1)
     return _recommendation(
         games,
         pool,
         mean_M,
         scope,
         _grid(pool.candidates, mean_M),
-        choices=tuple(chosen.values()),
-        outcomes=outcomes,
-        chosen_on=len(choosing),
-        reported_on=len(testing),
-        warnings=(*games.doubts(), *_warnings(groups, group_of, scope, len(choosing))),
+        choices=tuple(chosen),
+        outcomes=outcomes_of(games, pool, known, picked) if report else (),
+        chosen_on=len(known),
+        reported_on=len(known) if report else 0,
+        warnings=(*games.doubts(), *_warnings(missing, scope, report)),
         options={"value": value},
     )
+
+
+def _goodness(games: Games, pool: candidate_pool.CandidatePool, known: Sequence[int], truth_MI: Array) -> Array:
+    """(M, I) minus the mean rank over the metrics of compare; below all others for readings that RFT puts behind."""
+    finalists = candidate_pool.finalists(pool, truth_MI[:, known].mean(1))
+    metrics = chosen_metrics(None, False, False)
+    names = [pool.candidates[m].name for m in finalists]
+    values = {m.name: {name: np.full(games.size, np.nan) for name in (*names, FLOOR, CEILING)} for m, _ in metrics}
+    for i in games.track(known, "choosing"):
+        one = OneInput(games, i, Annotations(), games.scalar)
+        trials = {
+            n: one.trial(pool.scores[i][m], pool.candidates[m].signed) for n, m in zip(names, finalists, strict=True)
+        }
+        judge(one, trials, metrics, values)
+    goodness_MI = np.full(truth_MI.shape, -np.inf)
+    goodness_MI[finalists] = -mean_ranks(metrics, values, names).T
+    return goodness_MI
 
 
 def _best_of_all(pool: candidate_pool.CandidatePool, mean_M: Array) -> dict[str, int]:
@@ -367,16 +402,16 @@ def _grid(candidates: list[Candidate], mean_M: Array) -> tuple[tuple[tuple[float
     return tuple(map(tuple, rows.values())), reading
 
 
-def _warnings(groups: dict[str, list[int]], group_of: dict[int, str], scope: str, choosing: int) -> tuple[str, ...]:
+def _warnings(missing: set[str], scope: str, report: bool) -> list[str]:
     warnings = []
-    if scope == "instance" and group_of:
+    if scope == "instance" and report:
         warnings.append(
-            "chosen and tested on the same inputs, by different variants of them: RFT takes single parts away, AOPC "
+            "chosen and tested on the same inputs, by different variants of them: RFT masks single features, AOPC "
             "many. For a test on other inputs use scope='dataset' or 'label'."
         )
-    elif choosing < FEW:
-        warnings.append(f"{choosing} inputs chose: with so few, many candidates are equally good by chance.")
-    without = sorted(set(group_of.values()) - set(groups))
-    if without:
-        warnings.append(f"no input chose for {', '.join(without)}: the choice of all inputs was tested there.")
-    return tuple(warnings)
+    if missing:
+        warnings.append(
+            f"{listed(sorted(missing), 'and')}: in one half of the inputs only, so that it was tested with the choice "
+            "for all labels."
+        )
+    return warnings

@@ -157,7 +157,7 @@ class Recommendation(Result):
     @property
     def best(self) -> Any:
         """For ``explain(model, x, **recommendation.best)``: a dict; per label a dict of them, per instance a list."""
-        if self.reported_on and not self.within(ANY).beats_random:
+        if self._few or (self.reported_on and not self.within(ANY).beats_random):
             warnings.warn(self.verdict, stacklevel=2)
         return self.chosen(ANY)
 
@@ -182,8 +182,12 @@ class Recommendation(Result):
         """In plain words: is the choice better than chance, and than looking at the last layer?"""
         if self.budgeted is None:
             return self._against()
-        few = too_few(self.chosen_on + self.reported_on)
-        return f"{self.budgeted.chosen + '.' if few else self.budgeted.verdict} {self._against()}"
+        return f"{self.budgeted.chosen + '.' if self._few else self.budgeted.verdict} {self._against()}"
+
+    @property
+    def _few(self) -> str:
+        """Within a budget one half of the inputs chooses and the other tests; else all do both."""
+        return too_few(self.chosen_on + (0 if self.budgeted is None else self.reported_on))
 
     def _against(self) -> str:
         if not self.reported_on:
@@ -191,9 +195,9 @@ class Recommendation(Result):
         outcome = self.within(ANY)
         gain = "{:+.3f} (95 % limits {:+.3f} to {:+.3f})".format
         random, attention = gain(*outcome.over_random), gain(*outcome.over_attention)
-        if few := too_few(self.chosen_on + self.reported_on):
+        if self._few:
             return (
-                f"{few}. On those that did not choose, taking away what it names first makes the prediction fall "
+                f"{self._few}. On those that did not choose, taking away what it names first makes the prediction fall "
                 f"{with_interval(outcome.over_random)} further than taking parts away at random (AOPC, 95 % limits)."
             )
         if not outcome.beats_random:

@@ -271,7 +271,8 @@ def _checked_up(
 ) -> tuple[CheckUp | None, str]:
     if checks is not None and not len(checks):
         return None, "The check-up was left out."
-    wanted = [name for name in CHECKS if name not in ABOUT_ATTENTION] if checks is None else checks
+    # Faithfulness is what the comparison measures, on all inputs.
+    wanted = [name for name in CHECKS if name not in (*ABOUT_ATTENTION, "faithfulness")] if checks is None else checks
     options = options_of_tokens(best.options, settings["units"])
     shared = {name: settings[name] for name in ("seed", "batch_size", "progress", "cache")}
     try:

@@ -149,8 +149,8 @@ AOPC = (
     "the better the scores. Brackets: 95 % limits. ° zero is within them: it could be chance."
 )
 RFT = (
-    "RFT (ranked truthfulness), of the inputs that chose: what the prediction loses without each part, the parts that "
-    "scores put first counting most; the higher, the better the scores."
+    "RFT (ranked truthfulness) on the inputs used to choose: how far the prediction falls without each feature, "
+    "features with high scores counting most (higher is better)."
 )
 
 
@@ -164,8 +164,13 @@ def recommendation_page(result: Any) -> Page:
 
 
 def _outcome_view(result: Any) -> View:
-    by = "RFT" if result.budgeted is None else "AOPC"
-    split = f"{result.chosen_on} inputs chose by {by}, {result.reported_on} tested by AOPC"
+    if result.budgeted is not None:
+        split = f"{result.chosen_on} to choose by AOPC, {result.reported_on} to test by AOPC"
+    elif result.scope == "instance":
+        split = f"{result.chosen_on}, chosen by RFT and tested by AOPC"
+    else:
+        tested = "each half tested by AOPC with the choice of the other" if result.reported_on else "not tested"
+        split = f"{result.chosen_on}, chosen by the mean rank over the metrics of compare, {tested}"
     facts = (
         Fact("candidates", str(result.candidates)),
         Fact("inputs", split),
