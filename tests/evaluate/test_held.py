@@ -164,6 +164,7 @@ def test_patches_that_are_held_lie_dark_on_the_map() -> None:
 TEXTS = ["I like the movie", "She hates the movie", "They love the movie", "We dislike the movie"]
 
 
+@pytest.mark.filterwarnings("ignore:.*too few to rank")
 @pytest.mark.parametrize("budget", [None, 30])
 def test_recommend(budget: int | None) -> None:
     explainer = wf.Explainer(*wf.demo.load_sentiment())

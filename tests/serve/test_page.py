@@ -96,7 +96,7 @@ def test_a_class_is_clicked_for_the_contrast_and_methods_stand_side_by_side(brow
     assert browser.does("document.querySelector('.sv-grey input').disabled")
     tick(browser, "saliency", "attn_lrp")
     explained(browser, other_than=second)
-    assert texts(browser, ".wf-map h3") == ["generic_attention", "saliency", "attn_lrp"]
+    assert [words.split(" ")[0] for words in texts(browser, ".wf-map h3")] == ["two_ended", "saliency", "attn_lrp"]
 
 
 def test_a_picture_is_dropped_and_a_patch_erased(browser: Browser, at: str) -> None:
@@ -155,8 +155,8 @@ def test_heads_and_trust_are_tabs_of_a_result(browser: Browser, at: str) -> None
     assert "attends to" in texts(browser, ".sv-large p:last-child")[0]
     press(browser, "trust", ".sv-result")
     until(browser, "document.querySelectorAll('.sv-curve').length === 2", 120)
-    assert texts(browser, ".sv-advice b")[0].startswith(("Recommended", "No recommendation"))
-    assert texts(browser, ".sv-this-row th")[0].startswith("generic_attention")
+    assert "too few to rank methods" in texts(browser, ".sv-advice")[0]
+    assert texts(browser, ".sv-this-row th")[0].startswith("two_ended")
     quick = len(texts(browser, ".sv-findings li"))
     press(browser, "run the slow checks, too", ".sv-result")
     until(browser, f"document.querySelectorAll('.sv-findings li').length > {max(quick, 4)}", 120)
@@ -237,13 +237,13 @@ def test_a_comparison_is_drawn_and_results_are_put_side_by_side(browser: Browser
     visit(browser, at)
     write(browser, "who is anna")
     first = explained(browser)
-    tick(browser, "saliency", "generic_attention")
+    tick(browser, "saliency")
     second = explained(browser, other_than=first)
     until(browser, f"document.querySelector('.sv-list a').href.endsWith('{second}')")
     browser.does("[...document.querySelectorAll('.sv-list input')].slice(0, 2).forEach(i => i.click())")
     press(browser, "side by side")
     third = result(browser, other_than=second)
-    assert sorted(texts(browser, ".wf-map h3")) == ["generic_attention", "saliency"]
+    assert {words.split(" ")[0] for words in texts(browser, ".wf-map h3")} == {"two_ended", "saliency"}
     tick(browser, "raw_attention")
     press(browser, "Compare methods")
     result(browser, other_than=third)
