@@ -340,8 +340,8 @@ MUTATIONS = (
     Mutation(
         "two_ended_mean",
         "methods/ablation.py",
-        "(whole - without_P + alone_P - none) / 2",
-        "(whole - without_P)",
+        "(whole - without_G + alone_G - none) / 2",
+        "(whole - without_G)",
         twins("two_ended"),
     ),
     Mutation(
