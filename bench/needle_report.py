@@ -19,7 +19,7 @@ SIZES = {
 
 
 def limits(successes: int, count: int) -> tuple[float, float]:
-    """95 % limits of a share (Wilson 1927), which hold at 0 and 1 as well."""
+    """Return the 95 % confidence interval of a share (Wilson 1927), valid at 0 and 1 as well."""
     z = 1.96
     share, spread = successes / count, z * z / count
     middle = (share + spread / 2) / (1 + spread)
@@ -54,33 +54,33 @@ def table(head: list[str], lines: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines))
 
 
-def by_method(rows: list[Row], methods: dict[str, list[Row]], aggregates: list[str]) -> str:
-    """The needle among the sentences of the passage, by how the scores of a sentence are put together."""
+def by_method(rows: list[Row], methods: dict[str, list[Row]]) -> str:
+    """How often the needle comes first, in the passage and in the whole prompt; scores are summed per sentence."""
     lines = []
     for name, answered in methods.items():
         wins = sum(map(came_first(name, "sum", "passage"), answered))
-        others = [share(answered, came_first(name, aggregate, "passage")) for aggregate in aggregates[1:]]
+        whole = [share(answered, came_first(name, "sum", scope)) for scope in ("all", "all, first token out")]
         passes = np.mean([row["methods"][name]["passes"] for row in answered], 0)
-        cost = " + ".join(f"{number:.0f}" for number in passes if number)
-        lines.append([name, cost, str(len(answered)), written(wins, len(answered)), *others])
+        cost = "+".join(f"{number:.0f}" for number in passes if number)
+        sink = float(np.mean([row["methods"][name]["first_token"] for row in answered]))
+        lines.append([name, cost, str(len(answered)), written(wins, len(answered)), *whole, f"{sink:.1%}"])
     lines.sort(key=lambda line: -float(line[3].split("%")[0]))
-    blank = [""] * (len(aggregates) - 1)
     for place in ("first", "last"):
         wins = sum(row["position"][place] for row in rows)
-        lines.append([f"the {place} sentence", "0", str(len(rows)), written(wins, len(rows)), *blank])
+        lines.append([f"always the {place} sentence", "0", str(len(rows)), written(wins, len(rows)), "", "", ""])
     chance = float(np.mean([1 / row["sentences"] for row in rows]))
-    lines.append(["chance (one of the sentences)", "0", str(len(rows)), f"{chance:.1%}", *blank])
-    return table(["method", "passes", "cases", *aggregates], lines)
+    lines.append(["chance", "0", str(len(rows)), f"{chance:.1%}", "", "", ""])
+    head = ["method", "passes", "cases", "first in the passage", "first in the prompt", "without the first token"]
+    return table([*head, "score share of the first token"], lines)
 
 
-def by_scope(methods: dict[str, list[Row]]) -> str:
-    """The needle among all sentences, too: those of the template, the question and the begun answer."""
-    lines = []
-    for name, rows in methods.items():
-        shares = [share(rows, came_first(name, "sum", scope)) for scope in SCOPES]
-        sink = float(np.mean([row["methods"][name]["first_token"] for row in rows]))
-        lines.append([name, *shares, f"{sink:.1%}"])
-    return table(["method", *SCOPES, "share of the first token"], lines)
+def by_aggregate(methods: dict[str, list[Row]], aggregates: list[str]) -> str:
+    """How often the needle comes first in the passage, by how token scores are combined into one per sentence."""
+    lines = [
+        [name, *(share(rows, came_first(name, aggregate, "passage")) for aggregate in aggregates)]
+        for name, rows in methods.items()
+    ]
+    return table(["combined by", *aggregates], lines)
 
 
 def by_size(rows: list[Row], methods: dict[str, list[Row]]) -> str:
@@ -97,7 +97,7 @@ def by_size(rows: list[Row], methods: dict[str, list[Row]]) -> str:
 def report(rows: list[Row]) -> None:
     tried = merged(rows)
     answered = [row for row in tried if row["right"]]
-    print(f"{len(tried)} tried, {len(answered)} answered by the needle alone")
+    print(f"{len(answered)} of {len(tried)} prompts were answered from the needle alone")
     if not answered:
         return
     names = dict.fromkeys(name for row in answered for name in row["methods"])
@@ -106,5 +106,5 @@ def report(rows: list[Row]) -> None:
     tokens = [row["tokens"] for row in answered]
     sentences = np.mean([row["sentences"] for row in answered])
     print(f"{min(tokens)} to {max(tokens)} tokens, {sentences:.0f} sentences on average")
-    for text in (by_method(answered, methods, aggregates), by_scope(methods), by_size(answered, methods)):
+    for text in (by_method(answered, methods), by_aggregate(methods, aggregates), by_size(answered, methods)):
         print(f"\n{text}")
