@@ -1,7 +1,7 @@
 """A fact among others, asked for at the end: which method ranks the sentence first that the answer came from?
 
     python -m bench.needle --folder smol --cases 220 --out needle.jsonl     # goes on where it was interrupted
-    python -m bench.needle --report needle.jsonl                            # the tables of docs/reports/needle.md, all rows
+    python -m bench.needle --report needle.jsonl     # all rows of the tables in docs/reports/needle.md
 
 The model is SmolLM2-135M-Instruct (bench/smollm2.py). "The price of the blue boat is 4817." stands among ten sentences
 of the same form about other things and among neutral ones; the prompt asks for it. A case counts if the model says the

@@ -158,30 +158,51 @@ def _agreement(scores_RU: Array, evidence: dict[str, tuple[Array, Array]], rows:
 # Tables
 
 
-def summary(results: list[dict[str, Any]]) -> list[str]:
-    """Means over data sets, one table per model."""
-    lines = []
-    for model in dict.fromkeys(r["model"] for r in results):
-        own = [r for r in results if r["model"] == model and "readings" in r]
-        if not own:
-            continue
-        names = list(dict.fromkeys(r["data"] for r in own))
-        lines += [f"### {model}, mean of {', '.join(names)}", "", f"| reading | {' | '.join(AGAINST)} |"]
-        lines.append("|---" * (len(AGAINST) + 1) + "|")
-        for reading in own[0]["readings"]:
-            # the mean of each seed over the data sets, and its interval over seeds
-            cells = []
-            for key in AGAINST:
-                seeds = [s for s in dict.fromkeys(r["seed"] for r in own) if len(names) == _tables_of(own, s)]
-                each = [
-                    float(np.mean([r["readings"][reading].get(key, np.nan) for r in own if r["seed"] == s]))
-                    for s in seeds
-                ]
-                mean, half = interval(each)
-                cells.append("–" if np.isnan(mean) else f"{mean:.2f} ± {half:.2f}")
-            lines.append(f"| {reading} | {' | '.join(cells)} |")
-        lines.append("")
+def summary(results: list[dict[str, Any]], evidence: str) -> list[str]:
+    """Means over data sets for "permutation" or "IG": one row per reading, two columns per model."""
+    own = {
+        m: [r for r in results if r["model"] == m and "readings" in r]
+        for m in dict.fromkeys(r["model"] for r in results)
+    }
+    own = {model: some for model, some in own.items() if some}
+    columns = [(model, f"{evidence}, {kind}") for model in own for kind in ("per row", "global")]
+    names = (f"{model}, {key.partition(', ')[2]}" for model, key in columns)
+    lines = [f"| reading, against {evidence} | {' | '.join(names)} |", "|---" * (len(columns) + 1) + "|"]
+    for reading in next(iter(own.values()))[0]["readings"]:
+        cells = [_cell(_means(own[model], reading, key), 2) for model, key in columns]
+        lines.append(f"| {reading} | {' | '.join(cells)} |")
     return lines
+
+
+def qualities(results: list[dict[str, Any]]) -> list[str]:
+    """Test accuracy or R² of every model on every data set."""
+    models = list(dict.fromkeys(r["model"] for r in results))
+    lines = [f"| test | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
+    for name in dict.fromkeys(r["data"] for r in results):
+        found = [
+            [r["quality"] for r in results if (r["data"], r["model"]) == (name, m) and "quality" in r] for m in models
+        ]
+        cells = [_cell(each, 3) if each else "–" for each in found]
+        lines.append(f"| {name}, {_measure(name)} | {' | '.join(cells)} |")
+    return lines
+
+
+def _means(own: list[dict[str, Any]], reading: str, key: str) -> list[float]:
+    """The mean over data sets, for each seed that has all of them."""
+    count = len({r["data"] for r in own})
+    seeds = [s for s in dict.fromkeys(r["seed"] for r in own) if count == _tables_of(own, s)]
+    return [
+        float(np.mean([r["readings"][reading].get(key, np.nan) for r in own if r["seed"] == seed])) for seed in seeds
+    ]
+
+
+def _cell(values: list[float], digits: int) -> str:
+    mean, half = interval(values)
+    return "–" if np.isnan(mean) else f"{mean:.{digits}f} ± {half:.{digits}f}"
+
+
+def _measure(name: str) -> str:
+    return "R²" if name == "california" else "accuracy"
 
 
 def _tables_of(results: list[dict[str, Any]], seed: int) -> int:
@@ -190,7 +211,7 @@ def _tables_of(results: list[dict[str, Any]], seed: int) -> int:
 
 
 def tables(results: list[dict[str, Any]]) -> str:
-    lines = summary(results)
+    lines = [*summary(results, "permutation"), "", *summary(results, "IG"), "", *qualities(results)]
     for name in dict.fromkeys(r["data"] for r in results):
         for model in dict.fromkeys(r["model"] for r in results):
             own = [r for r in results if (r["data"], r["model"]) == (name, model)]
@@ -207,15 +228,11 @@ def tables(results: list[dict[str, Any]]) -> str:
 def _table(name: str, model: str, own: list[dict[str, Any]]) -> list[str]:
     if "skipped" in own[0]:
         return [f"### {name}, {model}", "", f"Left out: {own[0]['skipped']}."]
-    measure = "R²" if name == "california" else "accuracy"
-    mean, half = interval([r["quality"] for r in own])
-    lines = [f"### {name}, {model}", "", f"{len(own)} seeds, test {measure} {mean:.3f} ± {half:.3f}", ""]
+    quality = _cell([r["quality"] for r in own], 3)
+    lines = [f"### {name}, {model}", "", f"{len(own)} seeds, test {_measure(name)} {quality}", ""]
     lines += [f"| reading | {' | '.join(AGAINST)} |", "|---" * (len(AGAINST) + 1) + "|"]
     for reading in own[0]["readings"]:
-        cells = []
-        for key in AGAINST:
-            m, h = interval([r["readings"][reading].get(key, float("nan")) for r in own])
-            cells.append("–" if np.isnan(m) else f"{m:.2f} ± {h:.2f}")
+        cells = [_cell([r["readings"][reading].get(key, float("nan")) for r in own], 2) for key in AGAINST]
         lines.append(f"| {reading} | {' | '.join(cells)} |")
     return lines
 
