@@ -158,18 +158,15 @@ def _agreement(scores_RU: Array, evidence: dict[str, tuple[Array, Array]], rows:
 # Tables
 
 
-def summary(results: list[dict[str, Any]], evidence: str) -> list[str]:
-    """Means over data sets for "permutation" or "IG": one row per reading, two columns per model."""
-    own = {
-        m: [r for r in results if r["model"] == m and "readings" in r]
-        for m in dict.fromkeys(r["model"] for r in results)
-    }
-    own = {model: some for model, some in own.items() if some}
-    columns = [(model, f"{evidence}, {kind}") for model in own for kind in ("per row", "global")]
-    names = (f"{model}, {key.partition(', ')[2]}" for model, key in columns)
-    lines = [f"| reading, against {evidence} | {' | '.join(names)} |", "|---" * (len(columns) + 1) + "|"]
+def summary(results: list[dict[str, Any]], key: str) -> list[str]:
+    """Return the means over data sets for one entry of AGAINST: one row per reading, one column per model."""
+    own: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        if "readings" in result:
+            own.setdefault(result["model"], []).append(result)
+    lines = [f"| {key} | {' | '.join(own)} |", "|---" * (len(own) + 1) + "|"]
     for reading in next(iter(own.values()))[0]["readings"]:
-        cells = [_cell(_means(own[model], reading, key), 2) for model, key in columns]
+        cells = [_cell(_means(some, reading, key), 2) for some in own.values()]
         lines.append(f"| {reading} | {' | '.join(cells)} |")
     return lines
 
@@ -211,7 +208,7 @@ def _tables_of(results: list[dict[str, Any]], seed: int) -> int:
 
 
 def tables(results: list[dict[str, Any]]) -> str:
-    lines = [*summary(results, "permutation"), "", *summary(results, "IG"), "", *qualities(results)]
+    lines = [line for key in AGAINST for line in (*summary(results, key), "")] + qualities(results)
     for name in dict.fromkeys(r["data"] for r in results):
         for model in dict.fromkeys(r["model"] for r in results):
             own = [r for r in results if (r["data"], r["model"]) == (name, model)]
