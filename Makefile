@@ -11,14 +11,14 @@ SITE := $(BIN)/python -m sphinx -q -n -j auto -b html -d build/doctrees docs bui
 
 setup: $(DEVELOPING)
 
-# What the demo needs: both packages of this repository with three extras, and no tools of developers.
+# What the demo needs: both packages of this repository with the extras that `whyformer demo` and `whyformer serve` use, and no developer tools.
 setup-demo: $(READY)
 
 $(READY): pyproject.toml models/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[hf,eval,tabular]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[hf,eval,tabular,web]"
 	touch $(READY)
 
 $(DEVELOPING): $(READY)
