@@ -118,7 +118,7 @@ def test_the_ends_of_a_scale_are_numbers_as_bars_have_them() -> None:
 def test_every_method_has_a_meaning_in_plain_words_and_the_default_is_named() -> None:
     meanings = [m.meaning for m in list_methods().values() if m.run.__module__.startswith("whyformer.")]
     assert all(0 < len(words) <= 80 and words[0].islower() and not words.endswith(".") for words in meanings)
-    assert method_words("generic_attention").startswith("generic_attention: attention")
+    assert method_words("generic_attention").startswith("generic_attention: gradient-weighted attention")
     assert method_words("of_a_plugin") == "of_a_plugin"
     chosen = samples.text(default_for="text", options={"passes": 128})
     assert choice_words(chosen).startswith("the most faithful method known for texts within 128 passes")

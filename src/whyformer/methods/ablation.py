@@ -44,12 +44,13 @@ from whyformer.shapes import Array
     cost_text="1 forward",
     signed=False,
     class_specific=False,
-    meaning="nothing: numbers drawn by chance, to compare others with",
+    meaning="random numbers, as a reference for other methods",
 )
 def random(run: Run) -> Attribution:
-    """Numbers drawn from a seeded generator, one per unit, that know nothing of the model.
+    """Draw one random number per feature from a seeded generator, independent of the model.
 
-    Misleads always; a method that does not beat it on a faithfulness metric explains nothing there.
+    Misleads always: use it as a reference. A method that does not score better on a faithfulness metric is
+    uninformative.
     """
     keep_BN = run.keep_BN
     scores = torch.zeros(keep_BN.shape)
@@ -67,21 +68,21 @@ def random(run: Run) -> Attribution:
     paper="Zeiler & Fergus 2014, arXiv:1311.2901; leave-one-out: Li, Monroe & Jurafsky 2016, arXiv:1612.08220",
     needs={"perturbation"},
     cost=lambda units, **options: (units + 1, 0),
-    cost_text="(units + 1) forwards",
+    cost_text="(features + 1) forwards",
     signed=True,
     class_specific=True,
-    meaning="how far the answer falls without the part",
+    meaning="drop in the output when the feature is masked",
 )
 def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
-    """How much the score falls when a unit is taken away: r_i = s(x) - s(x without i).
+    """Measure how far the output drops when one feature is masked: r_i = s(x) - s(x without i).
 
-    ``replace``: what stands in its place. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id;
-    images: "mean", "zero", "blur"; vectors: "zero", "mean" (their own); tables: "zero", or "mean" with
-    Table(reference=…). The default is the first of these that the model has. With several streams each takes what it
-    has; image tokens inside a text are taken away in the picture.
+    ``replace``: the baseline. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id; images: "mean",
+    "zero", "blur"; vectors: "zero", "mean" (of the input's own); tables: "zero", or "mean" with Table(reference=…). The
+    default is the first of these that the model supports. With several streams, each uses its own default; image tokens
+    inside a text are masked in the image.
 
-    Misleads when: units back each other up (taking one of two synonyms away changes nothing) and when the model has
-    never seen such gaps.
+    Misleads when: features are redundant (masking one of two synonyms changes nothing), or the masked input is unlike
+    anything the model was trained on.
     """
     replacement: Any = default_replacement(run.modality) if replace is None else replace
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
@@ -142,10 +143,10 @@ def _cost_of_ends(units: int, passes: int | None = None, guide: str | None = Non
     needs={"perturbation"},
     cost=_cost_of_ends,
     at_most=True,  # special tokens do not play, and with two players a part alone is the other's absence
-    cost_text="(2 · players + 2) forwards, or at most ``passes``; and a guide's",
+    cost_text="(2·features + 2) forwards, or at most passes; plus the guide's passes",
     signed=True,
     class_specific=True,
-    meaning="what a part does when all others are there, and when none is",
+    meaning="mean of two effects: masking the feature, and showing it alone",
     slow=True,
 )
 def two_ended(
@@ -159,19 +160,19 @@ def two_ended(
     passes: Annotated[int, Limits(FEWEST, 10**7)] | None = None,
     guide: str | None = None,
 ) -> Attribution:
-    """What a part does when all others are there and when none is: the mean of leave-one-out and keep-one.
+    """Average two effects of a feature: masking it (leave-one-out) and showing it alone (keep-one).
 
-    r_i = ½ [s(all) - s(all without i)] + ½ [s(i alone) - s(none)]: the semivalue with half of its weight on the
-    empty and half on the full coalition. Of two players it is the Shapley value; of a sum of parts, every part's term.
-    ``by``, ``replace``, ``keep_special``, ``superpixels`` and ``hold`` are those of ``shap``; "delete" is possible.
-    ``passes``: at most so many passes (a backward counts two). Where they do not suffice for all parts, a ``guide`` of
-    one or two passes ("auto": value_x_gradient, of images alti) chooses the parts that are measured; the others get the
-    guide's scores, scaled to the measured ones, and a measured part the mean of both. Where no guide runs,
-    neighbours are measured together first, and the strongest groups are split. A guide that is asked for is used
-    wherever there are more than two parts.
+    r_i = ½ [s(all) - s(all without i)] + ½ [s(i alone) - s(none)]: a semivalue with half of the weight on the empty and
+    half on the full coalition. For two features it is the Shapley value; for an additive model, each feature's term.
+    ``by``, ``replace``, ``keep_special``, ``superpixels`` and ``hold`` are those of ``shap``; "delete" is supported.
+    ``passes``: the most passes per input (a backward counts as two). If they do not suffice for all features, a
+    ``guide`` of one or two passes ("auto": value_x_gradient; alti for images) selects the features that are measured.
+    The others get the guide's scores, scaled to the measured ones; a measured feature gets the mean of both. If no
+    guide runs, neighbours are measured in groups, and the strongest groups are split. A guide that is passed explicitly
+    is used for any input of more than two features.
 
-    Misleads when: evidence is doubled in such a way that neither end shows it (any two of three signs suffice: one
-    alone is too little, without one there are still enough). Scores do not add up to the change of the score.
+    Misleads when: evidence is redundant in a way that neither effect shows (any two of three signs suffice: one alone
+    is too little, and without one there are still enough). Scores do not sum to the change in output.
     """
     replacement = absent_player(run, replace)
     held_BU = held_units(run, hold)

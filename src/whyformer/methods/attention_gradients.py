@@ -39,7 +39,7 @@ from whyformer.shapes import BQK
     signed=False,
     class_specific=True,
     folds=readable_folded,
-    meaning="where the model looked and looking raised the answer",
+    meaning="attention × gradient, positive part",
     space="gradient",
     compiles=True,
 )
@@ -50,14 +50,14 @@ def attention_x_gradient(
     heads: mapped.Heads = "mean",
     read: Annotated[str, OneOf(*READINGS)] = "row",
 ) -> Attribution:
-    """Where the model looked and where looking raised the score: attention times its gradient, clamped at zero.
+    """Multiply attention by its gradient, keep the positive part, and read one layer or several.
 
-    Ā_h = max(0, A_h ∘ ∂s/∂A_h) per head, then as ``raw_attention``: ``layers``: "last", "mean", "product", a number or
-    a list; ``heads``: "mean", "max", "min", "sum", a number or a list; ``read``: "row", "column", "column_mean",
+    Ā_h = max(0, A_h ∘ ∂s/∂A_h) per head; then as in ``raw_attention``. ``layers``: "last", "mean", "product", a number
+    or a list; ``heads``: "mean", "max", "min", "sum", a number or a list; ``read``: "row", "column", "column_mean",
     "column_sum", "column_max", "diagonal".
 
-    Misleads when: one layer is read as if it were the input: layers mix tokens before it. In the last layer only the
-    row that feeds the head has a gradient, so the columns there hold that row and nothing else.
+    Misleads when: positions of a layer are read as input tokens: earlier layers have mixed them. In the last layer only
+    the output position has a gradient, so every reading of that layer repeats its row.
     """
     return read_layers(run, raised_heads(heads), layers, read)
 
@@ -77,17 +77,17 @@ SIGNED_HEADS = HeadFusion(lambda attention, gradient: (attention * gradient).sum
     signed=True,
     class_specific=True,
     folds=lambda **options: True,
-    meaning="what each part hands on through attention and what the answer makes of it",
+    meaning="value vector × gradient, summed over attention layers",
 )
 def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] | Place | Places = "all") -> Attribution:
-    """What each token hands on in every attention, times the score's slope there, summed over heads and layers.
+    """Multiply each token's value vectors by their gradients, and sum over heads and layers.
 
-    r_j = Σ_l Σ_h v_j^lh · ∂s/∂v_j^lh, v being the values of layer l and head h. Since a head's result is A·v, this is
-    Σ_l Σ_h Σ_i (A ∘ ∂s/∂A)_ij, and that is how it is computed. Nothing is clamped: below zero a token lowered the
-    score. ``layers``: "all", "last", a number, or a list; with several streams counted for each pair of them.
+    r_j = Σ_l Σ_h v_j^lh · ∂s/∂v_j^lh, with v the values of layer l and head h. Since a head's output is A·v, this
+    equals Σ_l Σ_h Σ_i (A ∘ ∂s/∂A)_ij and is computed that way. Scores are not clamped: a negative score lowers the
+    output. ``layers``: "all", "last", a number, or a list; with several streams, counted per pair of streams.
 
-    Misleads when: a token decides by where others look rather than by what it hands on (that part of the slope goes
-    through queries and keys, and is left out), and in deep models, whose later layers hold tokens that are mixed.
+    Misleads when: a token acts by changing where others attend (gradients through queries and keys are left out), and
+    in deep models, whose later layers hold mixtures of tokens.
     """
     choice = "mean" if layers == "all" else layers
     if run.multi_stream:
@@ -138,7 +138,7 @@ def _over_streams(run: Run, layers: str | int | Sequence[int]) -> Attribution:
     signed=False,
     class_specific=True,
     folds=lambda **options: True,
-    meaning="where more attention would raise the answer",
+    meaning="attention × positive gradient, averaged over layers and heads",
     compiles=True,
 )
 def grad_sam(
@@ -147,14 +147,14 @@ def grad_sam(
     reduce: Annotated[str, OneOf("query", "key")] = "query",
     layers: Annotated[str, OneOf("mean", "last")] | Place | Places = "mean",
 ) -> Attribution:
-    """Attention where more of it would raise the score, summed per token over all layers and heads.
+    """Multiply attention by its positive gradient, and average over layers and heads.
 
-    r_i = 1/(L·M·N) Σ_l Σ_m Σ_j (A ∘ ReLU(∂s/∂A))_ij over L layers, M heads, N tokens. ``reduce="query"`` is the
-    published form: token i is credited for what it attends to. ``reduce="key"`` sums over the queries instead and
-    says which input was attended to. ``layers``: "mean" (all of them), "last", a number, or the mean of a list.
+    r_i = 1/(L·M·N) Σ_l Σ_m Σ_j (A ∘ ReLU(∂s/∂A))_ij over L layers, M heads, N tokens. ``reduce="query"`` (the paper):
+    token i is scored by what it attends to. ``reduce="key"``: token i is scored by the attention that it receives.
+    ``layers``: "mean" (all), "last", a number, or the mean of a list.
 
-    Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
-    the query form hands that layer's whole mass to [CLS], which therefore comes first.
+    Misleads when: the published form is read as input attribution. In the last layer only [CLS] has a gradient, so with
+    reduce="query" the whole layer counts for [CLS], which therefore ranks first.
     """
     tokens_B1 = run.keep_BN.sum(1, keepdim=True)
     # The gradient alone is clamped, as published: weights of marked attention may be negative.
@@ -186,7 +186,7 @@ REGIONS = ("all", "row", "row_units")
     cost_text="1 forward + 1 backward",
     signed=False,
     class_specific=True,
-    meaning="where one layer looks, counting the heads that raise the answer",
+    meaning="attention of one layer, heads weighted by their mean gradient",
     compiles=True,
 )
 def attention_gradcam(
@@ -195,15 +195,14 @@ def attention_gradcam(
     layer: Annotated[str, OneOf("last", "mean")] | Place | Places = "last",
     region: Annotated[str, OneOf(*REGIONS)] = "all",
 ) -> Attribution:
-    """Attention of one layer, each head weighted by how much the score gains from it on average.
+    """Sum the attention maps of one layer, each head weighted by its mean gradient (Grad-CAM with heads as channels).
 
-    cam = ReLU(mean_h w_h·A_h), w_h = mean of ∂s/∂A_h. ``region``: the cells the mean runs over, "all" (the whole map),
-    "row" (the rows that feed the head) or "row_units" (those rows without the columns of special tokens). ``layer``:
-    "last", a number, a list (the mean of their maps) or "mean" (of all).
+    cam = ReLU(mean_h w_h·A_h), w_h = mean of ∂s/∂A_h. ``region``: cells over which the gradient is averaged: "all" (the
+    whole map), "row" (rows of the output position) or "row_units" (those rows without columns of special tokens).
+    ``layer``: "last", a number, a list (mean of their maps) or "mean" (all layers).
 
-    Misleads when: one number per head is too little: a head that helps in one place and harms in another is counted
-    by its average, and where all weights are negative the map is zero. Below the last layer positions are already
-    mixed, so a cell is not a word any more.
+    Misleads when: a head helps at one place and harms at another (it has one weight), or all weights are negative (the
+    map is zero). Below the last layer, positions are already mixed and no longer correspond to single tokens.
     """
     if (run.multi_stream or run.windowed) and region != "all":
         raise NotOffered(

@@ -35,7 +35,7 @@ SCALE = 2**30
     cost_text="1 forward + N maximum flows per row",
     signed=False,
     class_specific=False,
-    meaning="how much could flow from each part to the answer if attention were pipes",
+    meaning="maximum flow from the output to each token, with attention as capacity",
     extra_cost=lambda units: units**2 / 100,
     slow=True,
 )
@@ -48,16 +48,17 @@ def attention_flow(
     normalize: bool = True,
     orders: Annotated[int, Limits(2, 10**6)] = 8,
 ) -> Attribution:
-    """How much could flow from the output to each input if attention weights were the widths of pipes.
+    """Compute the maximum flow from the output position to each token, with attention weights as edge capacities.
 
-    Node (l, i) is position i after layer l; the pipe (l, i) → (l-1, j) holds rownorm(mean_h A_l + I)_ij. F_ij is the
-    maximum flow from (L, i) to (0, j), each pair on its own, with the row divided by its sum (``normalize``).
-    ``rows="all"`` solves all N² pairs and gives the whole map. ``end_layer`` is the layer flow starts from, numbered
-    from 0. ``joint=True`` sends one maximum flow to all inputs at once, so that a row adds up to it; many such flows
-    exist (rollout is one), and the one given is the mean over ``orders`` × N orders in which inputs claim their part.
+    Node (l, i) is position i after layer l; the edge (l, i) → (l-1, j) has capacity rownorm(mean_h A_l + I)_ij. F_ij is
+    the maximum flow from (L, i) to (0, j), solved for each pair separately; rows are divided by their sum
+    (``normalize``). ``rows="all"`` solves all N² pairs and returns the full map. ``end_layer``: the layer where the
+    flow starts, counted from 0. ``joint=True`` computes one maximum flow to all tokens at once, so that a row sums to
+    the total flow. That flow is not unique (rollout is one solution): the result is the mean over ``orders`` × N orders
+    in which tokens receive flow.
 
-    Misleads when: models are deep: nearly every pair can then carry what its narrowest end lets through, and scores
-    follow the column sums of the first layer. It is the same for every class.
+    Misleads when: the model is deep. Nearly every pair can then carry the full flow, and the scores follow the column
+    sums of the first layer. The scores are the same for every class.
     """
     sites = run.record().sites
     if not -len(sites) <= end_layer < len(sites):
@@ -194,7 +195,7 @@ class Network:
     class_specific=False,
     rowwise=lambda *, read, **options: read == "row",
     folds=chains.readable_folded,
-    meaning="where the model looked, whatever the answer",
+    meaning="attention weights at the output position",
     space="attention",
     compiles=True,
 )
@@ -205,16 +206,15 @@ def raw_attention(
     heads: mapped.Heads = "mean",
     read: Annotated[str, OneOf(*chains.READINGS)] = "row",
 ) -> Attribution:
-    """Where the model looked: attention weights, averaged over heads and read at the position that feeds the head.
+    """Return attention weights, averaged over heads, at the output position.
 
-    ``layers``: "last", "mean", "product" (A_L···A_1 without residual), a number, or a list (its mean).
-    ``heads``: "mean", "max", "min", "sum", a number, or a list (its mean).
-    ``read``: "row" (what the readout attends to), "column" (who attends to it), "column_mean", "column_sum",
-    "column_max" (attention received), "diagonal". With several streams, layers are counted for each pair of streams
-    (who asks whom), and the row is the only reading.
+    ``layers``: "last", "mean", "product" (A_L···A_1 without residual), a number, or a list (its mean). ``heads``:
+    "mean", "max", "min", "sum", a number, or a list (its mean). ``read``: "row" (what the output position attends to),
+    "column" (attention to the output position), "column_mean", "column_sum", "column_max" (attention received),
+    "diagonal". With several streams, layers are counted per pair of streams, and only "row" is available.
 
-    Misleads when: layers mix tokens before the one that is read, so a weight on a position is no longer a weight on
-    the word that stood there; and it is the same for every class.
+    Misleads when: earlier layers have mixed the tokens, so a weight on a position is not a weight on its token. The
+    scores are the same for every class.
     """
     if (run.multi_stream or run.windowed) and (read != "row" or layers == "product"):
         raise NotOffered(
@@ -236,7 +236,7 @@ def raw_attention(
     class_specific=False,
     rowwise=lambda *, discard, **options: not discard,
     folds=lambda *, discard, residual, **options: not discard and not isinstance(residual, str),
-    meaning="where all layers look, one after the other, whatever the answer",
+    meaning="attention combined across layers, the same for every class",
     space="rollout",
     compiles=True,
 )
@@ -250,19 +250,19 @@ def attention_rollout(
     start_layer: Place = 0,
     protect_special: bool = False,
 ) -> Attribution:
-    """How much of each input is left at the output if attention only mixed tokens: Â_L ··· Â_1.
+    """Multiply the attention maps of all layers, with a residual share: R = Â_L ··· Â_1.
 
-    Â_l = rownorm((1-a)·fuse_h A_l + a·I), a = ``residual``. ``residual="mixing"`` measures it instead: of row i the
-    mixing ratio r_i of the whole block (value_norms) goes to the other positions and 1 - r_i stays (GlobEnc's W-Res).
-    ``normalize=False`` gives A + I, which for the plain head mean is the same map times 2^L. ``discard`` zeroes that
-    share of the smallest entries of each fused map;
-    ``protect_special`` keeps rows and columns of special tokens out of it.
+    Â_l = rownorm((1-a)·fuse_h A_l + a·I), a = ``residual``. ``residual="mixing"`` measures the share instead: in row i,
+    the mixing ratio r_i of the block (value_norms) goes to the other positions and 1 - r_i stays (W-Res in GlobEnc).
+    ``heads``: "mean", "max", "min", "sum", one head or a list. ``normalize=False`` uses A + I; with heads="mean" this
+    is the same map times 2^L. ``discard``: fraction of the smallest entries of each fused map that is set to zero;
+    ``protect_special`` exempts rows and columns of special tokens. ``start_layer`` skips earlier layers.
 
-    With several streams, each is rolled out by itself; stream s reads stream q by R_ss^T A R_qq, A the last
+    With several streams, each stream has its own rollout; stream s reads stream q by R_ss^T A R_qq, with A the last
     cross-attention between them (the baseline of Chefer, Gur & Wolf 2021).
 
-    Misleads when: values and MLPs do more than mixing (they do), and on deep models, where the product flattens out.
-    It is the same for every class.
+    Misleads when: values and MLPs do more than mix tokens (they do), and on deep models, where the rows of the product
+    become alike. The scores are the same for every class.
     """
     if (run.multi_stream or run.windowed) and discard:
         raise NotOffered("discard is for one stream of plain self-attention: leave it at 0 on this model.")
@@ -307,7 +307,7 @@ def _rolled_out(
     signed=False,
     class_specific=True,
     folds=lambda *, discard, **options: not discard,
-    meaning="where all layers look, counting what raises the answer",
+    meaning="attention rollout of gradient-weighted attention",
     space="rollout",
     compiles=True,
 )
@@ -319,15 +319,15 @@ def gradient_rollout(
     start_layer: Place = 0,
     protect_special: bool = False,
 ) -> Attribution:
-    """Rollout of the attention that raises the explained score: Â_L ··· Â_1 of gradient-weighted maps.
+    """Multiply gradient-weighted attention maps of all layers, with a residual share: R = Â_L ··· Â_1.
 
-    Â_l = rownorm((F_l + I)/2), F_l = ReLU(fuse_h(A_l ∘ ∂s/∂A_l)). ``heads`` fuses: "mean", "max", "min", "sum", a head
-    or a list of them. ``discard`` zeroes that share of the smallest entries of each F_l; ``protect_special`` keeps
-    rows and columns of special tokens out of it. ``start_layer`` leaves earlier layers out.
+    Â_l = rownorm((F_l + I)/2), F_l = ReLU(fuse_h(A_l ∘ ∂s/∂A_l)). ``heads``: "mean", "max", "min", "sum", a head or a
+    list. ``discard``: fraction of the smallest entries of each F_l that is set to zero; ``protect_special`` exempts
+    rows and columns of special tokens. ``start_layer`` skips earlier layers.
 
-    Misleads when: gradients are small against 1, which they usually are: the identity then swamps them, each position
-    keeps nearly all of its own score, and only the ranking of the others says something. Heads are fused before the
-    clamp, so a head that speaks against the target cancels one that speaks for it.
+    Misleads when: gradients are small compared with 1, as they usually are: the identity dominates, each position keeps
+    most of its own score, and only the ranking of the others is informative. Heads are fused before the clamp, so
+    positive and negative heads cancel.
     """
     # NOTE[DIFF] the authors' code meets layer l's attention with layer L-1-l's gradient (issue #6); here they meet
     # their own.
@@ -347,7 +347,7 @@ def gradient_rollout(
     signed=False,
     class_specific=True,
     folds=lambda **options: True,
-    meaning="attention that raised the answer, followed through all layers",
+    meaning="gradient-weighted attention, combined across layers",
     space="rollout",
     compiles=True,
 )
@@ -359,15 +359,15 @@ def generic_attention(
     normalize_cross: bool = True,
     self_in_rule_10: bool = True,
 ) -> Attribution:
-    """Attention that raised the explained score, followed through all layers: R = (I + Ā_L) ··· (I + Ā_1).
+    """Combine gradient-weighted attention across layers: R = (I + Ā_L) ··· (I + Ā_1).
 
-    Ā_l = mean_h max(0, A_l ∘ ∂s/∂A_l) (eqs. 5 and 6). ``start_layer`` leaves earlier layers out; ``heads`` takes
-    "max", "min", "sum", one head, or the mean of a list of them in place of the mean of all. Where stream s asks stream
-    q (cross-attention): R_sq += R̄_ss^T Ā R̄_qq (eq. 10) and R_ss += Ā R_qs (eq. 11), with R̄ the normalised self
-    relevance (eqs. 8 and 9; ``normalize_cross=False`` takes R itself, ``self_in_rule_10=False`` adds Ā alone).
+    Ā_l = mean_h max(0, A_l ∘ ∂s/∂A_l) (eqs. 5 and 6). ``start_layer`` skips earlier layers; ``heads``: "mean", "max",
+    "min", "sum", one head, or the mean of a list. For cross-attention from stream s to stream q: R_sq += R̄_ss^T Ā
+    R̄_qq (eq. 10) and R_ss += Ā R_qs (eq. 11), with R̄ the normalised self relevance (eqs. 8 and 9;
+    ``normalize_cross=False`` uses R, ``self_in_rule_10=False`` adds Ā alone).
 
-    Misleads when: the scale of the score changes (a temperature, or probability in place of the logit, changes the
-    map, not only its size), and when what lowers the score matters: negative evidence is clamped away.
+    Misleads when: the scale of the output changes (a temperature, or a probability instead of the logit, changes the
+    ranking), and when evidence against the class matters: it is clamped to zero.
     """
     rules = partial(mapped.generic_relevance, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)
     return chains.chain(run, chains.raised_heads(heads), start_layer=start_layer, streams=rules)

@@ -30,18 +30,18 @@ from whyformer.targets import scalar_of
     cost_text="1 forward + 1 backward",
     signed=False,
     class_specific=True,
-    meaning="where one layer sees what raises the answer",
+    meaning="feature maps of one layer, weighted by their mean gradient",
 )
 def grad_cam(run: Run, *, layer: Place | str | None = None) -> Attribution:
-    """Feature maps of one layer, each weighted by how much the score gains from it on average over the image.
+    """Sum the feature maps of one layer, each channel weighted by its mean gradient over the image.
 
-    map = ReLU(Σ_c w_c F_c), w_c = mean over the patches of ∂s/∂F_c; special tokens are left out. ``layer``: None is
-    the input of the last attention (the norm before it included), the last place whose patches can still reach a
-    [CLS] token; a number is the input of that attention; a name is the output of that module. Where the layer's grid
-    is coarser than the patches (Swin), the map is interpolated.
+    map = ReLU(Σ_c w_c F_c), w_c = mean over the patches of ∂s/∂F_c; special tokens are excluded. ``layer``: None is the
+    input of the last attention (after its norm), the last layer whose patches still reach a [CLS] token; a number is
+    the input of that attention; a name is the output of that module. If the layer's grid is coarser than the patches
+    (Swin), the map is interpolated.
 
-    Misleads when: one weight per channel is too little, since a channel can help in one place and harm in another; and
-    where all the evidence is negative the map is empty.
+    Misleads when: a channel helps at one place and harms at another (it has one weight), or all evidence is negative
+    (the map is empty).
     """
     features = feature_map(run, layer, grad=True, method="grad_cam")
     assert features.gradient_BPD is not None
@@ -78,10 +78,10 @@ def _cost(units: int, masks: int = 128, draws: int = 1, noise: float = 0.1, **op
     needs={"perturbation"},
     cost=_cost,
     at_most=True,
-    cost_text="1 + 2·(clusters·draws + 8 for the error of a single draw) forwards, clusters being at most masks",
+    cost_text="1 + 2·(clusters·draws + 8) forwards; clusters ≤ masks; the 8 only if draws = 1",
     signed=True,
     class_specific=True,
-    meaning="what is left of the answer when only some image parts are shown",
+    meaning="output with only some image regions visible, averaged over masks",
     slow=True,
 )
 def vit_cx(
@@ -94,19 +94,18 @@ def vit_cx(
     draws: Count = 1,
     score: Annotated[str, OneOf("probability", "explained")] = "probability",
 ) -> Attribution:
-    """What the score becomes when only the image parts that a group of features marks are left, spread over them.
+    """Mask the image with clustered feature maps, and average the output over the masks that show a pixel.
 
-    Features of one layer, upsampled and scaled to [0, 1], are masks; alike ones (cosine distance below ``threshold``,
-    complete linkage) are added up and scaled again. With noise Z_i ~ N(0, noise²), for mask M_i:
-    score_i = s(x∘M_i + Z_i∘(1-M_i)) - s(x + Z_i∘(1-M_i)) + s(x), and S = 1/n Σ_i score_i·M_i / Σ_k M_k at each pixel
-    (in ``detail``; a patch's score is the sum over its pixels). ``masks`` bounds the number of clusters;
-    ``layer``: as for ``grad_cam``; ``draws``: noise per mask. What the noise leaves open is in
-    ``checks["standard_error"]`` (root mean square over the patches): from the spread of the draws or, with one draw,
-    from 8 masks that meet a second noise. ``score``: "probability", as published, which is then the scalar of the
-    result, or "explained": the scalar that was asked for.
+    Features of one layer, upsampled and scaled to [0, 1], are masks; similar ones (cosine distance below ``threshold``,
+    complete linkage) are summed and scaled again. With noise Z_i ~ N(0, noise²), for mask M_i: score_i = s(x∘M_i +
+    Z_i∘(1-M_i)) - s(x + Z_i∘(1-M_i)) + s(x), and S = 1/n Σ_i score_i·M_i / Σ_k M_k at each pixel (in ``detail``; a
+    patch's score is the sum over its pixels). ``masks``: the most clusters; ``layer``: as in ``grad_cam``; ``draws``:
+    noise draws per mask. ``checks["standard_error"]`` is the error due to the noise (root mean square over patches),
+    from the draws or, with one draw, from 8 masks that are run twice. ``score``: "probability" (the paper; it becomes
+    the result's scalar) or "explained" (the requested scalar).
 
-    Misleads when: few masks tell little apart, and masks that cover everything share the score among all pixels; the
-    noise is a picture the model has never seen.
+    Misleads when: there are few masks, or masks cover the whole image: scores are then nearly equal. The noise is
+    unlike anything the model was trained on.
     """
     require("sklearn", why="vit_cx")  # before any pass
     scalar = run.scalar if score == "explained" else "probability"

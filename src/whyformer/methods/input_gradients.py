@@ -37,7 +37,7 @@ Baseline = Start | None
     cost_text="(steps + 2) forwards + steps backwards",
     signed=True,
     class_specific=True,
-    meaning="what each part adds on the way from a neutral input to this one",
+    meaning="gradients integrated along a path from a baseline to the input",
     scalable=("steps", 4),
 )
 def integrated_gradients(
@@ -50,25 +50,24 @@ def integrated_gradients(
     memory_mb: Megabytes = MEMORY_MB,
     patch_smoothing: Patches = 0.0,
 ) -> Attribution:
-    """Gradients added up along the straight line from a baseline to the input; they add up to the change in score.
+    """Integrate the gradient along the straight line from a baseline to the input; scores sum to the change in output.
 
-    r = (x - x') · ∫ ∂s/∂x(x' + t(x - x')) dt by Gauss–Legendre with ``steps`` points. ``at="input"``: x are word
-    embeddings (positions and types stay), pixels or floats; ``at="embeddings"``: the vectors that enter the first
-    block, with positions and types. ``baseline``: for text "mask" (the default where the tokenizer has one, else
-    "pad", else "zero"; another token, named in a warning, where that is a vector of zeros and the score jumps next to
-    it), "pad", "unk", "zero", "mean" (of the input's own vectors) or a token id; for images "zero" (default), "mean" or
-    "blur"; for sequences of vectors "zero" (default) or "mean" (of the input's own vectors); for tables "zero", or with
-    Table(reference=…) "mean" (then the default; also called "typical": mean numbers, most frequent categories of those
-    rows); or a tensor of your own that fits x of one input (for text: vectors). With several streams all move along one
-    path, and the scores of all of them add up: a name goes to the streams that have it, or each has its own, {"text":
-    "mask", "image": "mean"}; words start from "pad" there. ``keep_special`` leaves special tokens as they are; a list
-    of token ids says which those are. ``memory_mb`` bounds the memory of a batch of points. What is missing from the
-    sum is in ``checks["completeness_error"]``, as a share of the change in score in
-    ``checks["completeness_error_relative"]``. ``patch_smoothing``: for pixels, each one's share spread by a Gaussian as
-    wide as that many patches, against the patch grid; the sum stays, and 0 is off.
+    r = (x - x') · ∫ ∂s/∂x(x' + t(x - x')) dt by Gauss–Legendre with ``steps`` points. ``at="input"``: x is the word
+    embedding (positions and types stay fixed), the pixels or the floats; ``at="embeddings"``: the vectors that enter
+    the first block, with positions and types. ``baseline``: text: "mask" (default if the tokenizer has one, else "pad",
+    else "zero"), "pad", "unk", "zero", "mean" (of the input's own vectors) or a token id; if the default is a vector of
+    zeros next to which the output jumps, another token is used and named in a warning. Images: "zero" (default),
+    "mean", "blur". Sequences of vectors: "zero" (default), "mean". Tables: "zero", or with Table(reference=…) "mean"
+    (then the default; alias "typical": mean numbers and most frequent categories). Or a tensor with the shape of one
+    input. With several streams, all move along one path: a name applies to the streams that have it, {"text": "mask",
+    "image": "mean"} sets each; words start from "pad". ``keep_special``: keep special tokens unchanged, or a list of
+    token ids to keep. ``memory_mb``: memory limit of a batch of points. ``checks["completeness_error"]`` is the
+    difference between the sum and the change in output; ``checks["completeness_error_relative"]`` is its share of the
+    change. ``patch_smoothing``: for pixels, smooth the scores with a Gaussian as wide as that many patches (the sum
+    stays); 0 is off.
 
-    Misleads when: the baseline means something to the model (a sentence of [MASK] has its own prediction), or the error
-    is not small against the change in score: raise ``steps``.
+    Misleads when: the baseline is meaningful to the model (a sentence of [MASK] has its own prediction), or the
+    completeness error is not small: raise ``steps``.
     """
     space = gradient_space(run, at)
     space.check_smoothing(patch_smoothing)
@@ -249,19 +248,18 @@ ROUNDING = (
     cost_text="1 forward + 1 backward",
     signed=True,
     class_specific=True,
-    meaning="how strongly the answer leans on each part as it stands",
+    meaning="gradient × input",
 )
 def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
-    """The score's slope at each input times the input itself, summed over the input's dimensions.
+    """Multiply the gradient of the output by the input, and sum over the dimensions of each feature.
 
-    r_i = Σ_d x_id · ∂s/∂x_id. ``at="input"``: x is the word embedding (text), the pixels (images) or the floats
-    themselves; ``at="embeddings"``: the vectors that enter the first block, positions and types included (the default
-    for tables with categories). With several streams x are the inputs of all of them. ``patch_smoothing``: for pixels,
-    each one's share spread by a Gaussian as wide as that many patches, against the patch grid; 0 is off.
+    r_i = Σ_d x_id · ∂s/∂x_id. ``at="input"``: x is the word embedding (text), the pixels (images) or the floats;
+    ``at="embeddings"``: the vectors that enter the first block, with positions and types (the default for tables with
+    categorical columns). With several streams, x is the input of all of them. ``patch_smoothing``: for pixels, smooth
+    the products with a Gaussian as wide as that many patches (removes the patch grid); 0 is off.
 
-    Misleads when: the score saturates: far along a flat stretch the gradient is small although the input decided. A
-    model that normalises each input before anything else (DeBERTa) does not care how long it is: r is 0, and what is
-    seen are rounding errors. The result warns of that; ``at="embeddings"`` starts behind the norm.
+    Misleads when: the output saturates: the gradient is small although the input decided. If the model normalises each
+    embedding first (DeBERTa), the sum is 0 up to rounding; the result has a warning, and ``at="embeddings"`` avoids it.
     """
     space = gradient_space(run, at, gradient=True)
     assert space.gradient is not None
@@ -283,21 +281,20 @@ def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0
     cost_text="1 forward + 1 backward",
     signed=False,
     class_specific=True,
-    meaning="where a nudge would change the answer most",
+    meaning="size of the gradient",
 )
 def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: Patches = 0.0) -> Attribution:
-    """How sharply the score changes when an input is nudged: the size of the gradient at each unit.
+    """Return the size of the gradient of the output at each feature.
 
-    r_i = ‖∂s/∂x_i‖, x_i being all numbers of unit i: the embedding of a token, the pixels of a patch, a column.
-    ``norm``: "l2", "l1", "max" (the largest entry, in absolute value) or "sum" (the signed sum of the entries).
-    ``at="input"``: x is the word embedding, the pixels or the floats; ``at="embeddings"``: the vectors that enter
-    the first block, positions and types included (the default for tables with categories). With several streams (image
-    and text, encoder-decoders) x are the inputs of all of them. The gradient itself is in ``detail``, where it is one
-    tensor. ``patch_smoothing``: for pixels, a Gaussian over the gradient, as wide as that many patches, against
-    the patch grid; 0 is off.
+    r_i = ‖∂s/∂x_i‖, where x_i are all numbers of feature i: a token's embedding, a patch's pixels, a column. ``norm``:
+    "l2", "l1", "max" (largest absolute entry) or "sum" (signed sum). ``at="input"``: x is the word embedding, the
+    pixels or the floats; ``at="embeddings"``: the vectors that enter the first block, with positions and types (the
+    default for tables with categorical columns). With several streams, x is the input of all of them. ``detail`` holds
+    the gradient if it is one tensor. ``patch_smoothing``: for pixels, smooth the gradient with a Gaussian as wide as
+    that many patches (removes the patch grid); 0 is off.
 
-    Misleads when: the score is saturated, so that what decided it has no slope left; and it says where the score is
-    sensitive, not in which direction, nor how much of the score is there.
+    Misleads when: the output saturates, so that the deciding input has a small gradient. It measures sensitivity:
+    neither the direction of the effect nor its size.
     """
     space = gradient_space(run, at, gradient=True)
     assert space.gradient is not None
@@ -316,7 +313,7 @@ GROUPS = 5  # of the samples, for the standard error
     cost_text="(samples + 1) forwards + samples backwards",
     signed=False,
     class_specific=True,
-    meaning="where a nudge would change the answer most, averaged over noise",
+    meaning="size of the gradient, averaged over noisy copies of the input",
     scalable=("samples", 4),
     slow=True,
 )
@@ -331,19 +328,18 @@ def smooth_grad(
     memory_mb: Megabytes = 1024,
     patch_smoothing: Patches = 0.0,
 ) -> Attribution:
-    """The gradient averaged over copies of the input with a little noise, which cancels its fluctuations.
+    """Average the gradient over noisy copies of the input, and return its size at each feature.
 
     g = 1/n Σ_k ∂s/∂x(x + ε_k), ε ~ N(0, σ²); r_i = ‖g_i‖. σ is ``noise`` times the range (max - min) of an image or a
-    row of floats, and times the standard deviation of embeddings. ``magnitude`` averages the squared gradients in place
-    of the gradients, r_i = Σ_d mean(g_id²). ``norm``: "l2", "l1", "max" or "sum", ``at``: as for ``saliency``.
-    ``memory_mb`` bounds the memory of a batch of copies. Draws depend on the seed alone; the error that is left, by a
-    jackknife over groups of samples, is in ``checks["standard_error"]`` (root mean square over the units), and as a
-    share of the largest score in ``checks["standard_error_relative"]``. ``patch_smoothing``: for pixels, a Gaussian
-    over what was averaged, as wide as that many patches, against the patch grid; 0 is off. With several streams all of
-    them get noise at once, each by its own σ.
+    row of floats, or times the standard deviation of embeddings. ``magnitude`` averages squared gradients, r_i = Σ_d
+    mean(g_id²). ``norm`` ("l2", "l1", "max", "sum") and ``at``: as in ``saliency``. ``memory_mb``: memory limit of a
+    batch of copies. Draws depend on the seed only. ``checks["standard_error"]`` is the sampling error (jackknife over
+    groups of samples, root mean square over features), ``checks["standard_error_relative"]`` its share of the largest
+    score. ``patch_smoothing``: for pixels, smooth the average with a Gaussian as wide as that many patches; 0 is off.
+    With several streams, noise is added to all of them at once, each with its own σ.
 
-    Misleads when: the noise is large enough to leave what the model knows, or too small to leave a bend of the score;
-    and where gradients cancel: what matters with changing sign averages to nothing (``magnitude=True`` keeps it).
+    Misleads when: the noise is so large that inputs become unrealistic, or too small to have an effect; and where
+    gradients of changing sign cancel (``magnitude=True`` keeps them).
     """
     space = gradient_space(run, at)
     space.check_smoothing(patch_smoothing)

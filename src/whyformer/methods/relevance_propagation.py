@@ -1,4 +1,4 @@
-"""Relevance handed back layer by layer: transformer_attribution, decompx, attn_lrp and cp_lrp."""
+"""Relevance propagation: transformer_attribution, decompx, attn_lrp and cp_lrp."""
 
 from __future__ import annotations
 
@@ -31,25 +31,24 @@ VARIANTS = ("full", "rollout", "last_layer", "lrp")
     paper="Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
     needs={"attention_gradients"},
     cost=constant(2, 2),
-    cost_text="2 forwards + 2 backwards (one of each carries relevance, in double precision)",
+    cost_text="2 forwards + 2 backwards (one of each propagates relevance, in double precision)",
     signed=False,
     class_specific=True,
-    meaning="attention that carried the answer, followed through all layers",
+    meaning="gradient-weighted relevance of attention, combined across layers",
 )
 def transformer_attribution(
     run: Run, *, variant: Annotated[str, OneOf(*VARIANTS)] = "full", start_layer: Place = 0, normalize: bool = False
 ) -> Attribution:
-    """Relevance that attention received, where more attention would raise the score: C = C_L ··· C_1.
+    """Combine gradient-weighted relevance of attention across layers: C = C_L ··· C_1.
 
-    C_l = I + mean_h max(0, ∂s/∂A_l ∘ R(A_l)); R(A_l) is the layer-wise relevance (alpha = 1, beta = 0) of the
-    attention map, carried back from a one-hot seed at the target. ``start_layer`` leaves earlier layers out;
-    ``normalize`` divides rows by their sum (the authors do so for BERT, not for ViT). ``variant``: "full";
-    "rollout" without the gradient, C_l = I + mean_h max(0, R(A_l)); "last_layer" the last attention alone,
-    mean_h max(0, R(A_L)); "lrp" no attention map at all but the relevance, with its signs, that arrives at the
-    vectors entering the first block.
+    C_l = I + mean_h max(0, ∂s/∂A_l ∘ R(A_l)); R(A_l) is the layer-wise relevance (alpha = 1, beta = 0) of the attention
+    map, propagated from a one-hot seed at the target. ``start_layer`` skips earlier layers; ``normalize`` divides rows
+    by their sum (the authors do so for BERT, not for ViT). ``variant``: "full"; "rollout" without the gradient, C_l = I
+    + mean_h max(0, R(A_l)); "last_layer" the last attention alone, mean_h max(0, R(A_L)); "lrp" the signed relevance of
+    the vectors that enter the first block, without attention maps.
 
-    Misleads when: negative evidence matters, which is clamped away, and when small differences are read: single
-    entries of R can be large without meaning, since the rules divide by sums that come close to zero.
+    Misleads when: evidence against the class matters (it is clamped to zero), and when small differences are read:
+    single entries of R can be large by accident, since the rules divide by sums close to zero.
     """
     require_readable(run.study)
     dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
@@ -91,24 +90,24 @@ def transformer_attribution(
     paper="Modarressi et al. 2023 (ACL), arXiv:2306.02873",
     needs={"values"},
     cost=constant(2, 0),
-    cost_text="2 forwards, one of them with every hidden state split over N inputs",
+    cost_text="2 forwards; one of them propagates N vectors per hidden state",
     signed=True,
     class_specific=True,
-    meaning="what each part adds to the answer when every step is split up exactly",
+    meaning="share of the logit, by decomposing every hidden state over the tokens",
     extra_cost=lambda units: units,
     slow=True,
 )
 def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absdot") -> Attribution:
-    """What each input token adds to the logit, found by splitting every hidden state over the tokens it came from.
+    """Decompose every hidden state into one vector per input token, and propagate these vectors to the logit.
 
     x_i = Σ_s x_i←s from the embedding on. Linear maps act on each share; attention mixes shares with the model's own
-    weights; a norm divides by the true deviation; a nonlinearity multiplies by its slope f(z)/z; a gate by its value.
-    ``bias`` says how biases are shared: "absdot" (∝ |⟨x_i←s, b⟩|), "norm" (∝ ‖x_i←s‖), "equal", "abssim"
-    (∝ |cos|) or None (left out). Shares add up to the logit (not without biases); the error is in
-    ``checks["completeness_error"]``. The matrix and layers hold ‖x_i←s‖.
+    weights; a norm divides by the true standard deviation; an activation multiplies by f(z)/z; a gate by its value.
+    ``bias``: how biases are distributed: "absdot" (∝ |⟨x_i←s, b⟩|), "norm" (∝ ‖x_i←s‖), "equal", "abssim" (∝ |cos|) or
+    None (left out). Scores sum to the logit unless biases are left out; ``checks["completeness_error"]`` is the
+    difference. ``matrix`` and ``layers`` hold ‖x_i←s‖.
 
-    Misleads when: read as what would happen without a token. Attention weights, deviations and slopes are those of
-    the whole input and are credited to nobody, so a token that steers attention and adds nothing itself scores zero.
+    Misleads when: read as the effect of removing a token. Attention weights, standard deviations and activations are
+    those of the full input, so a token that only changes where others attend scores zero.
     """
     require_readable(run.study)
     if run.scalar != "logit" and not (run.scalar == "log_odds" and run.logits.shape[1] == 1):
@@ -179,23 +178,22 @@ CUT = (
     cost_text="1 forward + 1 backward",
     signed=True,
     class_specific=True,
-    meaning="what the answer is made of, handed back layer by layer",
+    meaning="relevance propagated from the output to the input",
 )
 def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
-    """The score handed back layer by layer, each layer sharing it out among what it was made of.
+    """Propagate relevance from the output to the input, layer by layer, through attention, MLPs and norms.
 
-    Linear layers and sums share in proportion to what each term contributed; activations and normalisations pass on
-    what they got; a product (attention with values, queries with keys, a gate with what it gates) gives half to each
-    factor; softmax shares by its Taylor expansion. All of this is input × gradient under changed gradient rules,
-    r_i = Σ_d x_id · g_id. ``at="input"`` reads x at the word embeddings, pixels or floats: positions and biases take a
-    share of their own, which is not shown. ``at="tokens"`` reads it at the vectors that enter the first block,
-    position and type included; it is the default for tables with categories, raw audio, and text with images.
-    Propagation starts at the logits z with R = Σ_j z_j ∂s/∂z_j, which is the explained value s where s is a logit. What
-    is missing from R in the sum of scores is ``checks["conservation_error"]``, as a share of R
-    ``checks["conservation_error_relative"]``.
+    Linear layers and sums distribute relevance in proportion to each term's contribution; activations and norms pass it
+    on; products (attention × values, queries × keys, gates) give half to each factor; softmax uses its Taylor
+    expansion. This equals input × gradient with modified gradients, r_i = Σ_d x_id · g_id. ``at="input"``: x is the
+    word embedding, the pixels or the floats; relevance of positions and biases is not shown. ``at="tokens"``: the
+    vectors that enter the first block, with position and type; the default for tables with categorical columns, raw
+    audio, and text with images. Propagation starts with R = Σ_j z_j ∂s/∂z_j at the logits z; R = s if s is a logit.
+    ``checks["conservation_error"]`` is the part of R that is missing from the sum of scores;
+    ``checks["conservation_error_relative"]`` is its share of R.
 
-    Misleads when: the conservation error is large against R (biases and positions took the rest), and on
-    models with an attention sink, whose first token collects what belongs to nobody.
+    Misleads when: the conservation error is large compared with R (biases and positions received the rest), and on
+    models with an attention sink, whose first token collects relevance.
     """
     return relevance(run, GradientRules(attention_is_constant=False), at)
 
@@ -259,15 +257,16 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     cost_text="1 forward + 1 backward",
     signed=True,
     class_specific=True,
-    meaning="what the answer is made of, handed back through what attention carried",
+    meaning="relevance propagated through the values, attention held constant",
 )
 def cp_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
-    """The score handed back layer by layer through the values alone: where to attend is taken as given.
+    """Propagate relevance from the output to the input through the values, with attention weights held constant.
 
-    The rules of ``attn_lrp``, with attention maps and the gates of gated MLPs as constants, so that all relevance
-    of an attention goes to its values and nothing is halved. On a model without biases it is conserved exactly:
-    Σ_i r_i is the score. ``at`` and the checks are those of ``attn_lrp``.
+    Uses the rules of ``attn_lrp``, but attention maps and the gates of gated MLPs are constants: all relevance of an
+    attention goes to its values, and no product is halved. On a model without biases the scores sum to the explained
+    logit. ``at`` and the checks are those of ``attn_lrp``.
 
-    Misleads when: what decides is where the model looks (a query that finds its key), since that carries no relevance.
+    Misleads when: the prediction depends on where the model attends (a query that matches its key): queries and keys
+    receive no relevance.
     """
     return relevance(run, GradientRules(attention_is_constant=True), at)

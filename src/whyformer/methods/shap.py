@@ -64,10 +64,10 @@ def _cost(
     needs={"perturbation"},
     cost=_cost,
     at_most=True,
-    cost_text="2^players forwards where that is within ``evaluations``, else at most evaluations + 2; and a guide's",
+    cost_text="2^n forwards (n features) if evaluations allow, else at most evaluations + 2; plus the guide's passes",
     signed=True,
     class_specific=True,
-    meaning="each part's fair share of the answer",
+    meaning="share of the output (Shapley value)",
     scalable=("evaluations", 8),
 )
 def shap(
@@ -83,27 +83,25 @@ def shap(
     superpixels: Annotated[int, Limits(2, 10**6)] = 32,
     hold: Hold = None,
 ) -> Attribution:
-    """A fair share of the score for every part of the input: its mean contribution over all orders of joining.
+    """Compute Shapley values: the mean contribution of each feature over all orders in which features are added.
 
-    φ_i = Σ_S |S|!(n-|S|-1)!/n! · (s(S ∪ i) - s(S)); they add up to s(all) - s(none), which is ``base``. ``by``: what
-    joins: None is the unit itself (token, patch, column), "word" whole words, "superpixel" about ``superpixels`` groups
-    of patches of like colour; a group's share is split evenly among its units. ``replace``: what stands for the absent,
-    as for ``occlusion``. ``keep_special``: special tokens are always there (True), join too (False), or a list of the
-    token ids to keep. ``hold``: parts that are always there as well, such as the question of a prompt: the text as it
-    stands in the input, a label, or the number of a unit (-1 is the last), or several. ``algorithm``: "exact" (all 2^n
-    sets), "partition" (Owen values over a tree of neighbours), "permutation" (sampled orders), "regression" (pairs of a
-    coalition and its complement); "auto" is exact where ``evaluations`` allow, else regression where a guide or
-    evaluations="auto" is asked for, else partition for text and images, permutation for columns. ``guide``: a method of
-    few passes, whose scores the regression leans on as far as the coalitions bear them out, with "+alone" behind it
-    also what each part would do alone, by the gradient where all are absent; or "auto", both of the first of attn_lrp,
-    generic_attention and input_x_gradient that runs. Its passes are in the cost. ``evaluations="auto"`` goes on until
-    the order of the five largest values is settled, 1,024 at most. Standard errors of sampled values are in ``errors``,
-    and their root mean square over the players in ``checks["standard_error"]``. ``interactions``: so many pairs among
-    the players of the largest values, in the result's ``interactions``: what two do more together than each, mean of
-    with none and with all the others.
+    φ_i = Σ_S |S|!(n-|S|-1)!/n! · (s(S ∪ i) - s(S)); they sum to s(all) - s(none); ``base`` is s(none). ``by``: what is
+    masked together: None is a single token, patch or column, "word" a whole word, "superpixel" one of about
+    ``superpixels`` groups of patches of similar colour; a group's value is split evenly. ``replace``: the baseline, as
+    in ``occlusion``. ``keep_special``: never mask special tokens (True), mask them too (False), or a list of token ids
+    to keep. ``hold``: features that are never masked, such as the question in a prompt: its text, a label, a number (-1
+    is the last), or a list. ``algorithm``: "exact" (all 2^n coalitions), "partition" (Owen values over a tree of
+    neighbours), "permutation" (sampled orders), "regression" (pairs of a coalition and its complement); "auto" is exact
+    if ``evaluations`` allow, else regression with a guide or evaluations="auto", else partition for text and images,
+    permutation for columns. ``guide``: a cheap method whose scores are a prior of the regression, weighted by how well
+    they predict the coalitions; "+alone" after its name adds the gradient effect of each feature alone; "auto" is both,
+    with the first of attn_lrp, generic_attention and input_x_gradient that runs. ``evaluations="auto"`` continues until
+    the order of the five largest values is settled, 1,024 at most. ``errors`` holds standard errors of sampled values,
+    ``checks["standard_error"]`` their root mean square. ``interactions``: number of pairwise interactions to return,
+    among the features with the largest values, averaged over no and all other features present.
 
-    Misleads when: absent parts make inputs that the model never saw; partition gives credit by groups of neighbours,
-    so parts that work together from afar share it with their surroundings.
+    Misleads when: masked inputs are unlike anything the model was trained on; partition assigns credit to groups of
+    neighbours, so distant features that act together share it with their surroundings.
     """
     replacement = absent_player(run, replace)
     held_BU = held_units(run, hold)

@@ -149,7 +149,7 @@ LARGEST = 1e30  # above this a product of many layers is rescaled, to stay withi
     signed=False,
     class_specific=False,
     rowwise=lambda *, weight, **options: weight is None,
-    meaning="how much each part is added in, layer by layer, whatever the answer",
+    meaning="norm of each token's contribution, combined across layers",
 )
 def value_norms(
     run: Run,
@@ -159,19 +159,18 @@ def value_norms(
     weight: Annotated[str, OneOf("gradient")] | None = None,
     residual: Share | None = None,
 ) -> Attribution:
-    """How long the vector is that each token adds to each position, multiplied through the layers: C_L ··· C_1.
+    """Measure the norm of the vector that each token adds to each position, and multiply over layers: C_L ··· C_1.
 
-    C[i, j] = ‖T_ij‖. ``level`` says what T_ij holds: "attn" Σ_h α_ij^h f_h(x_j), with f_h(x) = (x W_V^h + b_V^h) W_O^h;
-    "attn_res" the residual stream x_i on the diagonal, too; "attn_res_ln" the norm after that sum, with the standard
-    deviation it really had; "enc" the norm after the MLP as well, the MLP itself being skipped. Pre-norm blocks have no
-    norm there: the last three are the same. ``aggregate``: "rollout" is the plain product, without added identity or
-    row normalisation, "mean" the mean of the layers, a number one layer. ``weight="gradient"`` multiplies every α_ij^h
-    by max(0, ∂s/∂α_ij^h): what raised the explained score, and so different for each class. ``residual=a`` puts a fixed
-    share of the residual in place of the measured one, (1-a)·rownorm(C) + a·I: with level "attn" and 0.5 it is
-    rollout's guess on norms instead of weights, GlobEnc's N-FixedRes.
+    C[i, j] = ‖T_ij‖. ``level``: "attn": T_ij = Σ_h α_ij^h f_h(x_j), with f_h(x) = (x W_V^h + b_V^h) W_O^h; "attn_res"
+    adds the residual stream x_i on the diagonal; "attn_res_ln" applies the norm after that sum, with its true standard
+    deviation; "enc" also applies the norm after the MLP, and skips the MLP. Pre-norm blocks have no norm there: the
+    last three are equal. ``aggregate``: "rollout" is the plain product, without identity or row normalisation; "mean"
+    averages the layers; a number selects one. ``weight="gradient"`` multiplies α_ij^h by max(0, ∂s/∂α_ij^h), which
+    makes the scores class-specific. ``residual=a`` uses a fixed residual share, (1-a)·rownorm(C) + a·I; with level
+    "attn" and 0.5 this is N-FixedRes in GlobEnc.
 
-    Misleads when: contributions cancel (norms cannot), the MLP rewrites what attention brought (it is skipped), and at
-    level "attn_res_ln" on post-norm models, whose second norm undoes what the first one did.
+    Misleads when: contributions cancel (norms do not), the MLP changes what attention added (it is skipped), and at
+    level "attn_res_ln" on post-norm models, whose second norm reverses the first.
     """
     if isinstance(aggregate, int):
         chosen_layers(aggregate, len(run.study.sites) or 1)  # raises before the pass if there is no such layer
@@ -297,18 +296,18 @@ ORDERS = {"l1": 1, "l2": 2}
     signed=False,
     class_specific=False,
     rowwise=lambda **options: True,
-    meaning="how much of the answer's own position each part makes up, layer by layer",
+    meaning="share of each token in the attention output, combined across layers",
     extra_cost=lambda units: units / 4,
 )
 def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attribution:
-    """How near each token's contribution alone comes to the attention block's output: rows of shares, multiplied.
+    """Measure how close each token's contribution alone is to the attention block's output, and multiply over layers.
 
-    c_ij = max(0, ‖y_i‖ - ‖y_i - T_ij‖), divided by its sum over j; R = C_L ··· C_1, without added identity. T_ij holds
-    the residual and the norm after it (value_norms at level "attn_res_ln"), y_i is the output of the attention half
-    with all its biases. ``norm``: "l1" (the paper) or "l2".
+    c_ij = max(0, ‖y_i‖ - ‖y_i - T_ij‖), divided by its sum over j; R = C_L ··· C_1. The identity is not added: T_ij
+    includes the residual and the norm after it (value_norms at level "attn_res_ln"). y_i is the output of the attention
+    half of the block, with all biases. ``norm``: "l1" (the paper) or "l2".
 
-    Misleads when: the MLP, which is left out, changes the vectors much, and when no single contribution points the way
-    of the output: such rows are all zero and pass nothing on.
+    Misleads when: the MLP, which is ignored, changes the hidden states a lot; or no single contribution points towards
+    the output: such rows are all zero and pass nothing on. The scores are the same for every class.
     """
     anatomy = run.anatomy()
     layers = []
@@ -339,11 +338,11 @@ Distance = Callable[[Tensor, Tensor], Tensor]
     paper="Mohebbi et al. 2023, arXiv:2301.12971",
     needs={"attention", "values"},
     cost=constant(1, 0),
-    cost_text="1 forward; then per unit what follows attention in every block, a third to two thirds of a forward",
+    cost_text="1 forward; plus 1/3 to 2/3 of a forward per token",
     signed=False,
     class_specific=False,
     rowwise=lambda **options: True,
-    meaning="how much changes inside the model when a part hands on nothing",
+    meaning="change of hidden states when a token's value vector is zeroed",
     extra_cost=lambda units: units / 2,
     slow=True,
 )
@@ -353,16 +352,16 @@ def value_zeroing(
     distance: Annotated[str, OneOf("cosine", "euclidean")] | Distance = "cosine",
     layers: Annotated[str, OneOf("product", "mean", "last")] | Place | Places = "product",
 ) -> Attribution:
-    """How much a position's vector changes when one token's value is zeroed: rows of shares, multiplied: D_L ··· D_1.
+    """Measure how much each hidden state changes when one token's value vector is zeroed, and multiply over layers.
 
-    D_l[i, t] = distance between the output of block l at i as it was and with the value vectors of t zeroed in all
-    heads of that layer (after the softmax: attention stays as it is), divided by its sum over t. No identity is added.
-    ``distance``: "cosine" (1 - cos), "euclidean", or a function (changed, original) → distance over the last axis.
-    ``layers``: "product" (the whole model), "mean", "last", a number, or the mean of a list: D_l of those alone.
-    The output of a block is what the next block adds to: of a pre-norm model, the stream before the final norm.
+    D_l[i, t] = distance between the output of block l at i, with and without the value vectors of t in all heads of
+    that layer (zeroed after the softmax: attention stays the same), divided by its sum over t; R = D_L ··· D_1, without
+    identity. ``distance``: "cosine" (1 - cos), "euclidean", or a function (changed, original) → distance over the last
+    axis. ``layers``: "product" (the whole model), "mean", "last", a number, or the mean of a list. The output of a
+    block is the residual stream: for the last block of a pre-norm model, before the final norm.
 
-    Misleads when: tokens back each other up (silencing one of two changes little), and on deep models, where the
-    product of shares flattens out. It is the same for every class.
+    Misleads when: tokens are redundant (zeroing one of two changes little), and on deep models, where the rows of the
+    product become alike. The scores are the same for every class.
     """
     sites = run.anatomy().record.sites
     chosen = chosen_layers(layers, len(sites))

@@ -29,7 +29,7 @@ UNMEASURED = "not tested. Every method draws a map, right or wrong; a report tes
 
 
 def method_words(name: str) -> str:
-    """two_ended: what a part does when all others are there, and when none is"""
+    """Return name and meaning: "occlusion: drop in the output when the feature is masked"."""
     meaning = meaning_of(name)
     return f"{name}: {meaning}" if meaning else name
 
