@@ -6,13 +6,17 @@ For every kind of ``tests/models/kinds.py`` (tiny, seeded) and a method of each 
 explained, padding and all, and compared with ``tests/references/kinds.py``: the value with the model's plain forward on
 that batch (1e-5 of the largest value; on each input alone, where the model mixes them and the result says so), the
 scores with the formula on each input alone (1e-4 of the largest score).
-Prints a table: "works", "refused" with the reason, or "differs", which no line may say. ``--write`` puts it into
-docs/kinds.md. About four minutes on one core for all of them.
+Prints a table: "works" (scores compared), "works, value" (value compared; formulas for several streams and for windows
+are in tests/study and tests/methods), "works, not compared" (the explained number is not a row of the output: a
+detection, a pair, a generated token, or a position of a text, which tests/inputs/test_token_heads.py compares),
+"refused" with the reason, or "differs", which is a bug. ``--write`` puts the table into docs/reports/model_kinds.json;
+``make docs`` then renders docs/supported.md from it. About four minutes on one core for all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import warnings
 from collections.abc import Sequence
@@ -33,20 +37,7 @@ from whyformer.study.interference import SINGLY
 
 METHODS = ("generic_attention", "input_x_gradient", "occlusion")
 VALUES, SCORES, ROUNDING = 1e-5, 1e-4, 1e-6  # the last of the terms that a score is a sum of
-PAGE = Path(__file__).parent.parent / "docs" / "kinds.md"
-HEAD = """# Kinds of models
-
-What three methods, one of each specificity, do on {count} kinds of models, as `python -m bench.model_kinds --write`
-printed it. *works*: on a tiny seeded model of the kind, two inputs of different length in one batch, the value is that
-of a plain forward (to 1e-5) and the scores are those of a formula written without whyformer (to 1e-4): for
-generic_attention on the model's own eager attention, for input_x_gradient by autograd at the embeddings, pixels or
-floats, for occlusion by plain forwards on changed inputs. *works, value*: the value was compared; formulas for several
-streams and for windows are in `tests/study` and `tests/methods`. *works, not compared*: what is explained is no row of
-the output but a detection, a pair, a written token, or a place of a text (compared in
-`tests/inputs/test_token_heads.py`). A refusal comes with its reason. *differs* is an error of ours.
-
-{works} kinds work with all three methods, scores compared; {some} more with at least one.
-"""
+DATA = Path(__file__).parent.parent / "docs" / "reports" / "model_kinds.json"
 
 
 def main() -> int:
@@ -60,7 +51,8 @@ def main() -> int:
         rows.append(row(kind))
         print(line(rows[-1]), flush=True)
     if asked.write:
-        PAGE.write_text(page(rows), encoding="utf-8")
+        lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in rows)
+        DATA.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     return int(any("differs" in cell for each in rows for cell in each))
 
 
@@ -154,15 +146,6 @@ def _short(message: str) -> str:
 
 def line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def page(rows: Sequence[Row]) -> str:
-    works = sum(all(c == "works" for c in each[3:]) for each in rows)
-    some = sum(any(c.startswith("works") for c in each[3:]) for each in rows) - works
-    lines = [HEAD.format(count=len(rows), works=works, some=some)]
-    lines += [line(("kind", "takes", "class", *METHODS)), line(["---"] * 6)]
-    lines += [line(each) for each in rows]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Make the generated parts of the docs from the code: ``python -m docs.build`` writes them, ``--check`` fails if stale.
 
-Generated: the head of every page in docs/methods, docs/methods/README.md (the table of methods), docs/supported.md (the
-table of model families, from the tests' own cases), docs/schemas (saved results) and the metrics table in
-docs/guide/trust.md. The README is also the
-page of the package index, so its links are whole addresses; they are followed in this folder.
+Generated: the head of every page in docs/methods, docs/methods/README.md (the table of methods), docs/supported.md
+(models, from docs/reports/model_kinds.json and the tests' own cases), docs/schemas (saved results), docs/api and the
+metrics table in docs/guide/trust.md. The README is also the page of the package index, so its links are whole
+addresses; they are followed in this folder.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import whyformer as wf
@@ -27,12 +28,8 @@ HOME = (  # addresses of this folder
 START, END = "<!-- generated from the registry: make docs -->", "<!-- end of the generated part -->"
 
 
-PICTURES_ONLY = ("grad_cam", "vit_cx")  # take no text
-PARTS = ("## Idea", "## Formula", "## When it misleads", "## Example")  # every page of a method has them
-
-
-def yes(value: bool) -> str:
-    return "yes" if value else "no"
+IMAGES_ONLY = ("grad_cam", "vit_cx")  # do not accept text
+PARTS = ("## Example", "## Formula", "## Misleads when")  # headings that every page of a method needs
 
 
 def linked(paper: str) -> str:
@@ -40,81 +37,80 @@ def linked(paper: str) -> str:
 
 
 def head(entry: Method) -> str:
+    """Return the generated part of a method's page: what it computes, a picture, and its facts."""
     options = ", ".join(f"`{name}={default!r}`" for name, default in entry.defaults.items()) or "none"
-    rows = [
-        ("paper", linked(entry.paper)),
-        ("cost per input", entry.cost_text),
-        ("looks at", entry.specificity),
-        ("needs", ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing of the model"),
-        ("signed", yes(entry.signed)),
-        ("depends on the class", yes(entry.class_specific)),
-        ("options", options),
-    ]
-    first, *others = (f"| {a} | {b} |" for a, b in rows)
-    table = "\n".join([first, "|---|---|", *others])
-    return f"# {entry.name}\n\n{entry.idea}\n\n{picture(entry)}\n\n{table}\n"
+    facts = {
+        "Cost per input": entry.cost_text,
+        "Uses": ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing",
+        "Scores": ", ".join(_scores(entry)),
+        "Options": options,
+        "Reference": linked(entry.paper),
+    }
+    listed = "\n".join(f"- **{title}**: {fact}" for title, fact in facts.items())
+    return f"# {entry.name}\n\n{entry.idea}\n\n{picture(entry)}\n\n{listed}\n"
+
+
+def _scores(entry: Method) -> tuple[str, str]:
+    return (
+        "signed" if entry.signed else "unsigned",
+        "class-specific" if entry.class_specific else "same for every class",
+    )
 
 
 def picture(entry: Method) -> str:
     """The method on the shipped models: one sentence and one drawing, the same for all (docs/method_pictures.py)."""
-    bars = "blue speaks for the answer, orange against it" if entry.signed else "the higher a bar, the more it counts"
-    shown = f"A bar for each word ({bars}; grey: the model's own marks), a colour for each patch"
-    if entry.name in PICTURES_ONLY:
-        shown = "A colour for each patch: the darker, the more it counts"
+    bars = "Blue supports the class, orange opposes it" if entry.signed else "Higher is more important"
+    legend = f"{bars}; grey: special tokens"
+    if entry.name in IMAGES_ONLY:
+        legend = "Darker is more important"
     return (
-        f"![{entry.name} on a sentence and a drawing](../images/methods/{entry.name}.png)\n\n"
-        f"*{entry.name} on models that are shipped. {shown}. The same inputs for every method: "
-        "[all of them](README.md#gallery).*"
+        f"![Example scores of {entry.name}](../images/methods/{entry.name}.png)\n\n"
+        f"*{legend}. [All methods](README.md#gallery).*"
     )
 
 
 def gallery() -> str:
     """All pictures, one below the other: the same sentence, the same drawing."""
-    why = "They disagree: that is the point of [measuring](../guide/trust.md)."
-    lines = ["## Gallery", "", f"The same sentence and the same drawing, by every method. {why}", ""]
+    lines = [
+        "## Gallery",
+        "",
+        "All methods on the same sentence and image. To compare them: [trust](../guide/trust.md).",
+    ]
     for name in wf.list_methods():
-        lines += [f"**[{name}]({name}.md)**", "", f"![{name}](../images/methods/{name}.png)", ""]
+        lines += ["", f"[{name}]({name}.md)", "", f"![{name}](../images/methods/{name}.png)"]
     return "\n".join(lines)
 
 
-def table() -> str:
-    lines = ["| method | looks at | signed | class-specific | cost per input | paper |", "|---|---|---|---|---|---|"]
-    for entry in wf.list_methods().values():
-        lines.append(
-            f"| [{entry.name}](docs/methods/{entry.name}.md) | {entry.specificity} | {yes(entry.signed)} | "
-            f"{yes(entry.class_specific)} | {entry.cost_text} | {linked(entry.paper)} |"
-        )
-    return "\n".join(lines)
-
-
-VERBS = {  # what speaks of the whole model, by what it looks at
-    "black box": ("feature_permutation",),
-    "gradient": ("tcav", "activation_maximization"),
-    "attention": ("head_importance", "heads.roles", "heads.layer_profile", "heads.pruning_curve", "heads.circuits"),
+GROUPS = {  # by what a method uses
+    "black box": "Any model: only inputs and outputs",
+    "gradient": "Differentiable models: gradients",
+    "attention": "Transformers: attention",
 }
 
 
+def table(group: str) -> str:
+    lines = ["| method | score of a feature | sign, class | cost per input |", "|---|---|---|---|"]
+    for entry in wf.list_methods().values():
+        if entry.specificity == group:
+            scores = ", ".join(_scores(entry))
+            lines.append(f"| [{entry.name}]({entry.name}.md) | {entry.meaning} | {scores} | {entry.cost_text} |")
+    return "\n".join(lines)
+
+
 WHICH = (
-    "Which one to use: [which method for me](../guide/which_method.md). What they have in common: each gives every\n"
-    "part of an input (word, patch, column) a score. They differ in what they look at."
+    "A method assigns a score to every feature of an input: token, patch or column.\n"
+    "To choose one, see [which method](../guide/which_method.md)."
 )
+WHOLE = """`explain_global` averages any method over the rows of a table or the texts of a corpus. Other functions:
+
+- any model: `feature_permutation`
+- gradients: `tcav`, `activation_maximization`
+- attention: `head_importance`, `heads.roles`, `heads.layer_profile`, `heads.pruning_curve`, `heads.circuits`"""
 
 
-def grid() -> str:
-    """The lecture's grid: what a method looks at, against what it speaks of."""
-    lines = [
-        "| looks at | one prediction | the whole model |",
-        "|---|---|---|",
-    ]
-    names = {"black box": "any model: inputs and outputs alone", "gradient": "any network: its gradients"}
-    for kind in ("black box", "gradient", "attention"):
-        local = ", ".join(f"[{m.name}]({m.name}.md)" for m in wf.list_methods().values() if m.specificity == kind)
-        verbs = ", ".join(f"`{verb}`" for verb in VERBS[kind])
-        lines.append(f"| {names.get(kind, 'transformers: their attention')} | {local} | {verbs} |")
-    return (
-        "\n".join(lines)
-        + "\n\n`explain_global` averages any of them over the rows of a table or the words of a corpus."
-    )
+def methods_page() -> str:
+    tables = "\n\n".join(f"## {title}\n\n{table(group)}" for group, title in GROUPS.items())
+    return f"# Methods\n\n{WHICH}\n\n{tables}\n\n## The whole model\n\n{WHOLE}\n\n{gallery()}"
 
 
 def metrics_table() -> str:
@@ -125,43 +121,118 @@ def metrics_table() -> str:
     return "\n".join(lines)
 
 
+REASONS = (  # in errors -> on the page
+    ("no attention was captured", "The model has no softmax attention over positions"),
+    ("exchange information outside", "Positions also exchange information outside attention"),
+    ("were not followed to their values", "Some attention is sparse or sampled, and its maps are incomplete"),
+    ("several streams of tokens", "Layers have different numbers of tokens"),
+    ("positions of the text stream", "Layers have different numbers of tokens"),
+    ("without their attention being seen", "Heads are mixed after the softmax"),
+    ("self_attn", "Attention runs over parts of the input that could not be traced"),
+    ("temporal_attention", "Attention runs over parts of the input that could not be traced"),
+    ("were not found", "Attention runs over parts of the input that could not be traced"),
+    ("decoder is fed the source", "The decoder reads the source too, so one stream cannot be masked alone"),
+    ("positions of its own making", "Positions do not correspond to parts of the video"),
+    ("no grid of pieces", "Image tokens do not form a grid"),
+    ("that are no patches", "Image tokens do not form a grid"),
+    ("returns logits of shape", "The output is not one row of classes per input"),
+    ("has no head", "The model has no classification head"),
+)
+SUPPORTED = """# Supported models
+
+whyformer captures attention inside an unmodified PyTorch model, so most transformers work. To check yours:
+
+```bash
+whyformer capture --model NAME
+```
+
+This lists the captured attention layers and audits whether they are complete.
+
+## Which models are tested?
+
+{count} kinds, each a tiny, randomly initialised model with two inputs of different length in one batch, explained by
+three methods: generic_attention (attention), input_x_gradient (gradient) and occlusion (black box). `python -m
+bench.model_kinds --write` compares the explained value with a plain forward pass (to 1e-5) and the scores with
+formulas written without whyformer (to 1e-4). {works} kinds pass with all three methods; {some} more work with at
+least one. [All results](reports/model_kinds.json).
+
+| input | scores compared | value compared | runs, not compared |
+|---|---|---|---|
+{tested}
+
+*Runs, not compared*: the explained number is not a row of the output but a detection, a pair of inputs, a generated
+token, or a position of a text.
+
+## What is not supported?
+
+These methods raise an error that gives the reason; the other methods work on the same model.
+
+| reason | methods | models |
+|---|---|---|
+{refused}
+
+## Which attention implementations are tested?
+
+Captured attention equals the model's own eager attention to 1e-5, its gradients are correct, and outputs stay
+bit-identical (`tests/test_families.py`, `tests/study/test_streams.py`, `tests/inputs/test_stream_families.py`).
+
+| implementation | models |
+|---|---|
+{implementations}
+
+For {others} more families, attention_rollout and generic_attention equal results computed by hand from the model's
+own eager attention.
+"""
+
+
 def supported() -> str:
     from tests.models import CASES, UNUSUAL
-    from tests.models.others import OTHERS, REFUSED
+    from tests.models.others import OTHERS
 
-    lines = [
-        "# Supported models",
-        "",
-        "Every row is a case of one parametrised test (`tests/test_families.py`): number of attention calls, equality",
-        "with the model's own eager attention to 1e-5, gradients, and an output that observing leaves bit-identical.",
-        "Other models are usually fine too: `whyformer capture --model …` shows what is seen, and what leaks.",
-        "What three methods give on every kind, against formulas written without whyformer: [kinds](kinds.md).",
-        "",
-        "| family | attention implementations tested | attention calls in the test model | units |",
-        "|---|---|---|---|",
-    ]
-    for name, case in CASES.items():
-        implementations = ", ".join(i or "its own" for i in case.implementations)
-        lines.append(f"| {name} | {implementations} | {case.sites} | {case.units} |")
-    lines += [
-        "",
-        "Models whose inputs or outputs are not one row per input have tests of their own",
-        "(`tests/study/test_streams.py`, `tests/inputs/test_stream_families.py`):",
-        "",
-        "| family | attention implementations tested | units |",
-        "|---|---|---|",
-    ]
-    for name, case in UNUSUAL.items():
-        lines.append(f"| {name} | {', '.join(i or 'its own' for i in case.implementations)} | {case.units} |")
-    lines += [
-        "",
-        "Of these, scores by attention_rollout and generic_attention equal those made by hand from the model's own",
-        "eager attention (`tests/test_families.py`): " + ", ".join(OTHERS) + ".",
-        "",
-        "Attention methods refuse, and say why, where attention is no map over the units or not all there is. Tested:",
-        ", ".join(REFUSED) + ". Use a gradient or perturbation method there.",
-    ]
-    return "\n".join(lines) + "\n"
+    rows = json.loads((ROOT / "docs" / "reports" / "model_kinds.json").read_text(encoding="utf-8"))
+    works = sum(set(cells) == {"works"} for *_, cells in map(_cells, rows))
+    some = sum(any(c.startswith("works") for c in cells) for *_, cells in map(_cells, rows)) - works
+    tested: dict[str, dict[str, list[str]]] = {}
+    refused: dict[tuple[str, str], list[str]] = {}
+    for name, group, cells in map(_cells, rows):
+        columns = tested.setdefault(group, {"works": [], "works, value": [], "works, not compared": []})
+        worst = next((kind for kind in reversed(columns) if kind in cells), None)
+        if worst is not None and all(cell.startswith("works") for cell in cells):
+            columns[worst].append(name)
+        whose: dict[str, list[str]] = {}
+        for group_of_method, cell in zip(("attention", "gradient", "black box"), cells, strict=True):
+            if not cell.startswith("works"):
+                whose.setdefault(_reason(cell), []).append(group_of_method)
+        for reason, methods in whose.items():
+            refused.setdefault((reason, "all" if len(methods) == 3 else ", ".join(methods)), []).append(name)
+    implementations: dict[str, list[str]] = {}
+    for name, case in (CASES | UNUSUAL).items():
+        implementations.setdefault(", ".join(i or "the model's own" for i in case.implementations), []).append(name)
+    return SUPPORTED.format(
+        count=len(rows),
+        works=works,
+        some=some,
+        tested=_rows(
+            [group.replace("home-made", "custom"), *(", ".join(names) for names in columns.values())]
+            for group, columns in tested.items()
+            if any(columns.values())
+        ),
+        refused=_rows([*key, ", ".join(names)] for key, names in sorted(refused.items())),
+        implementations=_rows([key, ", ".join(names)] for key, names in implementations.items()),
+        others=len(OTHERS),
+    )
+
+
+def _cells(row: list[str]) -> tuple[str, str, list[str]]:
+    return row[0], row[1], row[3:]
+
+
+def _reason(cell: str) -> str:
+    return next((words for part, words in REASONS if part in cell), f"Not classified: {cell}")
+
+
+def _rows(rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def with_part(text: str, part: str) -> str:
@@ -177,10 +248,7 @@ def pages() -> dict[Path, str]:
     for name, entry in wf.list_methods().items():
         path = ROOT / "docs" / "methods" / f"{name}.md"
         made[path] = with_part(path.read_text(encoding="utf-8") if path.exists() else "", head(entry))
-    listing = table().replace("docs/methods/", "")
-    made[ROOT / "docs" / "methods" / "README.md"] = (
-        with_part("", f"# Methods\n\n{WHICH}\n\n{grid()}\n\n{listing}\n\n{gallery()}") + "\n"
-    )
+    made[ROOT / "docs" / "methods" / "README.md"] = with_part("", methods_page()) + "\n"
     made[ROOT / "docs" / "supported.md"] = supported()
     schema = ROOT / "docs" / "schemas" / f"results-{FORMAT}.json"
     made[schema] = json.dumps(result_schema(), indent=1, ensure_ascii=False) + "\n"

@@ -94,8 +94,23 @@ def test_the_page_runs(
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
     assert {p.name for p in tmp_path.iterdir()} == {name for b in RUN[page] for name in WRITTEN.findall(b.code)}
+    printed = capsys.readouterr().out
+    if page.startswith("docs/methods/"):
+        compare_output(PAGES[page].read_text(encoding="utf-8"), printed)
     if page in SHOWS:
-        SHOWS[page](capsys.readouterr().out, tmp_path)
+        SHOWS[page](printed, tmp_path)
+
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d*)?(?:e[+-]?\d+)?(?![\w])")
+
+
+def compare_output(page: str, printed: str) -> None:
+    """Compare the page's text blocks with what its code printed: numbers to 3 %, in any order, since scores may tie."""
+    shown = "\n".join(re.findall(r"^```text\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE))
+    assert shown, "a page of a method shows what its example prints"
+    assert sorted(NUMBER.sub("0", printed).split()) == sorted(NUMBER.sub("0", shown).split())
+    numbers = [sorted(float(number) for number in NUMBER.findall(text)) for text in (printed, shown)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.03, abs=0.002)
 
 
 def test_few_blocks_are_left_out_and_every_method_has_some() -> None:
