@@ -89,11 +89,10 @@ GROUPS = {  # by what a method uses
 
 
 def table(group: str) -> str:
-    lines = ["| method | score of a feature | sign, class | cost per input |", "|---|---|---|---|"]
+    lines = ["| method | score of a feature | cost per input |", "|---|---|---|"]
     for entry in wf.list_methods().values():
         if entry.specificity == group:
-            scores = ", ".join(_scores(entry))
-            lines.append(f"| [{entry.name}]({entry.name}.md) | {entry.meaning} | {scores} | {entry.cost_text} |")
+            lines.append(f"| [{entry.name}]({entry.name}.md) | {entry.meaning} | {entry.cost_text} |")
     return "\n".join(lines)
 
 
@@ -110,7 +109,10 @@ WHOLE = """`explain_global` averages any method over the rows of a table or the 
 
 def methods_page() -> str:
     tables = "\n\n".join(f"## {title}\n\n{table(group)}" for group, title in GROUPS.items())
-    return f"# Methods\n\n{WHICH}\n\n{tables}\n\n## The whole model\n\n{WHOLE}\n\n{gallery()}"
+    signed = ", ".join(entry.name for entry in wf.list_methods().values() if entry.signed)
+    constant = ", ".join(entry.name for entry in wf.list_methods().values() if not entry.class_specific)
+    scores = f"- Signed scores: {signed}.\n- Scores that are the same for every class: {constant}."
+    return f"# Methods\n\n{WHICH}\n\n{scores}\n\n{tables}\n\n## The whole model\n\n{WHOLE}\n\n{gallery()}"
 
 
 def metrics_table() -> str:
@@ -138,6 +140,7 @@ REASONS = (  # in errors -> on the page
     ("returns logits of shape", "The output is not one row of classes per input"),
     ("has no head", "The model has no classification head"),
 )
+MARKS = {"works, not compared": "‡", "works, value": "†"}
 SUPPORTED = """# Supported models
 
 whyformer captures attention inside an unmodified PyTorch model, so most transformers work. To check yours:
@@ -156,12 +159,13 @@ bench.model_kinds --write` compares the explained value with a plain forward pas
 formulas written without whyformer (to 1e-4). {works} kinds pass with all three methods; {some} more work with at
 least one. [All results](reports/model_kinds.json).
 
-| input | scores compared | value compared | runs, not compared |
-|---|---|---|---|
+| input | models that work with all three methods |
+|---|---|
 {tested}
 
-*Runs, not compared*: the explained number is not a row of the output but a detection, a pair of inputs, a generated
-token, or a position of a text.
+- † The value was compared, the scores were not.
+- ‡ Not compared: the explained number is not a row of the output but a detection, a pair of inputs, a generated token,
+  or a position of a text.
 
 ## What is not supported?
 
@@ -192,13 +196,12 @@ def supported() -> str:
     rows = json.loads((ROOT / "docs" / "reports" / "model_kinds.json").read_text(encoding="utf-8"))
     works = sum(set(cells) == {"works"} for *_, cells in map(_cells, rows))
     some = sum(any(c.startswith("works") for c in cells) for *_, cells in map(_cells, rows)) - works
-    tested: dict[str, dict[str, list[str]]] = {}
+    tested: dict[str, list[str]] = {}
     refused: dict[tuple[str, str], list[str]] = {}
     for name, group, cells in map(_cells, rows):
-        columns = tested.setdefault(group, {"works": [], "works, value": [], "works, not compared": []})
-        worst = next((kind for kind in reversed(columns) if kind in cells), None)
-        if worst is not None and all(cell.startswith("works") for cell in cells):
-            columns[worst].append(name)
+        if all(cell.startswith("works") for cell in cells):
+            mark = next((mark for cell, mark in MARKS.items() if cell in cells), "")
+            tested.setdefault(group.replace("home-made", "custom"), []).append(name + mark)
         whose: dict[str, list[str]] = {}
         for group_of_method, cell in zip(("attention", "gradient", "black box"), cells, strict=True):
             if not cell.startswith("works"):
@@ -212,11 +215,7 @@ def supported() -> str:
         count=len(rows),
         works=works,
         some=some,
-        tested=_rows(
-            [group.replace("home-made", "custom"), *(", ".join(names) for names in columns.values())]
-            for group, columns in tested.items()
-            if any(columns.values())
-        ),
+        tested=_rows([group, ", ".join(names)] for group, names in tested.items()),
         refused=_rows([*key, ", ".join(names)] for key, names in sorted(refused.items())),
         implementations=_rows([key, ", ".join(names)] for key, names in implementations.items()),
         others=len(OTHERS),

@@ -139,7 +139,7 @@ def _cost_of_ends(units: int, passes: int | None = None, guide: str | None = Non
 
 
 @method(
-    paper="semivalues: Dubey, Neyman & Weber 1981, doi:10.1287/moor.6.1.122; the two ends of a path: this library",
+    paper="semivalues: Dubey, Neyman & Weber 1981, doi:10.1287/moor.6.1.122; weights on the two ends: this library",
     needs={"perturbation"},
     cost=_cost_of_ends,
     at_most=True,  # special tokens do not play, and with two players a part alone is the other's absence
