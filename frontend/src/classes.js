@@ -3,7 +3,7 @@ import { percent } from "./data.js";
 import { element } from "./dom.js";
 
 /**
- * @typedef {{label: string, words: string, maps: import("./data.js").ScoreMap[]}} Question why the prediction rather than `label`
+ * @typedef {{label: string, words: string, maps: import("./data.js").ScoreMap[], footer: import("./data.js").Footer}} Question why the prediction rather than `label`
  * @typedef {(label: string) => Promise<Question> | Node} Ask of a class that the page has no map for: its answer, or what is said instead
  */
 
@@ -54,7 +54,7 @@ export function classesOf(data, ask, show) {
       element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
   };
   return element("div", { class: "wf-said-classes" },
-    element("p", { class: "wf-says" }, "The model says"),
-    element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
+    element("p", { class: "wf-says" }, "Predicted classes and their probabilities"),
+    element("ul", { class: "wf-classes", "aria-label": "predicted classes and their probabilities" },
       line(label, probability, true), ...next.map(([name, share]) => line(name, share, false))), told);
 }

@@ -4,13 +4,14 @@
  * @typedef {{rows: number, columns: number, low: number, high: number, data: string, of?: number}} Grid
  * @typedef {{name: string, method: string, scores: number[], errors: number[] | null, signed: boolean, value: number, base: number | null,
  *   explained: string, share: number, aside: number[], folded: number[], folded_words: string, untried: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
- *   small: string, doubts: string[], trust: import("./evidence.js").Trust | null}} ScoreMap
+ *   small: string, doubts: string[], trust: import("./evidence.js").Trust | null, nothing: string, sides: [string, string] | null}} ScoreMap
+ * @typedef {{caption: string, shared: string, details: [string, string][], doubts: string[]}} Footer
  * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
  *   spans: [number, number][] | null, text: string | null, grid: [number, number] | null, upwards: boolean,
  *   values: string[] | null, cut: number | null, seconds: number | null, wave: number[] | null}} Units
  * @typedef {{kind: string, units: Units, maps: ScoreMap[], prediction: {label: string, probability: number | null,
  *   next: [string, number][], asks: boolean}, picture: string | null, size: [number, number] | null,
- *   frames: {box: number[], label: string}[], by: string, specials: boolean, others: import("./classes.js").Question[]}} Data
+ *   frames: {box: number[], label: string}[], by: string, specials: boolean, shared: boolean, others: import("./classes.js").Question[], footer: Footer}} Data
  * @typedef {{label: string, members: number[], special: boolean, span: [number, number] | null}} Entry
  */
 

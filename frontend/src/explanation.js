@@ -20,10 +20,10 @@ import { waterfallOf } from "./waterfall.js";
  */
 export function explanationOf(data, ask = null) {
   const { units } = data;
-  let { maps } = data;
+  let { maps, footer } = data;
   const several = maps.length > 1;
   const mixed = new Set(maps.map((map) => map.method)).size > 1;
-  const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", specials: data.specials });
+  const state = stateOf({ by: data.by, order: maps.some((map) => map.signed) ? "size" : "ranked", specials: data.specials, shared: data.shared });
   /** @type {(() => void)[]} */
   let marks = [];
   /** @type {import("./data.js").Entry[]} */
@@ -35,10 +35,11 @@ export function explanationOf(data, ask = null) {
   const evidence = evidenceState();
   const measured = maps.some((map) => map.trust);
   const classes = classesOf(data, ask, (question) => {
-    maps = question?.maps ?? data.maps;
+    ({ maps, footer } = question ?? data);
     draw();
   });
-  const node = element("div", { class: "wf-live-view" }, classes, ...(several ? [toolsOf(), said, body] : [said, body, toolsOf()]), measured ? null : howToTrust());
+  const below = element("div", { class: "wf-footer" });
+  const node = element("div", { class: "wf-live-view" }, classes, ...(several ? [toolsOf(), said, body] : [said, body, toolsOf()]), below, measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -57,7 +58,7 @@ export function explanationOf(data, ask = null) {
       const scale = scales[maps.indexOf(map)];
       const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
-      const [picture, legend] = [patches ? pictureOf(data, map, context) : null, legendOf(scale, Boolean(patches), shares)];
+      const [picture, legend] = [patches ? pictureOf(data, map, context) : null, map.nothing ? null : legendOf(map, scale, Boolean(patches), shares)];
       if (several) parts.push(element("h3", {}, map.name));
       if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
       const beside = picture && !several && !textStreams(units).length;  // a picture leaves room for its bars
@@ -67,10 +68,11 @@ export function explanationOf(data, ask = null) {
         parts.push(textOf(data, map, context, stream));
       }
       if (isSound(units)) parts.push(stripOf(units, map, context));
-      if (!beside) parts.push(legend);
-      folds.push(fold(`bars`, listOf(map, context), true));
-      if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), false));
-      if (map.matrix || map.layers) {
+      if (!beside && legend) parts.push(legend);
+      if (map.nothing) parts.push(element("p", { class: "wf-nothing" }, map.nothing));
+      else folds.push(fold(`bars`, listOf(map, context), true));
+      if (map.base !== null && !map.nothing) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), false));
+      if ((map.matrix || map.layers) && !map.nothing) {
         const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
         folds.push(fold(title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));
       }
@@ -82,6 +84,7 @@ export function explanationOf(data, ask = null) {
       if (map.trust?.deletion) marks.push(blanking(card, map, evidence));
       return card;
     }));
+    below.replaceChildren(...footerOf(footer, shared));
     body.classList.toggle("wf-single", !several);
     body.classList.toggle("wf-four", shown.length === 4);
     mark();
@@ -118,8 +121,8 @@ export function explanationOf(data, ask = null) {
       const score = scoreOf(map, entry, false);
       const listed = entries.filter((e) => !isFolded(map, e));
       const rank = 1 + listed.filter((e) => scoreOf(map, e, false) > score).length;
-      const place = isFolded(map, entry) ? "no bar" : `${rank}. of ${listed.length}`;
-      const share = several && mixed ? `, ${percent(score * map.share)} of its total` : "";
+      const place = isFolded(map, entry) ? "hidden" : `${rank}. of ${listed.length}`;
+      const share = several && mixed && !isFolded(map, entry) ? `, ${percent(score * map.share)} of the total |score|, hidden tokens left out` : "";
       return `${several ? `${map.name} ` : ""}${number(score)} (${place}${share})`;
     });
     return `${entry.label}${entry.special ? " (special)" : ""} · ${told.join(" · ")}`;
@@ -187,10 +190,22 @@ export function explanationOf(data, ask = null) {
   return { node, repaint: draw };
 }
 
-/** @param {import("./color.js").Scale} scale @param {boolean} overImage @param {boolean} shares */
-function legendOf(scale, overImage, shares) {
+/** Caption, details and doubts of what is shown. @param {import("./data.js").Footer} footer @param {boolean} shared */
+function footerOf({ caption, shared: onOneScale, details, doubts }, shared) {
+  const rows = details.filter(([name]) => name !== "doubt");  // what was not tested has a fold of its own
+  return [
+    element("p", { class: "wf-caption" }, shared ? onOneScale : caption),
+    rows.length ? element("dl", { class: "wf-facts" }, ...rows.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))) : null,
+    doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...doubts.map((doubt) => element("li", {}, doubt)))) : null,
+  ].filter((part) => part !== null);
+}
+
+/** @param {import("./data.js").ScoreMap} map @param {import("./color.js").Scale} scale @param {boolean} overImage @param {boolean} shares */
+function legendOf(map, scale, overImage, shares) {
   const [low, high] = endsOf(scale.signed ? -scale.reach : scale.low, scale.reach, shares);
-  const words = scale.signed ? "lowers … raises the explained value" : shares ? "share of the method's total" : "score";
+  const sides = map.sides ? `supports ${map.sides[1]} … supports ${map.sides[0]}` : "lowers … raises the explained value";
+  const told = shares ? "share of the method's total |score|, hidden tokens left out" : "score";
+  const words = scale.signed ? `${told}: ${sides}` : told;
   return element("div", { class: "wf-legend" },
     element("span", { class: "wf-ramp", style: { background: gradient(scale, overImage) } }),
     element("span", {}, `${low} … ${high}`), element("span", {}, words));

@@ -93,7 +93,7 @@ function liveView(view, doors, repaints, asks) {
   const drawn = view.data.prediction && view.data.prediction.probability !== null;  // the classes say it
   const answer = view.details.length ? view.facts.map(([name, value]) => element("p", { class: "wf-answer" }, element("span", {}, name), ` ${value}`)) : [told(view.facts)];
   const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
-  return element("div", {}, ...(drawn ? [] : answer), view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, told(view.details), doubts);
+  return element("div", {}, ...(drawn ? [] : answer), view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, ...(view.data.footer ? [] : [told(view.details), doubts]));
 }
 
 /** Of pictures: a switch after which a click on a patch asks again without it. @param {any} view @param {HTMLElement} node @param {Doors} doors */
@@ -141,7 +141,7 @@ function differenceOf(difference) {
   const rated = difference.classes.some(({ before, after }) => before !== null || after !== null);
   const classes = !rated ? [element("tr", {}, element("th", { scope: "row" }, difference.scalar), ...difference.value.map((value) => element("td", {}, number(value))),
     element("td", {}, signedOf(difference.value[1] - difference.value[0], number)))] : difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
-    element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} %`))));
+    element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} percentage points`))));
   const isEdited = ({ values = [null, null] }) => Number(values[0] !== values[1]);  // columns that hold something else come first
   const moved = difference.units.filter((unit) => isEdited(unit) || unit.before === null || unit.after === null || unit.before !== unit.after)
     .sort((a, b) => isEdited(b) - isEdited(a) || Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
@@ -151,7 +151,7 @@ function differenceOf(difference) {
     element("td", {}, signedOf((after ?? 0) - (before ?? 0), number))));
   const table = (name, rows) => element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...[name, "before", "after", "difference"].map((words) => element("th", { scope: "col" }, words)))), element("tbody", {}, ...rows));
   return element("div", { class: "sv-difference" }, element("h3", {}, "What the edit changed"), element("p", {}, element("b", {}, lead)),
-    element("div", { class: "sv-curves" }, table(rated ? "class" : "value", classes), table("unit", units)),
+    element("div", { class: "sv-curves" }, table(rated ? "probability of" : "value", classes), table("score of", units)),
     difference.same ? null : element("p", { class: "wf-note" }, `The scores are of different questions: ${difference.explained.join("; then ")}.`));
 }
 

@@ -11,7 +11,7 @@
 export function stateOf(start) {
   /** @type {Choices} */
   const choices = {
-    unit: null, pinned: false, by: "token", specials: false, order: "ranked", filter: "", shared: true,
+    unit: null, pinned: false, by: "token", specials: false, order: "ranked", filter: "", shared: false,
     hidden: new Set(), opacity: 0.6, zoom: 1, layer: -1, shown: 0, smooth: false, ...start,
   };
   /** @type {((changed: Set<string>) => void)[]} */

@@ -19,7 +19,7 @@ from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, refuse_without_gradients
 from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
 from whyformer.parameters import OneOf
-from whyformer.registry import AUTO, Method, answers, default_method, get_method, list_methods
+from whyformer.registry import AUTO, Method, answers, default_method, get_method, guides, list_methods
 from whyformer.run import Run
 from whyformer.run.session import Session
 
@@ -225,6 +225,8 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
         name, more = answers(session.modality.kind, units, options["passes"])[0]
         m = get_method(name)
         options = m.checked(more)
+    if m.name == "two_ended" and options["guide"] == "auto":
+        options = {**options, "guide": guides(session.modality.kind)[0]}
     forwards, backwards = m.cost(units, **options)
     grad = bool(m.needs & {"attention_gradients", "input_gradients"})
     activated = activations(run, grad)

@@ -180,6 +180,10 @@ class CoreExplainer(LoadedModel):
             session, results = self._explained(source, chosen, settings, arguments, later=len(chosen) == 1)
         except Changed:
             session, results = self._explained(source, chosen, settings, arguments)
+        if passes is not None:  # said in place of "the default": what was asked
+            unnamed = {AUTO} if len(names) > 1 else set(results) if names[0] in (None, AUTO) else set()
+            for name in unnamed & results.keys():
+                results[name] = [e.replace(passes=passes) for e in results[name]]
         log.debug(
             "%s: %d inputs of %s, %g forwards and %g backwards",
             ", ".join(results),
@@ -225,7 +229,7 @@ class CoreExplainer(LoadedModel):
         kind, passes, others = source.modality.kind, options.get("passes", PASSES), options.keys() - {"passes"}
         # Without a tokenizer, special tokens would be taken away like words. Graphs are for one pass.
         nameless = kind == "text" and source.modality.processor is None
-        if kind in MEASURED and (mapped or nameless or source.modality.multi_input or self.graphs is not None):
+        if kind in MEASURED and (mapped or nameless or self.graphs is not None):
             return ANYWHERE
         choices = [name for name, _ in answers(kind, 1, passes)]
         fitting = [name for name in choices if others <= get_method(name).options.keys()] if others else []

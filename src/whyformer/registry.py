@@ -26,7 +26,7 @@ MOST_UNITS = 1000  # of more, 128 passes measure too few to be better than one p
 MEASURED: dict[str, dict[str, Any]] = {"text": {}, "image": {"guide": "auto"}, "table": {}}
 # bench/needle.py: the sentence that holds the answer comes first; AttnLRP keeps no maps, so prompts can be long.
 ONE_PASS = {"text": "value_x_gradient", "language": "attn_lrp", "table": "decompx"}
-ANYWHERE = "generic_attention"  # images, several streams, sound, unknown tensors
+ANYWHERE = "generic_attention"  # images, detectors and other models of several streams, sound, unknown tensors
 ASKED = "occlusion"  # of a model behind an API (inputs/prompt.py), which can only be asked
 Choice = tuple[str, dict[str, Any]]  # a method, and options that differ from its defaults
 
@@ -43,6 +43,11 @@ def answers(kind: str, units: int, passes: int = PASSES) -> list[Choice]:
     if passes < FEWEST or units > MOST_UNITS:
         return one_pass
     return [("two_ended", {"passes": passes} | MEASURED[kind]), *one_pass]
+
+
+def guides(kind: str = "") -> tuple[str, ...]:
+    """Names of the methods that can guide two_ended: guide="auto" is the first that runs (python -m bench.frontier)."""
+    return ("alti" if kind == "image" else "value_x_gradient", ANYWHERE)
 
 
 def default_method(kind: str) -> str:

@@ -67,7 +67,7 @@ def image(method: str = "generic_attention", *, signed: bool = False, **changes:
     explanation = text(method, signed=False).replace(
         scores=np.concatenate([[3.0], values]).astype(np.float32),
         units=Units(
-            labels=("[CLS]", *(f"patch {r},{c}" for r in range(rows) for c in range(columns))),
+            labels=("[CLS]", *(f"patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1))),
             special=(True, *[False] * count),
             stream=("image",) * (count + 1),
             grid=GRID,

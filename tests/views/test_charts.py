@@ -216,7 +216,7 @@ def test_ink_contrasts_with_every_background() -> None:
 
 def test_one_scale_for_maps_side_by_side() -> None:
     first, second = samples.text(), samples.text("grad_sam", scores=np.array(samples.SCORES)[::-1] * 1e-3)
-    view = side_by_side([first, second])
+    view = side_by_side([first, second], shared=True)
     assert {m.scale for m in view.marks} == {view.legend}
     for panel, explanation in zip(view.panels, (first, second), strict=True):
         run = panel.marks[0]
@@ -226,28 +226,36 @@ def test_one_scale_for_maps_side_by_side() -> None:
         ranked = panel.marks[1]
         assert [b.score for b in ranked.bars] == pytest.approx(sorted(told)[::-1])
     one = samples.image()  # of one method: the scale of its scores
-    both = side_by_side([one, samples.image(target=samples.Target(0, "horse"), scores=one.scores * 2)])
+    both = side_by_side([one, samples.image(target=samples.Target(0, "horse"), scores=one.scores * 2)], shared=True)
     assert [m.scale.high for m in both.marks if isinstance(m, Heat)] == pytest.approx([2.0, 2.0])
     titles = ["logit of 'zebra' = 3.431", "logit of 'horse' = 3.431 (not the prediction)"]
     assert [p.title for p in both.panels] == titles
     for wrong, words in (([first, one], "one input"), ([], "no explanation")):
         with pytest.raises(BadInput, match=words):
             side_by_side(wrong)
-    own = side_by_side([first, second], shared=False)
-    assert "own scale" in own.caption and own.legend is None
-    assert len({panel.marks[0].scale.high for panel in own.panels}) == 2
+
+
+def test_an_explanation_is_drawn_beside_others_as_it_is_drawn_alone() -> None:
+    first, second = samples.text(), samples.text("occlusion", signed=True, scores=np.array(samples.SCORES)[::-1] * 1e-3)
+    together = side_by_side([first, second])
+    for panel, explanation in zip(together.panels, (first, second), strict=True):
+        alone = view_of(explanation)
+        assert panel.marks == (alone.panels[0].marks[0], alone.panels[1].marks[0]), "the same text, bars and numbers"
+        assert alone.caption in together.caption or scales.OWN_SCALE in alone.caption
+    assert scales.OWN_SCALE in together.caption and "cannot be compared between maps" in together.caption
+    assert together.legend is None
 
 
 def test_methods_without_a_sign_are_not_drawn_as_raising_the_value() -> None:
     bare, signed = samples.text("grad_sam"), samples.text("occlusion", signed=True)
-    view = side_by_side([bare, signed, samples.text("raw_attention")])
+    view = side_by_side([bare, signed, samples.text("raw_attention")], shared=True)
     by_panel = [{m.scale for m in p.marks} for p in view.panels]
     assert [len(s) for s in by_panel] == [1, 1, 1]
     assert by_panel[0] == by_panel[2] == {view.second_legend} and by_panel[1] == {view.legend}
     assert view.legend.signed and not view.second_legend.signed
     assert view.legend.high == view.second_legend.high  # shares can still be compared
     assert samples.still(view.to_html()).count('<div class="wf-legend') == 2
-    assert side_by_side([bare, signed], shared=False).legends == ()
+    assert side_by_side([bare, signed]).legends == ()
     alone = side_by_side([bare, samples.text("raw_attention")])
     assert alone.second_legend is None and "sign" not in alone.caption and "Blue" not in alone.caption
 

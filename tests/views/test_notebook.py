@@ -57,10 +57,17 @@ def test_a_class_is_clicked_and_its_maps_are_shown(browser: Browser, tmp_path: P
     assert browser.does("document.querySelector('.wf-why').textContent").startswith(
         "Why positive rather than negative? logit of 'positive' rather than 'negative' = 1.25"
     )
+    footer = browser.text(".wf-footer")
+    assert "explained logit of 'positive' rather than 'negative' = 1.25" in " ".join(footer.split())
+    assert "Blue supports 'positive', orange supports 'negative'" in footer
+    assert "logit of 'positive' = 3.431" not in footer
     assert browser.does("document.querySelector('.wf-asks').getAttribute('aria-pressed')") == "true"
     scores = browser.does("document.querySelector('.wf-token[data-units=\"8\"]').getAttribute('aria-label')")
     assert scores.endswith(f"{samples.SCORES[3]:.3f}")
     browser.does("document.querySelector('.wf-why button').click()")
+    assert "logit of 'positive' = 3.431" in browser.text(".wf-footer") and "it supports" not in browser.text(
+        ".wf-footer"
+    )
     assert browser.does(first) == before and browser.does("document.querySelector('.wf-why').textContent") == ""
     # Of a class that nobody explained the page says how to ask.
     browser.point(".wf-asks[data-label=neutral]", click=True)

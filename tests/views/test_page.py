@@ -107,7 +107,7 @@ NUMBERS = {
     "signed": lambda: samples.text("occlusion", signed=True),
     "image": samples.image,
     "large": lambda: samples.text(scores=np.array(samples.SCORES) * 3.3e9),
-    "small": lambda: samples.text(scores=np.array(samples.SCORES) * 7.7e-8),
+    "small": lambda: samples.text(scores=np.array(samples.SCORES) * 7.7e-8, value=1e-6),
 }
 
 
@@ -125,24 +125,45 @@ def test_numbers_that_are_printed_are_those_that_are_drawn(name: str, browser: B
     assert len(printed) in (8, 10)
 
 
-def test_side_by_side_longer_bars_have_larger_numbers(browser: Browser, tmp_path: Path) -> None:
+READ_BARS = (
+    "[...document.querySelectorAll('.wf-map')].map(m => [...m.querySelector('.wf-lines').children].map(l => "
+    "[parseFloat(l.querySelector('.wf-number').textContent), "
+    "l.querySelector('.wf-bar').getBoundingClientRect().width / "
+    "l.querySelector('.wf-track').getBoundingClientRect().width, l.querySelector('.wf-beyond') !== null]))"
+)
+
+
+def test_side_by_side_bars_are_as_long_as_alone_and_on_one_scale_if_wanted(browser: Browser, tmp_path: Path) -> None:
     other = samples.text("occlusion", scores=np.array(samples.SCORES)[::-1] * 7, signed=True, base=1.0)
     opened(browser, side_by_side([explanation(), other]), tmp_path)
-    read = (
-        "[...document.querySelectorAll('.wf-map')].map(m => [...m.querySelector('.wf-lines').children].map(l => "
-        "[parseFloat(l.querySelector('.wf-number').textContent), "
-        "l.querySelector('.wf-bar').getBoundingClientRect().width / "
-        "l.querySelector('.wf-track').getBoundingClientRect().width, l.querySelector('.wf-beyond') !== null]))"
-    )
-    for signed, lines in zip((False, True), browser.does(read), strict=True):
+    beside = browser.does(READ_BARS)
+    caption = browser.text(".wf-footer .wf-caption")
+    assert "share of the method's largest |score|" in caption and "on one scale" not in caption
+    assert browser.texts(".wf-legend:not([hidden])")[1].startswith("-2.1")
+    browser.point(".wf-token[data-units='4']")  # what is below may move when the first sentence is longer
+    browser.point(".wf-token[data-units='3']")
+    said = browser.text(".wf-said-unit")
+    assert "generic_attention 0.300 (1. of 10, 32.8 % of the total |score|, hidden tokens left out)" in said
+    click(browser, "one scale")
+    for signed, lines in zip((False, True), browser.does(READ_BARS), strict=True):
         for told, length, beyond in lines:
             if not beyond and abs(told) > 1:
                 assert length * (2 if signed else 1) == pytest.approx(abs(told) / 32.8, abs=0.03)
-    browser.point(".wf-token[data-units='3']")
-    said = browser.text(".wf-said-unit")
-    assert "generic_attention 0.300 (1. of 10, 32.8 % of its total)" in said and "occlusion" in said
-    click(browser, "own scales")
-    assert browser.texts(".wf-legend:not([hidden])")[1].startswith("-2.1")
+    assert "share of the method's total |score|, hidden tokens left out, on one scale" in browser.text(".wf-footer")
+    for each, lines in zip((explanation(), other), beside, strict=True):
+        opened(browser, each, tmp_path)
+        alone = browser.does(READ_BARS)[0]
+        assert [line[0] for line in lines] == [line[0] for line in alone]
+        assert [line[1] for line in lines] == pytest.approx([line[1] for line in alone], abs=0.01)
+
+
+def test_nothing_found_is_a_sentence_on_the_page(browser: Browser, tmp_path: Path) -> None:
+    empty = explanation(method="occlusion", scores=np.full(12, 1e-8))
+    opened(browser, empty, tmp_path)
+    assert browser.texts(".wf-nothing") == [empty.nothing_found] and browser.texts(".wf-lines .wf-line") == []
+    assert browser.does("document.querySelectorAll('.wf-legend:not([hidden]), .wf-canvas').length") == 0
+    opened(browser, side_by_side([explanation(), empty]), tmp_path)
+    assert browser.texts(".wf-nothing") == [empty.nothing_found] and len(browser.texts(".wf-lines")) == 1
 
 
 def test_standard_errors_layers_and_text_beyond_the_models_limit(browser: Browser, tmp_path: Path) -> None:

@@ -32,25 +32,27 @@ from whyformer.views.header import (
     method_words,
     options,
 )
-from whyformer.views.marks import Dialogue, Matrix, Reading, Scale
+from whyformer.views.html.live import live_data
+from whyformer.views.marks import Bars, Dialogue, Heat, Matrix, Reading, Scale
 from whyformer.views.scales import first_token
+from whyformer.views.terminal.terminal_page import text as printed
 from whyformer.views.text_marks import folded_units, folded_words
 from whyformer.views.view import View
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
 PARIS, PRICE = Target(7, " Paris"), Target(0, "price")
 ANSWERS = {
-    "classes": (samples.text(prediction=SAID), "positive (96.9 %), next negative (3.1 %)"),
+    "classes": (samples.text(prediction=SAID), "positive (probability 96.9 %), next negative (3.1 %)"),
     "a token": (
         samples.text(target=PARIS, prediction=replace(PARIS, probability=0.5, next=(Choice(8, " Lyon", 0.25),))),
-        "' Paris' (50.0 %), next ' Lyon' (25.0 %)",
+        "' Paris' (probability 50.0 %), next ' Lyon' (25.0 %)",
     ),
     "a number": (samples.text(target=Target(0, "LABEL_0"), prediction=Target(0, "LABEL_0"), value=2.5), "2.5"),
     "a named number": (samples.text(target=PRICE, prediction=PRICE, value=2.5), "price = 2.5"),
     "similarity": (samples.text(scalar="cosine", value=0.8123), "similarity 0.8123"),
     "an answer": (
         samples.text(scalar="log_probability", value=np.log(0.25), target=Target(0, "Paris"), prediction=Target(0)),
-        "Paris (25.0 % likely as a whole)",
+        "Paris (probability 25.0 % as a whole)",
     ),
 }
 
@@ -60,6 +62,12 @@ EXPLAINED = {
     "log-odds of 'negative' = -1.5 (not the prediction)": {
         "target": Target(0, "negative"), "scalar": "log_odds", "value": -1.5},
     "logit of 'positive' rather than 'negative' = 3.431": {"target": Target(1, "positive", 0, "negative")},
+    "logit of 'positive' = 3.431 (probability 96.9 %)": {"prediction": SAID},
+    "logit of 'negative' = 3.431 (probability 3.1 %, not the prediction)": {
+        "prediction": SAID, "target": Target(0, "negative")},
+    "logit of 'positive' rather than 'negative' = 3.431 (probabilities 96.9 % and 3.1 %)": {
+        "prediction": SAID, "target": Target(1, "positive", 0, "negative")},
+    "probability of 'positive' = 0.9687": {"prediction": SAID, "scalar": "probability", "value": 0.9687},
     "logit of '7' = 3.431": {"target": Target(7), "prediction": Target(7)},
 }  # fmt: skip
 OPTIONS = {"options": {"steps": 20, "baseline": None, "heads": "max"}}
@@ -120,27 +128,100 @@ def test_every_method_has_a_meaning_in_plain_words_and_the_default_is_named() ->
     assert all(0 < len(words) <= 80 and words[0].islower() and not words.endswith(".") for words in meanings)
     assert method_words("generic_attention").startswith("generic_attention: gradient-weighted attention")
     assert method_words("of_a_plugin") == "of_a_plugin"
-    chosen = samples.text(default_for="text", options={"passes": 128})
+    chosen = samples.text("two_ended", default_for="text", options={"passes": 128})
     assert choice_words(chosen).startswith("the most faithful method known for texts within 128 passes")
     assert choice_words(samples.text(default_for="sound")) == "the default for such models"
+    assert choice_words(samples.text(default_for="detector")) == "the default for detectors"
+    assert choice_words(chosen.replace(passes=40, options={"passes": 40})) == "within passes=40"
+    assert choice_words(samples.text("value_x_gradient", default_for="text", passes=3)) == "within passes=3"
+    assert choice_words(samples.text(default_for="text")) == "for texts, since two_ended gave no result here"
 
 
 def test_folded_units_are_what_has_no_bar() -> None:
     text: Explanation = samples.text()
     assert folded_units(text) == [0, 11]
     assert folded_words(text) == (
-        "[CLS] and [SEP], added by the tokenizer, hold 58.5 % of all scores (1.29) and have no bar."
+        "Special tokens [CLS], [SEP] received 58.5 % of the total |score| and are hidden (show(specials=True))."
     )
-    assert folded_words(samples.image()).startswith("[CLS], added by the model, holds ")
+    assert folded_words(samples.image()).startswith("Special token [CLS] received 31.3 % of the total |score| and is")
     only = text.replace(scores=np.ones(12, np.float32), units=replace(text.units, special=(True,) * 12))
     assert folded_units(only) == [] and folded_words(only) == ""  # nothing else is there to be listed
     labels, special = ("<s>", "the", "<im>", "</s>"), (True, False, True, True)
     for spans in (((0, 3), (3, 6), (6, 10), (0, 0)), None):
         units = Units(labels, special, ("text",) * 4, text="<s>the<im>", spans=spans)
         assert folded_words(samples.text(units=units, scores=np.array([0.5, 1, 0.5, 2], np.float32))) == (
-            "<s> and <im>, special and written in the text, hold 25.0 % of all scores (1) and have no bar. "
-            "</s>, added by the tokenizer, holds 50.0 % of all scores (2) and has no bar."
+            "Special tokens <s>, <im>, </s> received 75.0 % of the total |score| and are hidden (show(specials=True))."
         )
+
+
+@pytest.mark.parametrize("made", [samples.text, samples.image])
+def test_a_contrast_says_which_class_each_sign_supports(made: Callable[..., Explanation]) -> None:
+    contrast = made("occlusion", signed=True, target=Target(1, "cat", 0, "dog"))
+    for view in (view_of(contrast), side_by_side([contrast, contrast.replace(method="other")])):
+        assert view.caption.startswith("Blue supports 'cat', orange supports 'dog'.")
+        assert "raises" not in view.caption
+        data = live_data(view)
+        assert data is not None and [m["sides"] for m in data["maps"]] == [["cat", "dog"]] * len(data["maps"])
+    unsigned = view_of(made(target=Target(1, "cat", 0, "dog")))
+    assert "supports 'dog'" not in unsigned.caption and "not which of them it supports" in unsigned.caption
+
+
+def test_every_percentage_says_of_what() -> None:
+    """In captions, facts and lists: a probability, a share of the total |score|, or an interval."""
+    shown = samples.text(prediction=SAID, errors=np.full(12, 0.01, np.float32), checks={
+        "completeness_error": 0.001, "completeness_error_relative": 0.002,
+        "standard_error": 0.001, "standard_error_relative": 0.003})  # fmt: skip
+    for view in (view_of(shown), side_by_side([shown, samples.text("occlusion", prediction=SAID)], shared=True)):
+        facts = [f.value for f in (*view.facts, *view.details, *(f for p in view.panels for f in p.facts))]
+        folded = [m.folded for m in view.marks if isinstance(m, Bars)]
+        for words in (view.caption, *facts, *folded):
+            if "%" in words:
+                assert re.search(r"probabilit|% of (the total|what|the largest)|confidence", words), words
+    assert "total |score|" in side_by_side([shown, samples.text("occlusion")], shared=True).caption
+
+
+def test_a_single_feature_is_said_to_be_one() -> None:
+    units = Units(("[CLS]", "x", "[SEP]"), (True, False, True), ("text",) * 3)
+    one = samples.text(units=units, scores=np.array([0.1, 0.5, 0.0], np.float32))
+    assert "a single feature" in view_of(one).caption and "a single feature" not in view_of(samples.text()).caption
+
+
+NOTHING = {
+    "zero": np.zeros(12), "tiny": np.full(12, 1e-8), "nan": np.full(12, np.nan),
+    "special": np.where(np.array([t.startswith("[") for t in samples.TOKENS]), 5.0, 1e-3)}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", NOTHING)
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_sentence_stands_in_place_of_bars_where_nothing_was_found(why: str, signed: bool) -> None:
+    empty = samples.text("occlusion", scores=NOTHING[why], signed=signed, matrix=np.ones((12, 12), np.float32))
+    assert empty.nothing_found
+    alone, beside = view_of(empty), side_by_side([samples.text(), empty])
+    all_empty = side_by_side([empty, empty.replace(method="other")])
+    assert alone.caption == all_empty.caption == empty.nothing_found and alone.legend is None
+    assert not [m for m in (*alone.marks, *all_empty.marks, *beside.panels[1].marks) if isinstance(m, Bars)]
+    assert beside.panels[1].note == empty.nothing_found and "occlusion" not in beside.caption
+    for view, place in ((alone, 0), (beside, 1)):
+        data = live_data(view)
+        assert data is not None and data["maps"][place]["nothing"] == empty.nothing_found
+        assert not any(data["maps"][place]["scores"])
+    for words in (printed(alone._page()), samples.still(alone.to_html())):
+        assert "1e-08" not in words and "not tested" not in words
+
+
+@pytest.mark.parametrize("made", [samples.image, samples.table])
+def test_neither_a_map_nor_columns_are_drawn_of_zeros(made: Callable[..., Explanation]) -> None:
+    found = made()
+    empty = found.replace(scores=np.zeros_like(found.scores))
+    for view in (view_of(empty), side_by_side([empty, empty.replace(method="other")])):
+        assert not [m for m in view.marks if isinstance(m, (Bars, Heat))] and view.caption == empty.nothing_found
+
+
+def test_classes_that_tie_give_no_bars_for_rounding() -> None:
+    """The difference of two logits is rounded as they are: near zero, scores of 1e-7 are noise."""
+    tied = samples.text("two_ended", signed=True, target=Target(1, "a", 0, "b"), value=1e-9, scores=np.full(12, 1e-7))
+    assert tied.nothing_found.startswith("The largest |score| is 1e-07")
+    assert not tied.replace(scalar="probability").nothing_found, "a small probability is known to more digits"
 
 
 def test_an_answer_of_several_tokens_says_how_sure_the_model_was_and_its_largest_error() -> None:

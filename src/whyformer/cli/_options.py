@@ -164,7 +164,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "by": _text("--by UNIT", "Highlight by token or by word.", "token", callback=_one_of("token", "word")),
     "detail": _flag("--detail", "Scores of single pixels, too, of methods that have them."),
-    "own_scale": _flag("--own-scale", "With several methods: a colour scale for each."),
+    "one_scale": _flag("--one-scale", "With several methods: all on one scale, shares of each method's total |score|."),
+    "specials": _flag("--specials", "Show special tokens such as [CLS] and [SEP] in lists, too."),
     # How methods are evaluated.
     "metric": _texts("--metric NAME", "A metric; repeat. See: whyformer metrics", shown="five"),
     "replace": _text(

@@ -66,7 +66,7 @@ def _deliver_rows(
         if asked.out is None:
             return
     if views is None:
-        views, shared = [], drawn.pop("shared", True)
+        views, shared = [], drawn.pop("shared", False)
         lists = {name: drawn.pop(plural, None) for name, plural in PER_INPUT.items()}
         for i, row in enumerate(rows):
             own = {name: values[i] for name, values in lists.items() if values} | drawn

@@ -122,7 +122,7 @@ def _refuse_both(asked: CommandArguments) -> None:
 
 @takes(
     "texts file model trust_remote_code method target/explain versus scalar option by batch_size memory seed/explain "
-    "passes own_scale out/explain report json/explain"
+    "passes one_scale specials out/explain report json/explain"
 )
 def text(asked: CommandArguments) -> None:
     """Explain what a model says about texts.
@@ -143,8 +143,8 @@ def text(asked: CommandArguments) -> None:
 
 
 @takes(
-    "images model/image trust_remote_code method target/explain versus scalar option batch_size seed/explain own_scale "
-    "passes detail out/explain report json/explain"
+    "images model/image trust_remote_code method target/explain versus scalar option batch_size seed/explain one_scale "
+    "specials passes detail out/explain report json/explain"
 )
 def image(asked: CommandArguments) -> None:
     """Explain what a model says about images.
@@ -182,8 +182,8 @@ def image(asked: CommandArguments) -> None:
 
 
 @takes(
-    "rows model/table row overall context method target/explain versus scalar option batch_size seed/explain own_scale "
-    "passes out/explain report json/explain"
+    "rows model/table row overall context method target/explain versus scalar option batch_size seed/explain one_scale "
+    "specials passes out/explain report json/explain"
 )
 def table(asked: CommandArguments) -> None:
     """Explain what a model says about the rows of a table.
@@ -223,7 +223,7 @@ def table(asked: CommandArguments) -> None:
 def _finish(explainer: Any, raw: list[Any], explained: Any, asked: CommandArguments, **drawn: Any) -> None:
     """Deliver explanations, and the report if there is to be one."""
     others = next_classes(explainer, raw, explained, asked)
-    deliver(per_input(explained), asked, shared=not asked.own_scale, others=others, **drawn)
+    deliver(per_input(explained), asked, shared=asked.one_scale, specials=asked.specials, others=others, **drawn)
     deliver_report(explainer, raw, asked)
 
 

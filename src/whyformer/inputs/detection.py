@@ -33,7 +33,7 @@ class DetectionInput(StreamsInput, ImageInput):
     ``target=None`` explains every detection with a probability above 0.5, ``target=0.8`` every one above that.
     """
 
-    objects = True
+    objects, kind = True, "detector"
     positioned = "queries"
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:

@@ -63,7 +63,7 @@ class VectorInput(Modality):
 class StreamsInput(Modality):
     """Several streams, each of them masked by its own modality. Abstract, a mixin."""
 
-    multi_input = True
+    multi_input, kind = True, "streams"
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         return owners_by_stream(self, units, one)

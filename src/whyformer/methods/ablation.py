@@ -30,7 +30,7 @@ from whyformer.engines.perturbation.variants import (
     players_of_parts,
 )
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
-from whyformer.registry import Passes, constant, method
+from whyformer.registry import Passes, constant, guides, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 
@@ -124,8 +124,6 @@ def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Va
 
 # Two ends: every part left out of everything, and every part alone.
 
-GUIDES = {"image": ("alti", "generic_attention")}  # "auto" is the first that runs (python -m bench.frontier)
-GUIDES_ELSEWHERE = ("value_x_gradient", "generic_attention")
 FEWEST = 16  # passes: a guide, both ends of all parts, and those of a few
 
 
@@ -133,9 +131,9 @@ def _cost_of_ends(units: int, passes: int | None = None, guide: str | None = Non
     forwards = 2 * units + 2.0
     if guide is None and (passes is None or forwards <= passes):
         return forwards, 0.0
-    names = GUIDES_ELSEWHERE if guide in (None, "auto") else (str(guide),)
-    more, backwards = guide_cost(units, names)
-    return (forwards + more if passes is None else min(forwards + more, passes)), backwards
+    more, backwards = guide_cost(units, [guides()[0] if guide in (None, "auto") else str(guide)])
+    forwards += more
+    return (forwards if passes is None else min(forwards, passes - 2 * backwards)), backwards
 
 
 @method(
@@ -183,7 +181,7 @@ def two_ended(
     most = max(len(players.members) for players in players_B)
     found: Guide | None = None
     if most > 2 and (guide is not None or (passes is not None and 2 * most + 2 > passes)):
-        found = guide_of(run, guide or "auto", GUIDES.get(run.modality.kind, GUIDES_ELSEWHERE))
+        found = guide_of(run, guide or "auto", guides(run.modality.kind))
     for row in run.track(range(run.batch.size), "two_ended"):
         players = players_B[row]
         count = len(players.members)

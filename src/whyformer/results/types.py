@@ -237,7 +237,7 @@ class Explanation(Result):
     axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U", "errors": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
     finite: ClassVar[tuple[str, ...]] = ("scores", "value")
-    later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions", "default_for")
+    later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions", "default_for", "passes")
 
     scores: Float32  # one per unit, in the order of the input, special tokens included
     units: Units  # what is scored: their names, places and kinds
@@ -265,6 +265,7 @@ class Explanation(Result):
     errors: Float32 | None = None  # standard error of each score, where the method has them
     interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
     default_for: str | None = None  # "text", "image", …: of such inputs, the method is the one that explains unasked
+    passes: int | None = None  # at most so many were asked for, where the method was chosen within them
 
     def __repr__(self) -> str:
         text = self.units.text if self.units.text is not None else f"{len(self.units)} units"
@@ -285,17 +286,19 @@ class Explanation(Result):
             return "Some scores are not finite: run the model in float32."
         if not sizes.any():
             return "Every score is zero: by this method, no part of the input made a difference."
-        # Differences of float32 numbers as large as the explained one are rounded to about this.
-        if sizes.max() < ROUNDING * abs(self.value):
+        # Differences of float32 numbers as large as the explained one are rounded to about this. Two logits that tie
+        # differ by nothing, but each of them is rounded as a number of its own size: 1 and more, as a rule.
+        size = abs(self.value) if self.scalar == "probability" or not self.signed else max(abs(self.value), 1.0)
+        if sizes.max() < ROUNDING * size:
             return (
-                f"The largest score is {sizes.max():.2g}, no more than the rounding of the explained number "
+                f"The largest |score| is {sizes.max():.2g}, no more than the rounding of the explained number "
                 f"{self.value:.4g}: by this method, no part of the input made a difference."
             )
         special = np.array(self.units.special, dtype=bool)
         share = sizes[special].sum() / sizes.sum()
         if share > MOSTLY:
             return (
-                f"{share:.1%} of the scores' size lies on special tokens: almost nothing is left for the input itself."
+                f"Special tokens received {100 * share:.1f} % of the total |score|: the input itself has almost none."
             )
         return ""
 

@@ -644,20 +644,28 @@ function curveOf(curves, kind) {
     svg.append(text);
   }
   const [least, mean, most] = told.random;
+  const verdict = (area) => {
+    const better = (than) => (kind === "remove" ? area < than : area > than);
+    if (area === null) return "unknown";
+    return better(kind === "remove" ? least : most) ? "beats every random order" : better(mean) ? "better than random on average, inside its band" : "no better than random";
+  };
   return element("figure", { class: "sv-figure" }, svg, element("figcaption", { class: "wf-note" },
     `The ${curves.value} ${words}; random orders have a mean of ${number(mean ?? 0)} (${number(least ?? 0)} to ${number(most ?? 0)}).`,
-    element("ul", { class: "sv-keys" }, ...told.lines.map((line, i) => element("li", {}, element("i", { class: `sv-key sv-line-${i % LINES}` }), `${line.method}: mean ${number(line.area ?? 0)}, better than ${line.worse} of ${curves.draws} random orders`)))));
+    element("ul", { class: "sv-keys" }, ...told.lines.map((line, i) => element("li", {}, element("i", { class: `sv-key sv-line-${i % LINES}` }), `${line.method}: mean ${number(line.area ?? 0)}, ${verdict(line.area)}`)))));
 }
 
 function trustOf(about, choose, thorough) {
-  const { curves } = about;
-  const advice = element("p", { class: "sv-advice" }, about.statement);
+  const { curves, recommended } = about;
+  const advice = element("p", { class: "sv-advice" }, recommended.method
+    ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), `${recommended.why} `,
+  recommended.method && !about.ran.some((each) => each.shown && each.method === recommended.method) ? element("button", { type: "button", onclick: () => choose(recommended.method) }, "explain with it") : null);
   const ran = [...about.ran].sort((a, b) => (a.area ?? Infinity) - (b.area ?? Infinity));
   const told = (value) => (value === null || value === undefined ? "–" : number(value));
   const marked = (words, why) => element("b", { class: "sv-mark", title: why }, words);
   const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "mean ↓", "agreement"].map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, ...ran.map((each) => element("tr", { class: each.shown ? "sv-this-row" : "" },
-      element("th", { scope: "row" }, each.method, each.method === about.unasked ? marked("default", "explains when no method is named") : null),
+      element("th", { scope: "row" }, each.method, each.method === recommended.method ? marked("recommended", recommended.why) : null,
+        each.method === recommended.unasked ? marked("default", recommended.unasked_why) : null),
       element("td", {}, told(each.area)), element("td", {}, told(each.agreement))))));
   const refused = about.refused.length ? element("details", { class: "sv-fold" }, element("summary", {}, `${about.refused.length} methods do not explain this`),
     element("ul", { class: "sv-findings" }, ...about.refused.map((each) => element("li", {}, element("b", {}, `${each.method}: `), each.refused)))) : null;
@@ -741,7 +749,7 @@ function liveView(view, doors, repaints, asks) {
   const drawn = view.data.prediction && view.data.prediction.probability !== null;  // the classes say it
   const answer = view.details.length ? view.facts.map(([name, value]) => element("p", { class: "wf-answer" }, element("span", {}, name), ` ${value}`)) : [told(view.facts)];
   const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
-  return element("div", {}, ...(drawn ? [] : answer), view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, told(view.details), doubts);
+  return element("div", {}, ...(drawn ? [] : answer), view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, ...(view.data.footer ? [] : [told(view.details), doubts]));
 }
 
 function eraserOf({ data, erasable }, node, doors) {
@@ -786,7 +794,7 @@ function differenceOf(difference) {
   const rated = difference.classes.some(({ before, after }) => before !== null || after !== null);
   const classes = !rated ? [element("tr", {}, element("th", { scope: "row" }, difference.scalar), ...difference.value.map((value) => element("td", {}, number(value))),
     element("td", {}, signedOf(difference.value[1] - difference.value[0], number)))] : difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
-    element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} %`))));
+    element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} percentage points`))));
   const isEdited = ({ values = [null, null] }) => Number(values[0] !== values[1]);  // columns that hold something else come first
   const moved = difference.units.filter((unit) => isEdited(unit) || unit.before === null || unit.after === null || unit.before !== unit.after)
     .sort((a, b) => isEdited(b) - isEdited(a) || Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
@@ -796,7 +804,7 @@ function differenceOf(difference) {
     element("td", {}, signedOf((after ?? 0) - (before ?? 0), number))));
   const table = (name, rows) => element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...[name, "before", "after", "difference"].map((words) => element("th", { scope: "col" }, words)))), element("tbody", {}, ...rows));
   return element("div", { class: "sv-difference" }, element("h3", {}, "What the edit changed"), element("p", {}, element("b", {}, lead)),
-    element("div", { class: "sv-curves" }, table(rated ? "class" : "value", classes), table("unit", units)),
+    element("div", { class: "sv-curves" }, table(rated ? "probability of" : "value", classes), table("score of", units)),
     difference.same ? null : element("p", { class: "wf-note" }, `The scores are of different questions: ${difference.explained.join("; then ")}.`));
 }
 

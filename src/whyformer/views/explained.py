@@ -20,7 +20,20 @@ from whyformer.views import header
 from whyformer.views import image_marks as images
 from whyformer.views.generation import first_token_words, in_full_colour, is_long, reading_of, shortened_question
 from whyformer.views.marks import Heat, Mark, Picture, Reading, Scale, TokenRun
-from whyformer.views.scales import SIGNED, UNSIGNED, first_token, scale_of, share
+from whyformer.views.scales import (
+    ONE_SCALE,
+    ONE_SCALE_OF_SCORES,
+    OWN_SCALE,
+    OWN_SCALE_OF_PATCHES,
+    SHARE,
+    SIGNED,
+    SUPPORTS,
+    UNSIGNED,
+    first_token,
+    plain_units,
+    scale_of,
+    share,
+)
 from whyformer.views.table_marks import unmoved_words, unseen_panel, with_values
 from whyformer.views.text_marks import By, bars, ranking, scale_for, token_run
 from whyformer.views.view import Explained, Page, Panel, Terms, View, view_of
@@ -59,12 +72,12 @@ def explanation_view(
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
     explanation = in_full_colour(explanation) if took else explanation
     unseen = unseen_panel(explanation.units.unseen)
-    explanation = with_values(_as_drawn(explanation))
+    nothing, explanation = whole.nothing_found, with_values(_as_drawn(explanation))
     pixels = _pixels(image, explanation)
     has_patches = explanation.units.grid is not None
     panels = [] if pixels is None else [Panel((Picture(pixels, images.frames_of(explanation)),), "input")]
     panels += _panels(explanation, pixels, by)
-    if detail:
+    if detail and not nothing:
         whole_map = images.pixel_heat(explanation)
         close, frame, words = images.enlarged(whole_map, explanation)
         cells = zip(whole_map.values_RC.shape, explanation.units.grid or (), strict=True)
@@ -81,11 +94,13 @@ def explanation_view(
         tuple(panels),
         (said,),
         header.doubts(whole),
-        whole.nothing_found or caption([explanation]) + took + PER_PIXEL * detail,
+        nothing or caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
-        legend=next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Heat))), None),
+        legend=None if nothing else next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Heat))), None),
         details=notes,
-        explained=Explained([drawn], pixels, by, others=_others(others, [whole]), specials=specials),
+        explained=Explained(
+            [drawn], pixels, by, others=_others(others, [whole]), specials=specials, nothing=(nothing,)
+        ),
     )
 
 
@@ -98,7 +113,7 @@ def _others(others: Sequence[Explanation], shown: Sequence[Explanation]) -> tupl
                 f"others= is for explanations of the same input by the methods shown ({', '.join(methods)}), and one "
                 f"is by {other.method} of {len(other.units)} units."
             )
-    return tuple(_as_drawn(e) for e in sorted(others, key=lambda e: methods.index(e.method)))
+    return tuple(sorted(others, key=lambda e: methods.index(e.method)))
 
 
 def headline(explanation: Explanation, title: str = "") -> str:
@@ -134,7 +149,7 @@ def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool)
     panels = []
     for side, name in zip(sides, _named(target), strict=True):
         shown = replace(whole, bars=tuple(side[:half]), left_out=max(0, len(side) - half))
-        panels += [Panel((shown if side is last else replace(shown, folded=""),), f"for {name}")] if side else []
+        panels += [Panel((shown if side is last else replace(shown, folded=""),), f"supports {name}")] if side else []
     return panels
 
 
@@ -151,11 +166,13 @@ def _as_drawn(explanation: Explanation) -> Explanation:
 
 def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Panel]:
     """The input with its scores: patches smooth and as a grid, text as highlights; the rest has its ranked list."""
-    units = explanation.units
+    units, found = explanation.units, bool(explanation.scores.any())
     panels: list[Panel] = []
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
         name = f" ({stream})" if len(set(units.stream)) > 1 else ""
+        if not found and stream not in TEXT:
+            continue  # a map of zeros would look like a finding
         if image is not None and stream == "image" and units.boxes is not None and units.grid is None:
             panels.append(Panel((Picture(images.boxes_on(explanation, members, image)),), f"boxes{name}"))
         if units.grid is not None and (stream == "image" or len(set(units.stream)) == 1):
@@ -178,21 +195,23 @@ def side_by_side(
     explanations: Sequence[Explanation] | Mapping[str, Explanation],
     *,
     image: Any = None,
-    shared: bool = True,
+    shared: bool = False,
     by: By = "token",
     most: Count | None = None,
     notes: Mapping[str, str] | None = None,
     detail: bool = False,
     title: str = "",
+    specials: bool = False,
     others: Sequence[Explanation] = (),
 ) -> View:
-    """Several explanations of one input beside each other, on one colour scale.
+    """Several explanations of one input beside each other, each drawn as it is drawn alone.
 
-    Explanations of one method share its scores' scale. Different methods count in different units, so there each map
-    is drawn by its shares (a unit's part of the sum over ordinary units), and so are the numbers beside it. Methods
-    with and without a sign have one scale each, of the same reach.
-    ``shared=False`` gives each its own scale. ``notes``: a sentence per method name, in place of the usual one.
-    ``detail``: below each map that of single pixels, where a method has one, on its own scale. ``others``: of the same
+    Bars and colours reach the largest score of each, and numbers are scores. ``shared=True`` draws all on one scale:
+    explanations of one method by their scores, different methods, whose scores have different units, by shares (of the
+    total |score| of ordinary units). Methods with and without a sign have one scale each, of the same reach.
+    ``notes``: a sentence per method name, in place of the usual one.
+    ``detail``: below each map that of single pixels, where a method has one, on its own scale. ``specials``: special
+    tokens have bars, too. ``others``: of the same
     input and methods for other targets; on a page, a click on that class shows them.
     """
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
@@ -213,28 +232,44 @@ def side_by_side(
     one_readout = len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
     for explanation, factor, nothing in zip(chosen, times, empty, strict=True):
         scale = scales.get(explanation.signed)
-        marks = _marks(explanation, pixels, by, scale, factor)
-        marks += [images.pixel_heat(explanation)] if detail and images.has_pixels(explanation) else []
+        marks = _marks(explanation, pixels, by, scale, factor, specials)
+        marks += [images.pixel_heat(explanation)] if detail and images.has_pixels(explanation) and not nothing else []
         ranked = explanation.units.grid is None and set(explanation.units.stream) != {"table"}  # those have their bars
         if ranked and explanation.scores.any():
-            marks.append(ranking(explanation, by=by, scale=scale, times=factor, most=most))
+            marks.append(ranking(explanation, by=by, scale=scale, times=factor, most=most, specials=specials))
         named = [explanation.method] * (mixed or one_target) + [header.explained(explanation)] * (not one_target)
         told = [f for f in header.facts_about_method(explanation) if f.name != "read from" or not one_readout]
         note = nothing or (notes or {}).get(explanation.method, meaning_of(explanation.method))
         panels.append(Panel(tuple(marks), " · ".join(named), False, tuple(told), header.doubts(explanation), note))
     common = [f for f in header.facts_about_method(chosen[0]) if f.name == "read from" and one_readout]
     legends = [scales[signed] for signed in (True, False) if signed in scales]
+    found = [e for e, nothing in zip(chosen, empty, strict=True) if not nothing]
+
+    def words(on_one_scale: bool) -> str:
+        if not found:
+            return " ".join(dict.fromkeys(empty))
+        return caption(found, on_one_scale, beside=len(chosen) > 1) + PER_PIXEL * detail
+
     return View(
         headline(chosen[0], title) if one_target else title or title_of(chosen[0]),
         tuple(panels),
         (header.answer(chosen[0]),),
         (),
-        caption(chosen, shared and mixed, separate_scales=not shared and len(panels) > 1) + PER_PIXEL * detail,
+        words(shared),
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
         legend=legends[0] if legends else None,
         second_legend=legends[1] if len(legends) > 1 else None,
         details=(*(header.facts_about_input(chosen[0]) if one_target else ()), *common),
-        explained=Explained(chosen, pixels, by, others=alternatives),
+        explained=Explained(
+            chosen,
+            pixels,
+            by,
+            others=alternatives,
+            specials=specials,
+            shared=shared,
+            captions=(words(False), words(True)),
+            nothing=tuple(empty),
+        ),
     )
 
 
@@ -284,47 +319,61 @@ def _title(explanation: Explanation) -> str:
     return f"{len(plain)} units of {' and '.join(dict.fromkeys(units.stream))}"
 
 
-def caption(chosen: Sequence[Explanation], shares: bool = False, separate_scales: bool = False) -> str:
-    """What the colours say; of which methods, where some have a sign and others have none."""
+def caption(chosen: Sequence[Explanation], shared: bool = False, beside: bool = False) -> str:
+    """What the colours say; of which methods, where some have a sign and others have none. beside: others are there."""
+    mixed, patches = len({e.method for e in chosen}) > 1, chosen[0].units.grid is not None
     signed, unsigned = (", ".join(dict.fromkeys(e.method for e in chosen if e.signed is s)) for s in (True, False))
+    sides = _sides(chosen)
     if signed and unsigned:
-        text = f"{SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
+        text = f"{sides or SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
     else:
-        text = f"{SIGNED if signed else UNSIGNED}."
-    text += _sides(chosen)
+        text = f"{(sides or SIGNED) if signed else UNSIGNED}."
+    text += _sideless(chosen)
     # What the text shows without its colour; what it holds is said below the bars.
     names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := first_token(e)) is not None)
     text += f" Hatched, not coloured: {', '.join(map(repr, names))}." if names else ""
     text += unmoved_words(chosen)
-    if separate_scales:
-        text += " Each map has its own scale: strengths cannot be compared between maps."
-    if shares:
-        text += " Colours show each unit's share of its method's total (special tokens aside), on one scale"
-        text += "." if chosen[0].units.grid is not None else ", and so do numbers."
-    if shares and signed and unsigned and chosen[0].units.grid is None:
-        text += " Bars without a sign have twice the room."
+    if not shared:
+        text += OWN_SCALE_OF_PATCHES if patches and unsigned else OWN_SCALE
+        text += " Lengths and colours cannot be compared between maps." * beside
+    elif mixed:
+        text += ONE_SCALE
+        text += " Bars without a sign have twice the room." if signed and unsigned and not patches else ""
+    else:
+        text += ONE_SCALE_OF_SCORES
+    if any(len(plain_units(e.units)) == 1 for e in chosen):
+        text += " The input is a single feature: its bar has no other to compare with."
     return text
 
 
 def _sides(chosen: Sequence[Explanation]) -> str:
-    """Of a contrast: which side a sign speaks for, and that without one there is no side."""
+    """Of a contrast: which class a sign supports."""
     target = chosen[0].target
     if target.versus is None or len({e.target for e in chosen}) > 1:
         return ""
-    first, second = _named(target)
-    text = f" What raises it speaks for {first}, what lowers it for {second}." if any(e.signed for e in chosen) else ""
+    return SUPPORTS.format(*_named(target))
+
+
+def _sideless(chosen: Sequence[Explanation]) -> str:
+    """Of a contrast by methods without a sign: that they support neither class."""
     unsigned = dict.fromkeys(e.method for e in chosen if not e.signed)
-    if unsigned:
-        text += f" {', '.join(unsigned)} says what counted between {first} and {second}, not for which of them."
-    return text
+    if not unsigned or not _sides(chosen):
+        return ""
+    first, second = _named(chosen[0].target)
+    return f" {', '.join(unsigned)} scores what counted between {first} and {second}, not which of them it supports."
 
 
-def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale | None, times: float) -> list[Mark]:
+def _marks(
+    explanation: Explanation, image: Array | None, by: str, scale: Scale | None, times: float, specials: bool
+) -> list[Mark]:
     """One mark per stream of the input, for a panel among others."""
-    units = explanation.units
+    units, found = explanation.units, bool(explanation.scores.any())
     marks: list[Mark] = []
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
+        if not found and stream not in TEXT:  # a map of zeros would look like a finding
+            marks += [Picture(image, images.frames_of(explanation))] if image is not None and stream == "image" else []
+            continue
         if image is not None and stream == "image" and units.boxes is not None and units.grid is None:
             marks.append(Picture(images.boxes_on(explanation, members, image, scale, times)))
         if units.grid is not None and (stream == "image" or len(set(units.stream)) == 1):
@@ -334,7 +383,7 @@ def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale 
         elif stream in TEXT:
             marks.append(token_run(explanation, by=by, scale=scale, times=times, members=members))
         else:
-            marks.append(bars(explanation, scale=scale, times=times, members=members))
+            marks.append(bars(explanation, scale=scale, times=times, members=members, specials=specials))
     return marks
 
 
@@ -353,7 +402,7 @@ def _pixels(image: Any, explanation: Explanation) -> Array | None:
 
 def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, by: str) -> dict[bool, Scale]:
     """By whether a method has a sign: what has none must not be drawn as raising the value. Both reach as far."""
-    meaning = "share of the method's total" if mixed else "score"
+    meaning = SHARE if mixed else "score"
     patches = chosen[0].units.grid is not None and len(set(chosen[0].units.stream)) == 1
     own = [None if patches else scale_for(e, by) for e in chosen]
     reaches = [e.heatmap() if s is None else np.array([s.low, s.high]) for e, s in zip(chosen, own, strict=True)]

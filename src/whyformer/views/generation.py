@@ -177,7 +177,9 @@ def apart_words(steps: Sequence[Explanation]) -> str:
         total = float(np.abs(e.scores).sum())
         shares.append(float(np.abs(e.scores[inside]).sum()) / total if total else 0.0)
     template = float(np.mean(shares))
-    words = f" What the chat template put in took {percent(template)} and is not coloured." if template else ""
+    words = (
+        f" The chat template received {percent(template)} of the total |score| and is not coloured." if template else ""
+    )
     return first_token_words(steps) + words
 
 
@@ -190,9 +192,9 @@ def first_token_words(steps: Sequence[Explanation], coloured: bool = False) -> s
     for e in apart:
         shares.setdefault(e.method, []).append(e.checks[scales.FIRST_TOKEN])
     means = {name: percent(float(np.mean(values))) for name, values in shares.items()}
-    took = next(iter(means.values())) if len(means) == 1 else ", ".join(f"{v} of {k}" for k, v in means.items())
+    took = next(iter(means.values())) if len(means) == 1 else ", ".join(f"{v} ({k})" for k, v in means.items())
     words = "." if coloured else " and is hatched, not coloured: language models often park attention there."
-    return f" The first token took {took} of all scores{words}"
+    return f" The first token received {took} of the total |score|{words}"
 
 
 # Answers, token by token.
@@ -201,7 +203,7 @@ MOST_COLUMNS = 40  # of the heat map: labels stay readable
 MOST_ROWS = 48
 FEWEST_COLUMNS = 12
 LONGEST_LABEL = 28
-SHARES = " Numbers are shares: of what all words got for a token of the answer."
+SHARES = " Percentages: share of the total |score| that words received for a token of the answer."
 READ_AT = " Hatched words are where a token was read; most of such a score is what the position keeps of itself."
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whyformer.registry import meaning_of
+from whyformer.registry import PASSES, answers, default_method, meaning_of
 from whyformer.results.types import Choice, Cost, Explanation, Target
 from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Scale
@@ -23,6 +23,8 @@ DEFAULT_FOR: Mapping[str, str] = {
     "image": "images",
     "table": "tables",
     "prompt": "models that are only asked",
+    "detector": "detectors",
+    "streams": "models of several inputs",
 }
 
 UNMEASURED = "not tested. Every method draws a map, right or wrong; a report tests it (wf.report, or --report FILE)"
@@ -35,10 +37,16 @@ def method_words(name: str) -> str:
 
 
 def choice_words(explanation: Explanation) -> str:
-    """Why no other method: the most faithful one known for texts within 128 passes; passes=3 takes one pass"""
-    kind = DEFAULT_FOR.get(explanation.default_for or "", "such models")
-    passes = explanation.options.get("passes")
-    if passes is None:
+    """Why no other method: the most faithful one known for texts within 128 passes; or what was asked, passes=3"""
+    kind, name = DEFAULT_FOR.get(explanation.default_for or "", "such models"), explanation.method
+    passes = PASSES if explanation.passes is None else explanation.passes
+    first = answers(explanation.default_for or "", len(explanation.units), passes)[0][0]
+    asked = "" if explanation.passes is None else f"within passes={passes}"
+    if name not in (first, default_method(explanation.default_for or "")):
+        return f"{asked or f'for {kind}'}, since {first} gave no result here"
+    if asked:
+        return asked
+    if explanation.options.get("passes") != PASSES:
         return f"the default for {kind}"
     return f"the most faithful method known for {kind} within {passes} passes (passes=3 takes 1 forward + 1 backward)"
 
@@ -73,13 +81,13 @@ def check_words(name: str, value: str, share: str | None) -> str:
         amount = value if share is None else f"{share} of it"
         return _SUMS[name].format(amount=amount, name=name, value=value)
     words = _OTHERS.get(name, "The method says that it is off by {value}{of} ({name}).")
-    return words.format(value=value, name=name, of="" if share is None else f" ({share} of the largest score)")
+    return words.format(value=value, name=name, of="" if share is None else f" ({share} of {_whole(name)})")
 
 
 # A check that leaves nothing to doubt, in a word or two before its figures.
 _SMALL: Mapping[str, str] = {
-    **dict.fromkeys(_SUMS, "missing from the sum of scores"),
-    "standard error": "would vary by",
+    **{name: name for name in _SUMS},
+    "standard error": "standard error",
     "prefix reused": "share of the text that was not read again",
     "outside units": "score of what is in no unit",
 }
@@ -111,17 +119,17 @@ def is_predicted(explanation: Explanation) -> bool:
 
 def details(explanation: Explanation) -> tuple[Fact, ...]:
     """What stands below a picture: how it was explained, at what cost, and how far that was tested."""
-    untested = () if doubts(explanation) else (Fact("doubt", UNMEASURED),)
+    untested = () if doubts(explanation) or explanation.nothing_found else (Fact("doubt", UNMEASURED),)
     return (*facts_about_method(explanation), *facts_about_input(explanation), *untested)
 
 
 def answer_words(explanation: Explanation) -> str:
-    """positive (96.9 %), next negative (3.1 %); of a model without classes, the number that it gives."""
+    """positive (probability 96.9 %), next negative (3.1 %); of a model without classes, the number that it gives."""
     said, target = explanation.prediction, explanation.target
     if said.probability is not None:
         return predicted(said)
     if is_answer(explanation) and target.label:
-        return f"{target.label} ({percent(math.exp(min(0.0, explanation.value)))} likely as a whole)"
+        return f"{target.label} (probability {percent(math.exp(min(0.0, explanation.value)))} as a whole)"
     if explanation.scalar == "cosine":
         return f"similarity {number(explanation.value)}"
     same = target.versus is None and (target.index, target.position) == (said.index, said.position)
@@ -138,10 +146,10 @@ def named(choice: Target | Choice) -> str:
 
 
 def predicted(prediction: Target) -> str:
-    """positive (96.9 %), next negative (3.1 %)"""
+    """positive (probability 96.9 %), next negative (3.1 %)"""
     if prediction.probability is None:
         return named(prediction)
-    first = f"{named(prediction)} ({percent(prediction.probability)})"
+    first = f"{named(prediction)} (probability {percent(prediction.probability)})"
     others = (prediction.next or ())[:1]
     return first + "".join(f", next {named(choice)} ({percent(choice.probability)})" for choice in others)
 
@@ -171,18 +179,24 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
         entries.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
     if explanation.errors is not None:
         largest = float(explanation.errors.max(initial=0.0))
-        entries.append(Fact("standard errors", f"up to {number(largest)}; limits (±, lines) are 95 %"))
+        entries.append(Fact("standard errors", f"up to {number(largest)}; ± and lines are 95 % confidence intervals"))
     if explanation.interactions:
         together = [f"'{one}' × '{other}' {number(value)}" for one, other, value in explanation.interactions]
         entries.append(Fact("interactions", ", ".join(together)))
     small = [
-        f"{_SMALL.get(name, name)} {number(value)}" + ("" if share is None else f" ({percent(share)})")
+        f"{_SMALL.get(name, name)} {number(value)}"
+        + ("" if share is None else f" ({percent(share)} of {_whole(name)})")
         for name, value, share, large in _checked(explanation)
         if not large
     ]
     if small:
         entries.append(Fact("checked", ", ".join(small)))
     return tuple(entries)
+
+
+def _whole(check: str) -> str:
+    """What an error of this name is a share of."""
+    return "what the scores should add up to" if check in _SUMS else "the largest |score|"
 
 
 def is_answer(explanation: Explanation) -> bool:
@@ -199,11 +213,19 @@ def explained(explanation: Explanation) -> str:
     if target.versus is not None:
         name += f" rather than '{target.versus_label or target.versus}'"
     scalar = explanation.scalar.replace("_", "-")
-    likely = explanation.prediction.probability
-    other = "" if is_predicted(explanation) else " (not the prediction)"
-    if target.versus is None and not other and likely is not None and scalar != "probability":
-        other = f" (probability {percent(likely)})"
-    return f"{scalar} of {name} = {number(explanation.value)}{other}"
+    notes = [] if is_predicted(explanation) else ["not the prediction"]
+    likely = [_likely(explanation, index) for index in (target.index, target.versus) if index is not None]
+    if scalar != "probability" and all(likely):
+        notes.insert(0, f"probabilit{'y' if len(likely) == 1 else 'ies'} {' and '.join(likely)}")
+    return f"{scalar} of {name} = {number(explanation.value)}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _likely(explanation: Explanation, index: int) -> str:
+    """How likely the model finds a class, in per cent; "" where that is not known."""
+    said = explanation.prediction
+    shares = {said.index: said.probability} | {choice.index: choice.probability for choice in said.next or ()}
+    share = shares.get(index)
+    return "" if share is None else percent(share)
 
 
 def options(explanation: Explanation) -> str:

@@ -33,9 +33,9 @@ def frames_of(explanation: Explanation) -> tuple[Frame, ...]:
 
 
 def gradient_space(frame: Frame) -> str:
-    """In words: 12–40 % across, 20–60 % down"""
+    """In words: 12–40 % of the width, 20–60 % of the height, from the top left"""
     left, top, right, bottom = (round(100 * edge) for edge in frame.box)
-    return f"{left}–{right} % across, {top}–{bottom} % down"
+    return f"{left}–{right} % of the width, {top}–{bottom} % of the height, from the top left"
 
 
 def framed(pixels: Array, frames: tuple[Frame, ...]) -> Array:

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from whyformer.parameters import OneOf
 from whyformer.results.types import Explanation
 from whyformer.views import scales
-from whyformer.views.header import number, percent
+from whyformer.views.header import percent
 from whyformer.views.marks import Bar, Bars, Piece, Scale, TokenRun
 from whyformer.views.table_marks import untried
 
@@ -20,7 +20,7 @@ from whyformer.views.table_marks import untried
 
 By = Annotated[str, OneOf("token", "word")]
 MOST_NAMED = 3
-TEMPLATE_WORDS = "What the chat template put in"
+PARKED = ": language models often park attention there"
 
 
 def folded_units(explanation: Explanation) -> list[int]:
@@ -30,7 +30,7 @@ def folded_units(explanation: Explanation) -> list[int]:
 
 
 def folded_words(explanation: Explanation, members: Sequence[int] | None = None) -> str:
-    """[CLS] and [SEP], added by the tokenizer, hold 81.2 % of all scores (1.003) and have no bar."""
+    """Special tokens [CLS], [SEP] received 81.2 % of the total |score| and are hidden (show(specials=True))."""
     kinds: dict[str, list[int]] = {}
     for i in folded_units(explanation):
         if members is None or i in members:
@@ -39,36 +39,30 @@ def folded_words(explanation: Explanation, members: Sequence[int] | None = None)
 
 
 def _kind(explanation: Explanation, index: int) -> str:
-    units = explanation.units
     if index == scales.first_token(explanation):
-        return "the first token, where language models often park attention"
+        return "first"
     if index == scales.outshining(explanation):
-        return "where the answer is read"
-    if scales.in_template(units, index):
-        return TEMPLATE_WORDS
-    # What a tokenizer adds has no characters to be read.
-    start, end = (0, 0) if units.spans is None else units.spans[index]
-    if units.text is not None and (end > start if units.spans is not None else units.labels[index] in units.text):
-        return "special and written in the text"
-    return "added by the tokenizer" if units.grid is None and "table" not in units.stream else "added by the model"
+        return "read"
+    return "template" if scales.in_template(explanation.units, index) else "special"
 
 
 def _sentence(explanation: Explanation, kind: str, group: list[int]) -> str:
-    units, scores = explanation.units, explanation.scores
-    total, held = float(np.abs(scores).sum()), float(np.abs(scores[group]).sum())
-    share = f"{percent(held / total)} of all scores ({number(float(scores[group].sum()))})" if held else "no score"
-    if kind == TEMPLATE_WORDS:
-        return f"{kind} holds {share} and has no bar."
-    labels = [units.labels[i] if units.special[i] else repr(units.labels[i].lstrip("Ġ▁")) for i in group]
-    hold, have = ("hold", "have") if len(group) > 1 else ("holds", "has")
-    return f"{_listed(list(dict.fromkeys(labels)))}, {kind}, {hold} {share} and {have} no bar."
-
-
-def _listed(names: list[str]) -> str:
-    """a, b and c; of many the first, and how many more"""
-    if len(names) > MOST_NAMED:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    units, scores = explanation.units, np.abs(explanation.scores)
+    names = list(
+        dict.fromkeys(units.labels[i] if units.special[i] else repr(units.labels[i].lstrip("Ġ▁")) for i in group)
+    )
+    listed = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    several = kind == "special" and len(group) > 1
+    who = {
+        "first": f"The first token, {listed},",
+        "read": f"{listed}, where the output is read,",
+        "template": "The chat template",
+        "special": f"Special token{'s' * several} {listed}",
+    }[kind]
+    total, held = float(scores.sum()), float(scores[group].sum())
+    share = f"{percent(held / total)} of the total |score|" if held else "no score"
+    hidden = f"{'are' if several else 'is'} hidden (show(specials=True))"
+    return f"{who} received {share} and {hidden}{PARKED if kind == 'first' and held else ''}."
 
 
 ABOUT_95 = 1.96  # standard errors
@@ -155,10 +149,15 @@ def _joined(entries: list[_Entry], times: float) -> list[Piece]:
 
 
 def bars(
-    explanation: Explanation, *, scale: Scale | None = None, times: float = 1.0, members: Sequence[int] | None = None
+    explanation: Explanation,
+    *,
+    scale: Scale | None = None,
+    times: float = 1.0,
+    members: Sequence[int] | None = None,
+    specials: bool = False,
 ) -> Bars:
-    """One bar per unit but special tokens, in reading order."""
-    chosen, folded = listed(explanation, "token", members, specials=False)
+    """One bar per unit, in reading order; special tokens are hidden unless ``specials``."""
+    chosen, folded = listed(explanation, "token", members, specials)
     return Bars(tuple(_bar(explanation, e, times) for e in chosen), scale or scale_for(explanation), folded=folded)
 
 

@@ -105,6 +105,9 @@ class Explained:
     trust: tuple[Trust, ...] = ()  # one per explanation, where it was measured
     others: tuple[Explanation, ...] = ()  # of the same input: why the prediction, rather than another class
     specials: bool = False  # special tokens have bars, too
+    shared: bool = False  # all maps are drawn on one scale
+    captions: tuple[str, str] | None = None  # of maps that each have their scale, and on one scale
+    nothing: tuple[str, ...] = ()  # one per explanation: the sentence in place of bars, where nothing was found
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,22 +98,21 @@ def _view(view: View, caption: str) -> str:
         words = [f"<span>{escape(f.name)}</span> {escape(f.value)}" for f in view.facts]
         parts.append("".join(f'<p class="wf-answer{" wf-still" * drawn}">{each}</p>' for each in words))
     parts += [_facts(view.facts)] if not view.details and not view.words_first else []
-    small = all(isinstance(m, marks.Matrix) and m.small for m in view.marks)
+    small = bool(view.marks) and all(isinstance(m, marks.Matrix) and m.small for m in view.marks)
     for row in rows_of(view.panels, view.columns):
         kind = ("wf-row wf-small" if small else "wf-row") + " wf-still" * _is_drawn(view, row)
         style = f' style="--columns:{1 if row[0].wide else view.columns}"'
         parts.append(f'<div class="{kind}"{style}>{"".join(_panel(p) for p in row)}</div>')
     over_images = any(isinstance(m, marks.Heat) for m in view.marks)
     parts += [_legend(scale, over_images, view.explained is not None) for scale in view.legends]
-    parts.append(live_html(view))
+    parts.append(live_html(view, caption))
     if caption:
-        still = " wf-still" * isinstance(view.explained, Heads)  # it speaks of the small maps
+        # Of heads it speaks of the small maps. Of explanations the script has it, and changes it with what is shown.
+        still = " wf-still" * isinstance(view.explained, (Heads, Explained))
         parts.append(f'<p class="wf-caption{still}">{escape(caption)}</p>')
     parts += [_facts(view.facts)] if view.words_first else []
-    # Live pages have a fold of their own about what was not tested.
-    untested = [fact for fact in view.details if fact.name == "doubt" and view.explained is not None]
-    parts += [_facts([fact for fact in view.details if fact not in untested]), _facts(untested, still=True)]
-    parts.append(_doubts(view.doubts))
+    live = isinstance(view.explained, Explained)
+    parts += [_facts(view.details, still=live), _doubts(view.doubts, still=live)]
     return "\n".join(p for p in [*parts, "</section>"] if p)
 
 
@@ -130,7 +129,7 @@ def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
     if units.grid is not None:  # boxes on a picture are drawn here only
         kinds = (*kinds, marks.Picture)
     drawn = [mark for panel in row for mark in panel.marks]
-    return bool(drawn) and all(isinstance(m, kinds) and not (isinstance(m, marks.Heat) and m.fine) for m in drawn)
+    return all(isinstance(m, kinds) and not (isinstance(m, marks.Heat) and m.fine) for m in drawn)
 
 
 def _facts(facts: Sequence[Fact], still: bool = False) -> str:
@@ -140,9 +139,10 @@ def _facts(facts: Sequence[Fact], still: bool = False) -> str:
     return f'<dl class="wf-facts{" wf-still" * still}">{items}</dl>'
 
 
-def _doubts(doubts: Sequence[str]) -> str:
+def _doubts(doubts: Sequence[str], still: bool = False) -> str:
     items = "".join(f"<li>{escape(doubt)}</li>" for doubt in doubts)
-    return f'<div class="wf-doubts"><b>What to doubt</b><ul>{items}</ul></div>' if items else ""
+    kind = "wf-doubts" + " wf-still" * still
+    return f'<div class="{kind}"><b>What to doubt</b><ul>{items}</ul></div>' if items else ""
 
 
 def _panel(panel: Panel) -> str:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from whyformer.extras import command_for
 from whyformer.files import LONGEST, jpeg_uri
 from whyformer.results.types import Explanation, Units
 from whyformer.shapes import Array
+from whyformer.views.explained import explanation_view, side_by_side
 from whyformer.views.header import explained
 from whyformer.views.image_marks import frames_of, of_sound, png, shrunk
 from whyformer.views.scales import aside_of, position_read, share
@@ -43,18 +45,18 @@ def script() -> str:
     return drawing() + (Path(__file__).parent / "saved.js").read_text(encoding="utf-8")
 
 
-def live_data(view: View) -> dict[str, Any] | None:
-    """What the script draws one view from; None where the view has no live form."""
+def live_data(view: View, caption: str | None = None) -> dict[str, Any] | None:
+    """What the script draws one view from; None where the view has no live form. caption: in place of the view's."""
     if isinstance(view.explained, Explained):
-        return _of_input(view.explained, view.panels)
+        return _of_input(view if caption is None else replace(view, caption=caption), view.explained)
     if isinstance(view.explained, TableRows):
         return _of_rows(view.explained)
     return None if view.explained is None else _of_heads(view.explained)
 
 
-def live_html(view: View) -> str:
+def live_html(view: View, caption: str | None = None) -> str:
     """The data of one view in an element that browsers do not draw."""
-    data = live_data(view)
+    data = live_data(view, caption)
     if data is None:
         return ""
     return f'<script type="application/json" class="wf-data" data-kind="{data["kind"]}">{as_json(data)}</script>'
@@ -68,14 +70,9 @@ def as_json(data: Any) -> str:
     return text
 
 
-def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
+def _of_input(view: View, source: Explained) -> dict[str, Any]:
     first = source.explanations[0]
-    said = first.prediction
-    # Side by side, each method has a panel with what is to be said about it; a single one has its words in the header.
-    several = len(source.explanations) > 1
-    words = [panel for panel in panels if panel.facts] if several else []
-    words = words if len(words) == len(source.explanations) else []
-    maps = [_map(e, words[i] if words else None) for i, e in enumerate(source.explanations)]
+    said, maps = first.prediction, _maps(view, source)
     for each, trust in zip(maps, source.trust, strict=False):
         each["trust"] = _trust(trust)
         each["small"] = each["small"].removeprefix(str(trust.standing)).removeprefix(". ")  # which the badge says
@@ -104,6 +101,32 @@ def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
         "by": source.by,
         "specials": source.specials,
         "others": [question for question in questions if question is not None],
+        "footer": _footer(view, source),
+        "shared": source.shared,
+    }
+
+
+def _maps(view: View, source: Explained) -> list[dict[str, Any]]:
+    # Side by side, each method has a panel with what is to be said about it; a single one has its words in the header.
+    several = len(source.explanations) > 1
+    words = [panel for panel in view.panels if panel.facts] if several else []
+    words = words if len(words) == len(source.explanations) else []
+    nothing = source.nothing or ("",) * len(source.explanations)
+    return [
+        _map(e, words[i] if words else None, why)
+        for i, (e, why) in enumerate(zip(source.explanations, nothing, strict=True))
+    ]
+
+
+def _footer(view: View, source: Explained) -> dict[str, Any]:
+    """What is said below the maps: caption, details and doubts; on one scale another caption."""
+    own, one = source.captions or (view.caption, view.caption)
+    told = view.caption.removeprefix(one if source.shared else own)  # striped bars, which the page adds
+    return {
+        "caption": own + told,
+        "shared": one + told,
+        "details": [[fact.name, fact.value] for fact in view.details],
+        "doubts": list(view.doubts),
     }
 
 
@@ -117,8 +140,10 @@ def question_of(explanations: list[Explanation]) -> dict[str, Any] | None:
     names |= {choice.index: choice.label for choice in said.next or ()}
     first, second = (names[i] or str(i) for i in (target.index, asked[0]))
     words = f"Why {second}?" if target.versus is None else f"Why {first} rather than {names[target.versus]}?"
-    maps = [_map(e, None) | {"name": e.method} for e in explanations]
-    return {"label": second, "words": words, "maps": maps}
+    view = explanation_view(explanations[0]) if len(explanations) == 1 else side_by_side(explanations)
+    assert isinstance(view.explained, Explained)
+    maps = [each | {"name": each["method"]} for each in _maps(view, view.explained)]
+    return {"label": second, "words": words, "maps": maps, "footer": _footer(view, view.explained)}
 
 
 def _units(units: Units) -> dict[str, Any]:
@@ -140,12 +165,14 @@ def _units(units: Units) -> dict[str, Any]:
     }
 
 
-def _map(explanation: Explanation, panel: Panel | None) -> dict[str, Any]:
+def _map(explanation: Explanation, panel: Panel | None, nothing: str = "") -> dict[str, Any]:
     matrix = explanation.matrix if isinstance(explanation.matrix, np.ndarray) else None
     layers = explanation.layers
     if layers is not None and layers.size > MOST_LAYER_CELLS:
         layers = None
-    notes = [] if panel is None else [part for part in (panel.note, " · ".join(panel.small_print())) if part]
+    notes = [] if panel is None else [panel.note, " · ".join(panel.small_print())]
+    notes = [note for note in notes if note and note != nothing]
+    target = explanation.target
     return {
         "method": explanation.method,
         "scores": [rounded(s) for s in explanation.scores],
@@ -154,6 +181,10 @@ def _map(explanation: Explanation, panel: Panel | None) -> dict[str, Any]:
         "value": rounded(explanation.value),
         "base": None if explanation.base is None else rounded(explanation.base),
         "explained": explained(explanation),
+        "nothing": nothing,
+        "sides": None
+        if target.versus is None
+        else [str(replace(target, versus=None)), target.versus_label or str(target.versus)],
         "share": rounded(share(explanation)),
         "aside": sorted(aside_of(explanation)),
         "folded": folded_units(explanation),
