@@ -15,7 +15,7 @@ from tests.tables.models import LAYOUTS, rows, table
 from tests.views import samples
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput
-from whyformer.registry import ANYWHERE, FEWEST, MEASURED, MOST_UNITS, ONE_PASS, answers, get_method
+from whyformer.registry import ANYWHERE, FEWEST, MEASURED, MOST_UNITS, ONE_PASS, answers, default_method, get_method
 
 SHORT, LONG = "I like the movie, but the plot is thin.", "good and bad " * 40
 
@@ -43,14 +43,14 @@ def test_the_rule_looks_at_kind_size_and_passes_alone() -> None:
     assert answers("prompt", 500) == [("two_ended", {"passes": 128})]
 
 
-@pytest.mark.parametrize("kind", [*MEASURED, "language", "sound", "prompt"])
+@pytest.mark.parametrize("kind", [*MEASURED, "language", "sound", "detector", "prompt"])
 @pytest.mark.parametrize("units", [1, 30, 400, 5000])
 @pytest.mark.parametrize("passes", [3, 16, 128])
 def test_what_is_chosen_first_exists_and_takes_no_more(kind: str, units: int, passes: int) -> None:
     name, options = answers(kind, units, passes)[0]
     method = get_method(name)
     forwards, backwards = method.cost(units, **method.checked(options))
-    assert kind == "prompt" or (forwards <= max(passes, 2) and backwards <= 2)
+    assert kind == "prompt" or forwards + 2 * backwards <= passes
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,37 @@ def test_other_kinds() -> None:
     row = wf.explain(LAYOUTS["rtdl"].build(), rows(2), processor=table())[0]
     assert row.method == "two_ended" and row.default_for == "table"
     assert wf.explain(language.model("llama"), "The cat sat on", language.tokenizer()).method == "attn_lrp"
+
+
+def test_detectors_are_explained_by_one_pass_for_each_object() -> None:
+    detr = CASES["detr"]
+    explainer = wf.Explainer(detr.build("sdpa"))
+    kind = explainer.source(detr.inputs()).modality.kind
+    found: Any = explainer.explain(detr.inputs(), target=0.0)
+    while isinstance(found[0], list):
+        found = found[0]
+    assert {(e.method, e.default_for, spent(e)) for e in found} == {(ANYWHERE, kind, 3)}
+    # compare, report, the command line and the server take it from here.
+    assert kind == "detector" and default_method(kind) == ANYWHERE
+    assert wf.Explainer(detr.build("sdpa")).estimate(detr.inputs()).method == ANYWHERE
+
+
+def test_models_of_several_inputs_have_the_same_default_at_every_door() -> None:
+    for name in ("t5", "clip"):
+        case = CASES[name]
+        explainer = wf.Explainer(case.build("sdpa"))
+        kind = explainer.source(case.inputs()).modality.kind
+        assert kind == "streams" and default_method(kind) == ANYWHERE == explainer.estimate(case.inputs()).method
+
+
+def test_the_caption_says_what_was_asked(sentiment: wf.Explainer) -> None:
+    def chosen(e: wf.Explanation) -> str:
+        return next(fact.value for fact in e.view().details if fact.name == "chosen")
+
+    assert chosen(sentiment.explain(SHORT, passes=3)) == "within passes=3"
+    assert chosen(sentiment.explain(SHORT, passes=64)) == "within passes=64"
+    assert "within 128 passes" in chosen(sentiment.explain(SHORT))
+    assert sentiment.explain(SHORT, method="two_ended", passes=64).passes is None, "it was named, not chosen"
 
 
 def test_what_asks_for_one_pass_gets_it(sentiment: wf.Explainer) -> None:
@@ -122,6 +153,10 @@ def test_the_estimate_is_of_what_would_run(sentiment: wf.Explainer) -> None:
     for text in (SHORT, LONG):
         told, found = sentiment.estimate(text), sentiment.explain(text)
         assert found.cost.forwards <= told.forwards and found.cost.backwards <= told.backwards
+        assert told.forwards + 2 * told.backwards <= 128
+    vit = CASES["vit"]
+    told = wf.Explainer(vit.build("sdpa")).estimate(vit.inputs(), passes=20)
+    assert (told.forwards, told.backwards) == (20, 0), "alti is one forward"
 
 
 # Where nothing is found
@@ -145,6 +180,7 @@ def test_the_next_method_is_taken_where_one_finds_nothing(
     monkeypatch.setattr(ablation, "_both_ends", lambda game, together: np.zeros(len(together)))
     found = sentiment.explain(SHORT)
     assert found.method == "value_x_gradient" and not found.nothing_found
+    assert "since two_ended gave no result here" in str(found.view().details)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +189,7 @@ def test_the_next_method_is_taken_where_one_finds_nothing(
         ([0.0, 1.0, 0.2, 0.0], ""),
         ([0.0, 0.0, 0.0, 0.0], "Every score is zero"),
         ([0.0, 4.7e-8, 1e-9, 0.0], "no more than the rounding"),
-        ([1.0, 0.0, 0.001, 1.0], "lies on special tokens"),
+        ([1.0, 0.0, 0.001, 1.0], "Special tokens received"),
     ],
 )
 def test_what_counts_as_nothing(scores: list[float], words: str) -> None:

@@ -184,7 +184,7 @@ def test_heads_over_image() -> None:
     assert together.names == ("head 0", "head 1", "head 2")
     np.testing.assert_array_equal(together.maps_RC[1].ravel(), maps[0, 1, 2, 1:].numpy())
     assert len(view.panels) == 4
-    assert "position 2, patch 0,1" in [f.value for f in view.facts]
+    assert "position 2, patch 1,2" in [f.value for f in view.facts]
 
 
 def test_relevance_map() -> None:

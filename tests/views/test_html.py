@@ -69,7 +69,7 @@ def test_as_stored(name: str) -> None:
 
 def test_a_page_is_well_formed_fetches_nothing_and_runs_nothing_but_the_script_of_the_package() -> None:
     whole = everything().to_html()
-    assert balanced(whole) and "<title>patch 0,0: 0.10</title>" in whole
+    assert balanced(whole) and "<title>patch 1,1: 0.10</title>" in whole
     drawings = re.findall(r"<svg.*?</svg>", samples.still(whole), flags=re.DOTALL)
     assert len(drawings) > 10 and all(ElementTree.fromstring(drawing) is not None for drawing in drawings)
     scripts = re.findall(r"<script([^>]*)>(.*?)</script>", whole, flags=re.DOTALL)
@@ -108,8 +108,8 @@ def test_a_small_error_of_the_method_is_no_doubt() -> None:
     fine = samples.text(checks=checks)
     assert doubts(fine) == ()
     assert "What to doubt" not in samples.still(fine.to_html())
-    missing = "missing from the sum of scores"
-    checked = f"{missing} 0, {missing} 2e-06 (&lt; 0.1 %), masks 30"
+    whole = "what the scores should add up to"
+    checked = f"additivity error 0, completeness error 2e-06 (&lt; 0.1 % of {whole}), masks 30"
     assert f"<dt>checked</dt><dd>{checked}</dd>" in fine.to_html()
     (large,) = doubts(samples.text(checks={"completeness_error": 2e-6, "completeness_error_relative": 0.06}))
     assert "6.0 % of it is missing (completeness error 2e-06)" in large and "Read which parts come first" in large

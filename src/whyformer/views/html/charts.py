@@ -58,7 +58,7 @@ def _tips(mark: marks.Heat, size: tuple[int, int]) -> str:
     height, width = size[0] / rows, size[1] / columns
     return "".join(
         f'<rect x="{c * width:.2f}" y="{r * height:.2f}" width="{width:.2f}" height="{height:.2f}" fill="none" '
-        f'pointer-events="all"><title>patch {row},{c}: {fixed(mark.values_RC[r, c], digits)}</title></rect>'
+        f'pointer-events="all"><title>patch {row + 1},{c + 1}: {fixed(mark.values_RC[r, c], digits)}</title></rect>'
         for r, row in zip(range(rows), range(rows)[::-1] if mark.upwards else range(rows), strict=True)
         for c in range(columns)
     )

@@ -1287,8 +1287,8 @@ function explanationOf(data, ask = null) {
       const listed = entries.filter((e) => !isFolded(map, e));
       const rank = 1 + listed.filter((e) => scoreOf(map, e, false) > score).length;
       const place = isFolded(map, entry) ? "hidden" : `${rank}. of ${listed.length}`;
-      const share = several && mixed && !isFolded(map, entry) ? `, ${percent(score * map.share)} of the total |score|, hidden tokens left out` : "";
-      return `${several ? `${map.name} ` : ""}${number(score)} (${place}${share})`;
+      const told = several && mixed && state.choices.shared ? percent(score * map.share) : number(score);
+      return `${several ? `${map.name} ` : ""}${told} (${place})`;
     });
     return `${entry.label}${entry.special ? " (special)" : ""} · ${told.join(" · ")}`;
   }
