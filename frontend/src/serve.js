@@ -117,7 +117,8 @@ async function begin() {
     const line = (each, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
       element("button", { type: "button", dir: "auto", disabled: first, title: first ? "" : "why not that?", onclick: () => { question.contrast(said, each); explain(); } }, each.label),
       element("span", {}, each.probability === null ? "" : percent(each.probability)), element("i", { style: { width: `${100 * (each.probability ?? 0)}%` } }));
-    return element("ul", {}, line(said, true), ...said.next.map((each) => line(each, false)));
+    const list = element("ul", {}, line(said, true), ...said.next.map((each) => line(each, false)));
+    return said.probability === null ? list : element("div", {}, element("p", { class: "wf-note" }, "Predicted classes and their probabilities"), list);
   }
 
   function changed() {

@@ -170,7 +170,7 @@ def test_a_terminal_paints_it_into_the_picture() -> None:
     expected[4:9, [2, 6]] = True
     assert np.array_equal(white, expected)
     assert (painted[5, 3:6] == 0).all() and (painted[0] == 100).all()
-    assert gradient_space(frame) == "25–75 % across, 50–100 % down"
+    assert gradient_space(frame) == "25–75 % of the width, 50–100 % of the height, from the top left"
 
 
 def test_a_page_begins_with_all_objects_of_an_image_and_says_how_many_are_drawn() -> None:

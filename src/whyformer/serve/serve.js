@@ -644,28 +644,20 @@ function curveOf(curves, kind) {
     svg.append(text);
   }
   const [least, mean, most] = told.random;
-  const verdict = (area) => {
-    const better = (than) => (kind === "remove" ? area < than : area > than);
-    if (area === null) return "unknown";
-    return better(kind === "remove" ? least : most) ? "beats every random order" : better(mean) ? "better than random on average, inside its band" : "no better than random";
-  };
   return element("figure", { class: "sv-figure" }, svg, element("figcaption", { class: "wf-note" },
     `The ${curves.value} ${words}; random orders have a mean of ${number(mean ?? 0)} (${number(least ?? 0)} to ${number(most ?? 0)}).`,
-    element("ul", { class: "sv-keys" }, ...told.lines.map((line, i) => element("li", {}, element("i", { class: `sv-key sv-line-${i % LINES}` }), `${line.method}: mean ${number(line.area ?? 0)}, ${verdict(line.area)}`)))));
+    element("ul", { class: "sv-keys" }, ...told.lines.map((line, i) => element("li", {}, element("i", { class: `sv-key sv-line-${i % LINES}` }), `${line.method}: mean ${number(line.area ?? 0)}, better than ${line.worse} of ${curves.draws} random orders`)))));
 }
 
 function trustOf(about, choose, thorough) {
-  const { curves, recommended } = about;
-  const advice = element("p", { class: "sv-advice" }, recommended.method
-    ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), `${recommended.why} `,
-  recommended.method && !about.ran.some((each) => each.shown && each.method === recommended.method) ? element("button", { type: "button", onclick: () => choose(recommended.method) }, "explain with it") : null);
+  const { curves } = about;
+  const advice = element("p", { class: "sv-advice" }, about.statement);
   const ran = [...about.ran].sort((a, b) => (a.area ?? Infinity) - (b.area ?? Infinity));
   const told = (value) => (value === null || value === undefined ? "–" : number(value));
   const marked = (words, why) => element("b", { class: "sv-mark", title: why }, words);
   const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "mean ↓", "agreement"].map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, ...ran.map((each) => element("tr", { class: each.shown ? "sv-this-row" : "" },
-      element("th", { scope: "row" }, each.method, each.method === recommended.method ? marked("recommended", recommended.why) : null,
-        each.method === recommended.unasked ? marked("default", recommended.unasked_why) : null),
+      element("th", { scope: "row" }, each.method, each.method === about.unasked ? marked("default", "explains when no method is named") : null),
       element("td", {}, told(each.area)), element("td", {}, told(each.agreement))))));
   const refused = about.refused.length ? element("details", { class: "sv-fold" }, element("summary", {}, `${about.refused.length} methods do not explain this`),
     element("ul", { class: "sv-findings" }, ...about.refused.map((each) => element("li", {}, element("b", {}, `${each.method}: `), each.refused)))) : null;
@@ -911,7 +903,8 @@ async function begin() {
     const line = (each, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
       element("button", { type: "button", dir: "auto", disabled: first, title: first ? "" : "why not that?", onclick: () => { question.contrast(said, each); explain(); } }, each.label),
       element("span", {}, each.probability === null ? "" : percent(each.probability)), element("i", { style: { width: `${100 * (each.probability ?? 0)}%` } }));
-    return element("ul", {}, line(said, true), ...said.next.map((each) => line(each, false)));
+    const list = element("ul", {}, line(said, true), ...said.next.map((each) => line(each, false)));
+    return said.probability === null ? list : element("div", {}, element("p", { class: "wf-note" }, "Predicted classes and their probabilities"), list);
   }
 
   function changed() {
