@@ -16,15 +16,14 @@ import numpy as np
 
 from whyformer.extras import command_for
 from whyformer.files import LONGEST, jpeg_uri
-from whyformer.results.types import Explanation, Units
+from whyformer.results.types import ByMethod, Explanation, Units
 from whyformer.shapes import Array
-from whyformer.views.explained import explanation_view, side_by_side
 from whyformer.views.header import explained
 from whyformer.views.image_marks import frames_of, of_sound, png, shrunk
 from whyformer.views.scales import aside_of, position_read, share
 from whyformer.views.table_marks import untried
 from whyformer.views.text_marks import folded_units, folded_words
-from whyformer.views.view import Explained, Heads, Panel, TableRows, Trust, View
+from whyformer.views.view import Explained, Heads, Panel, TableRows, Trust, View, view_of
 
 DIGITS = 9  # significant, of scores: as many as tell two of them apart
 MOST_CELLS = 512  # rows and columns of a map; of longer inputs, neighbours stand together
@@ -140,7 +139,8 @@ def question_of(explanations: list[Explanation]) -> dict[str, Any] | None:
     names |= {choice.index: choice.label for choice in said.next or ()}
     first, second = (names[i] or str(i) for i in (target.index, asked[0]))
     words = f"Why {second}?" if target.versus is None else f"Why {first} rather than {names[target.versus]}?"
-    view = explanation_view(explanations[0]) if len(explanations) == 1 else side_by_side(explanations)
+    beside = ByMethod({str(number): e for number, e in enumerate(explanations)})
+    view = view_of(explanations[0] if len(explanations) == 1 else beside)
     assert isinstance(view.explained, Explained)
     maps = [each | {"name": each["method"]} for each in _maps(view, view.explained)]
     return {"label": second, "words": words, "maps": maps, "footer": _footer(view, view.explained)}
