@@ -220,9 +220,7 @@ def test_ask_with_documents_cites_them(lm_folder: Path, tmp_path: Path, monkeypa
 
 def test_the_next_token_and_a_contrast(lm_folder: Path) -> None:
     shown = run("explain", "prompt", PROMPT, "--model", lm_folder).stdout
-    assert shown.startswith(
-        PROMPT
-    ) and "The first token, 'the', received" in " ".join(shown.split())
+    assert shown.startswith(PROMPT) and "The first token, 'the', received" in " ".join(shown.split())
     rather = run("explain", "prompt", PROMPT, "--model", lm_folder, "--target", "paris", "--versus", "rome").stdout
     assert rather.startswith("Why 'paris' rather than 'rome'?")
 
@@ -232,7 +230,9 @@ def test_an_answer_as_a_whole_by_several_methods(lm_folder: Path, tmp_path: Path
         "explain", "prompt", PROMPT, "--model", lm_folder, "--answer", " paris and the dog", "--span",
         "-m", "generic_attention", "-m", "input_x_gradient", "--out", tmp_path / "x.json",
     ).stdout  # fmt: skip
-    assert len(re.findall(r"^answer +paris and the dog \([<\d. ]+ % likely as a whole\)$", shown, re.MULTILINE)) == 2
+    assert (
+        len(re.findall(r"^answer +paris and the dog \(probability [<\d. ]+ % as a whole\)$", shown, re.MULTILINE)) == 2
+    )
     for name in ("generic_attention", "input_x_gradient"):
         explanation = wf.load(tmp_path / f"x-{name}.json")
         assert explanation.scalar == "log_probability" and explanation.method == name
