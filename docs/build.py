@@ -2,7 +2,7 @@
 
 Generated: the head of every page in docs/methods, docs/methods/README.md (the table of methods), docs/supported.md
 (models, from docs/reports/model_kinds.json and the tests' own cases), docs/schemas (saved results), docs/api and the
-metrics table in docs/guide/trust.md. The README is also the page of the package index, so its links are whole
+metrics table in docs/metrics.md. The README is also the page of the package index, so its links are whole
 addresses; they are followed in this folder.
 """
 
@@ -116,10 +116,10 @@ def methods_page() -> str:
 
 
 def metrics_table() -> str:
-    lines = ["| metric | kind | good | asks | cost per input | paper |", "|---|---|---|---|---|---|"]
+    lines = ["| metric | kind | better | definition | cost per input | paper |", "|---|---|---|---|---|---|"]
     for entry in sorted(wf.list_metrics().values(), key=lambda m: (m.kind, m.name)):
-        good = "high" if entry.higher_is_better else "low"
-        lines.append(f"| {entry.name} | {entry.kind} | {good} | {entry.idea} | {entry.cost_text} | {entry.paper} |")
+        better = "higher" if entry.higher_is_better else "lower"
+        lines.append(f"| {entry.name} | {entry.kind} | {better} | {entry.idea} | {entry.cost_text} | {entry.paper} |")
     return "\n".join(lines)
 
 
@@ -252,8 +252,8 @@ def pages() -> dict[Path, str]:
     schema = ROOT / "docs" / "schemas" / f"results-{FORMAT}.json"
     made[schema] = json.dumps(result_schema(), indent=1, ensure_ascii=False) + "\n"
     made |= {ROOT / "docs" / "api" / name: text for name, text in reference.pages().items()}
-    trust = ROOT / "docs" / "guide" / "trust.md"
-    made[trust] = with_part(trust.read_text(encoding="utf-8"), metrics_table())
+    metrics = ROOT / "docs" / "metrics.md"
+    made[metrics] = with_part(metrics.read_text(encoding="utf-8"), metrics_table())
     return made
 
 

@@ -46,8 +46,8 @@ def test_the_first_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.Mon
     assert [(label, round(score, 3)) for label, score in printed] == promised
 
 
-def test_every_metric_is_in_the_table_of_the_guide() -> None:
-    assert all(f"| {name} |" in text_of(GUIDE / "trust.md") for name in wf.list_metrics())
+def test_every_metric_is_in_the_table() -> None:
+    assert all(f"| {name} |" in text_of(ROOT / "docs" / "metrics.md") for name in wf.list_metrics())
 
 
 def test_grad_sam_and_shap(tmp_path: Path) -> None:
