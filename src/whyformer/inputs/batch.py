@@ -240,8 +240,8 @@ class Batch:
         chosen: dict[str, Any] = {k: tuple(values[i] for i in index) for k, values in each.items() if values}
         return replace(
             self,
-            tensors={k: v[index] for k, v in self.tensors.items()},
-            keep_BN=None if self.keep_BN is None else self.keep_BN[index],
+            tensors={k: _rows(v, index) for k, v in self.tensors.items()},
+            keep_BN=None if self.keep_BN is None else _rows(self.keep_BN, index),
             shared=None,
             reference_rows=0,
             **chosen,
@@ -254,6 +254,15 @@ class Batch:
     def with_tensors(self, **tensors: Tensor) -> Batch:
         """Return the same inputs with some tensors exchanged."""
         return replace(self, tensors=self.tensors | tensors, trunks=(), shared=None)
+
+
+def _rows(tensor: Tensor, index: list[int]) -> Tensor:
+    """Return a copy of some rows; an index would be copied to the device first, which waits for it."""
+    if index and index == list(range(index[0], index[0] + len(index))):
+        return tensor[index[0] : index[-1] + 1].clone()
+    if len(tensor) == 1 and not any(index):
+        return tensor.repeat(len(index), *[1] * (tensor.ndim - 1))
+    return tensor[index]
 
 
 class Placed(Protocol):

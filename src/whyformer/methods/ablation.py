@@ -188,7 +188,7 @@ def two_ended(
         if not count:  # nothing but special tokens
             continue
         variants = grouped_variants(run, row, players.members, replacement)
-        games[row] = game = game_of_scores(run, row, variants, count)
+        games[row] = game = game_of_scores(run, row, variants, count, whole_first=True)
         about[row] = variants.remarks
         room = count if passes is None else max(1, int(passes - 2 - (found.passes if found else 0)) // 2)
         keep_N = run.keep_BN[row].cpu()

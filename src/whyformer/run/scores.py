@@ -262,6 +262,13 @@ class ScoredBatch:
         return self._logits
 
     @property
+    def waits(self) -> bool:
+        """Whether the logits of a single input are not known yet and may come from a batch with its variants."""
+        plain = not (self.batch.answers or self.batch.spans or self.batch.reference_rows or self.modality.opaque)
+        alone = self.batch.size == 1 and self.together is self.batch and self.batch.shared is None
+        return self._logits is None and alone and plain
+
+    @property
     def targets(self) -> list[Target]:
         # A class that was given needs no look at the logits, which would force a device synchronisation.
         named = isinstance(self._wanted, (int, str)) and self._targets is None
@@ -367,12 +374,23 @@ class ScoredBatch:
 
         return part
 
-    def score(self, batch: Batch, owner: int, logits_of: Callable[[Batch], Tensor] | None = None) -> Tensor:
-        """(n,) explained value of n variants of input ``owner``, in batches; ``logits_of``: a faster way to logits."""
+    def score(
+        self,
+        batch: Batch,
+        owner: int,
+        logits_of: Callable[[Batch], Tensor] | None = None,
+        whole_first: bool = False,
+    ) -> Tensor:
+        """(n,) explained value of n variants of input ``owner``, in batches; ``logits_of``: a faster way to logits.
+
+        whole_first: the first variant is the input as it is, whose logits are those of the plain pass.
+        """
         parts = []
         for start in range(0, batch.size, self.batch_size):
             chunk = batch.select(range(start, min(start + self.batch_size, batch.size)))
             logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
+            if whole_first and self._logits is None:
+                self._see(logits[:1])
             parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.reading))
         return torch.cat(parts)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.engines.perturbation.players import leave_one_out
-from whyformer.engines.perturbation.variants import Variants
+from whyformer.engines.perturbation.variants import Filled, Variants
 from whyformer.errors import ModelFailed, NotOffered, one_of
 from whyformer.files import made_folder
 from whyformer.inputs.batch import Batch
@@ -270,28 +270,33 @@ def saved_by_prefix(games: Sequence[Game | None]) -> dict[str, Tensor]:
     return {"prefix_reused": torch.tensor(shares)} if any(shares) else {}
 
 
-def game_of_scores(run: Run, row: int, variants: Variants, parts: int) -> Game:
-    """The game in which the one thing said of a variant is the explained value."""
+def game_of_scores(run: Run, row: int, variants: Variants, parts: int, whole_first: bool = False) -> Game:
+    """The game in which the one thing said of a variant is the explained value.
+
+    whole_first: the first variant is the input as it is, which then needs no pass of its own.
+    """
     prefix = Prefix(run, row)
+    together = whole_first and not prefix.offered and run.waits and isinstance(variants, Filled) and variants.draws == 1
     batches: Callable[[Array], Sequence[Sequence[int]]] = partial(variants.batches, size=run.batch_size)
     if run.modality.opaque and run.batch.size == 1:  # a server may be slow; of several inputs each is a step
         batches = lambda present_MP: run.track(variants.batches(present_MP, run.batch_size), "asking")  # noqa: E731
     return Game(
         parts,
-        partial(_score, run, row, variants, prefix),
+        partial(_score, run, row, variants, prefix, together),
         batches=batches,
         draws=variants.draws,
         columns=1,
-        whole=[float(run.value_B[row])],
+        whole=None if together else [float(run.value_B[row])],
         prefix=prefix,
     )
 
 
-def _score(run: Run, row: int, variants: Variants, prefix: Prefix, present_MP: Array) -> Array:
+def _score(run: Run, row: int, variants: Variants, prefix: Prefix, together: bool, present_MP: Array) -> Array:
     """(M, 1) the mean over draws."""
     batches = [variants.batch(present_MP, draw) for draw in range(variants.draws)]
     shorter = prefix.logits if prefix.offered else None
-    drawn = [run.score(batch, row, shorter).double().cpu().numpy() for batch in batches]
+    first = together and bool(present_MP[0].all())
+    drawn = [run.score(batch, row, shorter, first).double().cpu().numpy() for batch in batches]
     mean_M1: Array = np.mean(drawn, axis=0)[:, None]
     return mean_M1
 

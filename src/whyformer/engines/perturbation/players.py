@@ -99,10 +99,10 @@ class Players:
 
     def per_unit(self, values: Array) -> Tensor:
         """(U,) the values of the players, each split evenly among its units."""
-        scores = torch.zeros(self.units, dtype=torch.float64)
+        scores = np.zeros(self.units)
         for members, value in zip(self.members, values, strict=True):
             scores[list(members)] = float(value) / len(members)
-        return scores.float()
+        return torch.from_numpy(scores).float()
 
     def tree(self) -> Array:
         """Neighbours joined in pairs, in the format of scipy's linkage: (left, right, height, size) per join.
@@ -145,7 +145,10 @@ def players_of(
     else:
         members = [(int(i),) for i in np.flatnonzero(free)]
     places = _places(run, row)
-    centres = np.array([places[list(m)].mean(0) for m in members]) if members else np.zeros((0, 1))
+    if all(len(each) == 1 for each in members):
+        centres = places[[each[0] for each in members]].astype(float) if members else np.zeros((0, 1))
+    else:
+        centres = np.array([places[list(each)].mean(0) for each in members])
     table = run.modality.stream == "table"
     return Players(tuple(members), centres, len(units), "permutation" if table else "partition")
 

@@ -95,10 +95,10 @@ class Replaced(Filled):
 
 def _part_of_units(units: Units, players: Sequence[Sequence[int]]) -> Tensor:
     """(U,) the part that each unit belongs to, -1: none."""
-    part_U = torch.full((len(units),), -1)
+    part_U = np.full(len(units), -1)
     for number, members in enumerate(players):
         part_U[list(members)] = number
-    return part_U
+    return torch.from_numpy(part_U)
 
 
 def _parts(owners: dict[str, Tensor], part_U: Tensor, filling: Filling) -> dict[str, Tensor]:
