@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import Progress
 from rich.text import Text
 
 import whyformer as wf
@@ -235,13 +236,20 @@ def test_what_is_no_page_passes_the_same_border(
 ) -> None:
     shown: list[str] = []
 
-    def track(steps: list[int], description: str, **how: Any) -> list[int]:
+    def add_task(self: Progress, description: str, **how: Any) -> Any:
         shown.append(Text.from_markup(description).plain)
-        return steps
+        return add(self, description, **how)
 
-    monkeypatch.setattr("rich.progress.track", track)
+    add = Progress.add_task
+    monkeypatch.setattr(Progress, "add_task", add_task)
     assert list(tracker(True)([1, 2, 3], f"[red]{HOSTILE}")) == [1, 2, 3]
     assert shown == [as_symbols(f"[red]{HOSTILE}")]
+    shown.clear()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    clock = iter(range(100))
+    monkeypatch.setattr("whyformer.run.session.time.monotonic", lambda: next(clock) * 0.9)
+    assert [(a, b) for a in tracker(None)([1, 2, 3, 4], "outer") for b in tracker(None)([1, 2], "inner")][-1] == (4, 2)
+    assert shown == ["outer"], "from two seconds on, one bar at a time"
     terminal.put(Text(f"bert.{HOSTILE}.self"))
     assert "␛]0;owned" in capsys.readouterr().out
 

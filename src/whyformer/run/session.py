@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -439,21 +440,38 @@ WATCH: ContextVar[Track | None] = ContextVar("watch", default=None)  # receives 
 
 
 def tracker(progress: bool | None) -> Track:
-    """``progress=None``: show on a terminal when there is more than one step; True, False: always, never."""
+    """``progress=None``: show on a terminal what takes more than two seconds; True, False: always, never."""
     if (watch := WATCH.get()) is not None:
         return watch
     if not (sys.stderr.isatty() if progress is None else progress):
         return lambda steps, label: steps
-    return lambda steps, label: steps if len(steps) < 2 else _bar(steps, label)
+    after = SHORT if progress is None else 0.0
+    return lambda steps, label: steps if len(steps) < 2 else _bar(steps, label, after)
 
 
-def _bar(steps: Sequence[Any], label: str) -> Iterator[Any]:
+SHORT = 2.0  # seconds, during which no progress is shown
+_SHOWN = threading.Lock()  # a terminal has one bar at a time: the first of nested ones that takes long
+
+
+def _bar(steps: Sequence[Any], label: str, after: float) -> Iterator[Any]:
     try:
         from rich.console import Console
         from rich.markup import escape
-        from rich.progress import track
+        from rich.progress import Progress
     except ImportError:
         yield from steps
         return
-    description = escape(as_symbols(label))  # rich would read [brackets] as colours
-    yield from track(steps, description=description, console=Console(stderr=True), transient=True)
+    started, bar = time.monotonic(), None
+    try:
+        for number, step in enumerate(steps):
+            if bar is None and time.monotonic() - started >= after and _SHOWN.acquire(blocking=False):
+                bar = Progress(console=Console(stderr=True), transient=True)
+                bar.start()
+                task = bar.add_task(escape(as_symbols(label)), total=len(steps))  # rich reads [brackets] as colours
+            if bar is not None:
+                bar.update(task, completed=number)
+            yield step
+    finally:
+        if bar is not None:
+            bar.stop()
+            _SHOWN.release()

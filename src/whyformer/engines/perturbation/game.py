@@ -278,8 +278,8 @@ def game_of_scores(run: Run, row: int, variants: Variants, parts: int, whole_fir
     prefix = Prefix(run, row)
     together = whole_first and not prefix.offered and run.waits and isinstance(variants, Filled) and variants.draws == 1
     batches: Callable[[Array], Sequence[Sequence[int]]] = partial(variants.batches, size=run.batch_size)
-    if run.modality.opaque and run.batch.size == 1:  # a server may be slow; of several inputs each is a step
-        batches = lambda present_MP: run.track(variants.batches(present_MP, run.batch_size), "asking")  # noqa: E731
+    if run.batch.size == 1:  # of several inputs each is a step
+        batches = lambda present_MP: run.track(variants.batches(present_MP, run.batch_size), "masking")  # noqa: E731
     return Game(
         parts,
         partial(_score, run, row, variants, prefix, together),
