@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,11 +29,22 @@ SHORT = {"max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "
 
 
 @cache
-def tokenizer() -> Any:
+def tokenizer(more: tuple[str, ...] = ()) -> Any:
+    """``more``: words besides the usual ones."""
     names = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk")}
-    tok = word_level(VOCABULARY, "Whitespace", model_max_length=256, extra_special_tokens=SPECIALS[4:], **names)
+    known = VOCABULARY | {word: len(VOCABULARY) + i for i, word in enumerate(sorted({*more} - {*VOCABULARY}))}
+    tok = word_level(known, "Whitespace", model_max_length=256, extra_special_tokens=SPECIALS[4:], **names)
     tok.chat_template = TEMPLATE
     return tok
+
+
+def save(folder: Path, text: str) -> None:
+    """Write a tiny model to a folder, with a tokenizer that has a token for each word of a text."""
+    known = tokenizer(tuple(re.findall(r"\w+|[^\w\s]+", text)))
+    lm: Any = model("llama")
+    lm.resize_token_embeddings(len(known))
+    lm.save_pretrained(folder)
+    known.save_pretrained(folder)
 
 
 def model(family: str) -> nn.Module:
