@@ -1,7 +1,7 @@
-"""What a method or metric of your own is written with; nothing else of whyformer's inside is promised to stay.
+"""Public API for your own methods, metrics and modalities; all other internals may change.
 
-A method is one function: it asks a ``Run`` for what it needs and returns an ``Attribution`` with one score per position
-of the model's attention. This is a whole one:
+A method is one function: it requests what it needs from a ``Run`` and returns an ``Attribution`` with one score per
+position of the model's attention. A complete example:
 
 ```python
 import torch
@@ -19,9 +19,9 @@ from whyformer.extend import Attribution, Run, constant, maps_of, method, over_h
     specificity="attention",
 )
 def mean_attention(run: Run, *, heads: str = "mean", start_layer: int = 0) -> Attribution:
-    \"\"\"What the position that feeds the prediction attends to, on average over the layers.
+    \"\"\"Average the attention of the output position over layers.
 
-    Misleads when: a layer passes on what others gathered; its attention is then not to the inputs any more.
+    Misleads when: earlier layers have mixed the tokens, so a weight on a position is not a weight on its token.
     \"\"\"
     rows = []
     for site in maps_of(run.record(), start_layer):
@@ -30,8 +30,8 @@ def mean_attention(run: Run, *, heads: str = "mean", start_layer: int = 0) -> At
     return Attribution(torch.stack(rows).mean(0))
 ```
 
-Its package declares the module; from then on ``wf.explain(…, method="mean_attention")``, ``wf.compare``, the command
-line and the rest know it, with its options:
+The package declares the module as an entry point. ``wf.explain(…, method="mean_attention")``, ``wf.compare`` and the
+command line then accept it, with its options:
 
 ```toml
 [project.entry-points."whyformer.methods"]
@@ -39,8 +39,8 @@ mean_attention = "my_package.mean_attention"
 ```
 
 The function's name is the method's name, its keyword-only parameters are the options, and the first sentence of its
-docstring is the idea that is listed. ``needs`` is checked before it runs; ``cost`` is (forwards, backwards) per input,
-and passes are counted. Other facts, such as its ``meaning`` in the header of a picture, are optional. ``run.record()``
+docstring is its description in lists. ``needs`` is checked before it runs; ``cost`` is (forwards, backwards) per input,
+and passes are counted. Other fields, such as ``meaning`` (shown in headers), are optional. ``run.record()``
 raises an error for models with several streams of tokens; a method that supports them calls
 ``run.record(multi_stream=True)``, places its maps with ``placed_maps`` and reads them with ``read_streams``.
 ``over_windows`` is for attention inside windows.
@@ -48,8 +48,8 @@ raises an error for models with several streams of tokens; a method that support
 A metric is a function of a ``Trial`` that returns a number (``@metric``, entry point group ``whyformer.metrics``).
 
 A kind of input is a class derived from ``Modality`` (how raw inputs become a ``Batch``, what their ``Units`` are, which
-positions are real) and one line: ``register_modality(recognises, make)``. A model that is only
-asked, from outside, is a function as ``Says`` describes it.
+positions are real), registered by ``register_modality(recognises, make)``. A model behind an API is a function as
+described in ``Says``.
 """
 
 from whyformer.engines.attention.maps import (

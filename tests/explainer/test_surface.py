@@ -196,7 +196,7 @@ def test_without_a_handler_no_log_reaches_the_terminal(fresh: subprocess.Complet
 def test_every_kind_of_result_is_read(said: dict[str, Any]) -> None:
     """The homes of all kinds are known without importing them first; to declare a method is enough for that, too."""
     assert said["kinds"] == {kind.__name__: kind.__name__ for kind in ALL}
-    assert said["idea"].startswith("What the position that feeds the prediction attends to")
+    assert said["idea"].startswith("Average the attention of the output position")
 
 
 # What the library says by the standard logging module: nothing unasked, and never by print.

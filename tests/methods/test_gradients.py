@@ -197,7 +197,7 @@ def test_the_default_is_no_baseline_next_to_which_the_score_jumps(norm: str, pad
     explained = wf.explain(model, WORDS, method="integrated_gradients", target=1)
     for row, found in enumerate(explained):
         assert found.options["baseline"] == taken
-        assert any(f"start at baseline={taken!r}" in warning for warning in found.warnings)
+        assert any(f"use baseline={taken!r}" in warning for warning in found.warnings)
         assert not any("miss" in warning and "%" in warning for warning in found.warnings)
         assert found.checks["completeness_error_relative"] < 0.01
         assert (found.cost.forwards, found.cost.backwards) == (52, 50)

@@ -61,11 +61,11 @@ def test_few_samples_are_kept_and_signed_scores_of_several_classes_warn() -> Non
 def test_warnings_of_one_kind_are_told_once_and_none_is_dropped() -> None:
     model = LAYOUTS["rtdl"].build()
     how = {"processor": table(), "method": "integrated_gradients", "steps": 1, "target": 1}
-    each = [w for e in wf.explain(model, SOME, **how) for w in e.warnings if "miss" in w]
-    shares = sorted(float(w.split("miss ")[1].split("%")[0]) for w in each)
-    (told,) = [w for w in wf.explain_global(model, SOME, batch_size=5, **how).warnings if "miss" in w]
+    each = [w for e in wf.explain(model, SOME, **how) for w in e.warnings if "completeness" in w]
+    shares = sorted(float(w.split("error is ")[1].split("%")[0]) for w in each)
+    (told,) = [w for w in wf.explain_global(model, SOME, batch_size=5, **how).warnings if "completeness" in w]
     count = "all 23" if len(each) == 23 else f"{len(each)} of 23"
-    assert shares[0] < shares[-1] and f"miss {shares[0]:.0f}% to {shares[-1]:.0f}% of" in told
+    assert shares[0] < shares[-1] and f"error is {shares[0]:.0f}% to {shares[-1]:.0f}% of" in told
     assert told.endswith(f"({count} rows)") and "Table(…, reference=rows)" in told
 
 

@@ -34,7 +34,7 @@ from whyformer.registry import Passes, constant, guides, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 
-# Random scores: the floor that every method has to beat.
+# Random scores: a reference that every method should beat.
 
 
 @method(
@@ -61,7 +61,7 @@ def random(run: Run) -> Attribution:
     return Attribution(scores.to(keep_BN.device))
 
 
-# Occlusion: take one unit away at a time.
+# Occlusion: mask one feature at a time.
 
 
 @method(
@@ -99,7 +99,7 @@ def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
 
 
 def _of_units(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Variants]:
-    """(U,) the fall of the score without each unit; units that cannot be taken away have no score."""
+    """Return (U,) the drop of the output without each unit; units that cannot be masked have no score."""
     count, span = len(run.units[row]), run.input_span(row)
     variants = left_out(run, row, replacement)
     game = game_of_scores(run, row, variants, count)
@@ -110,7 +110,7 @@ def _of_units(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Varia
 
 
 def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Variants]:
-    """(U,) the fall of the score without each stretch of the text, shared out evenly among what stands in it."""
+    """Return (U,) the drop of the output without each span of the text, split evenly among the units in it."""
     units, (groups, _) = run.units[row], run.segments[row]
     players = [p for p in players_of_parts(run, row, range(len(groups))) if p]
     variants = grouped_variants(run, row, players, replacement, one_away=True)
@@ -122,9 +122,9 @@ def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Va
     return scores_U, game, variants
 
 
-# Two ends: every part left out of everything, and every part alone.
+# two_ended: each player masked, and each player alone.
 
-FEWEST = 16  # passes: a guide, both ends of all parts, and those of a few
+FEWEST = 16  # passes: a guide, the full and the empty input, and a few players twice
 
 
 def _cost_of_ends(units: int, passes: int | None = None, guide: str | None = None, **options: object) -> Passes:
@@ -140,7 +140,7 @@ def _cost_of_ends(units: int, passes: int | None = None, guide: str | None = Non
     paper="semivalues: Dubey, Neyman & Weber 1981, doi:10.1287/moor.6.1.122; weights on the two ends: this library",
     needs={"perturbation"},
     cost=_cost_of_ends,
-    at_most=True,  # special tokens do not play, and with two players a part alone is the other's absence
+    at_most=True,  # special tokens are not masked; with two players, one alone is the other one masked
     cost_text="(2·features + 2) forwards, or at most passes; plus the guide's passes",
     signed=True,
     class_specific=True,
@@ -185,7 +185,7 @@ def two_ended(
     for row in run.track(range(run.batch.size), "two_ended"):
         players = players_B[row]
         count = len(players.members)
-        if not count:  # nothing but special tokens
+        if not count:  # only special tokens
             continue
         variants = grouped_variants(run, row, players.members, replacement)
         games[row] = game = game_of_scores(run, row, variants, count, whole_first=True)
@@ -213,12 +213,12 @@ def two_ended(
 
 
 def _both_ends(game: Game, together_GP: Array) -> Array:
-    """(G,) what each group of players does: mean of the fall without it and the rise with it alone."""
+    """Return (G,) the effect of each group of players: mean of the drop without it and the rise with it alone."""
     everyone = np.ones((1, game.parts), dtype=bool)
     outer, inner = np.concatenate([everyone, ~together_GP]), np.concatenate([~everyone, together_GP])
     if game.prefix is None or not game.prefix.offered:
         game.ask(np.concatenate([outer, inner]))  # fewer, larger batches
-    # Else one end after the other: variants that begin like the input share what a language model has read of it.
+    # Else one end after the other: variants with the same prefix share a language model's key-value cache.
     whole, without_G = np.split(game.scores(outer), [1])
     none, alone_G = np.split(game.scores(inner), [1])
     values_G: Array = (whole - without_G + alone_G - none) / 2
@@ -226,7 +226,7 @@ def _both_ends(game: Game, together_GP: Array) -> Array:
 
 
 def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, room: int) -> Array:
-    """(P,) the players that a guide ranks first by both ends and by the guide, the others by the guide alone."""
+    """Return (P,) scores: measured and guided for the players that the guide ranks first, guided for the others."""
     guide_P = np.array([guide_U[list(members)].sum() for members in players.members])
     first = np.argsort(-np.abs(guide_P), kind="stable")[:room]
     measured = _both_ends(game, np.eye(game.parts, dtype=bool)[first])
@@ -238,7 +238,7 @@ def _guided(game: Game, players: Players, guide: Guide, guide_U: Array, room: in
 
 
 def _coarse_to_fine(game: Game, players: Players, room: int) -> Array:
-    """(P,) groups of neighbours by both ends, the strongest split into players as far as ``room`` measurements go."""
+    """Return (P,) scores of groups of neighbours; split the strongest into players within ``room`` measurements."""
     from scipy.cluster.hierarchy import fcluster
 
     group_P = fcluster(players.tree(), max(1, room // 2), "maxclust")

@@ -28,7 +28,7 @@ from whyformer.results.types import Site
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 
-# Attention × gradient: attention that raised the score, read in one of many ways.
+# Attention × gradient, positive part.
 
 
 @method(
@@ -62,9 +62,9 @@ def attention_x_gradient(
     return read_layers(run, raised_heads(heads), layers, read)
 
 
-# Value times gradient: what each token hands on in every attention, times the score's slope there.
+# Value × gradient: each token's value vectors times their gradients.
 
-# Σ_h A_h ∘ ∂s/∂A_h; negative entries, which lowered the score, are kept.
+# Σ_h A_h ∘ ∂s/∂A_h; negative entries, which lower the output, are kept.
 SIGNED_HEADS = HeadFusion(lambda attention, gradient: (attention * gradient).sum(1), gradient=True)
 
 
@@ -109,7 +109,7 @@ def value_x_gradient(run: Run, *, layers: Annotated[str, OneOf("all", "last")] |
 
 
 def _over_streams(run: Run, layers: str | int | Sequence[int]) -> Attribution:
-    """Score each stream by what it hands on: to itself, and to the streams that attend to it."""
+    """Score each stream by its values: those it attends to itself, and those that other streams attend to."""
     schedule, keep, maps = run.schedule, run.by_stream(run.keep_BN), stream_maps(run, SIGNED_HEADS)
     handed: dict[str, Tensor] = {}
     for key in schedule.streams:
@@ -118,7 +118,7 @@ def _over_streams(run: Run, layers: str | int | Sequence[int]) -> Attribution:
             for number in mapped.chosen_layers(layers, len(sites)) if sites else []:
                 if sites[number] in maps:
                     handed[key] = handed.get(key, 0) + maps[sites[number]].sum(1)
-    for link in schedule.links:  # tokens made of another stream's positions receive what those handed on
+    for link in schedule.links:  # tokens made of another stream's positions receive the scores of these
         assert link.placed_BNM is not None
         if link.source in handed:
             placed_BMN = link.placed_BNM.transpose(1, 2).to(handed[link.source].dtype)
@@ -251,7 +251,7 @@ def _cells(run: Run, site: Site, region: str) -> Tensor:
     if region == "row":
         return cells_BQK
     units_BN = ~run.special_BN
-    units_BN = units_BN | ~(units_BN & run.keep_BN).any(1, keepdim=True)  # nothing but special tokens: take them
+    units_BN = units_BN | ~(units_BN & run.keep_BN).any(1, keepdim=True)  # only special tokens: use them
     return cells_BQK * units_BN[:, None, :]
 
 

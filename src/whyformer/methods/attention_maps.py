@@ -97,19 +97,19 @@ def attention_flow(
 
 
 def flow_from(top_K: Array, layers: list[Array], inputs: Iterable[int] | None = None) -> Array:
-    """Maximum flow from one output to each input: ``top_K`` are its own pipes, ``layers`` (K, K) those below.
+    """Return the maximum flow from one output to each of ``inputs`` (default: all).
 
-    The first layer comes first; ``inputs`` are all of them if not given.
+    ``top_K`` are the edges of the output, ``layers`` (K, K) those below, the first layer first.
     """
     network = Network(top_K, layers)
     return np.array([network.flow_into([j]) for j in (range(len(top_K)) if inputs is None else inputs)])
 
 
 def joint_flow_from(top_K: Array, layers: list[Array], orders: int, seed: int) -> tuple[Array, float]:
-    """(K,) one maximum flow to all inputs, and the standard error of its split.
+    """Return (K,) one maximum flow to all inputs, and the standard error of its split.
 
-    Inputs claim what they can get one after the other; the split is the mean over orders (its Shapley value), which
-    again is a maximum flow. In each drawn order everyone begins once, so the largest claims are weighed exactly.
+    Inputs receive their maximum flow one after the other; the split is the mean over orders (the Shapley value), which
+    is a maximum flow too. All rotations of a drawn order are used, so that each input is first equally often.
     """
     network = Network(top_K, layers)
     inputs = network.last_EK.shape[1]
@@ -134,7 +134,7 @@ def joint_flow_from(top_K: Array, layers: list[Array], orders: int, seed: int) -
 
 
 class Network:
-    """The pipes between one output and the inputs.
+    """The edges between one output and the inputs.
 
     Node 0 is the output, then come the positions of each layer that it can reach, then a sink. Only the pipes into the
     sink depend on which inputs flow may reach, so the rest is built once. ``last_EK``: lowest pipes, from the E
@@ -145,7 +145,7 @@ class Network:
         from scipy.sparse import csr_array
 
         first, *inner = [np.rint(layer * SCALE).astype(np.int32) for layer in (top_K, *layers[::-1])]
-        self.graph: Any = None  # a single layer, whose pipes lead straight to the inputs
+        self.graph: Any = None  # a single layer, whose edges lead straight to the inputs
         self.last_EK: Array = first[None]
         if not inner:
             return
@@ -165,13 +165,13 @@ class Network:
         leave.append(np.arange(offset, sink))
         enter.append(np.full(len(reached), sink))
         width.append(np.ones(len(reached), np.int32))
-        # Pipes are in the order of the nodes they leave, as scipy wants them.
+        # Edges are in the order of the nodes they leave, as scipy requires.
         pointers = np.searchsorted(np.concatenate(leave), np.arange(sink + 2)).astype(np.int32)
         pipes = (np.concatenate(width), np.concatenate(enter).astype(np.int32), pointers)
         self.graph, self.last_EK = csr_array(pipes, shape=(sink + 1, sink + 1)), inner[-1][reached]
 
     def flow_into(self, inputs: Iterable[int]) -> float:
-        """Maximum flow to some of the inputs together."""
+        """Return the maximum flow to several inputs together."""
         from scipy.sparse.csgraph import maximum_flow
 
         open_E = self.last_EK[:, list(inputs)].sum(1, dtype=np.int32)
@@ -179,11 +179,11 @@ class Network:
             return float(open_E[0] / SCALE)
         if not open_E.any():
             return 0.0
-        self.graph.data[-len(open_E) :] = open_E  # the pipes into the sink come last, one per position
+        self.graph.data[-len(open_E) :] = open_E  # the edges into the sink come last, one per position
         return float(maximum_flow(self.graph, 0, self.graph.shape[0] - 1).flow_value / SCALE)
 
 
-# Raw attention: the map itself, read in one of many ways.
+# Raw attention.
 
 
 @method(
@@ -265,7 +265,7 @@ def attention_rollout(
     become alike. The scores are the same for every class.
     """
     if (run.multi_stream or run.windowed) and discard:
-        raise NotOffered("discard is for one stream of plain self-attention: leave it at 0 on this model.")
+        raise NotOffered("discard needs one stream of plain self-attention: use discard=0 on this model.")
     share = 0.0 if isinstance(residual, str) else residual
     if isinstance(residual, str) and not normalize:
         raise BadInput('residual="mixing" gives rows that sum to 1 by themselves: leave normalize at True.')
@@ -284,7 +284,7 @@ def attention_rollout(
 def _rolled_out(
     schedule: Schedule, maps: Mapping[int, AnyBQK], keep: Mapping[str, Tensor], residual: float, normalize: bool
 ) -> mapped.Maps:
-    """Roll out each stream by itself, and join two streams by the last cross-attention between them."""
+    """Compute a rollout per stream, and join two streams by the last cross-attention between them."""
     every, layers, cross = mapped.whole_keep(schedule, keep), {}, {}
     for step in schedule.steps:
         if step.site in maps and step.cross:
@@ -329,8 +329,8 @@ def gradient_rollout(
     most of its own score, and only the ranking of the others is informative. Heads are fused before the clamp, so
     positive and negative heads cancel.
     """
-    # NOTE[DIFF] the authors' code meets layer l's attention with layer L-1-l's gradient (issue #6); here they meet
-    # their own.
+    # NOTE[DIFF] the authors' code multiplies layer l's attention by layer L-1-l's gradient (issue #6); here each layer
+    # has its own.
     weighted = HeadFusion(lambda attention, gradient: mapped.over_heads(attention * gradient, heads).clamp(min=0), True)
     # NOTE[DIFF] the authors discard in the first input only, by indices of the whole batch; here in each its own.
     # NOTE[DIFF] the authors divide column j by the sum of row j (a missing keepdim); here rows sum to one.

@@ -52,7 +52,7 @@ def grad_cam(run: Run, *, layer: Place | str | None = None) -> Attribution:
 
 
 def over_units(run: Run, map_BP: Tensor, features: FeatureMap) -> Tensor:
-    """(B, N) maps over the features' grid as scores of the units; 0 for special tokens."""
+    """Return (B, N) scores of the units from maps over the features' grid; 0 for special tokens."""
     scores_BN = map_BP.new_zeros(run.keep_BN.shape)
     for row, units in enumerate(run.units):
         image = features.laid_out(map_BP[row][:, None], row)
@@ -65,7 +65,7 @@ def over_units(run: Run, map_BP: Tensor, features: FeatureMap) -> Tensor:
     return scores_BN
 
 
-REDRAWN = 8  # masks that meet the noise a second time where one draw would leave its error unknown
+REDRAWN = 8  # masks that are run with a second noise if draws=1, to estimate the error
 
 
 def _cost(units: int, masks: int = 128, draws: int = 1, noise: float = 0.1, **options: object) -> Passes:
@@ -134,33 +134,31 @@ def vit_cx(
 
 
 def cluster_masks(features: FeatureMap, row: int, size: tuple[int, ...], threshold: float, limit: int) -> Tensor:
-    """(n, height, width) masks in [0, 1] of one input, the widest first."""
+    """Return (n, height, width) masks in [0, 1] of one input, the widest first."""
     maps = F.interpolate(
         features.laid_out(features.values_BPD[row], row)[None], size=size, mode="bilinear", align_corners=False
     )[0]
     scaled = _scaled(maps.flatten(1))
     if not len(scaled):
-        raise BadInput(
-            f"{features.name} is the same everywhere in the image, so it makes no masks: choose another layer."
-        )
+        raise BadInput(f"{features.name} is constant over the image, so there are no masks: choose another layer.")
     labels = _clusters(scaled, threshold, limit)
     summed = torch.stack([scaled[labels == i].sum(0) for i in range(int(labels.max()) + 1)])
     masks = _scaled(summed)
-    if not len(masks):  # all features together mark everything alike
+    if not len(masks):  # the sum of all features is constant
         masks = torch.ones_like(summed[:1])
-    # An order of their own, so that the noise a mask meets does not depend on how channels are numbered.
+    # Sorted, so that the noise of a mask does not depend on the order of channels.
     return masks[masks.sum(1).argsort(descending=True, stable=True)].unflatten(1, size)
 
 
 def _scaled(rows: Tensor) -> Tensor:
-    """Each row brought to [0, 1]; constant rows are left out."""
+    """Scale each row to [0, 1]; drop constant rows."""
     low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
     varies = (high > low)[:, 0]
     return ((rows - low) / torch.where(high > low, high - low, 1.0))[varies]
 
 
 def _clusters(scaled: Tensor, threshold: float, limit: int) -> Tensor:
-    """(masks,) the cluster of each."""
+    """Return (masks,) the cluster of each mask."""
     require("sklearn", why="vit_cx")
     from sklearn.cluster import AgglomerativeClustering
 
@@ -183,7 +181,7 @@ def _clusters(scaled: Tensor, threshold: float, limit: int) -> Tensor:
 def _effects(
     run: Run, row: int, image: Tensor, masks: Tensor, noise: float, draws: int, scalar: str, seed: int
 ) -> Tensor:
-    """(draws, n) s(x∘M + Z∘(1-M)) - s(x + Z∘(1-M)) for every mask, all pictures in common batches."""
+    """Return (draws, n) s(x∘M + Z∘(1-M)) - s(x + Z∘(1-M)) for every mask; images share batches."""
     values = []
     target = run.targets[row]
     high, wide = masks.shape[-2:]  # less than the tensor's where smaller images were padded
@@ -195,8 +193,8 @@ def _effects(
 
 
 def _pictures(run: Run, image: Tensor, masks: Tensor, noise: float, draws: int, seed: int) -> Iterator[Tensor]:
-    """Batches of pictures: for each draw and mask what is left of the image, then the image with the noise alone."""
-    source = torch.Generator().manual_seed(seed)  # its own for each input, so that the batch changes nothing
+    """Yield batches of images: for each draw and mask the masked image, then the image with noise added."""
+    source = torch.Generator().manual_seed(seed)  # one per input: scores do not depend on the batch
     waiting: list[Tensor] = []
     for _ in range(draws):
         for mask in masks:
@@ -212,7 +210,7 @@ def _pictures(run: Run, image: Tensor, masks: Tensor, noise: float, draws: int, 
 
 
 def _spread(scores: Tensor, masks: Tensor) -> Tensor:
-    """(draws, H, W) the mean of the masks, weighted by their scores, over what covers each pixel."""
+    """Return (draws, H, W) the mean of the masks weighted by their scores, divided by the cover of each pixel."""
     cover = masks.sum(0)
     total = torch.einsum("ri,ihw->rhw", scores.to(masks.dtype), masks) / len(masks)
     return torch.where(cover > 0, total / torch.where(cover > 0, cover, 1.0), 0.0)
@@ -221,7 +219,7 @@ def _spread(scores: Tensor, masks: Tensor) -> Tensor:
 def _noise_variance(
     run: Run, row: int, image: Tensor, masks: Tensor, noise: float, effects: Tensor, scalar: str
 ) -> Tensor:
-    """(n,) variance of each mask's mean effect that is due to the noise."""
+    """Return (n,) the variance of each mask's mean effect due to the noise."""
     draws, count = effects.shape
     if noise == 0:
         return effects.new_zeros(count)
@@ -234,7 +232,7 @@ def _noise_variance(
 
 
 def _standard_error(run: Run, row: int, masks: Tensor, variance: Tensor) -> Tensor:
-    """Root mean square over the patches of the error that the noise leaves in their scores."""
+    """Return the root mean square over patches of the error due to the noise."""
     cover = masks.sum(0)
     shares = masks / torch.where(cover > 0, cover, 1.0) / len(masks)  # of each mask's effect that a pixel gets
     index = patch_index(run.units[row].grid or (1, 1), *masks.shape[-2:]).flatten().to(masks.device)

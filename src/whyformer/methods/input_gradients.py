@@ -24,8 +24,8 @@ from whyformer.targets import require_dense
 # Integrated gradients.
 
 MEMORY_MB = 1024  # of a batch of points
-TOLERATED = 0.05  # share of the change in score that may be missing without a warning
-NEAR = 1e-3  # of the way: what changes before is not seen by fifty points
+TOLERATED = 0.05  # largest relative completeness error without a warning
+NEAR = 1e-3  # fraction of the path before the first of fifty points
 Start = str | int | float | Tensor | np.ndarray[Any, Any]
 Baseline = Start | None
 
@@ -84,7 +84,7 @@ def integrated_gradients(
         detail=space.detail(detail),
         base_B=base_B,
         checks={"completeness_error": error_B, "completeness_error_relative": relative_B},
-        warnings=[_doubt(run, wanted, share, steps) for share in relative_B.tolist()],
+        warnings=[_completeness_warnings(run, wanted, share, steps) for share in relative_B.tolist()],
         used={"baseline": wanted},
     )
 
@@ -97,17 +97,17 @@ def _default(run: Run, space: InputSpace) -> str | dict[str, str]:
 
 
 def _away_from_jumps(run: Run, space: InputSpace, default: str | dict[str, str]) -> str | dict[str, str]:
-    """The default baseline, or another token where that one is a vector of zeros and the model jumps there.
+    """Return the default baseline, or another token if the default is a zero vector and the output jumps there.
 
-    A model that divides word vectors by their length reads the same of a vector and of a hundredth of it: all that
-    changes from zero to the input changes within a step that no point of the line falls into.
+    A model that divides word vectors by their length gives the same output for a vector and for a hundredth of it: the
+    whole change from zero to the input happens before the first point of the path.
     """
     others = run.modality.other_baselines()
     zeros = isinstance(space, SingleInput) and isinstance(default, str) and not run.modality.has_vector(default)
     if not zeros or not others:
         return default
     facts, key = known_about(run.modality.model), ("jumps at zero", getattr(space, "entrance", None) is None)
-    if key not in facts:  # do the logits change near zeros alone? Once per model, with random vectors in place of words
+    if key not in facts:  # do the logits change only near zero? Tested once per model, with random vectors
         one, like = run.batch.select([0]), space.inputs[:1]
         vectors = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like) * like.std()
         with torch.no_grad():
@@ -117,14 +117,14 @@ def _away_from_jumps(run: Run, space: InputSpace, default: str | dict[str, str])
     if not facts[key]:
         return default
     run.notes.add(
-        f"integrated gradients start at baseline={others[0]!r}: next to vectors of zeros ({default!r}, the default "
-        "elsewhere) the score jumps, as it does where a model divides word vectors by their length. Gradients along "
-        "the line would miss the jump."
+        f"integrated gradients use baseline={others[0]!r}: the output jumps next to zero vectors ({default!r}, the "
+        "usual default), as in models that divide word vectors by their length, and gradients along the path would "
+        "miss the jump."
     )
     return others[0]
 
 
-def _doubt(run: Run, baseline: object, share: float, steps: int) -> list[str]:
+def _completeness_warnings(run: Run, baseline: object, share: float, steps: int) -> list[str]:
     if share <= TOLERATED:
         return []
     if run.modality.stream == "table" and isinstance(baseline, str) and baseline == "zero":
@@ -133,11 +133,11 @@ def _doubt(run: Run, baseline: object, share: float, steps: int) -> list[str]:
         others = [other for other in run.modality.other_baselines() if other != baseline]
         elsewhere = f"pass baseline={others[0]!r}" if others else "choose another baseline"
         advice = f"raise steps={steps}, or {elsewhere}."
-    return [f"the scores miss {share:.0%} of the change in score: {advice}"]
+    return [f"the completeness error is {share:.0%} of the change in output: {advice}"]
 
 
 def alone(run: Run) -> Tensor:
-    """(B, N) what each unit does where there is no other, to first order: (x - x') · ∂s/∂x(x') at the baseline x'."""
+    """Return (B, N) the effect of each unit alone, to first order: (x - x') · ∂s/∂x(x') at the baseline x'."""
     space = gradient_space(run, None)
     baseline = "mean" if run.modality.pixels else _away_from_jumps(run, space, _default(run, space))
     start, _ = _baseline(run, space, baseline, keep_special=run.modality.embeds)
@@ -148,7 +148,7 @@ def alone(run: Run) -> Tensor:
 def _integral(
     run: Run, space: InputSpace, start: Tensor, nodes: Array, weights: Array, memory_mb: float = MEMORY_MB
 ) -> Tensor:
-    """(B, …) the mean gradient along the way, at nodes from -1 to 1, all inputs' points in common batches."""
+    """Return (B, …) the mean gradient along the path, at nodes from -1 to 1; inputs share batches."""
     inputs = space.inputs
     total = torch.zeros_like(inputs, dtype=torch.promote_types(inputs.dtype, torch.float32))
     points = [(row, step) for step in range(len(nodes)) for row in run.explained]
@@ -165,7 +165,7 @@ def _integral(
 def _baseline(
     run: Run, space: InputSpace, baseline: Start | Mapping[str, Baseline], keep_special: bool | Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """(B, …) where the line starts, and the explained values there."""
+    """Return the (B, …) baselines, and the explained values there."""
     if isinstance(space, MultiStream):
         start = space.start(baseline, keep_special)
         return start, space.values(start)
@@ -180,7 +180,7 @@ def _baseline(
         return space.seen(other)
     if baseline == "zero":
         return _started(space, torch.zeros_like(inputs), free)
-    if baseline == "mean":  # each input's own, over its positions: who else is in the batch must not matter
+    if baseline == "mean":  # per input, so that scores do not depend on the batch
         require_steps(run.modality.stream)
         width = inputs.shape[-1]
         means = [vectors[space.real(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(inputs)]
@@ -189,7 +189,7 @@ def _baseline(
 
 
 def _started(space: InputSpace, start: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions that are not free (padding, special tokens to be kept) stay what they are."""
+    """Restore positions that are kept: padding, and special tokens on request."""
     start = torch.where(free, start, space.inputs)
     return start, space.values(start)
 
@@ -211,7 +211,7 @@ def _expanded(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -
 
 
 def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> Tensor:
-    """True where the baseline may stand, in a shape that expands to the inputs."""
+    """Return True where the baseline replaces the input, in a shape that expands to the inputs."""
     inputs = space.inputs
     if inputs.ndim != 3:
         if keep_special:
@@ -224,20 +224,20 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
     if keep_special not in (True, False):
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
     free_BN = run.keep_BN & ~run.special_BN if keep_special else run.keep_BN.clone()
-    free_BN[len(run.explained) :] = False  # rows that are only looked at stay what they are
-    added = free_BN.shape[1] - inputs.shape[1]  # tokens that the model adds to vectors that it is given
+    free_BN[len(run.explained) :] = False  # reference rows are kept
+    added = free_BN.shape[1] - inputs.shape[1]  # tokens that the model adds itself
     if space.entrance is None and added > 0:
         before = added if run.front is None else run.front
         free_BN = free_BN[:, before : before + inputs.shape[1]]
     return free_BN[:, :, None]
 
 
-# Input times gradient.
+# Input × gradient.
 
-CANCELLED = 1e-4  # what is left of every unit's terms; by chance some unit would keep hundreds of times as much
+CANCELLED = 1e-4  # largest |sum| / |terms| of all units if the terms cancel; by chance it is hundreds of times larger
 ROUNDING = (
-    "input times gradient adds up to nothing in every unit, so these scores are rounding errors: the model normalises "
-    "its inputs first, and longer or shorter vectors change nothing. Pass at='embeddings'."
+    "input × gradient is zero for every feature, and these scores are rounding errors: the model normalises its inputs "
+    "first, so their length has no effect. Pass at='embeddings'."
 )
 
 
@@ -370,7 +370,7 @@ def smooth_grad(
 
 
 def _sums(run: Run, space: InputSpace, samples: int, noise: float, magnitude: bool, memory_mb: float) -> Tensor:
-    """(groups, B, …) gradients, or their squares, added up per group of samples."""
+    """Return (groups, B, …) sums of gradients, or of their squares, per group of samples."""
     spread_B = [noise * space.spread(row) for row in range(run.batch.size)]
     real_B = [space.real(row) for row in range(run.batch.size)]
     sources = [torch.Generator().manual_seed(run.seed) for _ in range(run.batch.size)]
@@ -395,7 +395,7 @@ def _sums(run: Run, space: InputSpace, samples: int, noise: float, magnitude: bo
 def _jackknife(
     sums: Tensor, counts: Tensor, samples: int, score: Callable[[Tensor], Tensor], keep_BN: Tensor
 ) -> Tensor:
-    """(B,) root mean square over the units of the standard error, from scores that leave one group out."""
+    """Return (B,) the root mean square over units of the jackknife standard error."""
     groups = len(sums)
     if groups < 2:
         return torch.zeros(len(keep_BN), device=keep_BN.device)

@@ -63,7 +63,7 @@ def transformer_attribution(
         scores = detail_BND.sum(2) * run.keep_BN
         return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=warnings, signed=True)
     relevances = run.differentiated(trace, [site.attention for site in rules.sites])
-    # The relevance of every attention map, in the place where a record has the gradient.
+    # The relevance of every attention map, stored in the gradient field of the record.
     record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
     require_sites(record)
     sites = maps_of(record, -1 if variant == "last_layer" else start_layer)
@@ -83,7 +83,7 @@ def transformer_attribution(
     return multiplied(run, layers, sites[-1].first_query, warnings)
 
 
-# DecompX: every hidden state split over the input tokens, all the way to the logit.
+# DecompX: every hidden state decomposed over the input tokens, up to the logit.
 
 
 @method(
@@ -113,7 +113,7 @@ def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absd
     if run.scalar != "logit" and not (run.scalar == "log_odds" and run.logits.shape[1] == 1):
         raise NotOffered(f"decompx splits logits, not scalar={run.scalar!r}: use scalar='logit'.")
     if not run.study.sites or run.study.unclaimed:
-        run.record()  # raises, and says what is missing
+        run.record()  # raises with the reason
     scores = torch.zeros(run.keep_BN.shape, device=run.keep_BN.device)
     maps: list[Tensor] = []
     for row in run.track(range(len(scores)), "decompx"):
@@ -131,7 +131,7 @@ def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absd
 
 
 def _decomposed(run: Run, row: int, bias: str | None) -> tuple[Tensor, Tensor]:
-    """(N,) shares of one input's target logit, and (L, Q, K) sizes of the shares of the hidden states."""
+    """Return (N,) shares of one input's target logit, and (L, Q, K) norms of the shares of the hidden states."""
     maps: list[Tensor] = []
 
     def entered(layer: int, shares: Shares) -> None:
@@ -164,7 +164,7 @@ def _sizes(shares: Shares, axis: int) -> Tensor:
 # AttnLRP: layer-wise relevance propagation through attention.
 
 PLACES = ("input", "tokens")
-LOST = 0.01  # of all relevance: ordinary models lose none
+LOST = 0.01  # share of relevance at detached tensors that raises a warning; usually it is zero
 CUT = (
     "{share:.0%} of the relevance went to tensors that the model computes with gradients off (detach(), no_grad()), "
     "and is missing from the scores."
@@ -199,18 +199,18 @@ def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> A
 
 
 def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
-    """input × gradient under the rules, per attention position."""
+    """Return input × modified gradient per attention position."""
     modality, sites = run.modality, run.study.sites
     apart = modality.embeds and bool(sites) and not run.study.one_stream
-    # A learned query that pools one input (SigLIP's classifier) is no input: nothing goes to another stream.
+    # A learned query that pools one input (SigLIP's classifier) is not an input: no relevance goes to another stream.
     pools = not modality.multi_input and not modality.embeds and run.multi_stream
     if apart or any(site.kind == "cross" and not (pools and site.streams[0] == "queries") for site in sites):
         raise NotOverUnits(
-            "the model has several streams of tokens, and relevance at one of them would hide what went to the others."
+            "the model has several streams of tokens, and scores of one stream would omit the relevance of the others."
         )
     trace = run.traced(rules)
-    # Is the input no single tensor (a table with categories, a picture with its text), or are its entries not the
-    # units (raw audio)?
+    # Scattered: the input is several tensors (a table with categories, an image with its text), or its entries are not
+    # the units (raw audio).
     first = trace.leaves[0]
     scattered = modality.multi_input
     if not (modality.embeds or modality.pixels):

@@ -37,13 +37,13 @@ from whyformer.shapes import Array
 
 ALGORITHMS = ("auto", "exact", "partition", "permutation", "regression")
 GUIDES = ("attn_lrp", "generic_attention", "input_x_gradient")  # "auto" is the first that runs
-ALONE = "+alone"  # behind the name of a guide: and what each part would do alone, by the gradient at the baseline
-STRONGEST = 5  # players whose company is drawn at even distances
-ROUND = 64  # evaluations between two looks at the order
+ALONE = "+alone"  # suffix of a guide: also use the effect of each player alone, by the gradient at the baseline
+STRONGEST = 5  # players whose combinations are sampled systematically, not at random
+ROUND = 64  # evaluations between two tests of the order
 CEILING = 1024  # of evaluations="auto"
 UNSETTLED = f"the order of the {TOP} largest scores is not settled"
-CLOSE = "some of them are closer than their standard errors tell apart. Name evaluations= to go on."
-ALL = 2**20  # hand over all sets at once: batches are made here, not by shap
+CLOSE = "some differ by less than their standard errors. Pass a larger evaluations= to continue."
+ALL = 2**20  # batch size for shap: it passes all sets at once, and batches are made here
 QUEUE = 32  # groups that the partition algorithm opens at a time; part of its result, so it is fixed
 
 
@@ -115,7 +115,7 @@ def shap(
     games: list[Game | None] = [None] * run.batch.size
     for row in run.track(range(run.batch.size), "shap"):
         players = players_of(run, row, by, keep_special, superpixels, held_BU[row])
-        if not players.members:  # nothing but special tokens
+        if not players.members:  # only special tokens
             continue
         made = grouped_variants if run.segments else Replaced
         variants = made(run, row, players.members, replacement)
@@ -152,7 +152,7 @@ def shap(
 
 @dataclass(frozen=True)
 class _Shares:
-    """Shapley values of the players, the value of none of them, and standard errors where something was sampled."""
+    """Return Shapley values of the players, the value of the empty set, and standard errors if sampled."""
 
     values_P: Array
     base: float
@@ -191,7 +191,7 @@ def _shares(
     explainers = package.explainers
     everyone = np.ones((1, count))
     errors_P = None
-    before = np.random.get_state()  # shap draws from numpy's global state: seed it, and put the caller's back
+    before = np.random.get_state()  # shap uses numpy's global state: seed it, and restore the caller's
     np.random.seed(seed)
     try:
         if algorithm == "partition":
@@ -207,7 +207,7 @@ def _shares(
 
 
 def _exact(game: Game) -> _Shares:
-    """From all sets of players, by the definition; a set is the number whose bits are its members."""
+    """Compute Shapley values from all sets, by definition; a set is the number whose bits are its members."""
     count = game.parts
     sets = np.arange(2**count)
     present_SP = ((sets[:, None] >> np.arange(count)) & 1).astype(bool)
@@ -221,7 +221,7 @@ def _exact(game: Game) -> _Shares:
 
 
 def _regressed(game: Game, evaluations: int | str, seed: int, guides: Sequence[Array]) -> _Shares:
-    """By pairs of coalitions, all at once or ("auto") round by round until the order of the first few is settled."""
+    """Run the regression on all pairs at once, or ("auto") in rounds until the order of the largest is settled."""
     none, whole = game.scores(np.stack([np.zeros(game.parts), np.ones(game.parts)])).tolist()
     sizes_P = sum((np.abs(guide_P) / max(np.abs(guide_P).mean(), 1e-300) for guide_P in guides), np.zeros(game.parts))
     strongest = np.argsort(-sizes_P, kind="stable").tolist() if guides else []
@@ -243,14 +243,14 @@ def _regressed(game: Game, evaluations: int | str, seed: int, guides: Sequence[A
 
 
 def _players_of_pairs(interactions: int) -> int:
-    """How many players of the largest values are paired, so that twice as many pairs are measured as are kept."""
+    """Return how many of the largest players to pair, so that twice as many pairs are measured as kept."""
     return int(np.ceil((1 + np.sqrt(1 + 16 * interactions)) / 2)) if interactions else 0
 
 
 def _interactions(
     run: Run, row: int, game: Game, players: Players, values_P: Array, most: int
 ) -> tuple[tuple[str, str, float], ...]:
-    """The strongest second differences among the players of the largest values, by the names of their units."""
+    """Return the strongest interactions among the largest players, with the labels of their units."""
     first = np.argsort(-np.abs(values_P), kind="stable")[: _players_of_pairs(most)]
     pairs = np.array(list(combinations(sorted(first.tolist()), 2)), dtype=int).reshape(-1, 2)
     if not len(pairs):
@@ -262,12 +262,12 @@ def _interactions(
 
 
 def _guides(run: Run, name: str | None) -> tuple[str | None, list[Tensor]]:
-    """Return what the guides are called together, and their (B, N) scores: a method's, and what units do alone."""
+    """Return the name of the guide, and its (B, N) scores: those of a method, and with "+alone" effects alone."""
     if name is None:
         return None, []
     wanted = name.removesuffix(ALONE)
     if wanted == "shap":
-        raise BadInput("guide='shap' would ask for what is sought: name a method of few passes, or 'auto'.")
+        raise BadInput("guide='shap' is circular: use a method of few passes, or 'auto'.")
     guide = guide_of(run, wanted, GUIDES)
     if guide is None:
         return None, []
@@ -283,7 +283,7 @@ def _guides(run: Run, name: str | None) -> tuple[str | None, list[Tensor]]:
 
 
 class _Masker:
-    """To shap a player is present or not; what that means for the input is for the game to say."""
+    """A masker for shap: passes on which players are present; the game masks the input."""
 
     immutable_outputs = True
 

@@ -23,14 +23,14 @@ from whyformer.results.types import Site, Units
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHKE, BHQK, BQ, BQE, BQK, AnyBQK, Array
 
-# What each token's value adds to each position, layer by layer: the vectors behind the norm-based methods.
+# Contribution of each token to each position in a layer: the vectors of the norm-based methods.
 #
 # T_ij = s_i · (Σ_h α_ij^h F_jh + δ_ij X_i), where F_jh = steps(f_h(x_j)) with f_h(x_j) = (x_j W_V^h + b_V^h) W_O^h, X_i
 # is the residual stream after the same steps, and the steps and s_i are the norms up to the level that is asked for,
 # with the standard deviations that the model itself had. b_O and the biases of the norms belong to no token.
 #
-# Nothing of size N²·E exists at once. ‖Σ_h α^h F_jh‖² = αᵀ G_j α needs only the Gram matrix G_j of the H vectors of
-# token j (N²·H numbers); where the vectors themselves are needed, a few query rows at a time are made.
+# No tensor of size N²·E is created. ‖Σ_h α^h F_jh‖² = αᵀ G_j α needs only the Gram matrix G_j of the H vectors of
+# token j (N²·H numbers); if the vectors themselves are needed, a few query rows are computed at a time.
 
 LEVELS = ("attn", "attn_res", "attn_res_ln", "enc")
 BUDGET = 1 << 22  # numbers that a chunk may hold
@@ -38,7 +38,7 @@ BUDGET = 1 << 22  # numbers that a chunk may hold
 
 @dataclass(frozen=True)
 class Contributions:
-    """The vectors T_ij of one layer, taken apart so that they need not be stored."""
+    """The vectors T_ij of one layer, as factors, so that they need not be stored."""
 
     attention_BHQK: BHQK
     vectors_BHKE: BHKE  # F
@@ -69,7 +69,7 @@ class Contributions:
 
     @property
     def norms_BQK(self) -> BQK:
-        """‖T_ij‖, by Gram matrices: in double precision, for a difference of large squares would lose single ones."""
+        """Return ‖T_ij‖ by Gram matrices, in double precision: differences of large squares lose digits in single."""
         few_BKHE = torch.split(self.vectors_BHKE.transpose(1, 2), 64, dim=1)
         gram_BKHH = torch.cat([v @ v.mT for v in map(wide, few_BKHE)], 1)
         parts = []
@@ -85,7 +85,7 @@ class Contributions:
         return norms
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
-        """T itself, (B, a few queries, K, E) at a time."""
+        """Yield T in chunks (B, a few queries, K, E)."""
         for rows in self._chunks(self.vectors_BHKE.shape[-1]):
             weights_BKQH = self.attention_BHQK[:, :, rows].permute(0, 3, 2, 1)
             vectors_BKQE = weights_BKQH @ self.vectors_BHKE.transpose(1, 2)
@@ -111,7 +111,7 @@ def transformed(site: Site, block: Block) -> BHKE:
 
 
 def contributions(site: Site, block: Block, level: str, attention_BHQK: BHQK | None = None) -> Contributions:
-    """One layer's contributions up to a level; ``attention_BHQK`` stands in for the map (a weighted one)."""
+    """Return one layer's contributions up to a level; ``attention_BHQK`` replaces the map (a weighted one)."""
     if block.output_HDE.shape[0] != site.heads:
         raise NotOffered(f"{site.path}: {site.heads} heads, but a projection of {block.output_HDE.shape[0]}.")
     weights = lifted(site.attention_BHQK if attention_BHQK is None else attention_BHQK)
@@ -135,7 +135,7 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
-# Value norms: the length of the vector that each token adds to each position, instead of its attention weight.
+# Value norms: the norm of the vector that each token adds to each position.
 
 LARGEST = 1e30  # above this a product of many layers is rescaled, to stay within float32
 
@@ -283,7 +283,7 @@ def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
     return each
 
 
-# ALTI: how near each token's contribution alone comes to what the attention block really put out.
+# ALTI: how close each token's contribution alone is to the output of the attention block.
 
 ORDERS = {"l1": 1, "l2": 2}
 
@@ -367,7 +367,7 @@ def value_zeroing(
     chosen = chosen_layers(layers, len(sites))
     maps = [row_normalized(d) for d in distances(run, distance)]
     if layers != "product" and len({maps[i].shape for i in chosen}) > 1:
-        raise NotOffered(f"layers={layers!r}: these layers ask for different rows, so there is no mean of them.")
+        raise NotOffered(f"layers={layers!r}: these layers have different query rows, so they cannot be averaged.")
     whole = product(maps) if layers == "product" else torch.stack([maps[i] for i in chosen]).mean(0)
     return read(run, whole, sites[chosen[-1]].first_query, maps)
 
@@ -377,7 +377,7 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
     """D_l of every layer before its rows are divided by their sums."""
     measure, tolerance = (partial(_own, distance), 0.0) if callable(distance) else DISTANCES[distance]
     anatomy = run.anatomy()
-    finishes = [Finish(site, block) for site, block in anatomy.layers]  # what cannot be run again is refused first
+    finishes = [Finish(site, block) for site, block in anatomy.layers]  # raises for blocks that cannot be run again
     layers = []
     for site, finish in zip(anatomy.record.sites, run.track(finishes, "value zeroing"), strict=True):
         changes = lifted(site.attention_BHQK).new_zeros(site.attention_BHQK[:, 0].shape)
@@ -394,15 +394,15 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
         if still:
             raise NotOffered(
                 f"{site.path}: zeroing values changed the block's output by no more than rounding (input {still[0]}), "
-                "so there is nothing to share out. The attention of this layer writes nothing: its output projection "
-                "or its values are zero, or they drown in the residual stream in this precision. Try float32."
+                "so there are no scores. The output projection or the values of this layer are zero, or too small "
+                "for this precision compared with the residual stream. Try float32."
             )
         layers.append(changes)
     return layers
 
 
 def _own(distance: Distance, changed: Tensor, original: Tensor) -> Tensor:
-    """A distance of the user's own."""
+    """Call a user-defined distance and check its result."""
     with reading("distance of value_zeroing failed", "It is called with two tensors (…, width), and returns (…)."):
         measured = distance(changed, original)
     if not isinstance(measured, Tensor) or measured.shape != changed.shape[:-1]:
