@@ -86,6 +86,8 @@ def test_a_class_is_clicked_for_the_contrast_and_methods_stand_side_by_side(brow
     browser.point(".sv-result .wf-class:not(.wf-first) .wf-label", click=True)
     second = result(browser, other_than=first)
     assert f"rather than {json.dumps(other)[1:-1]}" in texts(browser, ".sv-result h2")[0].replace("'", "")
+    footer = texts(browser, ".sv-result .wf-footer")[0]
+    assert f"supports {other!r}" in footer and f"rather than {other!r} = " in footer and "probabilities " in footer
     sides = "[...document.querySelectorAll('.sv-question select')].map(s => s.selectedOptions[0].textContent)"
     assert browser.does(sides) == [texts(browser, ".sv-result .wf-first .wf-label")[0], other]
     visit(browser, f"{at}/r/{second}")  # the question comes back with its link

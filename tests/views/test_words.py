@@ -43,6 +43,10 @@ SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0
 PARIS, PRICE = Target(7, " Paris"), Target(0, "price")
 ANSWERS = {
     "classes": (samples.text(prediction=SAID), "positive (probability 96.9 %), next negative (3.1 %)"),
+    "a tie": (
+        samples.text(prediction=Target(1, "positive", probability=0.5, next=(Choice(0, "negative", 0.5),))),
+        "positive (probability 50.0 %), tied with negative (50.0 %)",
+    ),
     "a token": (
         samples.text(target=PARIS, prediction=replace(PARIS, probability=0.5, next=(Choice(8, " Lyon", 0.25),))),
         "' Paris' (probability 50.0 %), next ' Lyon' (25.0 %)",
@@ -237,7 +241,7 @@ def test_an_answer_of_several_tokens_says_how_sure_the_model_was_and_its_largest
     (line,) = [doubt for doubt in view.doubts if "conservation" in doubt]
     assert "90.0 % of it is missing (conservation error 6)" in line and "not how much each one counts" in line
     assert line.endswith("That is the largest of 5 tokens out of 5.")
-    assert "off by 0.3 (5.0 % of the largest score) (new error)" in check_words("new error", "0.3", "5.0 %")
+    assert "off by 0.3 (5.0 % of the largest |score|) (new error)" in check_words("new error", "0.3", "5.0 %")
 
 
 # Answers of language models

@@ -93,6 +93,7 @@ _SMALL: Mapping[str, str] = {
 }
 
 
+TIED = 1e-6  # probabilities that differ by no more are told apart by rounding alone
 TOLERATED = 0.05  # share of an error that leaves nothing to doubt
 RELATIVE = "_relative"
 STAND_INS = ("baseline", "replace")
@@ -150,8 +151,10 @@ def predicted(prediction: Target) -> str:
     if prediction.probability is None:
         return named(prediction)
     first = f"{named(prediction)} (probability {percent(prediction.probability)})"
-    others = (prediction.next or ())[:1]
-    return first + "".join(f", next {named(choice)} ({percent(choice.probability)})" for choice in others)
+    for choice in (prediction.next or ())[:1]:
+        tied = math.isclose(choice.probability, prediction.probability, abs_tol=TIED)
+        first += f", {'tied with' if tied else 'next'} {named(choice)} ({percent(choice.probability)})"
+    return first
 
 
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
