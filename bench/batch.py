@@ -6,7 +6,7 @@ The shipped sentiment model on sentences as long as those of SST-2 (drawn from i
 one per line, a label behind a tab). Everybody has the threads that the first line says: torch's own choice, or
 OMP_NUM_THREADS; workers share them. The bare rate is that of texts tokenised in batches of like length, the model run
 on their embeddings, and the gradient of the prediction there. Of workers, here and on Ray, the second half of the rows
-is timed, when all of them are there. The table of a million rows in docs/guide/batch.md is the one printed here:
+is timed, when all of them are there. A table of core hours per million rows is printed, too:
 arithmetic on the local engine's rate. On a busy machine --clock process with OMP_NUM_THREADS=1 counts this process's
 own seconds; of workers it says nothing.
 """
