@@ -2,7 +2,7 @@
 
 /**
  * @typedef {{rows: number, columns: number, low: number, high: number, data: string, of?: number}} Grid
- * @typedef {{name: string, method: string, scores: number[], errors: number[] | null, signed: boolean, value: number, base: number | null,
+ * @typedef {{name: string, method: string, scores: number[], errors: number[] | null, signed: boolean, value: number, base: number | null, remainder?: string,
  *   explained: string, share: number, aside: number[], folded: number[], folded_words: string, untried: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
  *   small: string, doubts: string[], trust: import("./evidence.js").Trust | null, nothing: string, sides: [string, string] | null}} ScoreMap
  * @typedef {{caption: string, shared: string, details: [string, string][], doubts: string[]}} Footer

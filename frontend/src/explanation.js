@@ -69,9 +69,14 @@ export function explanationOf(data, ask = null) {
       }
       if (isSound(units)) parts.push(stripOf(units, map, context));
       if (!beside && legend) parts.push(legend);
+      const falls = !several && map.signed && units.stream.every((stream) => stream === "table");  // a row opens with its waterfall
+      const waterfall = () => fold(`from baseline ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), falls);
       if (map.nothing) parts.push(element("p", { class: "wf-nothing" }, map.nothing));
-      else folds.push(fold(`bars`, listOf(map, context), true));
-      if (map.base !== null && !map.nothing) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), false));
+      else if (map.base === null) folds.push(fold(`bars`, listOf(map, context), true));
+      else if (falls) {
+        folds.push(waterfall(), fold(`bars`, listOf(map, context), false));
+        folds[folds.length - 2].style.flexBasis = "100%";
+      } else folds.push(fold(`bars`, listOf(map, context), true), waterfall());
       if ((map.matrix || map.layers) && !map.nothing) {
         const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
         folds.push(fold(title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));

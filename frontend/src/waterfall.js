@@ -13,7 +13,8 @@ const MOST = 12;
  */
 export function waterfallOf(map, context) {
   const base = /** @type {number} */ (map.base);
-  const all = context.entries.filter((entry) => !isUntried(map, entry)).map((entry) => ({ entry, score: scoreOf(map, entry, false) }));
+  const all = context.entries.filter((entry) => !isUntried(map, entry)).map((entry) => ({ entry, score: scoreOf(map, entry, false) }))
+    .filter(({ entry, score }) => score || !entry.special);
   all.sort((a, b) => Math.abs(b.score) - Math.abs(a.score));
   const most = all.length === MOST + 1 ? MOST + 1 : MOST;  // a line for "1 other" can as well be that one
   const steps = all.slice(0, most).map(({ entry, score }) => ({ name: entry.label, units: entry.members, score, quiet: entry.special }));
@@ -21,7 +22,7 @@ export function waterfallOf(map, context) {
   if (rest.length) steps.push({ name: `${rest.length} others`, units: [], score: rest.reduce((sum, r) => sum + r.score, 0), quiet: false });
   const reached = base + steps.reduce((sum, step) => sum + step.score, 0);
   const off = map.value - reached;
-  if (Math.abs(off) > 0.005 * Math.abs(map.value - base)) steps.push({ name: "not accounted for", units: [], score: off, quiet: true });
+  if (Math.abs(off) > 0.005 * Math.abs(map.value - base)) steps.push({ name: map.remainder ?? "not accounted for", units: [], score: off, quiet: true });
   const number = columnOf([base, map.value, ...steps.map((step) => step.score)]);
   let at = base;
   const ends = [base, ...steps.map((step) => (at += step.score))];
@@ -42,8 +43,8 @@ export function waterfallOf(map, context) {
   });
   const pairs = steps.some((step) => step.name.includes(" = "));  // columns with their values
   const list = element("div", { class: `wf-lines wf-waterfall${pairs ? " wf-pairs" : ""}` },
-    line("background", number(base), base, base, "var(--wf-ink)", null), ...lines,
+    line("baseline", number(base), base, base, "var(--wf-ink)", null), ...lines,
     line("explained value", number(map.value), map.value, map.value, "var(--wf-ink)", null));
-  context.marks.push(link(context.state, list, lines.filter((l) => l.dataset.units), `from background to value, ${map.name}`));
+  context.marks.push(link(context.state, list, lines.filter((l) => l.dataset.units), `from baseline to value, ${map.name}`));
   return list;
 }

@@ -227,6 +227,8 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
         options = m.checked(more)
     if m.name == "two_ended" and options["guide"] == "auto":
         options = {**options, "guide": guides(session.modality.kind)[0]}
+    if "replace" in m.options:  # the number of baselines is part of its full name
+        options = {**options, "replace": run.modality.replacement(options.get("replace"))}
     forwards, backwards = m.cost(units, **options)
     grad = bool(m.needs & {"attention_gradients", "input_gradients"})
     activated = activations(run, grad)

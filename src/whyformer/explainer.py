@@ -144,7 +144,8 @@ class CoreExplainer(LoadedModel):
         of the answer as a whole; ``choices`` which of some tokens comes next; ``one_pass`` takes one gradient for all
         tokens of the answer; ``first_token=False`` leaves the first token, where many models park attention, without a
         score (its share is in ``checks``). ``units``: what is scored, "token", "word", "sentence" or ranges of
-        characters. ``memory``: whether attention maps are stored ("full"), never ("fold"), or as there is room.
+        characters; of a table, "groups" of columns that carry the same information. ``memory``: whether attention maps
+        are stored ("full"), never ("fold"), or as there is room.
         ``method``: None or "auto" takes the most faithful method known for the kind and size of each input within
         ``passes`` (128 if None; a backward counts two, and 3 is one forward and one backward).
         """

@@ -112,7 +112,7 @@ def test_columns_can_be_taken_away_and_filled_from_reference_rows() -> None:
     model, row = LAYOUTS["rtdl"].build(), rows(1)[0]
     reference = rows(9, seed=3)
     described = table(reference=reference)
-    found = wf.explain(model, row, processor=described, method="occlusion", target=TARGET)
+    found = wf.explain(model, row, processor=described, method="occlusion", target=TARGET, replace="mean")
     for column in (*NUMBERS, *CATEGORIES):
         known = [r[column] for r in reference]
         filler = float(np.mean(known)) if column in NUMBERS else max(known, key=known.count)

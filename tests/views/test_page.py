@@ -201,12 +201,26 @@ def test_a_waterfall_ends_at_the_value(browser: Browser, tmp_path: Path) -> None
     assert "not accounted for" in labels(browser, ".wf-waterfall")
 
 
+def test_a_row_opens_with_its_waterfall(browser: Browser, tmp_path: Path) -> None:
+    scores = np.array([0.5, 0.1, -0.2], np.float32)
+    row = samples.table(scores=scores, method="two_ended", value=1.0, checks={"baseline_value": 0.4})
+    opened(browser, row, tmp_path)
+    assert browser.texts("details.wf-part > summary")[:2] == ["from baseline 0.400 to 1.00", "bars"]
+    unfolded = browser.does("[...document.querySelectorAll('details.wf-part')].map((part) => part.open)")
+    assert unfolded[:2] == [True, False]
+    assert labels(browser, ".wf-waterfall") == ["baseline", "age", "city", "income", "interactions", "explained value"]
+    assert browser.texts(".wf-waterfall .wf-number") == ["0.40", "+0.50", "-0.20", "+0.10", "+0.20", "1.00"]
+    assert "three or more columns" in browser.text(".wf-live-view")
+    opened(browser, samples.table(), tmp_path)  # without a value to start from
+    assert not browser.texts(".wf-waterfall")
+
+
 def test_columns_that_hold_the_typical_value_have_no_zero(browser: Browser, tmp_path: Path) -> None:
     scores = np.array([0.5, 0.0, -0.2], np.float32)
     shown = samples.table(scores=scores, options={"replace": "mean"}, base=0.1, value=0.4)
     opened(browser, shown, tmp_path)
-    assert browser.texts(".wf-lines .wf-number")[:3] == ["0.500", "-0.200", "typical"]
-    assert labels(browser) == ["age", "city", "income"]
+    assert browser.texts(".wf-lines:not(.wf-waterfall) .wf-number")[:3] == ["0.500", "-0.200", "typical"]
+    assert labels(browser, ".wf-lines:not(.wf-waterfall)") == ["age", "city", "income"]
     assert not {"income", "not accounted for"} & set(labels(browser, ".wf-waterfall"))
     assert samples.still(shown.to_html()).count("typical: not tried out") == 1
 

@@ -361,9 +361,11 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
     said, after = said_of(run), []
     for start in range(span.start, span.stop, run.batch_size):
         rows = range(start, min(start + run.batch_size, span.stop))
-        after.append(said(run.forward(variants.batch(~np.eye(count, dtype=bool)[rows]), [0] * len(rows))))
+        present = ~np.eye(count, dtype=bool)[rows]
+        drawn = [run.forward(variants.batch(present, draw), [0] * len(rows)) for draw in range(variants.draws)]
+        after.append(torch.from_numpy(variants.mean([said(logits).cpu().numpy() for logits in drawn])))
     changes: Array = np.zeros(count, dtype=np.float32)  # what the model puts around a text stays
-    changes[span] = tvd(torch.cat(after), said(run.logits)).cpu().numpy()
+    changes[span] = tvd(torch.cat(after), said(run.logits).cpu()).numpy()
     return changes
 
 

@@ -162,6 +162,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "token",
         callback=_one_of("token", "word", "sentence", "role"),
     ),
+    "units/table": _text(
+        "--units UNIT",
+        "What gets a score: token (each column), or groups of columns that carry the same information.",
+        "token",
+        callback=_one_of("token", "groups"),
+    ),
     "by": _text("--by UNIT", "Highlight by token or by word.", "token", callback=_one_of("token", "word")),
     "detail": _flag("--detail", "Scores of single pixels, too, of methods that have them."),
     "one_scale": _flag("--one-scale", "With several methods: all on one scale, shares of each method's total |score|."),

@@ -182,8 +182,8 @@ def image(asked: CommandArguments) -> None:
 
 
 @takes(
-    "rows model/table row overall context method target/explain versus scalar option batch_size seed/explain one_scale "
-    "specials passes out/explain report json/explain"
+    "rows model/table row overall context units/table method target/explain versus scalar option batch_size "
+    "seed/explain one_scale specials passes out/explain report json/explain"
 )
 def table(asked: CommandArguments) -> None:
     """Explain what a model says about the rows of a table.
@@ -244,7 +244,7 @@ def _explain_in_context(
     if table.target not in columns:
         raise BadInput(f"{str(asked.context)!r} has no column {table.target!r}, the answers that the model is told.")
     answers = [str(v) if str(v) in table.classes else _number(table.target, v) for v in columns.pop(table.target)]
-    options = {k: v for k, v in asked.settings.items() if k not in {"batch_size", "seed"}} | method
+    options = {k: v for k, v in asked.settings.items() if k not in {"batch_size", "seed", "units"}} | method
     results = explain_in_context(explainer.model, raw, context=columns, answers=answers, processor=table, **options)
     assert isinstance(results, list)
     views = [result.view() for result in results]

@@ -272,11 +272,17 @@ class Rates:
     forward: float = 1.0  # of one input alone
     batched: float = 1.0  # of one input among as many as are run together
     backward: float = BACKWARD  # in forwards
+    replace: str | int | None = None  # the default baseline of these inputs: several rows of a table cost more
 
     def price(self, forwards: float, backwards: float, besides: float = 0.0) -> float:
         """Variants of an input share batches; a single pass does not."""
         each = self.forward if forwards <= 2 else self.batched
         return forwards * each + backwards * self.backward * each + besides * self.batched
+
+
+def unit_rates(games: Games) -> Rates:
+    """Prices in forwards."""
+    return Rates(replace=games.modality.replacement(None))
 
 
 def measured_rates(games: Games, rounds: int = 3) -> Rates:
@@ -294,7 +300,7 @@ def measured_rates(games: Games, rounds: int = 3) -> Rates:
         backward = max(0.0, both - alone) / alone
     except WhyformerError:  # no gradients here, so none will be paid for
         backward = BACKWARD
-    return Rates(alone, min(alone, batched), backward)
+    return Rates(alone, min(alone, batched), backward, games.modality.replacement(None))
 
 
 def fastest(act: Callable[[], object], rounds: int) -> float:
@@ -314,7 +320,7 @@ def longest(games: Games) -> int:
 def price_of(method: str, options: dict[str, Any], units: int, rates: Rates) -> float:
     """What a method declares for an input of so many units."""
     entry = get_method(method)
-    known = {k: v for k, v in options.items() if k in entry.options}
+    known = {k: v for k, v in {"replace": rates.replace, **options}.items() if k in entry.options}
     forwards, backwards = entry.cost(units, **(entry.defaults | known))
     return rates.price(forwards, backwards, 0.0 if entry.extra_cost is None else entry.extra_cost(units))
 
@@ -385,7 +391,7 @@ class AffordableMethods:
         guided: bool = True,
     ) -> None:
         self.games, self.budget, self.value = games, budget, value
-        self.rates = rates = measured_rates(games) if budget.seconds else Rates()
+        self.rates = rates = measured_rates(games) if budget.seconds else unit_rates(games)
         self.units = units = len(games.units[longest(games)])
         self._judged: dict[tuple[int, int], float] = {}
         fit, prices = affordable(candidates, units, rates, budget)

@@ -88,12 +88,20 @@ def _of_vectors(run: Run, row: int, players: Sequence[Sequence[int]], say: Say, 
 def _of_entries(
     variants: variant_kinds.Filled, say: Say, seed: Sequence[int], keep_MP: Array, draws: Sequence[int]
 ) -> Array:
-    """Entries of the input's own tensors, pixels of patches or columns of a row, become the baseline."""
-    one, filling = variants.one, variants.fillings[0]
+    """Entries of the input's own tensors, pixels of patches or columns of a row, become the baseline.
+
+    Each draw has one baseline: of several rows of a table, one drawn by their weights.
+    """
+    one, weights = variants.one, variants.weights
+    fillings = [variants.fillings[0]] * len(draws)
+    if weights is not None:
+        generators = [np.random.default_rng([*seed, draw, 1]) for draw in draws]
+        share = weights / weights.sum()
+        fillings = [variants.fillings[int(generator.choice(len(share), p=share))] for generator in generators]
     changed = {}
     for name, part in variants.part_of.items():
         rows = []
-        for keep_P, draw in zip(torch.from_numpy(keep_MP), draws, strict=True):
+        for keep_P, draw, filling in zip(torch.from_numpy(keep_MP), draws, fillings, strict=True):
             drawn = uniform(part.shape, (*seed, draw)).to(part.device)
             stays = (drawn < keep_P.to(part.device)[part.clamp(min=0)]) | (part < 0)
             rows.append(torch.where(stays, one.tensors[name], filling[name])[0])
@@ -420,11 +428,11 @@ def _say(
     run: Run, row: int, variants: variant_kinds.Variants, queries: Queries | None, prefix: Prefix, present_MP: Array
 ) -> Array:
     """(M, 3) probability, logit, whether the target is predicted (of detectors a fourth: another query took over)."""
-    total: Any = 0.0
+    drawn = []
     for draw in range(variants.draws):
         batch = variants.batch(present_MP, draw)
-        total += _columns(queries.say(batch) if queries else _said(run, row, prefix.logits(batch).float()))
-    return total / variants.draws
+        drawn.append(_columns(queries.say(batch) if queries else _said(run, row, prefix.logits(batch).float())))
+    return variants.mean(drawn)
 
 
 def _columns(said: Sequence[Tensor]) -> Array:

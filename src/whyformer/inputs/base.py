@@ -32,8 +32,10 @@ from whyformer.inputs.batch import (
 )
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import Layout, StreamInput
+from whyformer.inputs.units import GROUPS
 from whyformer.loan.spread import execution_device
 from whyformer.results.types import Units
+from whyformer.shapes import Array
 
 NO_WEIGHT = torch.empty(0)  # of a model without any
 
@@ -181,7 +183,8 @@ class Modality(ABC):
         """Return groups of units that are scored as one, and their names; None where each unit is scored by itself."""
         if self.segments == "token":
             return None
-        raise NotOffered(f"units={self.segments!r} divides a text, and this input is none. Leave units out.")
+        kind = "joins columns of a table" if self.segments == GROUPS else "divides a text"
+        raise NotOffered(f"units={self.segments!r} {kind}, and this input is none. Leave units out.")
 
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         """(B, length) the sum, or the largest, of a (B, …) tensor like the input's own at each position."""
@@ -269,6 +272,14 @@ class Modality(ABC):
             real = self.keep(one, vectors.shape[1], None)[0]
             return [{self.main: vectors[0, real].mean(0).expand_as(vectors)}]
         return [{self.main: torch.zeros_like(vectors)}]
+
+    def replacement(self, name: Any) -> Any:
+        """Return the full name of a baseline, where a shorter one is understood."""
+        return name
+
+    def filling_weights(self, name: Any) -> Array | None:
+        """Return the weight of each baseline that ``filling`` returns; None: all the same."""
+        return None
 
     def require_replacement(self, name: Any) -> None:
         """Raise if the baseline is not one of the replacements."""

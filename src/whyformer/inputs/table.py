@@ -12,21 +12,28 @@ from torch import Tensor, nn
 
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, listed
 from whyformer.inputs.base import Modality, over_features
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, require_numbers
 from whyformer.inputs.table_model import Tokens, arrangement, facts_of, found_tokens, outputs_of, require_classes
+from whyformer.inputs.table_reference import covering_rows, default_count, rows_asked, same_columns
 from whyformer.inputs.table_schema import Table
-from whyformer.inputs.units import averaged, owners_of_columns, resampled
+from whyformer.inputs.units import GROUPS, averaged, owners_of_columns, resampled
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.results.types import Record, Units
+from whyformer.shapes import Array
 from whyformer.targets import logits_of
 
+NO_REFERENCE = (
+    "{} of its reference rows, not of the rows that happen to be explained together, and this table names none: pass "
+    "Table(…, reference=rows), or use 'zero'."
+)
 KINDS = {"numerical": torch.float32, "categorical": torch.int64}
 UNSEEN = (
     "not explained by attention: {columns}. The model hands {them} to its head without attention, so {they} no token "
     "here; feature_permutation covers every column."
 )
+TOGETHER = '{} carry the same information, so their scores depend on each other: units="groups" scores them as one.'
 COMPANY = (
     "rows of this model look at each other: explained beside {count} {name}. Row attention is kept apart "
     "(whyformer.tables.in_context), and columns also mix where rows do, which readings through several layers "
@@ -236,11 +243,54 @@ class TableInput(Modality):
             result.append(Units(labels, special, (self.stream,) * length, values=values, unseen=unseen))
         return result
 
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """The groups that the table names, else columns that carry the same information in its reference."""
+        if self.table.groups is not None:
+            return self.table.groups
+        facts = facts_of(self)
+        if "groups" not in facts:
+            facts["groups"] = same_columns(self.table)
+        groups: dict[str, tuple[str, ...]] = facts["groups"]
+        return groups
+
+    def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
+        if self.segments != GROUPS:
+            return super().divided(units, facts)
+        if self.table.groups is None and self.table.reference is None:
+            raise BadInput(
+                'units="groups" scores columns that carry the same information as one; they are found in reference '
+                "rows, and this table names none: pass Table(…, reference=rows), or Table(…, groups={name: columns})."
+            )
+        tokens = self.tokens(self.any_row(), len(units))
+        group_of = {column: name for name, members in self.groups.items() for column in members}
+        together: dict[Any, list[int]] = {}
+        for unit, names in enumerate(tokens):
+            name = next((group_of[column] for column in names if column in group_of), None)
+            together.setdefault(unit if name is None else name, []).append(unit)
+        places = {column: place for members in self.groups.values() for place, column in enumerate(members)}
+        for members in together.values():  # in the order of the group's own columns, so that values follow its name
+            members.sort(key=lambda unit: [places.get(column, -1) for column in tokens[unit]])
+        labels = tuple(units.labels[key] if isinstance(key, int) else key for key in together)
+        first = [members[0] for members in together.values()]
+        values = units.values
+        return list(together.values()), Units(
+            labels,
+            tuple(units.special[i] for i in first),
+            tuple(units.stream[i] for i in first),
+            values=None if values is None else tuple(", ".join(values[i] for i in m) for m in together.values()),
+            unseen=units.unseen,
+        )
+
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         unseen, notes = self.unseen(batch, length), []
         if unseen:
             them, they = ("it", "it has") if len(unseen) == 1 else ("them", "they have")
             notes.append(UNSEEN.format(columns=", ".join(unseen), them=them, they=they))
+        if self.segments != GROUPS and self.table.groups is None:
+            seen = set(self.table.columns) - set(unseen)
+            groups = [[name for name in members if name in seen] for members in self.groups.values()]
+            notes += [TOGETHER.format(listed(names, "and")) for names in groups if len(names) > 1]
         if self.mixes_rows:
             notes.append(COMPANY.format(count=self._reference().size, name=self.table.reference_name))
         return tuple(notes)
@@ -278,22 +328,46 @@ class TableInput(Modality):
     def _source(self) -> dict[str, Tensor]:
         """Return the reference rows: with means over the explained rows, scores would depend on each other."""
         if self.table.reference is None:
-            raise BadInput(
-                "the mean (or typical) row of a table is that of its reference rows, not of the rows that happen to be "
-                "explained together, and this table names none: pass Table(…, reference=rows), or use 'zero'."
-            )
+            raise BadInput(NO_REFERENCE.format("the mean (or typical) row of a table is that"))
         return self.read(self.table.reference)[0].tensors
 
     @property
     def replacements(self) -> tuple[str, ...]:
-        return ("zero", "mean") if self.table.reference is None else ("mean", "zero")
+        return ("zero", "mean") if self.table.reference is None else (self.replacement("rows"), "mean", "zero")
+
+    def replacement(self, name: Any) -> Any:
+        """Return "rows" (the default) with the number of baseline rows, as "rows:4": at most all different ones."""
+        asked = 0 if name is None else rows_asked(name)
+        if asked is None or self.table.reference is None:
+            return name
+        return f"rows:{len(self._baseline_rows(asked or default_count(len(self.table.columns)))[0])}"
+
+    def require_replacement(self, name: Any) -> None:
+        if self.table.reference is None and rows_asked(name) is not None:
+            raise BadInput(NO_REFERENCE.format("the baseline rows of a table are some"))
+        super().require_replacement("mean" if rows_asked(name) is not None else name)
+
+    def _baseline_rows(self, most: int) -> tuple[Array, Array]:
+        """Return the numbers of reference rows that cover the others, and their weights."""
+        facts, key = facts_of(self), ("baseline rows", most)
+        if key not in facts:
+            facts[key] = covering_rows(self.table, most)
+        rows: tuple[Array, Array] = facts[key]
+        return rows
+
+    def filling_weights(self, name: Any) -> Array | None:
+        asked = rows_asked(self.replacement(name))
+        return self._baseline_rows(asked)[1] if asked else None
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         tokens = enumerate(self.tokens(one, len(units)))
         return owners_of_columns(one, ((unit, self.where(name)) for unit, names in tokens for name in names))
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
-        """Zero and the first category, or mean and most frequent category of the pool (None: of the reference)."""
+        """Return zero and the first category, mean and most frequent category, or some rows of the reference.
+
+        With a pool, means and resampled rows are taken from there.
+        """
         if pool is not None:
             owned = self.owners(units, one)
             return resampled(owned, one, pool) if name == "resample" else averaged(owned, one, pool.batch)
@@ -302,6 +376,8 @@ class TableInput(Modality):
             nothing = {"numerical": 0, "categorical": self.table.first_code}
             return [{kind: torch.full_like(tensor, nothing[kind]) for kind, tensor in one.tensors.items()}]
         source = self._source()
+        if asked := rows_asked(self.replacement(name)):
+            return [{k: source[k][row][None] for k in one.tensors} for row in self._baseline_rows(asked)[0].tolist()]
         return [{kind: torch.stack([_typical(column) for column in source[kind].T])[None] for kind in one.tensors}]
 
 

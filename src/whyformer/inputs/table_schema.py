@@ -83,7 +83,8 @@ class Table:
     either tensor is None where there are no such columns). tokens: for models where it cannot be found out, the column
     of each token (None for a token of the model's own). reference: rows to stand beside the explained one in models
     whose rows look at each other (SAINT), with ``reference_name`` to call them by; also what absent columns are filled
-    from.
+    from. groups: name -> columns that ``units="groups"`` scores as one; if not given, those that carry the same
+    information in the reference (``tables.same_columns``).
 
     >>> wf.Table(numerical=["age"], categorical={"job": ["Sales", "Tech"]}, classes=["<=50K", ">50K"])
     >>> model, table = wf.demo.load_adult()
@@ -105,6 +106,7 @@ class Table:
         tokens: Sequence[str | None] | None = None,
         reference: Any = None,
         reference_name: str = "reference rows",
+        groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.categorical = {str(k): tuple(v) for k, v in (categorical or {}).items()}
         if columns is not None and not numerical:
@@ -129,6 +131,8 @@ class Table:
             name: {value: code for code, value in enumerate(values, start=first_code)}
             for name, values in self.categorical.items()
         }
+        self.groups = None if groups is None else {k: tuple(v) for k, v in groups.items()}
+        columns_by_group(self.columns, self.groups)
         self.reference_name = reference_name
         self.reference: Columns | None = None
         if reference is not None:
@@ -294,6 +298,7 @@ class Table:
             "tokens": None if self.tokens is None else list(self.tokens),
             "reference": None if self.reference is None else {k: v.tolist() for k, v in self.reference.items()},
             "reference_name": self.reference_name,
+            "groups": None if self.groups is None else {k: list(v) for k, v in self.groups.items()},
         }
 
     @classmethod
@@ -303,6 +308,23 @@ class Table:
         scaled = rest.pop("standardize", None)
         preprocess = None if scaled is None else Standardize(tuple(scaled["mean"]), tuple(scaled["std"]))
         return cls(preprocess=preprocess, **rest)
+
+
+def columns_by_group(columns: Sequence[str], groups: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
+    """Return the groups, and each column of no group by itself; raise unless every column is in at most one."""
+    chosen: dict[str, tuple[str, ...]] = {}
+    grouped: dict[str, str] = {}
+    for name, members in (groups or {}).items():
+        for column in members:
+            if column not in columns:
+                raise UnknownName(f"column in group {name!r}:", column, columns)
+            if column in grouped:
+                raise BadInput(f"column {column!r} is in two groups, {grouped[column]!r} and {name!r}.")
+            grouped[column] = name
+        if not members:
+            raise BadInput(f"group {name!r} holds no column.")
+        chosen[name] = tuple(members)
+    return chosen | {column: (column,) for column in columns if column not in grouped}
 
 
 def row_of(row: Any) -> Any:

@@ -19,7 +19,8 @@ from whyformer.results.types import Units
 
 Span = tuple[int, int]  # first character, and the one after the last
 
-SIZES = ("token", "word", "sentence", "role")
+GROUPS = "groups"  # of columns of a table
+SIZES = ("token", "word", "sentence", "role", GROUPS)
 # A sentence ends at its mark, with what closes it, where a space or the end follows; CJK marks need no space.
 _END = re.compile(r"[.!?…]+[\"'”’)\]»]*(?=\s|$)|[。！？]+[”’」』）]*|\n+")
 # A full stop behind these does not end a sentence: titles, initials, enumerations, common abbreviations.
@@ -67,6 +68,8 @@ def token_sentences(text: str, ends: Sequence[int]) -> tuple[Span, ...]:
 
 def spans_of(text: str, units: str | Sequence[Any]) -> list[Span]:
     """Return the stretches of a text that ``units`` names: "word", "sentence", or ranges of characters, checked."""
+    if units == GROUPS:
+        raise NotOffered('units="groups" is for columns of a table: use "word" or "sentence" for a text.')
     if units == "role":  # roles come from the chat, not from the text
         return []
     if isinstance(units, str):

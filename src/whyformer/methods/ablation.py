@@ -29,6 +29,7 @@ from whyformer.engines.perturbation.variants import (
     left_out,
     players_of_parts,
 )
+from whyformer.inputs.table_reference import baselines_of
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, constant, guides, method
 from whyformer.run import Attribution, Run
@@ -67,8 +68,8 @@ def random(run: Run) -> Attribution:
 @method(
     paper="Zeiler & Fergus 2014, arXiv:1311.2901; leave-one-out: Li, Monroe & Jurafsky 2016, arXiv:1612.08220",
     needs={"perturbation"},
-    cost=lambda units, **options: (units + 1, 0),
-    cost_text="(features + 1) forwards",
+    cost=lambda units, replace=None, **options: (units * baselines_of(replace) + 1, 0),
+    cost_text="(features + 1) forwards; with B baseline rows of a table (B·features + 1)",
     signed=True,
     class_specific=True,
     meaning="drop in the output when the feature is masked",
@@ -77,14 +78,17 @@ def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
     """Measure how far the output drops when one feature is masked: r_i = s(x) - s(x without i).
 
     ``replace``: the baseline. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id; images: "mean",
-    "zero", "blur"; vectors: "zero", "mean" (of the input's own); tables: "zero", or "mean" with Table(reference=…). The
-    default is the first of these that the model supports. With several streams, each uses its own default; image tokens
-    inside a text are masked in the image.
+    "zero", "blur"; vectors: "zero", "mean" (of the input's own); tables: "zero", and with Table(reference=…) "rows" (a
+    few reference rows that cover the others, and the weighted mean over them; "rows:16" for another number) and "mean"
+    (one row of means and most frequent categories). The default is the first of these that the model supports; for a
+    table with a reference, "rows". With several streams, each uses its own default; image tokens inside a text are
+    masked in the image.
 
     Misleads when: features are redundant (masking one of two synonyms changes nothing), or the masked input is unlike
     anything the model was trained on.
     """
-    replacement: Any = default_replacement(run.modality) if replace is None else replace
+    modality = run.modality
+    replacement: Any = default_replacement(modality) if replace is None else modality.replacement(replace)
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
     games: list[Game | None] = []
     used, remarks = Variants.used(run, replacement, replace is None)
@@ -127,10 +131,12 @@ def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Va
 FEWEST = 16  # passes: a guide, the full and the empty input, and a few players twice
 
 
-def _cost_of_ends(units: int, passes: int | None = None, guide: str | None = None, **options: object) -> Passes:
-    forwards = 2 * units + 2.0
-    if guide is None and (passes is None or forwards <= passes):
-        return forwards, 0.0
+def _cost_of_ends(
+    units: int, passes: int | None = None, guide: str | None = None, replace: str | int | None = None, **options: object
+) -> Passes:
+    forwards = (2 * units + 1.0) * baselines_of(replace) + 1
+    if guide is None and (passes is None or 2 * units + 2 <= passes):  # with fewer baseline rows, if need be
+        return forwards if passes is None else min(forwards, passes), 0.0
     more, backwards = guide_cost(units, [guides()[0] if guide in (None, "auto") else str(guide)])
     forwards += more
     return (forwards if passes is None else min(forwards, passes - 2 * backwards)), backwards
@@ -141,7 +147,7 @@ def _cost_of_ends(units: int, passes: int | None = None, guide: str | None = Non
     needs={"perturbation"},
     cost=_cost_of_ends,
     at_most=True,  # special tokens are not masked; with two players, one alone is the other one masked
-    cost_text="(2·features + 2) forwards, or at most passes; plus the guide's passes",
+    cost_text="(2·features + 2) forwards, per baseline row of a table, or at most passes; plus the guide's passes",
     signed=True,
     class_specific=True,
     meaning="mean of two effects: masking the feature, and showing it alone",
@@ -163,8 +169,9 @@ def two_ended(
     r_i = ½ [s(all) - s(all without i)] + ½ [s(i alone) - s(none)]: a semivalue with half of the weight on the empty and
     half on the full coalition. For two features it is the Shapley value; for an additive model, each feature's term.
     ``by``, ``replace``, ``keep_special``, ``superpixels`` and ``hold`` are those of ``shap``; "delete" is supported.
-    ``passes``: the most passes per input (a backward counts as two). If they do not suffice for all features, a
-    ``guide`` of one or two passes ("auto": value_x_gradient; alti for images) selects the features that are measured.
+    ``passes``: the most passes per input (a backward counts as two). If they do not suffice, a table uses fewer
+    baseline rows (``replace``). If they do not suffice for all features even so, a ``guide`` of one or two passes
+    ("auto": value_x_gradient; alti for images) selects the features that are measured.
     The others get the guide's scores, scaled to the measured ones; a measured feature gets the mean of both. If no
     guide runs, neighbours are measured in groups, and the strongest groups are split. A guide that is passed explicitly
     is used for any input of more than two features.
@@ -177,11 +184,15 @@ def two_ended(
     scores = torch.zeros(run.keep_BN.shape)
     games: list[Game | None] = [None] * run.batch.size
     about: list[tuple[str, ...]] = [()] * run.batch.size
+    start_B = torch.full((run.batch.size,), torch.nan)
     players_B = [players_of(run, row, by, keep_special, superpixels, held_BU[row]) for row in range(run.batch.size)]
     most = max(len(players.members) for players in players_B)
     found: Guide | None = None
     if most > 2 and (guide is not None or (passes is not None and 2 * most + 2 > passes)):
         found = guide_of(run, guide or "auto", guides(run.modality.kind))
+    if passes is not None and (rows := baselines_of(replacement)) > 1:
+        left = passes - 1 - (found.passes if found else 0)
+        replacement = run.modality.replacement(f"rows:{min(rows, max(1, int(left) // (2 * most + 1)))}")
     for row in run.track(range(run.batch.size), "two_ended"):
         players = players_B[row]
         count = len(players.members)
@@ -190,20 +201,25 @@ def two_ended(
         variants = grouped_variants(run, row, players.members, replacement)
         games[row] = game = game_of_scores(run, row, variants, count, whole_first=True)
         about[row] = variants.remarks
-        room = count if passes is None else max(1, int(passes - 2 - (found.passes if found else 0)) // 2)
+        room = count
+        if passes is not None:
+            room = max(1, (int(passes - 1 - (found.passes if found else 0)) // variants.draws - 1) // 2)
         keep_N = run.keep_BN[row].cpu()
         fits = guide is None and (passes is None or 2 * count + 2 <= passes)
         if found is not None and count > 2 and not fits:
             values_P = _guided(game, players, found, found.scores_BN[row, keep_N].numpy(), room)
         elif fits or count <= room:
             values_P = _both_ends(game, np.eye(count, dtype=bool))
+            start_B[row] = game.scores(np.zeros((1, count), dtype=bool))[0]
         else:
             values_P = _coarse_to_fine(game, players, room)
         scores[row, keep_N] = players.per_unit(values_P)
     used, remarks = Variants.used(run, replacement, replace is None)
+    # From there the picture of a row goes to its own value. It is no ``base``: the scores need not add up.
+    known = run.modality.stream == "table" and not start_B.isnan().any()
     return Attribution(
         scores.to(run.keep_BN.device),
-        checks=saved_by_prefix(games),
+        checks=saved_by_prefix(games) | ({"baseline_value": start_B} if known else {}),
         warnings=[
             [*remarks, *more, *special_doubts(run, keep_special), *held_remark(units, held_U)]
             for units, held_U, more in zip(run.units, held_BU, about, strict=True)

@@ -27,6 +27,7 @@ from whyformer.engines.perturbation.players import (
 from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, WhyformerError
+from whyformer.inputs.table_reference import baselines_of
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.methods.input_gradients import alone
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
@@ -48,7 +49,12 @@ QUEUE = 32  # groups that the partition algorithm opens at a time; part of its r
 
 
 def _cost(
-    units: int, evaluations: int | str = 512, guide: str | None = None, interactions: int = 0, **options: object
+    units: int,
+    evaluations: int | str = 512,
+    guide: str | None = None,
+    interactions: int = 0,
+    replace: str | int | None = None,
+    **options: object,
 ) -> Passes:
     names = GUIDES if guide == "auto" else [guide.removesuffix(ALONE)] if guide else []
     forwards, backwards = guide_cost(units, names)
@@ -56,7 +62,7 @@ def _cost(
         forwards, backwards = forwards + 2, backwards + 1
     strongest = _players_of_pairs(interactions)
     most = CEILING if evaluations == "auto" else int(evaluations)
-    return most + 2 + forwards + strongest * (strongest + 1), backwards
+    return (most + 1 + strongest * (strongest + 1)) * baselines_of(replace) + 1 + forwards, backwards
 
 
 @method(
@@ -64,7 +70,8 @@ def _cost(
     needs={"perturbation"},
     cost=_cost,
     at_most=True,
-    cost_text="2^n forwards (n features) if evaluations allow, else at most evaluations + 2; plus the guide's passes",
+    cost_text="2^n forwards (n features) if evaluations allow, else at most evaluations + 2; per baseline row of a "
+    "table; plus the guide's passes",
     signed=True,
     class_specific=True,
     meaning="share of the output (Shapley value)",

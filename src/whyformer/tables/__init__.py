@@ -4,6 +4,7 @@
 >>> wf.tables.explain_global(model, wf.demo.census.adult_rows()[:8], table).to_frame()
 """
 
+from whyformer.inputs.table_reference import same_columns
 from whyformer.tables.global_explanation import CorpusExplanation, CsvRows, explain_global
 from whyformer.tables.in_context import RowAttention, explain_in_context, row_attention
 from whyformer.tables.permutation import feature_permutation
@@ -27,5 +28,6 @@ __all__ = [
     "feature_permutation",
     "load_model",
     "row_attention",
+    "same_columns",
     "save_model",
 ]

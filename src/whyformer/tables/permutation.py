@@ -15,7 +15,7 @@ from whyformer.extras import require
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
 from whyformer.inputs.table import TableInput
-from whyformer.inputs.table_schema import Table
+from whyformer.inputs.table_schema import Table, columns_by_group
 from whyformer.loan.borrow import borrowed, unwrapped
 from whyformer.parameters import BatchSize, Count, Seed, checked
 from whyformer.run.session import tracker
@@ -247,7 +247,7 @@ def feature_permutation(
         raise BadInput(f"a {type(model).__name__} predicts nothing: pass a torch model, an estimator or a function.")
     if truth.ndim != 1 or len(truth) != predictor.rows:
         raise BadInput(f"y has shape {truth.shape} for {predictor.rows} rows: one value per row is needed.")
-    chosen = _groups(predictor.columns, groups)
+    chosen = columns_by_group(predictor.columns, groups)
     score, name = scorer_of(metric, predictor, truth)
     baseline = score(predictor.output(None, ()))
     orders = [np.random.default_rng([seed, repeat]).permutation(predictor.rows) for repeat in range(repeats)]
@@ -270,19 +270,3 @@ def feature_permutation(
         warnings=predictor.warnings,
         model=predictor.name,
     )
-
-
-def _groups(columns: Sequence[str], groups: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
-    chosen: dict[str, tuple[str, ...]] = {}
-    grouped: dict[str, str] = {}
-    for name, members in (groups or {}).items():
-        for column in members:
-            if column not in columns:
-                raise UnknownName(f"column in group {name!r}:", column, columns)
-            if column in grouped:
-                raise BadInput(f"column {column!r} is in two groups, {grouped[column]!r} and {name!r}.")
-            grouped[column] = name
-        if not members:
-            raise BadInput(f"group {name!r} holds no column.")
-        chosen[name] = tuple(members)
-    return chosen | {column: (column,) for column in columns if column not in grouped}

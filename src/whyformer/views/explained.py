@@ -37,6 +37,7 @@ from whyformer.views.scales import (
 from whyformer.views.table_marks import unmoved_words, unseen_panel, with_values
 from whyformer.views.text_marks import By, bars, ranking, scale_for, token_run
 from whyformer.views.view import Explained, Page, Panel, Terms, View, view_of
+from whyformer.views.waterfall import baseline_words, has_waterfall, waterfall
 
 TEXT = ("text", "source", "target", "a", "b")
 LONGEST_TITLE = 100
@@ -136,6 +137,15 @@ def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool)
     """The ranked list; of a contrast with a sign, what speaks for the one and what for the other."""
     if not explanation.scores.any():
         return []
+    if has_waterfall(explanation):
+        words = baseline_words(explanation)
+        return [
+            Panel(
+                (waterfall(explanation, most, specials),),
+                f"from the baseline{f' ({words})' if words else ''} to this row",
+                wide=True,
+            )
+        ]
     has_patches, target = explanation.units.grid is not None, explanation.target
     scale = None if has_patches else scale_for(explanation, by)
     whole = ranking(explanation, most=most, by=by, scale=scale, specials=specials)

@@ -97,6 +97,7 @@ class Bars:
     folded: str = ""  # which units have no bar, and what they hold
     ranked: bool = False
     left_out: int = 0  # units of a ranking that are not shown
+    starts: tuple[float, ...] = ()  # of a waterfall: the value at which each bar begins
 
     @property
     def more(self) -> str:

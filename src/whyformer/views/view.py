@@ -193,7 +193,7 @@ def captions(views: Sequence[View]) -> list[str]:
 
 def _cut_off(view: View) -> str:
     """Names the bars that are longer than their scale."""
-    lists = [mark for mark in view.marks if isinstance(mark, Bars)]
+    lists = [mark for mark in view.marks if isinstance(mark, Bars) and not mark.starts]
     names = list(dict.fromkeys(b.label for m in lists for b in m.bars if m.scale.exceeded(b.score)))
     if not names:
         return ""

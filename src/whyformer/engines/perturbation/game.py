@@ -297,8 +297,7 @@ def _score(run: Run, row: int, variants: Variants, prefix: Prefix, together: boo
     shorter = prefix.logits if prefix.offered else None
     first = together and bool(present_MP[0].all())
     drawn = [run.score(batch, row, shorter, first).double().cpu().numpy() for batch in batches]
-    mean_M1: Array = np.mean(drawn, axis=0)[:, None]
-    return mean_M1
+    return variants.mean(drawn)[:, None]
 
 
 # On disk: what was said is appended as it comes, so that a stopped job goes on.

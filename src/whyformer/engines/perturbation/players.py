@@ -156,7 +156,7 @@ def players_of(
 def absent_player(run: Run, replace: str | int | None) -> str | int:
     """What stands for an absent player: what was asked for, or the first that may be put in several places at once."""
     if replace is not None:
-        return replace
+        return run.modality.replacement(replace)
     if run.modality.pointers:
         return default_replacement(run.modality)
     masked = any("mask" in name for name in run.batch.tensors)

@@ -15,6 +15,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Filling, SamplePool, with_deleted
 from whyformer.inputs.language import spans_without, without_tokens
 from whyformer.inputs.multi_input import filling_by_stream, fitting, owners_by_stream
+from whyformer.inputs.table_reference import rows_asked
 from whyformer.results.types import Units
 from whyformer.run import Run
 from whyformer.shapes import Array
@@ -24,6 +25,7 @@ class Variants(ABC):
     """Makes the batch of (M, P) variants; ``draws`` batches where the baseline is drawn at random."""
 
     draws = 1
+    weights: Array | None = None  # of the draws, where some count more
     remarks: tuple[str, ...] = ()  # what a result has to say about them
 
     @abstractmethod
@@ -34,11 +36,17 @@ class Variants(ABC):
         """Rows that can share a batch."""
         return [list(range(i, min(i + size, len(present_MP)))) for i in range(0, len(present_MP), size)]
 
+    def mean(self, drawn: Sequence[Array]) -> Array:
+        """Return the mean over the draws, by their weights."""
+        mean: Array = np.average(drawn, axis=0, weights=self.weights)
+        return mean
+
     def contents(self, parts: int) -> list[Any]:
         """All that decides what the variants are: the input with everything, and with nothing."""
         ends = (np.ones((1, parts), dtype=bool), np.zeros((1, parts), dtype=bool))
         batches = [self.batch(present, draw) for present in ends for draw in range(self.draws)]
-        return [type(self).__name__, *(batch.contents() for batch in batches)]
+        weights = [] if self.weights is None else self.weights.tolist()
+        return [type(self).__name__, *(batch.contents() for batch in batches), *weights]
 
     @staticmethod
     def used(run: Run, replacement: str | int, by_default: bool = False) -> tuple[str | int, list[str]]:
@@ -62,9 +70,11 @@ class Variants(ABC):
 class Filled(Variants):
     """Every entry of a tensor belongs to a part (-1: to none), and is replaced by the baseline if that is masked."""
 
-    def __init__(self, one: Batch, part_of: dict[str, Tensor], fillings: Sequence[Filling]) -> None:
+    def __init__(
+        self, one: Batch, part_of: dict[str, Tensor], fillings: Sequence[Filling], weights: Array | None = None
+    ) -> None:
         self.one, self.part_of, self.fillings = one, part_of, fillings
-        self.draws = len(fillings)
+        self.draws, self.weights = len(fillings), weights
 
     def batch(self, present_MP: Array, draw: int = 0) -> Batch:
         present = torch.from_numpy(np.ascontiguousarray(present_MP, dtype=bool))
@@ -90,7 +100,8 @@ class Replaced(Filled):
         owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
         parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
         # In full shape: a soft game draws a number for each entry.
-        super().__init__(one, {name: part.expand(one.tensors[name].shape[1:]) for name, part in parts.items()}, filling)
+        whole = {name: part.expand(one.tensors[name].shape[1:]) for name, part in parts.items()}
+        super().__init__(one, whole, filling, modality.filling_weights(replacement))
 
 
 def _part_of_units(units: Units, players: Sequence[Sequence[int]]) -> Tensor:
@@ -190,7 +201,8 @@ def left_out(run: Run, row: int, replacement: Any) -> Variants:
         owners, filling = owners_by_stream(modality, units, one), filling_by_stream(modality, replacement, units, one)
     else:
         owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
-    return Filled(one, _parts(owners, torch.arange(len(units))[span], filling[0]), filling)
+    parts = _parts(owners, torch.arange(len(units))[span], filling[0])
+    return Filled(one, parts, filling, modality.filling_weights(replacement))
 
 
 def with_pictures(run: Run, row: int, pictures: Tensor) -> Batch:
@@ -247,9 +259,10 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
     known = replacements_of(modality)
     if replace is None:
         return default_replacement(modality)
+    replace = modality.replacement(replace)
     if isinstance(replace, bool) or (isinstance(replace, int) and not modality.takes_token_ids):
         raise UnknownName("value of replace", replace, known)
-    if isinstance(replace, str) and replace not in known and not modality.edits_text:
+    if isinstance(replace, str) and replace not in known and not modality.edits_text and not rows_asked(replace):
         raise UnknownName("value of replace", replace, known, "For text a token id works too.")
     return replace
 

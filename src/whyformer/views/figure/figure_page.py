@@ -14,10 +14,11 @@ from whyformer.shapes import Array
 from whyformer.views import marks
 from whyformer.views.figure import sheet as drawing
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, letter
-from whyformer.views.header import BarRow, bar_rows, legend_words
+from whyformer.views.header import BarRow, legend_words
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture
 from whyformer.views.scales import anchors_of, bar_colour, head_colour, ramp
 from whyformer.views.view import Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
+from whyformer.views.waterfall import placed_rows
 
 MARGIN, GAP = 0.3, 0.35
 UNDATED: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -145,7 +146,7 @@ def _heat(sheet: Sheet, x: float, y: float, width: float, mark: marks.Heat) -> f
 
 
 def _bars(sheet: Sheet, x: float, y: float, width: float, mark: marks.Bars) -> float:
-    rows, more, scale, ranked = bar_rows(mark), mark.more, mark.scale, mark.ranked
+    rows, more, scale, ranked = placed_rows(mark), mark.more, mark.scale, mark.ranked
     if rows or more:  # else all units are folded away
         size = 8.5
         step = letter(size, mono=True)
@@ -169,7 +170,7 @@ def _bars(sheet: Sheet, x: float, y: float, width: float, mark: marks.Bars) -> f
         if more:
             sheet.text(x, y + ROW * 0.7, more, **quiet)
             y += ROW
-        if scale.signed:
+        if scale.signed and not mark.starts:
             sheet.box(track_at + track / 2, top, 0.005, y - top, GREY)
         if mark.reference is not None:
             at = [track_at + track * scale.place(mark.reference)] * 2

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.views import marks
-from whyformer.views.header import BarRow, bar_rows, decimals, ends, fixed, number
+from whyformer.views.header import BarRow, decimals, ends, fixed, number
 from whyformer.views.html import charts
 from whyformer.views.html.live import live_html, script
 from whyformer.views.scales import anchors_of, bar_colour
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
+from whyformer.views.waterfall import placed_rows
 
 # Still pictures have a white ground on purpose: their colour scales start from it. The page's script knows scales that
 # start from a dark ground, and changes both together.
@@ -173,7 +174,7 @@ def _run(run: marks.TokenRun) -> str:
 
 def _bars(mark: marks.Bars) -> str:
     """A row per bar; what is left out, and what has no bar, in words."""
-    rows = "".join(_row(row, mark) for row in bar_rows(mark))
+    rows = "".join(_row(row, mark) for row in placed_rows(mark))
     more = escape(mark.more)
     rows += f'<tr><td></td><td class="wf-more" colspan="3">{more}</td></tr>' if more else ""
     folded = f'<p class="wf-note">{escape(mark.folded)}</p>' if mark.folded else ""
@@ -185,7 +186,9 @@ def _row(row: BarRow, mark: marks.Bars) -> str:
     kind = "wf-bar wf-beyond" if row.beyond else "wf-bar"
     tip = ' title="longer than the scale of the other units"' if row.beyond else ""
     place = f"left:{100 * row.start:.2f}%;width:{100 * row.width:.2f}%;background-color:{bar_colour(bar, scale)}"
-    drawn = f'<i class="{kind}" style="{place}"{tip}></i>' + '<i class="wf-axis"></i>' * scale.signed
+    drawn = f'<i class="{kind}" style="{place}"{tip}></i>' + '<i class="wf-axis"></i>' * (
+        scale.signed and not mark.starts
+    )
     if mark.reference is not None:
         drawn += f'<i class="wf-reference" style="left:{100 * scale.place(mark.reference):.2f}%"></i>'
     if row.limits is not None:

@@ -24,6 +24,7 @@ from whyformer.views.scales import aside_of, position_read, share
 from whyformer.views.table_marks import untried
 from whyformer.views.text_marks import folded_units, folded_words
 from whyformer.views.view import Explained, Heads, Panel, TableRows, Trust, View, view_of
+from whyformer.views.waterfall import remainder_words, start_of
 
 DIGITS = 9  # significant, of scores: as many as tell two of them apart
 MOST_CELLS = 512  # rows and columns of a map; of longer inputs, neighbours stand together
@@ -170,8 +171,9 @@ def _map(explanation: Explanation, panel: Panel | None, nothing: str = "") -> di
     layers = explanation.layers
     if layers is not None and layers.size > MOST_LAYER_CELLS:
         layers = None
+    remainder, about = remainder_words(explanation)
     notes = [] if panel is None else [panel.note, " · ".join(panel.small_print())]
-    notes = [note for note in notes if note and note != nothing]
+    notes = [note for note in (*notes, about) if note and note != nothing]
     target = explanation.target
     return {
         "method": explanation.method,
@@ -179,7 +181,8 @@ def _map(explanation: Explanation, panel: Panel | None, nothing: str = "") -> di
         "errors": None if explanation.errors is None else [rounded(e) for e in explanation.errors],
         "signed": explanation.signed,
         "value": rounded(explanation.value),
-        "base": None if explanation.base is None else rounded(explanation.base),
+        "base": None if (start := start_of(explanation)) is None else rounded(start),
+        "remainder": remainder,
         "explained": explained(explanation),
         "nothing": nothing,
         "sides": None

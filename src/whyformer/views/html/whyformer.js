@@ -1153,7 +1153,8 @@ const MOST = 12;
 
 function waterfallOf(map, context) {
   const base = (map.base);
-  const all = context.entries.filter((entry) => !isUntried(map, entry)).map((entry) => ({ entry, score: scoreOf(map, entry, false) }));
+  const all = context.entries.filter((entry) => !isUntried(map, entry)).map((entry) => ({ entry, score: scoreOf(map, entry, false) }))
+    .filter(({ entry, score }) => score || !entry.special);
   all.sort((a, b) => Math.abs(b.score) - Math.abs(a.score));
   const most = all.length === MOST + 1 ? MOST + 1 : MOST;  // a line for "1 other" can as well be that one
   const steps = all.slice(0, most).map(({ entry, score }) => ({ name: entry.label, units: entry.members, score, quiet: entry.special }));
@@ -1161,7 +1162,7 @@ function waterfallOf(map, context) {
   if (rest.length) steps.push({ name: `${rest.length} others`, units: [], score: rest.reduce((sum, r) => sum + r.score, 0), quiet: false });
   const reached = base + steps.reduce((sum, step) => sum + step.score, 0);
   const off = map.value - reached;
-  if (Math.abs(off) > 0.005 * Math.abs(map.value - base)) steps.push({ name: "not accounted for", units: [], score: off, quiet: true });
+  if (Math.abs(off) > 0.005 * Math.abs(map.value - base)) steps.push({ name: map.remainder ?? "not accounted for", units: [], score: off, quiet: true });
   const number = columnOf([base, map.value, ...steps.map((step) => step.score)]);
   let at = base;
   const ends = [base, ...steps.map((step) => (at += step.score))];
@@ -1182,9 +1183,9 @@ function waterfallOf(map, context) {
   });
   const pairs = steps.some((step) => step.name.includes(" = "));  // columns with their values
   const list = element("div", { class: `wf-lines wf-waterfall${pairs ? " wf-pairs" : ""}` },
-    line("background", number(base), base, base, "var(--wf-ink)", null), ...lines,
+    line("baseline", number(base), base, base, "var(--wf-ink)", null), ...lines,
     line("explained value", number(map.value), map.value, map.value, "var(--wf-ink)", null));
-  context.marks.push(link(context.state, list, lines.filter((l) => l.dataset.units), `from background to value, ${map.name}`));
+  context.marks.push(link(context.state, list, lines.filter((l) => l.dataset.units), `from baseline to value, ${map.name}`));
   return list;
 }
 
@@ -1236,9 +1237,14 @@ function explanationOf(data, ask = null) {
       }
       if (isSound(units)) parts.push(stripOf(units, map, context));
       if (!beside && legend) parts.push(legend);
+      const falls = !several && map.signed && units.stream.every((stream) => stream === "table");  // a row opens with its waterfall
+      const waterfall = () => fold(`from baseline ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), falls);
       if (map.nothing) parts.push(element("p", { class: "wf-nothing" }, map.nothing));
-      else folds.push(fold(`bars`, listOf(map, context), true));
-      if (map.base !== null && !map.nothing) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), false));
+      else if (map.base === null) folds.push(fold(`bars`, listOf(map, context), true));
+      else if (falls) {
+        folds.push(waterfall(), fold(`bars`, listOf(map, context), false));
+        folds[folds.length - 2].style.flexBasis = "100%";
+      } else folds.push(fold(`bars`, listOf(map, context), true), waterfall());
       if ((map.matrix || map.layers) && !map.nothing) {
         const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
         folds.push(fold(title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));

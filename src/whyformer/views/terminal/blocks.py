@@ -16,11 +16,12 @@ from rich.text import Text
 from whyformer.files import resized
 from whyformer.shapes import Array
 from whyformer.views import marks
-from whyformer.views.header import BarRow, bar_rows, number, short, whole_percent
+from whyformer.views.header import BarRow, number, short, whole_percent
 from whyformer.views.html.charts import SHADE
 from whyformer.views.image_marks import canvas_size, framed, painted, painted_heads, picture, shrunk
 from whyformer.views.scales import axes_of, colour, colours, head_colour, hexadecimal, ink_on, limits, styles, x_of
 from whyformer.views.text_marks import Char, characters_of, wrapped
+from whyformer.views.waterfall import placed_rows
 
 # Tables, curves and points on a terminal: columns of text, a curve as a line of blocks, points as letters.
 
@@ -214,18 +215,19 @@ LONGEST_NAME, LONGEST_BAR = 20, 30
 
 
 def bars_block(mark: marks.Bars, width: int, coloured: bool) -> Group:
-    rows, more = bar_rows(mark), mark.more
+    rows, more = placed_rows(mark), mark.more
     places = len(str(len(rows) or 1))
     labels = []
     for row in rows:  # a column with its value may take half of the width
         label = cut(row.bar.label, max(LONGEST_NAME, width // 2) if marks.PAIR in row.bar.label else LONGEST_NAME)
         labels.append(f"{row.rank:>{places}}. {label}" if row.rank else label)
-    lines = _bar_lines(rows, labels, mark.scale, width, coloured)
+    lines = _bar_lines(rows, labels, mark, width, coloured)
     lines += [Text(" " * (places + 2) + more, style="dim")] if more else []
     return Group(*lines, *([Text(mark.folded, style="dim")] if mark.folded else []))
 
 
-def _bar_lines(rows: list[BarRow], labels: list[str], scale: marks.Scale, width: int, coloured: bool) -> list[Text]:
+def _bar_lines(rows: list[BarRow], labels: list[str], mark: marks.Bars, width: int, coloured: bool) -> list[Text]:
+    draw = _step if mark.starts else _bar
     scores = [row.number + row.error for row in rows]
     label_width, score_width = (max(map(cell_len, words), default=0) for words in (labels, scores))
     whole, notes = width - label_width - score_width - 2, [row.bar.note for row in rows]
@@ -237,7 +239,7 @@ def _bar_lines(rows: list[BarRow], labels: list[str], scale: marks.Scale, width:
     for label, score, row, note in zip(labels, scores, rows, notes, strict=True):
         line = Text(f"{set_cell_size(label, label_width)} {score:>{score_width}} ", no_wrap=True)
         if room >= 4:
-            drawn = _bar(row, scale, min(room, LONGEST_BAR), coloured)
+            drawn = draw(row, mark.scale, min(room, LONGEST_BAR), coloured)
             drawn.pad_right(min(room, LONGEST_BAR) - len(drawn) if note else 0)
             line.append_text(drawn)
         line.append(f" {note}" if note else "", style="dim")
@@ -259,6 +261,18 @@ def _bar(row: BarRow, scale: marks.Scale, room: int, coloured: bool) -> Text:
         drawn = "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
     if row.beyond:  # longer than the scale of the ordinary units
         drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
+    return _inked(drawn, bar, scale, coloured)
+
+
+def _step(row: BarRow, scale: marks.Scale, room: int, coloured: bool) -> Text:
+    """A bar of a waterfall: at least one cell, from where the one before ended."""
+    first = min(room - 1, round(row.start * room))
+    cells = max(1, round((row.start + row.width) * room) - first)
+    sign = "│" if row.bar.special and row.width < 0.01 else "▓" if row.bar.score < 0 else "█"
+    return _inked(" " * first + sign * cells if row.width else "", row.bar, scale, coloured)
+
+
+def _inked(drawn: str, bar: marks.Bar, scale: marks.Scale, coloured: bool) -> Text:
     if not coloured or bar.special or bar.quiet:
         return Text(drawn)
     # Bars are told apart by length; pale ends of the map would vanish on a white terminal.
