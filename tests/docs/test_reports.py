@@ -94,7 +94,7 @@ def test_the_script_that_makes_its_pictures_runs(kind: str, tmp_path: Path, monk
     import streams
 
     streams.main(tmp_path, [kind])
-    assert (tmp_path / f"streams_{kind}.png").stat().st_size < 60_000
+    assert (tmp_path / f"streams_{kind}.png").stat().st_size < 80_000
     del sys.modules["streams"]
 
 
