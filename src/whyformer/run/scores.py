@@ -387,7 +387,8 @@ class ScoredBatch:
         """
         parts = []
         for start in range(0, batch.size, self.batch_size):
-            chunk = batch.select(range(start, min(start + self.batch_size, batch.size)))
+            stop = min(start + self.batch_size, batch.size)
+            chunk = batch if stop - start == batch.size else batch.select(range(start, stop))
             logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
             if whole_first and self._logits is None:
                 self._see(logits[:1])
