@@ -1,6 +1,7 @@
 """What short inputs cost: explanations against the model's own passes, where every millisecond of Python counts.
 
     python -m bench.small [--device cuda] [--batches 1 8] [--rounds 40]   # the table
+    python -m bench.small --default [--device cuda]                      # the default on a sentence, by its forwards
     python -m bench.small --profile [--device cuda]                      # where the time of a warm call goes
 
 Each is called twice in a row and timed the second time, as in a loop. The usual recipe here is the quickest that people
@@ -18,7 +19,7 @@ import inspect
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -33,6 +34,7 @@ from bench.timing import fastest, machine, rounds_of
 from whyformer import explainer as explainer_module
 from whyformer.capture.roles import Recorder
 from whyformer.capture.trail import Trail
+from whyformer.demo import load_sentiment
 from whyformer.inputs.output import Output
 from whyformer.registry import get_method
 from whyformer.run import Run
@@ -296,16 +298,49 @@ def print_operators(road: Road, passes: Road) -> None:
     print("  more by layer: " + ", ".join(f"{k} {n:+.1f}" for k, n in sorted(more.items(), key=lambda item: -item[1])))
 
 
+SENTENCE = "a gorgeous , witty and seductive film that never lets its dull plot spoil the fun , and I like it very much"
+
+
+def default_table(device: str, rounds: int, layers: Sequence[int] = (6, 12)) -> None:
+    """The default on one sentence beside its forwards as one bare batch: the shipped model, and BERT of width 768."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    shipped, tokenizer = load_sentiment()
+    models = {"shipped": shipped}
+    for number in layers:
+        config = BertConfig(vocab_size=shipped.config.vocab_size, num_hidden_layers=number)
+        models[f"BERT, {number} layers"] = BertForSequenceClassification(config)
+    print(f"{machine(device)}\n\n| model | forwards | bare batch, ms | default, ms | ratio |\n|---|---|---|---|---|")
+    for name, model in models.items():
+        explainer = wf.Explainer(model.to(device).eval(), tokenizer)
+        forwards = round(explainer.explain(SENTENCE).cost.forwards)
+        encoded = tokenizer([SENTENCE] * forwards, return_tensors="pt").to(device)
+
+        @torch.no_grad()
+        def bare(model: nn.Module = model, encoded: Any = encoded) -> object:
+            return model(**encoded).logits.cpu()
+
+        def explained(explainer: wf.Explainer = explainer) -> object:
+            return explainer.explain(SENTENCE)
+
+        took = fastest({"bare": bare, "default": explained}, rounds, before=1)
+        ratio = took["default"] / took["bare"]
+        print(f"| {name} | {forwards} | {1e3 * took['bare']:.2f} | {1e3 * took['default']:.2f} | {ratio:.2f} |")
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--default", action="store_true")
     parser.add_argument("--method", default="generic_attention")
     options = parser.parse_args(argv)
     if options.profile:
         profile(options.device, options.method, options.rounds)
+    elif options.default:
+        default_table(options.device, options.rounds)
     else:
         table(options.device, options.batches, options.rounds)
 

@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, fuzz, in_context
+from bench import attention_debate, fuzz, in_context, small
 from bench.attention_debate_training import jsd, kl, tvd
 from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
@@ -268,3 +268,9 @@ def test_every_mutation_can_be_made() -> None:
         assert mutation.new != mutation.old
         files = [word for word in shlex.split(mutation.tests) if word.startswith("tests/")]
         assert files and all((ROOT / name).exists() for name in files), mutation.name
+
+
+def test_the_default_is_timed_beside_its_forwards(capsys: pytest.CaptureFixture[str]) -> None:
+    small.default_table("cpu", 1, layers=())
+    row = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")]
+    assert row[1:3] == ["shipped", "52"] and float(row[5]) == pytest.approx(float(row[4]) / float(row[3]), abs=0.02)
