@@ -343,7 +343,9 @@ def caption(chosen: Sequence[Explanation], shared: bool = False, beside: bool = 
     names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := first_token(e)) is not None)
     text += f" Hatched, not coloured: {', '.join(map(repr, names))}." if names else ""
     text += unmoved_words(chosen)
-    if not shared:
+    if len(chosen) == 1 and not beside and has_waterfall(chosen[0]):
+        text += " Each bar begins where the one above it ends."
+    elif not shared:
         text += OWN_SCALE_OF_PATCHES if patches and unsigned else OWN_SCALE
         text += " Lengths and colours cannot be compared between maps." * beside
     elif mixed:
