@@ -1,7 +1,6 @@
-"""The pages of the API reference: every public name, by what it is for. ``docs.build`` writes them.
+"""The pages of the API reference: every public name, grouped by purpose. ``docs.build`` writes them.
 
-A name that no group claims is on the page "Others": nothing public is missing, and a reader of that page sees what
-still wants a place.
+A public name without a group is listed on the page "Others", so that the reference is complete.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ class Group:
     title: str
     words: str
     names: tuple[str, ...] = ()  # of whyformer
-    rooms: tuple[str, ...] = ()  # modules whose public names belong here, too
+    rooms: tuple[str, ...] = ()  # modules whose public names also belong here
 
 
 GROUPS = (
     Group(
         "explain",
         "Explain",
-        "The one call, the object that holds on to a model, and what they give back.",
+        "Explain a prediction, reuse a model for many, and the results.",
         (
             *(
                 "explain",
@@ -46,8 +45,8 @@ GROUPS = (
     ),
     Group(
         "trust",
-        "Measure and check",
-        "Which method to believe, and what would make any map worthless.",
+        "Evaluate",
+        "Compare methods by faithfulness, and run sanity checks.",
         (
             *("compare", "Comparison", "recommend", "Recommendation", "check", "CheckUp", "report", "Report"),
             *("retrained_attention", "masked_surrogate", "list_metrics"),
@@ -56,34 +55,40 @@ GROUPS = (
     Group(
         "language",
         "Language models",
-        "What only models that write are asked.",
+        "Citations, and models behind a completion server.",
         ("cite", "Citations", "CompletionServer"),
     ),
     Group(
         "tables",
         "Tables",
-        "Columns by name, many rows at once, models that learn in context.",
+        "Named columns, global explanations, and in-context models.",
         ("Table", "Standardize", "explain_global", "feature_permutation"),
         ("tables",),
     ),
-    Group("jobs", "Datasets", "Explained part by part, written as it goes.", ("explain_dataset",), ("jobs",)),
-    Group("heads", "Heads", "Which heads matter, what they do, how many are needed.", ("head_importance",), ("heads",)),
+    Group(
+        "jobs",
+        "Datasets",
+        "Explain a dataset in parts that are written to disk as they finish.",
+        ("explain_dataset",),
+        ("jobs",),
+    ),
+    Group("heads", "Heads", "Importance, roles and pruning of attention heads.", ("head_importance",), ("heads",)),
     Group(
         "concepts",
         "Concepts",
-        "Does a layer know a concept, does the output use it, what does a unit like best?",
+        "Test whether the output depends on a concept; maximise an activation.",
         ("tcav", "activation_maximization"),
         ("concepts",),
     ),
-    Group("views", "Pictures", "Every picture is a View: shown, plotted, saved.", (), ("views",)),
-    Group("extend", "Methods of your own", "What a method, metric or kind of input is written with.", (), ("extend",)),
-    Group("demo", "Shipped models", "Small, trained, and there without a download.", (), ("demo",)),
-    Group("errors", "Errors", "Each says what was wrong and what to do next.", (), ("errors",)),
+    Group("views", "Views", "Show, plot and save any result.", (), ("views",)),
+    Group("extend", "Extend", "Register a method, a metric or a kind of input.", (), ("extend",)),
+    Group("demo", "Example models", "Small trained models that need no download.", (), ("demo",)),
+    Group("errors", "Errors", "Exceptions. Each message states the cause and the fix.", (), ("errors",)),
 )
 
 
 def room_names(room: str) -> list[str]:
-    """Public names of a module: what it lists, or what it defines itself."""
+    """Return the public names of a module: its ``__all__``, or what it defines."""
     module = import_module(f"whyformer.{room}")
     if hasattr(module, "__all__"):
         return list(module.__all__)
@@ -97,7 +102,7 @@ def room_names(room: str) -> list[str]:
 
 
 def public_names() -> list[str]:
-    """Whole names of everything public, modules aside."""
+    """Return the full names of everything public except modules."""
     names = [f"whyformer.{n}" for n in wf.__all__ if n != "__version__" and not isinstance(getattr(wf, n), ModuleType)]
     rooms = [n for n in wf.__all__ if isinstance(getattr(wf, n), ModuleType)]
     top = {n.rpartition(".")[2] for n in names}
@@ -105,13 +110,13 @@ def public_names() -> list[str]:
 
 
 def groups() -> list[Group]:
-    """All groups, with those names that no other has in a last one."""
+    """Return all groups, with the names that have none in a last group."""
     claimed = {f"whyformer.{n}" for g in GROUPS for n in g.names}
     rooms = {room for g in GROUPS for room in g.rooms}
     left = [n for n in public_names() if n not in claimed and not any(n.startswith(f"whyformer.{r}.") for r in rooms)]
     jobs = {"whyformer.ExplainedDataset"}
     others = tuple(n.removeprefix("whyformer.") for n in left if n not in jobs)
-    return [*GROUPS, Group("others", "Others", "What has no group of its own.", others)] if others else list(GROUPS)
+    return [*GROUPS, Group("others", "Others", "Names without a group.", others)] if others else list(GROUPS)
 
 
 def page(group: Group) -> str:
@@ -141,21 +146,21 @@ def page(group: Group) -> str:
 
 
 def pages() -> dict[str, str]:
-    """File names in docs/api, with the text that they should have."""
+    """Return the files of docs/api with the text they should have."""
     made = {f"{group.file}.md": page(group) for group in groups()}
     rows = "\n".join(f"| [{g.title}]({g.file}.md) | {g.words} |" for g in groups())
     files = "\n".join(g.file for g in groups())
     made["index.md"] = (
         "# API\n\n"
-        "What `import whyformer as wf` offers. These names are public; everything else is internal and may change.\n"
+        "Public names of `import whyformer as wf`. Everything else is internal and may change.\n"
         f"Parameters are shown with their defaults; a method's own options are on [its page](../methods/README.md).\n\n"
-        f"| page | what is there |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{files}\n```\n"
+        f"| page | contents |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{files}\n```\n"
     )
     return made
 
 
 def undocumented() -> list[str]:
-    """Public names, and public members of public classes, that have no docstring."""
+    """Return public names, and public members of public classes, that have no docstring."""
     missing = []
     for whole in public_names():
         room, _, name = whole.rpartition(".")
