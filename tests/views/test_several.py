@@ -196,12 +196,13 @@ def test_the_position_that_is_read_leaves_colours_to_the_others() -> None:
     view = view_of(step)
     others = [s for s, special in zip(step.scores[:-1], step.units.special[:-1], strict=True) if not special]
     assert step.scores[-1] > 1 > view.legend.high == pytest.approx(max(others))
-    assert "'on', where the answer is read, holds" in view.panels[-1].marks[0].folded
-    assert side_by_side([step, step.replace(method="other")]).legend.high == pytest.approx(max(others) / sum(others))
+    assert "'on', where the output is read, received" in view.panels[-1].marks[0].folded
+    both = side_by_side([step, step.replace(method="other")], shared=True)
+    assert both.legend.high == pytest.approx(max(others) / sum(others))
     even = view_of(step.replace(scores=np.full(len(step.units), 0.2, np.float32)))
-    assert "where the answer is read" not in even.panels[-1].marks[0].folded
+    assert "where the output is read" not in even.panels[-1].marks[0].folded
     signed = view_of(step.replace(signed=True))  # there it has a meaning of its own
-    assert signed.legend.high == step.scores[-1] and "where the answer is read" not in signed.panels[-1].marks[0].folded
+    assert signed.legend.high == step.scores[-1] and "where the output is read" not in signed.panels[-1].marks[0].folded
 
 
 def test_source_by_target() -> None:
