@@ -132,7 +132,7 @@ def untrained(tokenizer: Any, width: int, layers: int, heads: int) -> nn.Module:
 
 
 def train(
-    steps: int = 1000, *, width: int = 64, layers: int = 2, heads: int = 4, batch: int = 32, seed: int = 0
+    *, steps: int = 1000, width: int = 64, layers: int = 2, heads: int = 4, batch: int = 32, seed: int = 0
 ) -> tuple[nn.Module, Any]:
     """Model and tokenizer after so many steps of Adam on fresh sentences."""
     torch.manual_seed(seed)
@@ -172,7 +172,7 @@ def exact(model: nn.Module, tokenizer: Any, test: Sequence[Sentence]) -> float:
 
 
 def print_heads(model: nn.Module, tokenizer: Any, test: Sequence[Sentence]) -> None:
-    """What docs/guide/translation.md shows."""
+    """Print the tables of docs/reports/heads.md."""
     from whyformer import heads
 
     pairs = [s.pair for s in test]
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--heads", action="store_true", help="print what the heads do")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    model, tokenizer = train(arguments.steps, seed=arguments.seed)
+    model, tokenizer = train(steps=arguments.steps, seed=arguments.seed)
     test = sentences(100, seed=10_000 + arguments.seed)
     print(f"{exact(model, tokenizer, test):.1%} of {len(test)} new sentences are translated without a mistake\n")
     if arguments.heads:

@@ -23,6 +23,7 @@ import whyformer as wf
 from docs.code_blocks import blocks_of, run
 from tests.support import language
 from tests.support.demo_models import shared_models
+from training import translation
 from whyformer.checks.jain_wallace import jain_wallace
 from whyformer.heads.pruning import gate_curve
 
@@ -35,9 +36,10 @@ PAGES = {
 # How many blocks of a page are marked so; a new one is worth a second thought.
 NOT_RUN = {"docs/guide/compiled.md": 1, "docs/guide/in_context_tables.md": 1}
 WRITTEN = re.compile(r'(?:save\(|savefig\(|out=)"([\w.-]+)"')  # what running a page leaves behind, and nothing else
-FEWER = [  # of the longest searches, whose numbers no page shows
+FEWER = [  # steps of the longest searches and trainings; their numbers are not compared with the page
     (jain_wallace, {"permutations": 10, "steps": 8}),
     (gate_curve, {"penalties": (0.01, 0.1)}),
+    (translation.train, {"steps": 5, "width": 16}),
 ]
 
 
@@ -67,6 +69,7 @@ SHOWS: dict[str, Callable[[str, Path], None]] = {
     "docs/guide/batch.md": says(r"3 rows, generic_attention, attn_lrp, 1 errors[\s\S]*the text is empty"),
     "docs/guide/citations.md": says(r"She liked tea\. supported: (True|False)"),
     "docs/guide/checks.md": warnings_of_the_check_up,
+    "docs/guide/in_context_tables.md": says(r"\[\(.dose., "),
     "docs/guide/concepts.md": says(r"striped \| dotted +1\.00"),
     "docs/reports/gradsam_vs_shap.md": says(r"'\[CLS\]'"),
     "docs/guide/language_models.md": says(r"\('Norway', -?[0-9.]+\)[\s\S]*user: What does Bob have\?"),

@@ -73,8 +73,8 @@ def test_needles(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_models_that_learn_in_context() -> None:
-    every = rows_of(in_context.tables(json.loads(text_of(GUIDE / "in_context.json"))))
-    assert len(every) > 15 and set(every) <= set(rows_of(text_of(GUIDE / "in_context_tables.md")))
+    every = rows_of(in_context.tables(json.loads(text_of(REPORTS / "in_context.json"))))
+    assert len(every) > 15 and set(every) <= set(rows_of(text_of(REPORTS / "in_context.md")))
 
 
 def test_tabular_transformers() -> None:

@@ -228,7 +228,7 @@ def test_wrong_alignments_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def translator() -> tuple[nn.Module, Any]:
-    return translation.train(12, width=16, layers=1, heads=2, batch=16)
+    return translation.train(steps=12, width=16, layers=1, heads=2, batch=16)
 
 
 def test_texts_and_their_translations(translator: tuple[nn.Module, Any]) -> None:
