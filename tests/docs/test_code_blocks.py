@@ -25,7 +25,6 @@ from tests.support import language
 from tests.support.demo_models import shared_models
 from training import translation
 from whyformer.checks.jain_wallace import jain_wallace
-from whyformer.heads.pruning import gate_curve
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -38,7 +37,6 @@ NOT_RUN = {"docs/guide/compiled.md": 1, "docs/guide/in_context_tables.md": 1}
 WRITTEN = re.compile(r'(?:save\(|savefig\(|out=)"([\w.-]+)"')  # what running a page leaves behind, and nothing else
 FEWER = [  # steps of the longest searches and trainings; their numbers are not compared with the page
     (jain_wallace, {"permutations": 10, "steps": 8}),
-    (gate_curve, {"penalties": (0.01, 0.1)}),
     (translation.train, {"steps": 5, "width": 16}),
 ]
 
