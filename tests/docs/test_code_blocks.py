@@ -74,7 +74,10 @@ SHOWS: dict[str, Callable[[str, Path], None]] = {
     "docs/guide/servers.md": says(r"\('Bob has a blue bike\.', [0-9.]+\) 5 requests"),
     "docs/guide/patch_grid.md": numbers_before_and_after_smoothing,
     "docs/guide/tables.md": says("Feature permutation"),
+    "docs/start/image.md": says(r"\(16, 16\)[\s\S]*1\.2 -0\.51"),
     "docs/start/language_model.md": says(r"rome \('italy', [\s\S]*is oslo"),
+    "docs/start/table.md": says(r"'marital-status', 0\.34[\s\S]*\['marital-status', 'age', 'capital-gain'\]"),
+    "docs/start/text.md": says(r"'wonderful', 3\.39[\s\S]*'thin', -2\.19[\s\S]*n \['but', 'wonderful'\]"),
     "docs/methods/grad_cam.md": a_picture,
     "docs/methods/vit_cx.md": a_picture,
 }
