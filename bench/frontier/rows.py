@@ -1,4 +1,4 @@
-"""Rows of the shipped census model: the probability of the predicted class, the typical value for absent columns."""
+"""Rows of the shipped census model: the probability of the predicted class, masked columns from reference rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whyformer.demo.census import adult_rows
 
 
 class Rows(Subject):
-    """An absent column has the mean, or the most frequent category, of the table's reference rows."""
+    """Masked columns take their values from each of the table's reference rows; the mean over these is evaluated."""
 
     name = "table"
 
@@ -31,8 +31,7 @@ class Rows(Subject):
         self.columns = [*table.numerical, *table.categorical]  # as the model reads them
         self.numbers, self.codes = (torch.from_numpy(a) for a in table.encode(table.read(self.rows)[0]))
         numbers, codes = table.encode(table.reference)
-        self.typical_number = torch.from_numpy(numbers.mean(0)).float()
-        self.typical_code = torch.from_numpy(np.array([np.bincount(column).argmax() for column in codes.T]))
+        self.reference = torch.from_numpy(numbers).float(), torch.from_numpy(codes)
         everything = np.ones((1, len(self.columns)), bool)
         self.classes = [int(self._probabilities(number, everything)[0].argmax()) for number in range(self.count)]
         self.made_of = f"{self.count} rows of {len(self.columns)} columns"
@@ -40,11 +39,11 @@ class Rows(Subject):
     @torch.no_grad()
     def _probabilities(self, number: int, present_VP: Array) -> Array:
         numerical = self.numbers.shape[1]
-        there = torch.from_numpy(present_VP)
-        numbers = torch.where(there[:, :numerical], self.numbers[number].float(), self.typical_number)
-        codes = torch.where(there[:, numerical:], self.codes[number], self.typical_code)
-        logits = self.model(numbers.to(self.device), codes.to(self.device))
-        probabilities: Array = logits.softmax(-1).cpu().numpy()
+        there = torch.from_numpy(present_VP)[:, None]  # variants × reference rows × columns
+        numbers = torch.where(there[..., :numerical], self.numbers[number].float(), self.reference[0])
+        codes = torch.where(there[..., numerical:], self.codes[number], self.reference[1])
+        logits = self.model(numbers.flatten(0, 1).to(self.device), codes.flatten(0, 1).to(self.device))
+        probabilities: Array = logits.softmax(-1).unflatten(0, numbers.shape[:2]).mean(1).cpu().numpy()
         return probabilities
 
     def inputs(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -60,7 +59,7 @@ class Rows(Subject):
 
 
 def contenders() -> Contenders:
-    return of_one_pass() | of_many_passes("mean")
+    return of_one_pass() | of_many_passes(None) | {"two_ended, mean row": ("two_ended", {"replace": "mean"})}
 
 
 def subject(count: int, device: str = "cpu", path: Path | None = None, seed: int = 0) -> Rows:
