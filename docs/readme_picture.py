@@ -15,10 +15,10 @@ from PIL import Image
 
 import whyformer as wf
 from whyformer import demo
-from whyformer.demo.pictures import face
+from whyformer.demo.pictures import picture
 
-SENTENCE = "The plot is thin, but the actors are wonderful and I would watch it again."
-SIZE, SHOWN = (1000, 860), (8, 50, 992, 842)  # of the window; what is cut out of it
+SENTENCE = "The plot is thin, but the actors are wonderful."  # that of the README's first example
+SIZE, SHOWN = (1000, 860), (8, 50, 992, 800)  # the window, and the part of it that is kept
 
 
 def main(path: str = "docs/images/readme.png") -> None:
@@ -26,10 +26,10 @@ def main(path: str = "docs/images/readme.png") -> None:
     if browser is None:
         raise SystemExit("no chromium here: see `make setup-browser`.")
     model, tokenizer = demo.load_sentiment()
-    vit, processor = demo.load_pets()
+    vit, processor = demo.load_textures()
     explained = [
         wf.explain(model, SENTENCE, processor=tokenizer),
-        wf.explain(vit, Image.fromarray(face("cat")), processor=processor, target="cat"),
+        wf.explain(vit, Image.fromarray(picture("horse", "striped", seed=5)), processor=processor),
     ]
     shots = []
     with tempfile.TemporaryDirectory() as folder:
