@@ -42,3 +42,28 @@ def run(page: Path, blocks: list[Block]) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks:
         exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)
+
+
+# What a page tells readers to install: the first line of a fenced block that begins with "pip install", such as
+# pip install 'whyformer[hf,plot]', or pip install -c constraints.txt ./models '.[hf]' in a clone of the repository.
+INSTALL = re.compile(
+    r"^pip install (?:-c constraints\.txt )?(\./models )?'(?:whyformer|(\.))(?:\[([\w,]+)\])?'([\w -]*)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    extras: str  # of whyformer, as pip reads them
+    others: tuple[str, ...] = ()  # packages that the line names besides
+    in_clone: bool = False  # whether the working directory is a clone of the repository
+
+    def __str__(self) -> str:
+        return " ".join([f"'whyformer[{self.extras}]'", *self.others])
+
+
+def environments_of(page: Path) -> list[Environment]:
+    """Return what the install lines of a page name, in order. The first one is the environment of its blocks."""
+    return [
+        Environment(f"{extras},models" if models and extras != "all" else extras, tuple(others.split()), bool(clone))
+        for models, clone, extras, others in INSTALL.findall(page.read_text(encoding="utf-8"))
+    ]

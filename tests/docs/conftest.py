@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import chromium as browser  # noqa: F401
+from tests.support.packages import ours as ours  # noqa: PLC0414
+from tests.support.packages import wheels as wheels  # noqa: PLC0414
+from tests.support.pages import runner as runner  # noqa: PLC0414
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = (  # so that it is built in seconds

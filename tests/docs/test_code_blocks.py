@@ -1,5 +1,7 @@
 """Every block of Python in the README, the docs and docstrings runs: those of a page in order, in one namespace.
 
+Blocks of README, start pages and guides run after the install line of their page: in an environment that holds what the
+line names and what that depends on, in a process and a folder of their own.
 A block that this cannot be asked of says so where readers see it: ```` ```python notest: needs a download ````.
 """
 
@@ -7,9 +9,10 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,13 @@ import pytest
 import torch
 
 import whyformer as wf
-from docs.code_blocks import blocks_of, run
+from docs.code_blocks import Block, Environment, blocks_of, environments_of, run
 from tests.support import language
 from tests.support.demo_models import shared_models
+from tests.support.pages import Runner
 from training import translation
 from whyformer.checks.jain_wallace import jain_wallace
+from whyformer.extras import LIBRARIES as OPTIONAL
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -89,7 +94,35 @@ QUOTED = [  # guides whose ```text blocks are what their code prints, all of it
 RUN = {name: blocks for name, page in PAGES.items() if (blocks := [b for b in blocks_of(page) if b.excuse is None])}
 
 
-@pytest.mark.parametrize("page", RUN)
+INSTALLED = [name for name in RUN if re.match(r"README|docs/(start|guide)/", name)]
+
+
+def named(page: str) -> Environment:
+    """The environment of a page: what its first install line names, or that of docs/guide/index.md."""
+    return (environments_of(PAGES[page]) or environments_of(PAGES["docs/guide/index.md"]))[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="pages run in forks of one process")
+@pytest.mark.parametrize("page", INSTALLED)
+def test_the_page_runs_after_its_install_line(
+    page: str, runner: Callable[[Environment], Runner], tmp_path: Path
+) -> None:
+    folder, installed = tmp_path / "empty", named(page)
+    folder.mkdir()
+    given = set()
+    if '"smol"' in (text := PAGES[page].read_text(encoding="utf-8")):  # readers have SmolLM2 there, 93 MB to download
+        language.save(folder / "smol", text)
+        given.add("smol")
+    if installed.in_clone:
+        (folder / "training").symlink_to(ROOT / "training")
+        given.add("training")
+    fewer = {f"{verb.__module__}:{verb.__name__}": options for verb, options in FEWER}
+    ran = runner(installed).run(page, folder, RUN[page], fewer)
+    assert ran.well, f"{page} after pip install {installed}:\n{ran.error}"
+    compare(page, ran.printed, folder, given)
+
+
+@pytest.mark.parametrize("page", sorted(set(RUN) - set(INSTALLED)))
 def test_the_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,19 +131,21 @@ def test_the_page_runs(
         for option, few in options.items():
             monkeypatch.setitem(inspect.unwrap(verb).__kwdefaults__, option, few)
     torch.manual_seed(0)
-    if '"smol"' in (text := PAGES[page].read_text(encoding="utf-8")):  # readers have SmolLM2 there, 93 MB to download
-        language.save(tmp_path / "smol", text)
     with shared_models(monkeypatch):
         run(Path(page), RUN[page])
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
-    written = {p.name for p in tmp_path.iterdir()} - {"smol"}
+    compare(page, capsys.readouterr().out, tmp_path)
+
+
+def compare(page: str, printed: str, folder: Path, given: Collection[str] = ()) -> None:
+    """Compare what a page printed and wrote with what it says; ``given``: what was in its folder before."""
+    written = {p.name for p in folder.iterdir()} - set(given)
     assert written == {name for b in RUN[page] for name in WRITTEN.findall(b.code)}
-    printed = capsys.readouterr().out
     if page.startswith("docs/methods/") or page in QUOTED:
         compare_output(PAGES[page].read_text(encoding="utf-8"), printed)
     if page in SHOWS:
-        SHOWS[page](printed, tmp_path)
+        SHOWS[page](printed, folder)
 
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d*)?(?:e[+-]?\d+)?(?![\w])")
@@ -130,6 +165,49 @@ def test_few_blocks_are_left_out_and_every_method_has_some() -> None:
     assert set(SHOWS) <= set(RUN)
     left_out = {name: sum(b.excuse is not None for b in blocks_of(page)) for name, page in PAGES.items()}
     assert {name: count for name, count in left_out.items() if count} == NOT_RUN
+
+
+# Install lines
+
+
+def test_readme_start_pages_and_guides_name_their_environment() -> None:
+    assert not [page for page in INSTALLED if "guide" not in page and not environments_of(PAGES[page])]
+    assert environments_of(PAGES["docs/guide/index.md"]) == [Environment("all")]
+    rows = re.findall(r"\]\((\w+\.md)\).*\| `(pip install [^`]+)` \|", PAGES["docs/start/index.md"].read_text())
+    assert len(rows) >= 5
+    for page, line in rows:
+        assert f"\n{line}\n" in PAGES[f"docs/start/{page}"].read_text(encoding="utf-8"), page
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="pages run in forks of one process")
+def test_the_first_block_of_readme_runs_after_what_a_clone_installs(
+    runner: Callable[[Environment], Runner], tmp_path: Path
+) -> None:
+    (clone,) = [line for line in environments_of(PAGES["README.md"]) if line.in_clone]
+    (tmp_path / "empty").mkdir()
+    ran = runner(clone).run("README.md", tmp_path / "empty", RUN["README.md"][:1])
+    assert ran.well and "wonderful" in ran.printed, ran.error
+
+
+BROUGHT = {"plot": {"PIL"}, "shap": {"sklearn", "pandas"}}  # by what an extra depends on
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="pages run in forks of one process")
+@pytest.mark.parametrize("environment", {str(named(page)): named(page) for page in INSTALLED}.values(), ids=str)
+def test_what_an_install_line_does_not_name_is_missing(
+    environment: Environment, runner: Callable[[Environment], Runner], tmp_path: Path
+) -> None:
+    """Otherwise a page could use what developers alone have, and its test would pass."""
+    of_extra: dict[str, set[str]] = {name: set(BROUGHT.get(name, set())) for name in environment.extras.split(",")}
+    if "all" in of_extra:
+        of_extra |= {extra: set() for _, extra in OPTIONAL.values() if extra not in {"", "ray", "notebook"}}
+    there = set().union(*of_extra.values(), {name for name, (_, extra) in OPTIONAL.items() if extra in of_extra})
+    (tmp_path / "empty").mkdir()
+    for module in OPTIONAL:
+        code = [Block(f"import importlib.util\nassert importlib.util.find_spec({module!r})", 7, None)]
+        ran = runner(environment).run("a page", tmp_path / "empty", code)
+        assert ran.well == (module in there), module
+        assert ran.well or 'File "a page", line 8' in ran.error
 
 
 # Pages for those who know other libraries: every call in the right column of their tables runs.

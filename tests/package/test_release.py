@@ -22,8 +22,8 @@ from packaging.specifiers import SpecifierSet
 
 import whyformer as wf
 from docs.release_notes import faults, section, versions
-from tests.package.test_install import REPOSITORY
 from tests.support import fresh_clones, shuffle
+from tests.support.packages import REPOSITORY
 from tests.support.process_state import restored
 from whyformer import registry, views
 from whyformer.inputs import modalities
