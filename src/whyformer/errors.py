@@ -28,9 +28,11 @@ WhyformerError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from whyformer.other_names import Nearest, spelling
 
 
 class WhyformerError(Exception):
@@ -48,12 +50,30 @@ class BadInput(WhyformerError, ValueError):
 class UnknownName(BadInput):
     """A name that does not exist."""
 
-    def __init__(self, kind: str, name: object, known: Iterable[object], hint: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: object,
+        known: Iterable[object],
+        hint: str = "",
+        elsewhere: Mapping[str, Nearest] | None = None,
+    ) -> None:
+        """``elsewhere``: names that other libraries use, as ``spelling`` writes them, and the nearest name here."""
         choices = [str(k) for k in known]
-        close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5) if isinstance(name, str) else []
-        meant = f"Did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
+        meant = _meant(name, choices, elsewhere or {}) if isinstance(name, str) else ""
         listing = ", ".join(choices[:40]) + (", …" if len(choices) > 40 else "")
         super().__init__(f"unknown {kind} {shown(name)}. {meant}Known: {listing}.{' ' + hint if hint else ''}")
+
+
+def _meant(name: str, choices: Sequence[str], elsewhere: Mapping[str, Nearest]) -> str:
+    """Name the choices that were probably meant: the same letters, the same thing in another library, or close."""
+    written = spelling(name)
+    same = [choice for choice in choices if written and spelling(choice) == written]
+    if not same and written in elsewhere:
+        nearest, words = elsewhere[written]
+        return f"Nearest here: {nearest!r} ({words}). "
+    close = same or difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(repr(choice) for choice in close)}? " if close else ""
 
 
 class NotAllowed(BadInput):

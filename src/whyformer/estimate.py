@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -87,9 +87,9 @@ def _ask_once(run: Run) -> None:
     score = run.score
     said: list[Tensor] = []
 
-    def rehearsed(batch: Batch, owner: int, logits_of: Callable[[Batch], Tensor] | None = None) -> Tensor:
+    def rehearsed(batch: Batch, owner: int, *settings: Any, **named: Any) -> Tensor:
         if not said:
-            said.append(score(batch.select([0]), owner, logits_of))
+            said.append(score(batch.select([0]), owner, *settings, **named))
         return said[0].expand(batch.size)
 
     run.__dict__["score"] = rehearsed

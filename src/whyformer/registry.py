@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from whyformer.brief import brief, several
 from whyformer.errors import BadInput, UnknownName
+from whyformer.other_names import METHODS, METRICS
 from whyformer.parameters import checked, checked_options
 
 # What explains when no method is named: by measured faithfulness (docs/reports/frontier.md), free methods first.
@@ -230,7 +231,7 @@ def get_method(name: str) -> Method:
         return CHOSEN
     _load("methods", "whyformer.methods")
     if name not in _METHODS:  # asked in every explain: the sorted catalogue is made for the error alone
-        raise UnknownName("method", name, list_methods())
+        raise UnknownName("method", name, list_methods(), elsewhere=METHODS)
     return _METHODS[name]
 
 
@@ -260,7 +261,7 @@ def get_metric(name: str) -> Metric:
         raise BadInput(f"metric is a {type(name).__name__}; pass a name such as 'comprehensiveness', or a list.")
     known = list_metrics()
     if name not in known:
-        raise UnknownName("metric", name, known)
+        raise UnknownName("metric", name, known, elsewhere=METRICS)
     return known[name]
 
 

@@ -66,10 +66,15 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, out = SENTENCES[:2], tmp_path / "demo.html"
     monkeypatch.setattr("whyformer.cli.demo.SENTENCES", few)
     shown = run("demo", "--out", out).stdout
-    *screens, closing = re.split(r"^(?:\d\. .*, and a model of .*|The page    .*)$", shown, flags=re.MULTILINE)[1:]
-    said = [re.findall(r"^prediction +(\S+) \([\d.]+ %\), next \S+ \([\d.<> ]+ %\)$", s, re.MULTILINE) for s in screens]
+    *screens, closing = re.split(
+        r"^(?:\d\. .*, and a (?:sentiment model|model of .*)|The page    .*)$", shown, flags=re.MULTILINE
+    )[1:]
+    said = [
+        re.findall(r"^prediction +(\S+) \((?:probability )?[\d.]+ %\), next \S+ \([\d.<> ]+ %\)$", s, re.MULTILINE)
+        for s in screens
+    ]
     assert said == [["positive"], ["cat"], ["<=50K"]]
-    assert all(len(s.strip().splitlines()) <= 24 and "method: two_ended" in s for s in screens), "the default"
+    assert all(len(s.strip().splitlines()) <= 28 and "method: two_ended" in s for s in screens), "the default"
     assert str(tmp_path / "demo-report.html") in closing.replace("\n", "") and len(closing.splitlines()) <= 24
     assert closing.rstrip().splitlines()[-3].startswith("  whyformer explain ")
     page = out.read_text(encoding="utf-8")
@@ -80,6 +85,28 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.count('<section class="wf-view">') == len(few) + 3 + 1 + 2, "sentences, pictures, concepts, table"
     assert "a drawing made by the demo" in page
     assert "2 texts: too few to rank methods" in (tmp_path / "demo-report.html").read_text(encoding="utf-8")
+
+
+def test_units_of_explain_text_and_the_deprecated_by() -> None:
+    shown = told("explain", "text", "I like unforgettable movies", "--units", "word", "-m", "occlusion")
+    assert len(shown[0]["scores"]) == len(wf.Explainer(*wf.demo.load_sentiment()).explain(
+        "I like unforgettable movies", units="word", method="occlusion").scores)  # fmt: skip
+    old = run("explain", "text", "I like the movie", "--by", "word", "-m", "raw_attention")
+    assert old.stderr == "--by is deprecated: use --units.\n" and "like" in old.stdout
+    assert "--by" not in run("explain", "text", "--help").stdout
+
+
+def test_the_checks_in_the_help_are_all_checks() -> None:
+    from whyformer.checks import check
+    from whyformer.cli import _options
+
+    assert list(_options.CHECKS) == list(check.CHECKS)
+
+
+def test_text_files_are_read_line_by_line(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    named, by_option = (told("check", *words, "-c", "sinks") for words in (["lines.txt"], ["--file", "lines.txt"]))
+    assert named["inputs"] == by_option["inputs"] == 2
 
 
 def test_what_the_demo_tells_people_to_type_exists(
@@ -179,7 +206,7 @@ def test_capture_says_whether_attention_methods_can_be_used(tmp_path: Path, vit_
     WITHOUT_ATTENTION["resnet"].build(None).save_pretrained(tmp_path)
     folders.image_processor().save_pretrained(tmp_path)
     shown = run("capture", "--model", tmp_path, "--image", photo, code=1).stdout
-    assert "no attention was seen" in shown and "Attention methods cannot be used" in shown
+    assert "no attention was captured" in shown and "Attention methods cannot be used" in shown
 
 
 def test_a_page_has_the_answers_to_why_not_the_next_class(tmp_path: Path) -> None:
@@ -194,12 +221,12 @@ def test_a_page_has_the_answers_to_why_not_the_next_class(tmp_path: Path) -> Non
 
 # What commands print: on shipped models, and on models of images, texts, sound and detection saved to folders.
 
-USABLE = "positions hear of each other by attention alone|Attention methods can be used."
+USABLE = "positions exchange information through attention only|Attention methods can be used."
 CAPTURE = "capture --text 'what is this' --model"
 # The command line, and what it prints, between strokes; files that it names are pictures or pages that it writes.
 SHOWN = [
     ("explain text 'what is this' --model t5/", "written token"),
-    ("explain image PHOTO --model VIT --out why.png", "[CLS], added by the model, holds"),
+    ("explain image PHOTO --model VIT --out why.png", "Special token [CLS]"),
     ("explain image PHOTO --model VIT -m generic_attention -m occlusion -t dog", "cat.png ──|logit of 'dog'"),
     ("explain image cat.png --model detr/ --out objects.png", "cat.png: |, query "),
     (
@@ -212,7 +239,7 @@ SHOWN = [
     ),
     ("explain sound clip.wav --model whisper/", "written token"),
     ("methods raw_attention", "layers='last'|Misleads"),
-    ("metrics sufficiency", "low is good|DeYoung|bins="),
+    ("metrics sufficiency", "lower is better|DeYoung|bins="),
     ("metrics", "|".join(wf.list_metrics())),
     (
         "doctor",
@@ -231,8 +258,8 @@ SHOWN = [
     ),
     (
         "capture",
-        "BertForSequenceClassification: 4 attention sites|bert.encoder.layer.3.attention.self|read from first position|"
-        f"everything that looks like attention, to what it weighs|{USABLE}",
+        "BertForSequenceClassification: 4 attention layers|bert.encoder.layer.3.attention.self|output first position|"
+        f"complete: every softmax that looks like attention was captured|{USABLE}",
     ),
     ("capture --model VIT --image PHOTO", "grid 4 × 4 patches"),
     (f"{CAPTURE} lxmert/", f"text ← image|image ← text|{USABLE}"),

@@ -58,7 +58,7 @@ def test_lines_come_from_stdin_and_other_encodings_are_refused() -> None:
     assert "no line with a word" in run("explain", "text", "-", stdin=" \n\n", code=1).stderr
     for arguments in (("explain", "-"), ("explain", "text", "-"), ("explain", "prompt", "-", "--model", "m")):
         refused = run(*arguments, stdin=b"caf\xe9\n", code=1).stderr
-        assert "no UTF-8 text (byte 3)" in refused and "iconv" in refused
+        assert "stdin is not UTF-8 text (byte 3)" in refused and "iconv" in refused
 
 
 def test_a_sentence_is_a_text_whatever_it_ends_with() -> None:
@@ -297,10 +297,10 @@ def test_a_model_that_learns_in_context(tmp_path: Path) -> None:
     np.testing.assert_allclose(data[1]["scores"], saved.scores, atol=1e-6)
     for row in known:
         row["state"] = "dead"
-    for file, words in ((written(tmp_path / "t.csv", known), "'dead', which is no"), (asked, "no column 'state'")):
+    for file, words in ((written(tmp_path / "t.csv", known), "'dead', which is neither"), (asked, "no column 'state'")):
         assert words in " ".join(run(*command[:-1], file, code=1).output.split())
     for wrong, words in (
-        (("--overall",), "leave out --overall"),
+        (("--overall",), "omit --overall"),
         (("--out", tmp_path / "why.html"), "--row N"),
         (("-m", "generic_attention", "-m", "input_x_gradient"), "one method at a time"),
     ):
@@ -312,7 +312,7 @@ def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "mine.py").write_text(MINE)
     assert "age = " in run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:load").stdout
     made = run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:wrong", code=1)
-    assert "has to return (model, whyformer.Table)" in made.output
+    assert "must return (model, whyformer.Table)" in made.output
     assert "no 'absent'" in run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:absent", code=1).output
 
 
@@ -334,7 +334,9 @@ def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:
 
 def test_usage_errors(tmp_path: Path) -> None:
     few = run("explain", "table")
-    assert "The first 3 of 40 rows: choose others with --row N" in few.stderr and few.stdout.count("──\n") == 3
+    assert (
+        "Explaining the first 3 of 40 rows. Choose others with --row N" in few.stderr and few.stdout.count("──\n") == 3
+    )
     bad = adult_rows()
     bad[30]["workclass"] = "Spy"
     file = written(tmp_path / "bad.csv", bad)

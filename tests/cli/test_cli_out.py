@@ -95,9 +95,7 @@ def test_named_methods_are_compared(tmp_path: Path) -> None:
     assert "grad_sam" in done.stdout and f"wrote {out}" in done.stderr
     report = wf.load(out)
     model, tokenizer = load_sentiment()
-    again = wf.compare(
-        model, list(TEXTS), processor=tokenizer, methods=["grad_sam", "raw_attention"], target="negative"
-    )
+    again = wf.compare(model, list(TEXTS), processor=tokenizer, method=["grad_sam", "raw_attention"], target="negative")
     assert repr([row.scores for row in report.comparison.rows]) == repr([row.scores for row in again.rows])
     assert {e.target.label for each in report.explanations for e in each} == {"negative"}
     assert report.checkup is not None and report.checkup.inputs == 2
@@ -117,10 +115,10 @@ def test_a_single_method_with_options_stands_among_the_usual_ones(tmp_path: Path
     how = {"target": None, "scalar": "logit", "batch_size": None, "seed": 3, "memory": "auto", "option": ["steps=4"]}
     how["report"] = tmp_path / "x.html"
     deliver_report(Explainer(), ["a"], CommandArguments(method=["integrated_gradients"], **how))
-    assert asked["methods"][0] == {"method": "integrated_gradients", "steps": 4} and asked["seed"] == 3
-    assert "integrated_gradients" not in asked["methods"][1:] and len(asked["methods"]) == 6
+    assert asked["method"][0] == {"method": "integrated_gradients", "steps": 4} and asked["seed"] == 3
+    assert "integrated_gradients" not in asked["method"][1:] and len(asked["method"]) == 6
     deliver_report(Explainer(), ["a"], CommandArguments(method=["integrated_gradients", "grad_sam"], **how))
-    assert asked["methods"] == [{"method": "integrated_gradients", "steps": 4}, "grad_sam"]
+    assert asked["method"] == [{"method": "integrated_gradients", "steps": 4}, "grad_sam"]
 
 
 # batch

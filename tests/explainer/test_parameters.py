@@ -292,8 +292,9 @@ HELD = r"Explainer.explain '{}'.*Explainer\(model, processor"
         *((on_explainer("explain"), {name: None}, HELD.format(name))
           for name in ("processor", "tokenizer", "model", "attention_at")),
         (anew, {"feature_extractor": None}, "parameter of Explainer 'feature_extractor'.*processor="),
-        *((on(verb), {"method": ["occlusion"]}, f"parameter of {verb} 'method'.*methods=")
+        *((on(verb), {"methodes": ["occlusion"]}, f"parameter of {verb} 'methodes'.*Did you mean 'method'")
           for verb in ("compare", "recommend") for on in (on_model, on_explainer)),
+        (on_model("compare"), {"baseline": "mask"}, "Write replace="),
         (on_explainer("explain"), {"steps": 3}, "option of two_ended 'steps'"),
         (on_explainer("explain"), {"replaced": 1}, "Did you mean 'replace'"),
     ],
@@ -301,6 +302,24 @@ HELD = r"Explainer.explain '{}'.*Explainer\(model, processor"
 def test_the_parameter_that_was_meant_is_named(explainer: wf.Explainer, call: Any, given: Any, words: str) -> None:
     with pytest.raises(UnknownName, match=words):
         call(explainer, **given)
+
+
+@pytest.mark.parametrize("verb", ["compare", "recommend", "report"])
+@pytest.mark.parametrize("on", [on_model, on_explainer])
+def test_old_names_of_parameters_still_work(explainer: wf.Explainer, on: Any, verb: str) -> None:
+    """The unknown method is refused only after its parameter was understood."""
+    message = f"methods= of {verb} is deprecated: write method=, which takes one name or a list."
+    with pytest.warns(DeprecationWarning) as warned, pytest.raises(UnknownName, match="unknown method 'nosuch'"):
+        on(verb)(explainer, methods=["nosuch"])
+    assert [str(each.message) for each in warned] == [message]
+    assert warned[0].filename == __file__, "the line of the user is named"
+    with pytest.raises(BadInput, match="method= and methods=, its old name"):
+        on(verb)(explainer, methods=["occlusion"], method=["occlusion"])
+
+
+def test_the_old_name_of_metric(explainer: wf.Explainer) -> None:
+    with pytest.warns(DeprecationWarning, match="metrics= of compare"), pytest.raises(UnknownName, match="'nosuch'"):
+        explainer.compare(["a"], metrics=["nosuch"])
 
 
 def test_explain_takes_all_that_its_explainer_takes_and_holds_it_to_the_same() -> None:
@@ -311,7 +330,7 @@ def test_explain_takes_all_that_its_explainer_takes_and_holds_it_to_the_same() -
 
 
 def test_every_name_that_was_meant_is_a_parameter() -> None:
-    known = {name for verb in (wf.explain, wf.compare) for name in inspect.signature(verb).parameters}
+    known = {name for verb in (wf.explain, wf.compare, wf.check) for name in inspect.signature(verb).parameters}
     assert {parameter for parameter, _ in MEANT.values()} <= known
     assert all(written.startswith(parameter) for parameter, written in MEANT.values())
 

@@ -1,8 +1,9 @@
-"""Reading what the user typed: texts, targets, options, file names, tables."""
+"""Parse command-line arguments: texts, targets, options, file names, tables."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -18,10 +19,14 @@ from whyformer.errors import BadInput
 from whyformer.extras import require
 from whyformer.files import IMAGES, trouble_writing
 
-# What ``whyformer explain`` was given: a text, images, a table, sound. The sub-command that fits is put in front.
+# The inputs of ``whyformer explain``: texts, images, tables or sound. The matching sub-command is put in front.
 
 KINDS = {**dict.fromkeys(IMAGES, "image"), ".csv": "table", ".wav": "sound", ".txt": "text"}
-ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # a path has lost one of two strokes; C:/ is none
+# Endings of other files. An argument with one of them, or with a path separator, is a file name, not a text.
+OTHER_FILES = (".tsv", ".json", ".jsonl", ".parquet", ".npz", ".md", ".html", ".pdf", ".log", ".docx", ".xlsx", ".xml")
+OTHER_FILES += (".mp3", ".flac", ".ogg", ".yaml", ".yml", ".gz", ".zip", ".svg", ".heic")
+LONGEST_NAME = 255  # bytes
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # one slash: Path() drops the second; not the drive C:/
 HELP = ("-h", "--help")
 CALLED = {"text": "a text", "image": "an image", "table": "a table", "sound": "a clip of sound"}
 
@@ -36,14 +41,14 @@ class Explaining(TyperGroup):
             files = [each for each in inputs if each.lower().endswith(".txt") and Path(each).is_file()]
             if files and files == inputs:  # a text file becomes the sub-command's --file
                 if len(inputs) > 1:
-                    raise BadInput(f"one text file at a time: {inputs[0]!r} or {inputs[1]!r}.")
+                    raise BadInput(f"give one text file at a time: {inputs[0]!r} or {inputs[1]!r}.")
                 at = args.index(inputs[0])
                 args = [*args[:at], "--file", *args[at:]]
             args = [kind, *args]
         return list(super().parse_args(ctx, args))
 
     def _inputs(self, args: Sequence[str]) -> list[str]:
-        """The arguments that are neither options nor their values."""
+        """Return the arguments that are neither options nor their values."""
         valued = {
             name
             for command in self.commands.values()
@@ -65,43 +70,80 @@ class Explaining(TyperGroup):
 
 
 def kind_of(inputs: Sequence[str]) -> str:
-    """Return text, image, table or sound, by the first input; raise where the others are of another kind."""
+    """Return text, image, table or sound, by the first input; raise if the others are of another kind."""
     kinds = [_kind(each) for each in inputs]
     for other, kind in zip(inputs, kinds, strict=True):
         if kind != kinds[0]:
             raise BadInput(
-                f"{inputs[0]!r} is taken for {CALLED[kinds[0]]} and {other!r} for {CALLED[kind]}: give one kind at a "
-                f"time, or say which it is: whyformer explain {kinds[0]} …"
+                f"{inputs[0]!r} looks like {CALLED[kinds[0]]} and {other!r} like {CALLED[kind]}: give one kind at a "
+                f"time, or name the kind: whyformer explain {kinds[0]} …"
             )
     return kinds[0] if kinds else "text"
 
 
 def _kind(argument: str) -> str:
     refuse_address(argument)
-    if argument == "-" or any(character.isspace() for character in argument.strip()):
+    if argument == "-" or _has_space(argument) or _too_long(argument):
         return "text"
     path = Path(argument)
     if path.is_dir():
         raise BadInput(
-            f"{argument!r} is a folder: give files, e.g. whyformer explain {path}/*.jpg. Of a whole dataset: whyformer "
-            f"batch. If it is the word that is meant: whyformer explain text {argument}"
+            f"{argument!r} is a folder: give files, e.g. whyformer explain {path}/*.jpg. For a whole dataset: "
+            f"whyformer batch. To explain the word itself: whyformer explain text {argument}"
         )
+    refuse_missing(argument, f"whyformer explain text {argument}")
     ending = path.suffix.lower()
-    if ending in KINDS:
-        if not path.exists():
-            raise BadInput(f"there is no file {argument!r}. If it is a text: whyformer explain text {argument}")
-        return KINDS[ending]
-    if path.is_file():
+    if path.is_file() and ending not in KINDS:
         raise BadInput(
-            f"what is in {argument!r} cannot be told from its name: say it, whyformer explain text --file {argument}, "
-            "or explain image, table or sound."
+            f"{argument!r} has no ending that names its kind: use whyformer explain text --file {argument}, or explain "
+            "image, table or sound."
         )
-    return "text"
+    return KINDS.get(ending, "text")
+
+
+def _too_long(argument: str) -> bool:
+    """Whether no file can have this name: texts of some languages have no spaces, and the system would raise."""
+    return len(os.fsencode(argument)) > LONGEST_NAME
+
+
+def _has_space(argument: str) -> bool:
+    return any(character.isspace() for character in argument.strip())
+
+
+def is_file_name(argument: str) -> bool:
+    """Whether an argument is the name of a file, existing or not: by its ending, or by a path separator in it."""
+    if _has_space(argument) or argument != argument.strip() or _too_long(argument):
+        return False
+    return Path(argument).suffix.lower() in (*KINDS, *OTHER_FILES) or "/" in argument or "\\" in argument
+
+
+def refuse_missing(argument: str, as_text: str) -> None:
+    """Raise for the name of a file that does not exist; ``as_text``: the command that takes it as a text."""
+    if is_file_name(argument) and not Path(argument).exists():
+        raise BadInput(f"there is no file {argument!r}. If it is a text: {as_text}")
+
+
+def refuse_files(arguments: Sequence[str], command: str) -> None:
+    """Raise for addresses and missing files, before a model is loaded."""
+    for argument in arguments:
+        refuse_address(argument)
+        refuse_missing(argument, f"echo {argument} | whyformer {command} -")
+
+
+def refuse_file(argument: str, command: str, piped: bool = True) -> None:
+    """Raise for a file name where ``command`` takes the text itself; ``piped``: it reads stdin for '-'."""
+    spaced = f"put a space before it: ' {argument}'"
+    refuse_missing(argument, f"echo {argument} | whyformer {command} -" if piped else spaced)
+    if is_file_name(argument) and Path(argument).is_file():
+        read = f"cat {argument} | whyformer {command} -" if piped else f'"$(cat {argument})"'
+        raise BadInput(
+            f"{argument!r} is a file, and {command} takes the text itself: {read}. If it is a text: {spaced}"
+        )
 
 
 def refuse_address(argument: str) -> None:
-    """Raise for a URL: nothing is downloaded."""
-    if ADDRESS.match(argument.strip()) and not any(character.isspace() for character in argument.strip()):
+    """Raise for a URL: whyformer downloads no inputs."""
+    if ADDRESS.match(argument.strip()) and not _has_space(argument):
         raise BadInput(
             f"{argument!r} is an address, and no network is used here: download it first (curl -O ADDRESS), then give "
             "the file."
@@ -112,12 +154,12 @@ DRAWN = (".png", ".svg", ".pdf")  # by matplotlib
 PICTURES = (".html", *DRAWN)
 DATA = (".json", ".npz")
 RECODE = "Convert it first, e.g.: iconv -f latin1 -t utf-8"
-# Of the digits that isdigit() knows, int() reads some, and none where there are thousands of them.
+# int() does not read all digits that isdigit() accepts, and refuses numbers of thousands of digits.
 NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def texts_from(arguments: list[str], file: Path | None) -> list[str]:
-    """Arguments, lines of stdin for ``-``, lines of a file; blank lines are skipped."""
+    """Return arguments, lines of stdin for ``-``, and lines of a file; skip blank lines."""
     texts: list[str] = []
     for argument in arguments:
         texts += _lines(text_of_stdin()) if argument == "-" else [argument]
@@ -125,20 +167,20 @@ def texts_from(arguments: list[str], file: Path | None) -> list[str]:
         try:
             texts += _lines(file.read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{str(file)!r} is no UTF-8 text file. {RECODE}") from error
+            raise BadInput(f"{str(file)!r} is not a UTF-8 text file. {RECODE}") from error
     if not texts:
         if arguments or file is not None:
-            raise BadInput("there is no text to explain: the input holds no line with a word in it.")
+            raise BadInput("there is no text to explain: the input has no line with a word in it.")
         raise typer.BadParameter("give a text, '-' to read lines from stdin, or --file FILE", param_hint="TEXT")
     return texts
 
 
 def text_of_stdin() -> str:
-    """Return all of stdin. Encodings other than UTF-8 are refused: a wrong guess would change the words."""
+    """Return all of stdin. Raise for encodings other than UTF-8: a wrong guess would change the words."""
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"what came from stdin is no UTF-8 text (byte {error.start}). {RECODE}") from None
+        raise BadInput(f"stdin is not UTF-8 text (byte {error.start}). {RECODE}") from None
 
 
 def _lines(text: str) -> list[str]:
@@ -146,7 +188,7 @@ def _lines(text: str) -> list[str]:
 
 
 def object_from(target: str | None) -> Any:
-    """Of a detector: "7:cat" is what query 7 says about cats, "0.8" all objects that are more probable than that."""
+    """Return the target of a detector: "7:cat" is class cat of query 7, "0.8" all objects above that probability."""
     if target is None:
         return None
     query, _, name = target.partition(":")
@@ -155,19 +197,19 @@ def object_from(target: str | None) -> Any:
     if re.fullmatch(r"0?\.\d+", target):
         return float(target)
     raise typer.BadParameter(
-        f"{target!r}: a detector is asked for one object by QUERY:CLASS, as 7:cat, or for all above a probability, "
-        "as 0.8",
+        f"{target!r}: for a detector, give one object as QUERY:CLASS, e.g. 7:cat, or a probability, e.g. 0.8, for all "
+        "objects above it",
         param_hint="--target",
     )
 
 
 def number_or_word(text: str) -> int | str:
-    """A whole number where the text is one, else the text itself."""
+    """Return the text as a whole number if it is one, else as it is."""
     return int(text) if NUMBER.fullmatch(text) else text
 
 
 def options_from(pairs: list[str]) -> dict[str, Any]:
-    """``key=value`` with Python values (3, 0.5, True, [0, 1]); anything else is a string."""
+    """Parse ``key=value`` with Python values (3, 0.5, True, [0, 1]); any other value is a string."""
     options: dict[str, Any] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
@@ -175,28 +217,42 @@ def options_from(pairs: list[str]) -> dict[str, Any]:
             raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, e.g. heads=max", param_hint="--option")
         try:
             options[key.strip()] = ast.literal_eval(value.strip())
-        except Exception:  # no Python value, or one that is too deep or too large to be read: a word
+        except Exception:  # not a Python value, or one too deep or too large to parse: a word
             options[key.strip()] = value.strip()
     return options
 
 
 def inputs_from(arguments: list[str], file: Path | None, modality: str, command: str, demo: bool = True) -> list[Any]:
-    """Texts, or opened images for a model of images; ``demo``: without texts, the sentences of the demo."""
+    """Return texts, or opened images for an image model; ``demo``: without texts, the sentences of the demo."""
     if modality == "text":
         if demo and not arguments and file is None:
             from whyformer.demo import SENTENCES
 
             return list(SENTENCES)
-        return texts_from(arguments, file)
+        texts = [text for argument in arguments for text in _texts_of(argument, command)]
+        return texts if arguments and file is None else [*texts, *texts_from([], file)]
     if not arguments or file is not None:
-        raise BadInput(f"this is a model of images: give image files, e.g. whyformer {command} --model my-vit/ cat.jpg")
+        raise BadInput(f"this is an image model: give image files, e.g. whyformer {command} --model my-vit/ cat.jpg")
     from whyformer.files import open_image
 
     return [open_image(Path(path)) for path in arguments]
 
 
+def _texts_of(argument: str, command: str) -> list[str]:
+    """Return the text itself, or one text per line of a .txt file or of stdin ('-')."""
+    refuse_files([argument], command)
+    if argument != "-" and is_file_name(argument) and Path(argument).is_file():
+        if Path(argument).suffix.lower() != ".txt":
+            raise BadInput(
+                f"{argument!r} is a file, and this model takes texts: give --file {argument} if it has one text per "
+                "line, or --model with an image model."
+            )
+        return texts_from([], Path(argument))
+    return texts_from([argument], None)
+
+
 def drawn_faces() -> dict[str, Any]:
-    """What the shipped model of cats and dogs is tried on: drawings, since its photos may not be passed on."""
+    """Return example inputs for the shipped model of cats and dogs: drawings, since its photos may not be shipped."""
     from whyformer.demo.pictures import face
 
     require("transformers", "PIL", "whyformer_models", why="the shipped model of cats and dogs")
@@ -206,11 +262,11 @@ def drawn_faces() -> dict[str, Any]:
 
 
 def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), flag: str = "--out") -> Path | None:
-    """Refuse a file that cannot be written: of another type, or in a folder that does not exist."""
+    """Raise for a file that cannot be written: of another type, or in a folder that does not exist."""
     if out is None:
         return None
     if out.suffix not in endings:
-        words = f"{out.name!r}: the ending says what is written; use {', '.join(endings)}"
+        words = f"{out.name!r}: the ending selects the format; use {', '.join(endings)}"
         raise typer.BadParameter(words, param_hint=flag)
     if out.suffix in DRAWN:
         require("matplotlib", why=f"writing {out.name!r}")
@@ -221,12 +277,12 @@ def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), f
 
 # Tables: model and Table of --model, and rows of a CSV file.
 
-MOST = 10  # rows that are explained one by one without being asked for by number
-FIRST = 3  # of more rows
+MOST = 10  # rows that are all explained without --row
+FIRST = 3  # rows that are explained of a longer table
 
 
 def load_table(name: str | None) -> tuple[Any, Any]:
-    """Model and Table: shipped, from a folder, or from a function of the user's."""
+    """Return model and Table: shipped, from a folder, or from the user's function."""
     from whyformer.inputs.table_schema import Table
 
     if name is None:
@@ -243,7 +299,7 @@ def load_table(name: str | None) -> tuple[Any, Any]:
         raise BadInput(f"there is no {function!r} in {module!r}: --model module:function names a function.")
     made = load()
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Table):
-        raise BadInput(f"{name} has to return (model, whyformer.Table).")
+        raise BadInput(f"{name} must return (model, whyformer.Table).")
     return made[0], made[1]
 
 
@@ -264,7 +320,7 @@ def _module(name: str) -> Any:
 
 
 def rows_of(path: Path | None, table: Any, size: int) -> Any:
-    """The rows of the file, or those that are shipped."""
+    """Return the rows of the file, or the shipped ones."""
     from whyformer.demo.census import rows_file
     from whyformer.tables.global_explanation import CsvRows
 
@@ -272,15 +328,15 @@ def rows_of(path: Path | None, table: Any, size: int) -> Any:
 
 
 def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tuple[Any, list[Any], list[str]]:
-    """An Explainer, the rows, and what they are called."""
+    """Return an Explainer, the rows, and their titles."""
     from whyformer.verbs import Explainer
 
     loaded, table = load_table(model)
     rows = rows_of(path, table, 1024)
     shown = rows.rows if rows.rows <= MOST else FIRST
     if not numbers and shown < rows.rows:
-        others = "choose others with --row N, or average them all with --overall."
-        typer.echo(f"The first {shown} of {rows.rows} rows: {others}", err=True)
+        others = "Choose others with --row N, or average all with --overall."
+        typer.echo(f"Explaining the first {shown} of {rows.rows} rows. {others}", err=True)
     wanted = numbers or list(range(shown))
     beyond = [n for n in wanted if n >= rows.rows]
     if beyond:

@@ -11,13 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, number_or_word, options_from
+from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, number_or_word, options_from, refuse_files
 from whyformer.errors import BadInput
 from whyformer.files import quiet
 from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
 from whyformer.inputs.families import compares_texts, task_of
 
 REQUIRED = inspect.Parameter.empty
+CHECKS = (  # names of checks/check.py, whose import would slow down --help; a test compares them
+    *("capture_audit", "faithfulness", "class_dependence", "randomisation", "invariance", "stability", "sinks"),
+    *("jain_wallace", "serrano_smith", "wiegreffe_pinter"),
+)
 HEAD_RESULTS = ("importance", "roles", "layers", "pruning", "gates", "induction", "circuits")
 ANSWER_LENGTH = 32  # tokens of an answer of ``whyformer ask``, unless --generate is given
 SHIPPED_POOLING = "mean"  # the textures of the shipped model are spread over its tokens; wf.tcav has another default
@@ -25,7 +29,7 @@ SHIPPED_CLASS = "zebra-like"
 
 
 def known_methods(value: Any) -> Any:
-    """Refuse unknown methods before a model is loaded."""
+    """Raise for unknown methods before a model is loaded."""
     from whyformer.registry import get_method
 
     for name in [value] if isinstance(value, str) else value or []:
@@ -33,12 +37,21 @@ def known_methods(value: Any) -> Any:
     return value
 
 
+def known_metrics(value: Any) -> Any:
+    """Raise for unknown metrics before a model is loaded."""
+    from whyformer.registry import get_metric
+
+    for name in value or []:
+        get_metric(name)
+    return value
+
+
 def _one_of(*names: str) -> Callable[[str], str]:
-    """Return a callback that refuses other values."""
+    """Return a callback that raises for other values."""
 
     def check(value: str) -> str:
         if value not in names:
-            raise typer.BadParameter(f"{value!r} is none of {', '.join(names)}")
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}")
         return value
 
     return check
@@ -47,11 +60,23 @@ def _one_of(*names: str) -> Callable[[str], str]:
 def _option(
     kind: Any, names: str, words: str, default: Any = None, shown: Any = None, **settings: Any
 ) -> tuple[Any, Any]:
-    """Annotation and default of an option; ``names``: its flags, then what stands for its value in the help."""
+    """Return annotation and default of an option; ``names``: its flags, then the name of its value in the help."""
     flags = [name for name in names.split() if name.startswith("-")]
     settings |= {"metavar": "".join(name for name in names.split() if not name.startswith("-")) or None}
     settings |= {} if shown is None else {"show_default": shown}
     return Annotated[kind | None if default is None else kind, typer.Option(*flags, help=words, **settings)], default
+
+
+def _deprecated(names: str, instead: str, *values: str) -> tuple[Any, Any]:
+    """Return an old option that still works: hidden in the help, with a line on stderr that names the new one."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None:
+            _one_of(*values)(value)
+            typer.echo(f"{names.split(maxsplit=1)[0]} is deprecated: use {instead}.", err=True)
+        return value
+
+    return _option(str, names, f"Deprecated: use {instead}.", hidden=True, callback=check)
 
 
 def _argument(kind: Any, metavar: str, words: str, default: Any = REQUIRED, shown: Any = None) -> tuple[Any, Any]:
@@ -61,7 +86,7 @@ def _argument(kind: Any, metavar: str, words: str, default: Any = REQUIRED, show
 
 
 def _file(flag: str, words: str, endings: tuple[str, ...]) -> tuple[Any, Any]:
-    """A file that is written: of one of these endings, and where it can be."""
+    """Return the option of a file to write, with one of these endings."""
     return _option(Path, f"{flag} FILE", words, dir_okay=False, callback=lambda value: check_out(value, endings, flag))
 
 
@@ -74,17 +99,17 @@ _model = partial(_text, "--model NAME")
 _methods = partial(_texts, "--method -m NAME", callback=known_methods)
 _target = partial(_text, "--target -t CLASS", shown=_PREDICTION)
 
-# Parameter name → annotation and default. A name after a slash tells options of one name apart.
+# Parameter name → annotation and default. The word after a slash distinguishes options of one name.
 OPTIONS: dict[str, tuple[Any, Any]] = {
-    # What is explained.
+    # Inputs.
     "inputs": _argument(
         list[str], "TEXT...", "Texts (image files for an image model); '-' reads lines from stdin.", None
     ),
     "texts": _argument(list[str], "TEXT", "Texts; '-' reads one per line from stdin.", None),
-    "texts/pair": _argument(list[str], "TEXT", "Questions, captions or prompts about it."),
+    "texts/pair": _argument(list[str], "TEXT", "Questions, captions or prompts about the image."),
     "text": _text("--text TEXT", "Text to run the model on.", "The quick brown fox jumps over the lazy dog"),
     "text/prompt": _argument(str, "TEXT", "The prompt; '-' reads it from stdin."),
-    "question": _argument(str, "QUESTION", "What to ask; '-' reads it from stdin."),
+    "question": _argument(str, "QUESTION", "The question; '-' reads it from stdin."),
     "first": _argument(str, "TEXT", "A text."),
     "others": _argument(list[str], "OTHER", "Texts to compare it with."),
     "image": _path("--image FILE", "Image to run the model on.", shown="noise", **_READ),
@@ -94,16 +119,14 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "rows": _argument(Path, "ROWS.CSV", "A CSV file with a header.", None, "40 rows of census data"),
     "row": _option(list[int], "--row -r N", "Row to explain, from 0; repeatable.", min=0),
     "overall": _flag("--overall", "Average over all rows instead."),
-    "context": _path(
-        "--context TRAINING.CSV", "Training rows, with the table's target column, of a model that learns in context."
-    ),
+    "context": _path("--context TRAINING.CSV", "For in-context models: training rows with the table's target column."),
     "source": _argument(str, "INPUT", "A .csv, .tsv, .jsonl, .parquet or .txt file, or a folder of images."),
     "file": _path("--file -f FILE", "Read one text per line.", **_READ),
     "docs": _path("--docs FOLDER", "Answer from the .txt and .md files in here, with citations."),
-    "system": _text("--system TEXT", "What the model is told first."),
+    "system": _text("--system TEXT", "System message of the chat."),
     "name": _argument(str, "NAME", "Show one method with its options.", None),
     "name/metric": _argument(str, "NAME", "Show one metric with its options.", None),
-    # By which model.
+    # The model.
     "model": _model(_FOLDER, shown="the shipped sentiment model"),
     "model/given": _model(_FOLDER, REQUIRED),
     "model/language": _model("Folder or hub name of a language model.", REQUIRED),
@@ -112,174 +135,186 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "model/textures": _model(_FOLDER, shown="the shipped texture model"),
     "model/table": _model(
-        "A folder (tables.save_model), or module:function (or file.py:function) that returns model and Table.",
+        "Folder (tables.save_model), or module:function (or file.py:function) that returns model and Table.",
         shown="the shipped census model",
     ),
-    "model/attention": _model(_FOLDER, shown="the shipped sentiment model; for colours, that of cats and dogs"),
+    "model/attention": _model(_FOLDER, shown="the shipped sentiment model; for colours, the model of cats and dogs"),
     "model/batch": _model(
-        "Folder or hub name; of a table, also file.py:function that returns model and Table.",
+        "Folder or hub name; for tables also file.py:function that returns model and Table.",
         shown="the shipped sentiment model",
     ),
     "model/serve": _texts(
         "--model NAME",
-        "Folder or hub name, or a table model's folder or file.py:function; repeatable.",
+        "Folder or hub name; for tables also file.py:function; repeatable.",
         shown="the shipped models",
     ),
     "trust_remote_code": _flag(
         "--trust-remote-code", "Run code that comes with the model. Read it first.", shown=False
     ),
-    # By which method, and of which output.
-    "method": _methods("A method; repeat for several. See: whyformer methods", shown="auto"),
-    "method/compare": _methods("A method; repeat for several.", shown="all"),
-    "method/recommend": _methods("A method that stands too; repeat.", shown="all"),
-    "method/check": _text("--method -m NAME", "Whose explanations are checked.", shown="the default method"),
+    # The method, and the output that is explained.
+    "method": _methods("Method; repeatable. List: whyformer methods", shown="auto"),
+    "method/compare": _methods("Method; repeatable. List: whyformer methods", shown="all"),
+    "method/recommend": _methods("Method to choose from, besides attention aggregations; repeatable.", shown="all"),
+    "method/check": _text(
+        "--method -m NAME",
+        "Method to check. List: whyformer methods",
+        shown="the default method",
+        callback=known_methods,
+    ),
     "method/ask": _text(
-        "--method -m NAME", "See: whyformer methods", shown="the one for texts", callback=known_methods
+        "--method -m NAME", "Method. List: whyformer methods", shown="the default method", callback=known_methods
     ),
     "passes": _number(
-        "--passes N", "Without --method: passes that one input may take; 3 is one pass.", shown="128", min=1
+        "--passes N",
+        "Without --method: forwards per input, at most; a backward counts two, and 3 is one pass of each.",
+        shown="128",
+        min=1,
     ),
-    "option": _texts("--option -o KEY=VALUE", "An option of the method, e.g. heads=max; repeatable."),
-    "option/maximize": _texts(
-        "--option -o KEY=VALUE", "An option of activation_maximization, e.g. jitter=8; repeatable."
-    ),
+    "option": _texts("--option -o KEY=VALUE", "Option of the method, e.g. heads=max; repeatable."),
+    "option/maximize": _texts("--option -o KEY=VALUE", "Option of activation_maximization, e.g. jitter=8; repeatable."),
     "target": _target("Class, by name or index."),
     "target/explain": _target("Class to explain, by name or index."),
     "target/token": _text("--target -t TOKEN", "Token to explain.", shown=_PREDICTION),
     "target/tcav": _text("--target -t CLASS", "Class, by name or index.", shown=False),
     "versus": _text("--versus CLASS", "Explain the target rather than this class."),
     "versus/token": _text("--versus TOKEN", "Explain the target rather than this token."),
-    "scalar": _text("--scalar NAME", "What is explained: logit, log_odds or probability.", "logit"),
-    "answer": _text("--answer TEXT", "Explain this answer.", shown="what the model answers"),
+    "scalar": _text("--scalar NAME", "Output to explain: logit, log_odds or probability.", "logit"),
+    "answer": _text("--answer TEXT", "Explain this answer.", shown="the model's own"),
     "answer/prompt": _text("--answer TEXT", "Explain this answer, token by token."),
-    "generate": _number("--generate -g N", "Explain what the model writes, N tokens at most.", min=1),
-    "generate/ask": _number("--generate -g N", "Tokens the answer may have.", shown=str(ANSWER_LENGTH), min=1),
-    "span": _flag("--span", "The answer as a whole instead of token by token."),
-    "choices": _text("--choices A,B", "Which of these comes next: yes,no"),
+    "generate": _number("--generate -g N", "Generate up to N tokens and explain each.", min=1),
+    "generate/ask": _number("--generate -g N", "Longest answer, in tokens.", shown=str(ANSWER_LENGTH), min=1),
+    "span": _flag("--span", "Explain the answer as a whole instead of each token."),
+    "choices": _text("--choices A,B", "Explain which of these comes next, e.g. yes,no."),
     "units": _text(
         "--units UNIT",
-        "What gets a score: token, word or sentence.",
+        "Features to score: token, word or sentence.",
         "token",
         callback=_one_of("token", "word", "sentence", "role"),
     ),
     "units/table": _text(
         "--units UNIT",
-        "What gets a score: token (each column), or groups of columns that carry the same information.",
+        "Features to score: token (each column), or groups of columns that carry the same information.",
         "token",
         callback=_one_of("token", "groups"),
     ),
-    "by": _text("--by UNIT", "Highlight by token or by word.", "token", callback=_one_of("token", "word")),
-    "detail": _flag("--detail", "Scores of single pixels, too, of methods that have them."),
-    "one_scale": _flag("--one-scale", "With several methods: all on one scale, shares of each method's total |score|."),
-    "specials": _flag("--specials", "Show special tokens such as [CLS] and [SEP] in lists, too."),
-    # How methods are evaluated.
-    "metric": _texts("--metric NAME", "A metric; repeat. See: whyformer metrics", shown="five"),
+    "by": _deprecated("--by UNIT", "--units", "token", "word"),
+    "detail": _flag("--detail", "Show scores of single pixels if the method has them."),
+    "one_scale": _flag("--one-scale", "With several methods: use one scale, shares of each method's total |score|."),
+    "specials": _flag("--specials", "Show special tokens such as [CLS] and [SEP]."),
+    # Evaluation.
+    "metric": _texts(
+        "--metric NAME", "Metric; repeatable. List: whyformer metrics", shown="five", callback=known_metrics
+    ),
     "replace": _text(
         "--replace WHAT",
-        "What stands for absent parts: mask, unk, pad, delete, resample; mean, zero, blur, grey, black.",
-        shown="the first that the model has",
+        "Baseline of masked features: mask, unk, pad, delete, resample; mean, zero, blur, grey, black.",
+        shown="the first that the model supports",
     ),
     "hold": _texts(
-        "--hold PART",
-        "Always there, such as the question of a prompt: its text, or a number (-1: the last unit); repeatable.",
+        "--hold FEATURE",
+        "Never mask this feature, e.g. the question of a prompt: its text or number (-1 is the last); repeatable.",
     ),
-    "scope": _text("--scope SCOPE", "One choice for the dataset, per label or per instance.", "dataset"),
+    "scope": _text("--scope SCOPE", "Choose one method for the dataset, per label or per instance.", "dataset"),
     "attention_only": _flag("--attention-only", "Choose among attention aggregations only."),
-    "budget": _text("--budget COST", "The best within so many forwards (20), or a time (2s, 500ms)."),
-    "checks": _texts("--checks -c NAME", "A check; repeatable.", shown="all"),
+    "budget": _text("--budget COST", "Limit per explanation: forwards (20) or time (2s, 500ms)."),
+    "checks": _texts("--checks -c NAME", f"Check; repeatable. One of: {', '.join(CHECKS)}.", shown="all"),
     "train": _path(
         "--train FILE",
-        "Train twins of the model on text<TAB>label lines: is its attention needed, could it be another?",
+        "Train copies of the model on text<TAB>label lines: with uniform and with other attention.",
         dir_okay=False,
     ),
-    "epochs": _number("--epochs N", "Of the training, with --train.", 3),
+    "epochs": _number("--epochs N", "With --train: epochs of training.", 3),
     # Attention maps and heads.
     "what/attention": _text(
         "--what WHAT",
-        "map (one matrix), grid (every head), colours (heads over an image) or streams (each kind).",
+        "map (one matrix), grid (every head), colours (heads over an image) or streams (self and cross).",
         shown="grid; with --layer or --head, map",
     ),
     "what/heads": _text("--what WHAT", f"One of: {', '.join(HEAD_RESULTS)}.", "importance"),
     "layer": _text("--layer -l LAYER", "Attention block by number, or module name."),
-    "layer/mean": _text("--layer -l LAYER", "Attention block by number, or module name; its mean."),
-    "layer/number": _number("--layer -l N", "Attention call by number; -1 is the last.", shown="-1"),
-    "head": _text("--head HEAD", "A number, mean or max.", shown="mean"),
-    "query": _number("--query N", "With colours: the position that looks.", 0),
+    "layer/mean": _text("--layer -l LAYER", "Maximize the mean of a layer: attention block by number, or module name."),
+    "layer/number": _number("--layer -l N", "Attention layer by number; -1 is the last.", shown="-1"),
+    "head": _text("--head HEAD", "Head by number, mean or max.", shown="mean"),
+    "query": _number("--query N", "With colours: query position.", 0),
     "values": _flag("--values", "Write the weights into the cells (up to 400)."),
     "scale": _text(
-        "--scale SCALE", "shared by all maps, free (each its own), full (0 to 1), or LOW,HIGH.", shown="shared"
+        "--scale SCALE", "Colour scale: shared, free (one per map), full (0 to 1), or LOW,HIGH.", shown="shared"
     ),
     "kind": _text("--kind KIND", "Importance by gradient, confidence, relevance or ablation.", "gradient"),
-    "per": _text("--per PER", "Gradients per example, token or batch.", "example"),
-    "normalize": _text("--normalize HOW", "l2, minmax, l2_minmax or share."),
-    "labels": _path("--labels FILE", "Right classes, one per line: for gates, and the accuracy of pruning.", **_READ),
-    "order": _text("--order ORDER", "Pruning: importance (by --kind), gates or random.", "importance"),
-    "points": _number("--points N", "Pruning: numbers of heads tried.", shown="all, 21", min=2),
-    "penalty": _option(float, "--penalty COST", "Gates: what an open head costs.", 0.02),
+    "per": _text("--per PER", "Take gradients per example, token or batch.", "example"),
+    "normalize": _text("--normalize NAME", "Normalization: l2, minmax, l2_minmax or share."),
+    "labels": _path(
+        "--labels FILE", "Correct classes, one per line: for gates, and for the accuracy of pruning.", **_READ
+    ),
+    "order": _text("--order ORDER", "Pruning: order by importance (--kind), gates or random.", "importance"),
+    "points": _number("--points N", "Pruning: points of the curve.", shown="all, 21", min=2),
+    "penalty": _option(float, "--penalty COST", "Gates: penalty per open head.", 0.02),
     "steps/gates": _number("--steps N", "Gates: steps of training.", 200, min=1),
-    # Concepts and inputs that drive a unit.
-    "concept": _texts("--concept -c NAME=PATH", "A concept: folder of images, or file of texts."),
+    # Concepts, and inputs that maximize an activation.
+    "concept": _texts("--concept -c NAME=PATH", "Concept: folder of images, or file of texts; repeatable."),
     "random": _option(
         list[Path],
         "--random -r PATH",
-        "A random set, or a folder of such sets; not needed with --relative.",
+        "Random set, or a folder of such sets; not needed with --relative.",
         exists=True,
     ),
-    "inputs/tcav": _path("--inputs -i PATH", "Inputs of the class that is asked about.", exists=True),
+    "inputs/tcav": _path("--inputs -i PATH", "Inputs of the target class.", exists=True),
     "relative": _flag("--relative", "Compare the concepts with each other."),
-    "pooling": _text("--pooling HOW", "cls, mean or flat.", shown=f"cls; shipped model: {SHIPPED_POOLING}"),
-    "classifier": _text("--classifier NAME", "logistic or sgd.", "logistic"),
+    "pooling": _text(
+        "--pooling NAME", "Pooling of token vectors: cls, mean or flat.", shown=f"cls; shipped model: {SHIPPED_POOLING}"
+    ),
+    "classifier": _text("--classifier NAME", "Classifier: logistic or sgd.", "logistic"),
     "unit": _argument(str, "CLASS", "Class, by name or index.", None, f"shipped model: {SHIPPED_CLASS}"),
-    "neuron": _number("--neuron -n N", "One neuron of the layer.", min=0),
-    "position": _number("--position N", "The neuron at this token only.", min=0),
-    "steps/maximize": _number("--steps N", "Steps uphill.", 256, min=1),
-    "l2": _option(float, "--l2 LAMBDA", "Pictures: penalty LAMBDA·‖x‖².", 1e-4),
-    "tv": _option(float, "--tv LAMBDA", "Pictures: penalty LAMBDA·TV(x).", 1e-4),
-    "length": _number("--length N", "Texts: how many tokens.", 8, min=1),
+    "neuron": _number("--neuron -n N", "Maximize one neuron of the layer.", min=0),
+    "position": _number("--position N", "Maximize the neuron at this token only.", min=0),
+    "steps/maximize": _number("--steps N", "Optimization steps.", 256, min=1),
+    "l2": _option(float, "--l2 LAMBDA", "Images: penalty LAMBDA·‖x‖².", 1e-4),
+    "tv": _option(float, "--tv LAMBDA", "Images: penalty LAMBDA·TV(x).", 1e-4),
+    "length": _number("--length N", "Texts: number of tokens.", 8, min=1),
     # Datasets.
     "column": _texts("--column -c NAME", "Column that holds the input; twice for a pair of texts."),
-    "key": _text("--key NAME", "Column that names the rows."),
-    "target_column": _text("--target-column NAME", "Column that says what to explain of a row."),
-    "too_long": _text("--too-long WHAT", "Texts beyond the model's length: error or cut.", "error"),
+    "key": _text("--key NAME", "Column with the names of rows."),
+    "target_column": _text("--target-column NAME", "Column with the target of each row."),
+    "too_long": _text("--too-long WHAT", "Texts longer than the model allows: error or cut.", "error"),
     "part_rows": _number("--part-rows N", "Rows per file.", shown="512", min=1),
     "batch_tokens": _number("--batch-tokens N", "Positions per pass.", shown="1024, 16384 on a GPU", min=1),
-    "engine": _text("--engine NAME", "local, or ray: parts on a Ray cluster.", "local"),
+    "engine": _text("--engine NAME", "Engine: local, or ray (a Ray cluster).", "local"),
     "workers": _number(
         "--workers N",
-        "Processes that explain, each with a copy of the model.",
-        shown="this one; of ray one per GPU, or per CPU",
+        "Worker processes, each with a copy of the model.",
+        shown="1; with ray one per GPU, or per CPU",
         min=1,
     ),
-    "address": _text("--address ADDRESS", "Of a running Ray cluster.", shown="one started here"),
+    "address": _text("--address ADDRESS", "Address of a running Ray cluster.", shown="start a local one"),
     # The server.
-    "port": _number("--port N", "0 takes any that is free.", 8765, min=0, max=65535),
-    "host": _text("--host ADDRESS", "Another than this machine's own asks for a token.", "127.0.0.1"),
-    "store": _path("--store FILE", "Where results are kept.", Path("whyformer.sqlite")),
-    "token": _text("--token WORD", "Ask for this token.", shown="made up where one is needed"),
+    "port": _number("--port N", "Port; 0 selects a free one.", 8765, min=0, max=65535),
+    "host": _text("--host ADDRESS", "Address to listen on. Non-local addresses require a token.", "127.0.0.1"),
+    "store": _path("--store FILE", "Database of results.", Path("whyformer.sqlite")),
+    "token": _text("--token WORD", "Require this token.", shown="generated if needed"),
     "allow_models": _flag("--allow-models", "Let the page load models from the hub by name.", shown=False),
-    # How it is run.
+    # Execution.
     "batch_size": _number("--batch-size N", "Inputs per pass.", shown="16", min=1),
     "batch_size/rows": _number("--batch-size N", "Rows per pass.", shown="32, 256 on a GPU", min=1),
-    "memory": _text("--memory WAY", "Attention maps: full (stored), fold (never), or as fits.", "auto"),
-    "seed": _number("--seed N", "Seed of what is drawn at random.", 0),
-    "seed/explain": _number("--seed N", "Seed of methods that draw at random.", 0),
-    "cache": _path("--cache FOLDER", "Keep results here; a stopped job goes on.", file_okay=False),
+    "memory": _text("--memory WAY", "Attention maps: full (stored), fold (not stored) or auto.", "auto"),
+    "seed": _number("--seed N", "Random seed.", 0),
+    "seed/explain": _number("--seed N", "Random seed.", 0),
+    "cache": _path("--cache FOLDER", "Keep results in this folder; a stopped job resumes from it.", file_okay=False),
     "test": _option(bool, "--test/--no-test", "Explain a tiny model on every device.", True),
-    # What becomes of the result.
+    # Output.
     "out": _file("--out", "Write .html, .png, .svg, .pdf, .json or .npz.", (*PICTURES, *DATA)),
-    "out/explain": _file("--out", "Write a file too: .html, .png, .svg, .json or .npz.", (*PICTURES, *DATA)),
+    "out/explain": _file("--out", "Also write a file: .html, .png, .svg, .json or .npz.", (*PICTURES, *DATA)),
     "out/compare": _file("--out", "Write .html, .png, .svg or .json.", (*PICTURES, ".json")),
-    "out/check": _file("--out", "Write a file too: .html, .png, .svg or .json.", (*PICTURES, ".json")),
+    "out/check": _file("--out", "Also write a file: .html, .png, .svg or .json.", (*PICTURES, ".json")),
     "out/attention": _file("--out", "Write .html, .png, .svg, .pdf or .json.", (*PICTURES, ".json")),
-    "out/batch": _path("--out DIR", "A new folder, or one to go on in.", REQUIRED, file_okay=False),
-    "out/demo": _path("--out FILE", "Where the page is written.", Path("whyformer-demo.html"), dir_okay=False),
+    "out/batch": _path("--out DIR", "New folder, or one to resume.", REQUIRED, file_okay=False),
+    "out/demo": _path("--out FILE", "Page to write.", Path("whyformer-demo.html"), dir_okay=False),
     "report": _file(
-        "--report", "Write a report too (.html): methods compared and checked on these inputs.", (*PICTURES, ".json")
+        "--report", "Also write a report (.html): methods compared and checked on these inputs.", (*PICTURES, ".json")
     ),
     "json": _flag("--json", "Print JSON."),
     "json/explain": _flag("--json", "Print JSON instead of pictures."),
-    "quiet": _flag("--quiet -q", "No progress and no summary."),
-    "log": _flag("--log", "Progress as JSON lines on stderr, no summary."),
+    "quiet": _flag("--quiet -q", "Hide progress and summary."),
+    "log": _flag("--log", "Write progress as JSON lines to stderr; hide the summary."),
 }
 # Options that the Python functions have by the same name.
 AS_GIVEN = (
@@ -321,19 +356,20 @@ class CommandArguments(SimpleNamespace):
         return load(kind, self.model, self.trust_remote_code)
 
     def load_any(self, shipped: str = "text") -> tuple[Any, Any, str]:
-        """Load the model of --model, else a shipped one: model, processor, and what it takes."""
+        """Load the model of --model, else a shipped one: model, processor, and the kind of its inputs."""
         if self.model is None:
             return *load(shipped, None), "text" if shipped == "text" else "image"
         return load_any(self.model, self.trust_remote_code)
 
     def load_with_inputs(self, command: str, demo: bool = True) -> tuple[Any, Any, list[Any]]:
-        """Model, processor, inputs; ``demo``: without texts, the sentences of the demo."""
+        """Return model, processor and inputs; ``demo``: without texts, the sentences of the demo."""
+        refuse_files(self.inputs or [], command)
         model, processor, kind = self.load_any()
         return model, processor, inputs_from(self.inputs or [], self.file, kind, command, demo)
 
 
 def takes(names: str) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
-    """Give a command options of OPTIONS, in this order; it gets their values as one CommandArguments."""
+    """Add options of OPTIONS to a command, in this order; it receives their values as one CommandArguments."""
     declared = {key.partition("/")[0]: OPTIONS[key] for key in names.split()}
 
     def decorate(function: Callable[[Any], None]) -> Callable[..., None]:
@@ -352,18 +388,18 @@ def takes(names: str) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     return decorate
 
 
-# Models by name: loaded (inputs/checkpoint.py), and refused where the command is for another kind.
+# Models by name (inputs/checkpoint.py). A model of another kind than the command takes is an error.
 
 SHIPPED = {"text": "load_sentiment", "image": "load_pets", "textures": "load_textures"}
 PROCESSOR = {"image": ("AutoImageProcessor", "image processor"), "pair": ("AutoProcessor", "processor")}
 TOKENIZER = ("AutoTokenizer", "tokenizer")  # of all other kinds
 MISFITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # kind of command, models it cannot use, and why
-    ("text", is_image_model, "is a model of images: use 'whyformer explain image'."),
-    ("image", lambda model: not is_image_model(model), "is no model of images: use 'whyformer explain text'."),
+    ("text", is_image_model, "is an image model: use 'whyformer explain image'."),
+    ("image", lambda model: not is_image_model(model), "is not an image model: use 'whyformer explain text'."),
     (
         "sound",
         lambda model: kind_of(model) != "sound",
-        "is no model of sound: use 'whyformer explain text' or 'image'.",
+        "is not a sound model: use 'whyformer explain text' or 'image'.",
     ),
     (
         "pair",
@@ -374,26 +410,26 @@ MISFITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # kind of comma
     (
         "pair",
         lambda model: kind_of(model) != "pair",
-        "is no model of images with texts: use 'whyformer explain text' or 'image'.",
+        "is not a model of images with texts: use 'whyformer explain text' or 'image'.",
     ),
     (
         "language",
         lambda model: not task_of(model).endswith(("ForCausalLM", "LMHeadModel")),
-        "is a MODEL, no language model that writes: use 'whyformer explain text', or the command for what it takes.",
+        "is a MODEL, not a generative language model: use 'whyformer explain text', or the command for its inputs.",
     ),
     (
         "encoder",
         lambda model: not compares_texts(model, ("", "")),
-        "is a MODEL: it has a head, and would be asked about both texts together, not how alike they are. Give an "
+        "is a MODEL: it has a head, which classifies both texts together instead of comparing them. Give an "
         "encoder without a head (a SentenceTransformer, or what AutoModel.from_pretrained(…).save_pretrained(…) "
-        "writes); what a classifier of pairs says is explained in Python, whyformer.explain(model, (first, second), "
+        "writes). For a classifier of pairs, use Python: whyformer.explain(model, (first, second), "
         "processor=tokenizer).",
     ),
 )
 
 
 def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
-    """Model and processor for a kind of command; a shipped model if ``name`` is None.
+    """Return model and processor for a kind of command; a shipped model if ``name`` is None.
 
     "encoder": a model whose token vectors are averaged, or the SentenceTransformer that the folder holds.
     """
@@ -415,9 +451,9 @@ def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
 
 
 def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[Any, Any, str]:
-    """Model, processor, and what it takes: "text", "image", "pair", "regions" or "sound".
+    """Return model, processor and the kind of inputs: "text", "image", "pair", "regions" or "sound".
 
-    ``pickles=False``: weights are read from safetensors files, and from nothing else.
+    ``pickles=False``: weights are read from safetensors files only.
     """
     checkpoint = _checkpoint(name, trusted)
     with quiet():
@@ -425,7 +461,7 @@ def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[An
         kind = kind_of(model)
         if not kind:
             raise BadInput(
-                f"{name!r} takes {model.main_input_name}: the command line knows text, image and sound models. In "
+                f"{name!r} takes {model.main_input_name}: the command line supports text, image and sound models. In "
                 "Python, pass the model's own tensors: whyformer.Explainer(model).study(tensors)."
             )
         if kind == "sound":

@@ -1,4 +1,4 @@
-"""What becomes of results: printed, written to files, put into reports."""
+"""Print results, and write them to files and reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from whyformer.results.types import Explanation
 
 WHY = "Why did the model say that?"
-PER_INPUT = {"image": "images", "title": "titles", "others": "others"}  # an option of one picture → a list for all
+PER_INPUT = {"image": "images", "title": "titles", "others": "others"}  # option of one picture → list for all
 
 
 def print_json(plain: Any) -> None:
@@ -106,7 +106,7 @@ def repeated(explained: Any, values: list[Any]) -> list[Any]:
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
 
 
-CHEAP = 4  # passes of a method whose explanations of other classes are put on a page unasked
+CHEAP = 4  # passes, at most, of a method that also explains other classes for a saved page
 
 
 def next_classes(explainer: Any, raw: Any, explained: Any, asked: CommandArguments) -> list[Any] | None:
@@ -117,7 +117,7 @@ def next_classes(explainer: Any, raw: Any, explained: Any, asked: CommandArgumen
     from whyformer.reports.report import contrasts
 
     def ask(method: str, targets: list[Any]) -> Any:
-        names = {"scalar", "batch_size", "memory", "seed", *get_method(method).options}
+        names = {"scalar", "batch_size", "memory", "seed", "units", *get_method(method).options}
         fitting = {name: value for name, value in asked.settings.items() if name in names}
         return explainer.explain(raw, method=method, target=targets, progress=False, **fitting)
 
@@ -132,21 +132,21 @@ def next_classes(explainer: Any, raw: Any, explained: Any, asked: CommandArgumen
     return others if any(others) else None
 
 
-REPORTED = ("target", "scalar", "batch_size", "seed")
+REPORTED = ("target", "scalar", "batch_size", "seed", "units")
 
 
 def deliver_report(explainer: Any, raw: Any, asked: CommandArguments) -> None:
-    """Write the report that was asked for. Several methods are compared with each other, one with the usual ones."""
+    """Write the report of --report. Several methods are compared with each other, one with the usual ones."""
     if asked.report is None:
         return
     from whyformer.registry import get_method
     from whyformer.reports.report import usual_methods
 
     settings, arguments = options_from(asked.option or []), asked.settings
+    shared = {name: arguments[name] for name in REPORTED if name in arguments}
     usual = usual_methods(explainer.source(raw).modality.kind)
     methods = asked.method or (usual[:1] if settings else [])
     if not methods:
-        shared = {name: arguments[name] for name in REPORTED}
         say_written(explainer.report(raw, **shared).save(asked.report))
         return
     named: list[Any] = []
@@ -154,12 +154,12 @@ def deliver_report(explainer: Any, raw: Any, asked: CommandArguments) -> None:
         of_method = {k: v for k, v in settings.items() if k in get_method(name).options and k != "hold"}
         named.append({"method": name, **of_method} if of_method else name)
     named += [name for name in usual if name not in methods] if len(named) < 2 else []
-    shared = {name: arguments[name] for name in REPORTED} | {"hold": settings.get("hold")}  # the judge's, too
-    say_written(explainer.report(raw, methods=named, **shared).save(asked.report))
+    shared["hold"] = settings.get("hold")  # the evaluation holds the same
+    say_written(explainer.report(raw, method=named, **shared).save(asked.report))
 
 
 def seen_by(explainer: Any, images: list[Any], main: str = "") -> list[Any]:
-    """The images as the model saw them (resized, cropped), so that patches lie where they belong."""
+    """Return the images as the model received them (resized, cropped), so that patches are in place."""
     from whyformer.views.image_marks import unnormalized
 
     modality, batch, _ = explainer.prepare(images)
@@ -175,7 +175,7 @@ def seen_by(explainer: Any, images: list[Any], main: str = "") -> list[Any]:
 
 
 def written(explained: Any) -> list[Any] | None:
-    """For one method on an encoder-decoder: one source × target picture per input, in place of one per token."""
+    """Return one source × target view per input for one method on an encoder-decoder, instead of one per token."""
     if isinstance(explained, dict) or not explained or not isinstance(explained[0], list):
         return None
     from whyformer.views.several import steps_view

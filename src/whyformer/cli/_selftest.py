@@ -40,7 +40,7 @@ def self_test(device: str) -> dict[str, Any]:
     start = time.perf_counter()
     try:
         trouble = _trouble(device)
-    except Exception as error:  # whatever it is: this is where it is told
+    except Exception as error:  # any error is reported as the outcome
         trouble = f"{type(error).__name__}: {error}"
     return {"device": device, "seconds": time.perf_counter() - start, "trouble": trouble}
 
@@ -57,7 +57,7 @@ def _trouble(device: str) -> str:
     with torch.no_grad():
         after = model(**inputs)
     if not torch.equal(before, after):
-        return "the model says something else after it was explained."
+        return "the model's output changed after it was explained."
     for method, scores, known in zip(explained, (looked.scores, counted.scores), by_hand(), strict=True):
         far = float(np.abs(np.asarray(scores, float) - known).max())
         if not far <= CLOSE:

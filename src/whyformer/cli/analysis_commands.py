@@ -1,4 +1,4 @@
-"""whyformer compare, recommend, check, tcav and maximize: which method to trust, and which concepts a model uses."""
+"""whyformer compare, recommend, check, tcav and maximize: evaluate methods, and test concepts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ JUDGED = "replace units hold target batch_size seed cache out/compare json"
 
 @takes(f"{MODEL} method/compare metric {JUDGED}")
 def compare(asked: CommandArguments) -> None:
-    """Compare methods: faithfulness with intervals, cost, agreement.
+    """Compare methods by faithfulness, cost and agreement.
 
-    Random scores run along as the floor, a greedy search as the ceiling.
-    Without texts: the five sentences of the demo, which are few.
+    Random scores are the lower reference, a greedy search the upper one.
+    Without texts: the five sentences of the demo, too few to rank methods.
 
     \b
     Examples:
@@ -34,21 +34,18 @@ def compare(asked: CommandArguments) -> None:
       whyformer compare --model my-vit/ *.jpg --cache results/
     """
     from whyformer.evaluate.compare import compare as run
-    from whyformer.registry import get_metric
 
-    for name in asked.metric or []:
-        get_metric(name)
     model, processor, raw = asked.load_with_inputs("compare")
-    chosen: dict[str, Any] = {"methods": asked.method or None, "metrics": asked.metric or None}
+    chosen: dict[str, Any] = {"method": asked.method or None, "metric": asked.metric or None}
     deliver(run(model, raw, processor=processor, **chosen, **asked.settings), asked)
 
 
 @takes(f"{MODEL} scope method/recommend attention_only budget {JUDGED}")
 def recommend(asked: CommandArguments) -> None:
-    """Choose how to explain a model, and test the choice.
+    """Choose a method for a model, and test the choice.
 
-    Every layer, head and reading of attention, with and without gradients,
-    and all other methods: chosen on half of the inputs, tested on the rest.
+    Candidates are all methods, and attention of every layer and head, with
+    and without gradients. Half of the inputs choose, the other half tests.
 
     \b
     Examples:
@@ -66,15 +63,15 @@ def recommend(asked: CommandArguments) -> None:
         budget_of(asked.budget)  # before a model is loaded
     model, processor, raw = asked.load_with_inputs("recommend")
     methods = [] if asked.attention_only and not asked.method else asked.method or None
-    deliver(run(model, raw, processor=processor, methods=methods, **asked.settings), asked)
+    deliver(run(model, raw, processor=processor, method=methods, **asked.settings), asked)
 
 
 @takes(f"{MODEL} method/check checks train epochs target batch_size seed cache out/check json")
 def check(asked: CommandArguments) -> None:
-    """Check what an explanation can be trusted with.
+    """Run sanity checks on an explanation.
 
-    Random weights, other classes, noise, padding; and the debate on attention: shuffled,
-    erased, uniform and adversarial attention inside the unmodified model.
+    Compares the explanation with those of random weights, another class, noisy and padded inputs;
+    tests shuffled, erased, uniform and adversarial attention inside the unmodified model.
 
     \b
     Examples:
@@ -93,7 +90,9 @@ def check(asked: CommandArguments) -> None:
         deliver(found, asked)
         return
     if any((asked.inputs, asked.file, asked.checks, asked.method, asked.target, asked.cache)):
-        raise BadInput("--train trains on the examples of its file: give no texts, --file, --checks or --method.")
+        raise BadInput(
+            "--train uses the examples of its file: omit texts, --file, --checks, --method, --target and --cache."
+        )
     from whyformer.checks.retrained import retrained_attention
 
     texts, labels = labelled(asked.train)
@@ -104,13 +103,13 @@ def check(asked: CommandArguments) -> None:
 
 
 def labelled(file: Path) -> tuple[list[str], list[str | int]]:
-    """Texts and labels of a file with one text<TAB>label in each line; numbers are classes, words their names."""
+    """Return texts and labels of a file with one text<TAB>label per line; a label is a class number or name."""
     texts: list[str] = []
     labels: list[str | int] = []
     for number, line in enumerate(texts_from([], file), 1):
         text, tab, label = line.rpartition("\t")
         if not tab or not text.strip() or not label.strip():
-            raise BadInput(f"{file.name}, line {number}: one text, a tab and its label were expected.")
+            raise BadInput(f"{file.name}, line {number}: expected a text, a tab and a label.")
         texts.append(text)
         labels.append(number_or_word(label.strip()))
     return texts, labels
@@ -121,9 +120,9 @@ def labelled(file: Path) -> tuple[list[str], list[str | int]]:
     "batch_size seed out json"
 )
 def tcav(asked: CommandArguments) -> None:
-    """Test whether a model's answer depends on concepts.
+    """Test whether a prediction depends on concepts (TCAV).
 
-    Without options: stripes, dots and bubbles in a small model of shapes and textures.
+    Without options: stripes, dots and bubbles in the shipped model of shapes and textures.
 
     \b
     Examples:
@@ -138,7 +137,7 @@ def tcav(asked: CommandArguments) -> None:
     """
     together = (asked.model, asked.concept, asked.inputs)
     if any((*together, asked.random)) and not all(together):
-        raise typer.BadParameter("give --model, --concept, --random and --inputs together, or none of them")
+        raise typer.BadParameter("give --model, --concept, --random and --inputs together, or omit all of them")
     if asked.model is not None and not asked.random and not asked.relative:
         raise typer.BadParameter("concepts are compared with --random sets; with --relative, with each other")
     if asked.model is not None and (asked.target is None or asked.layer is None):
@@ -169,7 +168,7 @@ def tcav(asked: CommandArguments) -> None:
 
 
 def _sets(path: Path, modality: str) -> list[Path]:
-    """The sets inside a folder of sets, else the path itself."""
+    """Return the sets inside a folder of sets, else the path itself."""
     if not path.is_dir():
         return [path]
     inside = sorted(
@@ -190,7 +189,7 @@ def _read(path: Path, modality: str) -> list[Any]:
 
 
 def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any]:
-    """Generated pictures for the shipped model of textures."""
+    """Return generated images for the shipped model of textures."""
     import numpy as np
 
     from whyformer.demo import pictures as drawn
@@ -225,10 +224,10 @@ def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any
     "out json"
 )
 def maximize(asked: CommandArguments) -> None:
-    """Make an input that drives one unit as high as it goes.
+    """Generate an input that maximizes a class, layer or neuron.
 
     Penalties are sums over pixels and colours, in units of the activation:
-    raise them by tens until the picture clears up.
+    raise them tenfold until the image is clear.
 
     \b
     Examples:
@@ -243,15 +242,17 @@ def maximize(asked: CommandArguments) -> None:
 
     model, processor, kind = asked.load_any("textures")
     if kind not in ("image", "text"):
-        raise BadInput(f"{asked.model!r} is no model of images alone or texts alone: neither can be made for it.")
+        raise BadInput(
+            f"{asked.model!r} does not take images alone or texts alone: inputs can be generated for these only."
+        )
     deliver(activation_maximization(model, sought, processor=processor, **asked.settings), asked)
 
 
 def _unit(unit: str | None, layer: str | None, neuron: int | None, position: int | None, model: str | None) -> Any:
-    """As ``activation_maximization`` takes it."""
+    """Return the unit in the form that ``activation_maximization`` takes."""
     if layer is None:
         if neuron is not None or position is not None:
-            raise typer.BadParameter("a neuron is one of a layer: give --layer, too", param_hint="--neuron")
+            raise typer.BadParameter("--neuron and --position need --layer: give --layer, too", param_hint="--neuron")
         if unit is None and model is not None:
             raise typer.BadParameter("your own model needs a class, or --layer", param_hint="CLASS")
         return number_or_word(unit or SHIPPED_CLASS)
@@ -260,6 +261,6 @@ def _unit(unit: str | None, layer: str | None, neuron: int | None, position: int
     place = number_or_word(layer)
     if neuron is None:
         if position is not None:
-            raise typer.BadParameter("give --neuron, too: which one at that token", param_hint="--position")
+            raise typer.BadParameter("--position needs --neuron: give --neuron, too", param_hint="--position")
         return ("layer", place)
     return ("neuron", place, neuron) if position is None else ("token", place, position, neuron)

@@ -1,4 +1,4 @@
-"""whyformer attention, capture and heads: attention maps, what was seen inside a model, and which heads matter."""
+"""whyformer attention, capture and heads: attention maps, coverage of the capture, and importance of heads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whyformer.cli._input import drawn_faces, inputs_from, number_or_word, texts_from
+from whyformer.cli._input import drawn_faces, inputs_from, number_or_word, refuse_files, texts_from
 from whyformer.cli._options import HEAD_RESULTS, CommandArguments, takes
 from whyformer.cli._results import deliver, print_json, seen_by
 from whyformer.errors import BadInput, one_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from whyformer.study import Study
 
 
-UNASKED = ("induction", "circuits")  # these need no inputs
+WITHOUT_INPUTS = ("induction", "circuits")
 ORDERS = ("importance", "gates", "random")
 
 
@@ -29,7 +29,7 @@ ORDERS = ("importance", "gates", "random")
     "batch_size seed out json"
 )
 def heads(asked: CommandArguments) -> None:
-    """Show which attention heads matter, and what they do.
+    """Measure the importance and the roles of attention heads.
 
     Without texts: the five sentences of the demo.
 
@@ -48,12 +48,13 @@ def heads(asked: CommandArguments) -> None:
     one_of("--order", asked.order, ORDERS)
     from whyformer import heads as library
 
+    refuse_files(asked.inputs or [], "heads")
     model, processor, modality = asked.load_any()
     common: dict[str, Any] = {"processor": processor, "batch_size": asked.batch_size}
     seeded, target = {"seed": asked.seed}, {"target": asked.settings["target"]}
     importance = {"kind": asked.kind, "per": asked.per, "normalize": asked.normalize, **target, **seeded, **common}
     beside: dict[str, Any] = {}
-    raw = inputs_from(asked.inputs or [], asked.file, modality, "heads") if asked.what not in UNASKED else []
+    raw = inputs_from(asked.inputs or [], asked.file, modality, "heads") if asked.what not in WITHOUT_INPUTS else []
     result: Any
     order: Any
     if asked.what == "induction":
@@ -75,10 +76,10 @@ def heads(asked: CommandArguments) -> None:
         if asked.what == "gates":
             result = library.learn_gates(model, raw, classes or [], **training)
         elif len(raw) < 2:
-            raise BadInput("pruning needs two inputs at least: one half finds the order, the other tests it.")
-        elif asked.order == "random":  # found on nothing
+            raise BadInput("pruning needs at least 2 inputs (got 1): one half finds the order, the other tests it.")
+        elif asked.order == "random":
             result = pruned(raw, classes, order="random")
-        else:  # the order is found on inputs that are not tested, and a random one is drawn beside it
+        else:  # one half finds the order, the other half tests it and a random order
             found_on, tested_on, truth = raw[::2], raw[1::2], classes and classes[1::2]
             if asked.order == "gates":
                 order = library.learn_gates(model, found_on, (classes or [])[::2], **training)
@@ -86,8 +87,8 @@ def heads(asked: CommandArguments) -> None:
                 order = library.head_importance(model, found_on, **importance)
             result, chance = (pruned(tested_on, truth, order=each) for each in (order, "random"))
             beside = {"beside": [chance]}
-            sizes = f"{len(found_on)} inputs, the curve from {len(tested_on)} others."
-            typer.echo(f"the order of heads comes from {sizes}", err=True)
+            sizes = f"{len(found_on)} inputs and tested on {len(tested_on)} others."
+            typer.echo(f"The order of heads was found on {sizes}", err=True)
     deliver(result, asked, plain=result.rows() if asked.what in ("roles", "layers") else None, **beside)
 
 
@@ -97,11 +98,13 @@ def _classes(file: Path | None, inputs: list[Any], demo: bool, needed: bool) -> 
 
     if file is None:
         if needed and not demo:
-            raise BadInput("gates are trained on the right answers: give --labels FILE, one class per line.")
+            raise BadInput("gates are trained on labels: give --labels FILE, one class per line.")
         return list(SENTENCE_LABELS) if demo else None
     classes = [number_or_word(line.strip()) for line in texts_from([], file)]
     if len(classes) != len(inputs):
-        raise BadInput(f"{str(file)!r} has {len(classes)} labels, and there are {len(inputs)} inputs: one each.")
+        raise BadInput(
+            f"{str(file)!r} has {len(classes)} labels, and there are {len(inputs)} inputs: give one label per input."
+        )
     return classes
 
 
@@ -114,7 +117,7 @@ SCALES = ("shared", "free", "full")
     "out/attention json"
 )
 def attention(asked: CommandArguments) -> None:
-    """Show attention maps: matrices, or heads in colours.
+    """Show attention maps: matrices, or heads over an image.
 
     Without inputs: the first sentence of the demo, or its drawn cat.
 
@@ -140,13 +143,14 @@ def attention(asked: CommandArguments) -> None:
     from whyformer.verbs import Explainer
 
     shown = "mean" if asked.head is None else number_or_word(asked.head)
+    refuse_files(asked.inputs or [], "attention")
     loaded, processor, kind = asked.load_any("image" if chosen == "colours" else "text")
     if kind not in ("text", "image"):
         raise BadInput(
             f"{asked.model!r} takes neither texts alone nor images alone. In Python: Explainer(model).record(…)."
         )
     if chosen == "colours" and kind != "image":
-        raise BadInput("--what colours lays heads over an image: give a model of images, or leave --model out.")
+        raise BadInput("--what colours draws heads over an image: give an image model, or omit --model.")
     explainer = Explainer(loaded, processor)
     maps = [_Maps(explainer, raw, name) for name, raw in _inputs(asked, kind).items()]
     views = [one.view(chosen, asked.layer, shown, asked.query, options) for one in maps]
@@ -156,7 +160,7 @@ def attention(asked: CommandArguments) -> None:
 
 
 def _inputs(asked: CommandArguments, kind: str) -> dict[str, Any]:
-    """Title → input."""
+    """Return inputs by title."""
     given = asked.inputs or []
     if kind == "image" and asked.model is None and not given:
         return {"a drawn cat": drawn_faces()["a drawn cat"]}
@@ -167,16 +171,16 @@ def _inputs(asked: CommandArguments, kind: str) -> dict[str, Any]:
 
 
 class _Maps:
-    """The attention of one input, with the names of its positions."""
+    """The attention of one input, with labels of its positions."""
 
     def __init__(self, explainer: Any, raw: Any, title: str) -> None:
         from whyformer.inputs.batch import signature_of
 
         self.explainer, self.raw, self.title = explainer, raw, title
         with explainer.session([raw]) as session:
-            run = session.run([session.size - 1])  # of a model that writes: at its last token, which sees all others
+            run = session.run([session.size - 1])  # of a generated answer: its last token, which attends to all others
             self.units, written = run.units[0], bool(session.batch.groups)
-        taken = signature_of(explainer.model)  # tokenizers may make more than the model takes
+        taken = signature_of(explainer.model)  # tokenizers may return tensors that the model does not take
         tensors = {name: tensor for name, tensor in run.batch.tensors.items() if name in taken}
         self.record = explainer.record(tensors if written else [raw])
 
@@ -204,13 +208,13 @@ class _Maps:
         return replace(view, title=f"{view.title}: {self.title}")
 
     def _labels(self, site: int) -> Any:
-        """Return the units as labels of rows and columns, where the map is over them."""
+        """Return the units as labels of rows and columns, if the map is over them."""
         sites = self.record.sites
         keys = sites[site].attention_BHQK.shape[3] if -len(sites) <= site < len(sites) else 0
         return self.units if keys == len(self.units) else None
 
     def result(self, layer: int | None, head: Any) -> AttentionMaps:
-        """Labels and matrices: all of them, or those that were asked for."""
+        """Return labels and matrices of one layer, or of all."""
         from whyformer.results.types import AttentionMaps, SiteMap
         from whyformer.views.attention_view import attention_map
 
@@ -224,11 +228,12 @@ class _Maps:
 
 @takes("model trust_remote_code text image json")
 def capture(asked: CommandArguments) -> None:
-    """Show what was seen inside a model, and whether all of it was.
+    """List captured attention layers and audit coverage.
 
-    Prints where attention happens, which position feeds the head, and the leak audit.
+    Prints every attention layer, the output position, and the leak audit: whether positions
+    exchange information outside the captured attention.
 
-    Ends with exit code 1 where attention methods cannot be used.
+    Exits with code 1 if attention methods cannot be used.
 
     \b
     Examples:
@@ -249,9 +254,11 @@ def capture(asked: CommandArguments) -> None:
     except CaptureError as error:
         trouble = str(error)
     if not study.sites:
-        trouble = "no attention was seen: the model has none, or makes it outside torch's functions."
+        trouble = "no attention was captured: the model has none, or computes it outside torch functions."
     elif study.unclaimed:
-        trouble = "a softmax looks like attention but was not used as such (see above): the maps may be incomplete."
+        trouble = (
+            "a softmax looks like attention but its values were not found (see above): the maps may be incomplete."
+        )
     if asked.json:
         from dataclasses import asdict
 
@@ -273,7 +280,7 @@ def capture(asked: CommandArguments) -> None:
 
 
 def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
-    """An input of the kind that the model takes; what the user did not give is noise."""
+    """Return an input of the kind that the model takes, noise where the user gave none."""
     if kind == "text":
         return text
     import numpy as np
@@ -303,26 +310,26 @@ def _print(name: str, study: Study, trouble: str | None) -> None:
 
     count = len(study.unclaimed)
     lines: list[RenderableType] = [
-        Text(f"{name}: {len(study.sites)} attention site{'' if len(study.sites) == 1 else 's'}", style="bold"),
+        Text(f"{name}: {len(study.sites)} attention layer{'' if len(study.sites) == 1 else 's'}", style="bold"),
         "",
     ]
     if study.sites:
         lines += [_sites(study), ""]
-    lines.append(Text(f"read from   {_readout(study)}"))
+    lines.append(Text(f"output      {_readout(study)}"))
     if study.grid:
         lines.append(Text(f"grid        {study.grid[0]} × {study.grid[1]} patches"))
-    followed = "everything that looks like attention, to what it weighs"
+    followed = "complete: every softmax that looks like attention was captured"
     if count:
         they = "softmax looks like attention and was" if count == 1 else "softmaxes look like attention and were"
-        followed = f"not all: {count} {they} not followed to what is weighed"
-    lines.append(Text(f"followed    {followed}"))
+        followed = f"incomplete: {count} {they} not captured"
+    lines.append(Text(f"coverage    {followed}"))
     lines += [Text(f"  - {line}") for line in study.unclaimed]
-    leak, past = study.leak, "not tried (too few positions, or streams that could not be put in order)"
+    leak, past = study.leak, "not run (too few positions, or the order of streams is unknown)"
     if leak.found:
-        past = f"LEAK: positions hear of each other without attention at {leak.path} (by {leak.amount:.2g}, not 0)"
+        past = f"LEAK: positions exchange information without attention at {leak.path} (change {leak.amount:.2g})"
     elif leak.checked:
-        past = f"nothing: positions hear of each other by attention alone ({leak.checked} places compared)"
-    lines.append(Text(f"past it     {past}"))
+        past = f"passed: positions exchange information through attention only ({leak.checked} places compared)"
+    lines.append(Text(f"leak audit  {past}"))
     lines += [Text(f"note        {note}") for note in study.notes]
     lines.append("")
     verdict = f"Attention methods cannot be used: {trouble}" if trouble else "Attention methods can be used."
@@ -330,7 +337,7 @@ def _print(name: str, study: Study, trouble: str | None) -> None:
 
 
 def _readout(study: Study) -> str:
-    """The rows that feed the head; with several streams, those of each."""
+    """Return the output position; with several streams, that of each."""
     if study.readouts:
         rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in study.readouts.items()}
         return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())

@@ -1,4 +1,4 @@
-"""whyformer doctor, methods and metrics: what this machine has, and what is registered, looks at what, costs what."""
+"""whyformer doctor, methods and metrics: the installation, and the registered methods and metrics."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 CORE = ("torch", "numpy", "scipy", "safetensors", "typer", "rich")
 FOR = {  # what an extra is for
-    "hf": "models of the Hugging Face libraries, and images",
+    "hf": "Hugging Face models, and images",
     "models": "the small shipped models of the demo",
     "plot": "figures: .png, .svg, .pdf",
-    "eval": "concepts (tcav), clusters, metrics by name",
+    "eval": "concepts (tcav), clusters, scikit-learn scorers",
     "shap": "the algorithms of the shap package, and its plots",
     "tabular": "tables: DataFrames, and the shipped census model",
     "batch": "datasets into Parquet files (whyformer batch)",
-    "ray": "the same on many machines",
+    "ray": "datasets on many machines",
     "web": "the page in the browser (whyformer serve)",
-    "notebook": "pages in a notebook that ask its kernel",
+    "notebook": "interactive pages in a notebook",
 }
 MODELS = ("sentiment", "pets", "textures", "adult")
 
 
 @takes("json test")
 def doctor(asked: CommandArguments) -> None:
-    """Say what works on this machine, and what to install.
+    """Check this installation, and list what to install.
 
-    Versions, extras with the command that installs them, devices and what
-    can be used of them, shipped models, and a self-test: a tiny model is
-    explained and compared with what is known of it. Exit code 1 if that fails.
+    Prints versions, extras with the command that installs them, devices,
+    shipped models, and a self-test that compares the explanation of a tiny
+    model with numpy. Exits with code 1 if the self-test fails.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def _version(package: str) -> str | None:
 
 
 def _extras() -> list[dict[str, Any]]:
-    """Each extra with its libraries, whether all of them are here, and the command that brings them."""
+    """Return each extra with its libraries, whether all are installed, and the command that installs them."""
     libraries: dict[str, dict[str, str]] = {}
     for module, (package, extra) in LIBRARIES.items():
         if extra:
@@ -104,11 +104,11 @@ def _extras() -> list[dict[str, Any]]:
 
 
 def _devices() -> list[dict[str, Any]]:
-    """The processor, and every GPU with what can be used of it."""
+    """Return the CPU, and every GPU with its supported features."""
     import torch
 
     devices: list[dict[str, Any]] = [
-        {"name": "cpu", "what": f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} at once", "uses": {}}
+        {"name": "cpu", "what": f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads", "uses": {}}
     ]
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         about = torch.cuda.get_device_properties(number)
@@ -151,13 +151,13 @@ def _print(state: dict[str, Any]) -> None:
     for heading, rows in (("Extras", extras), ("Devices", devices)):
         lines += ["", Text(heading, style="bold"), listed(rows)]
     here = [name for name, folder in state["models"].items() if folder]
-    words = f"{', '.join(here)} (nothing is downloaded)" if here else "none here: pip install 'whyformer[models]'"
+    words = f"{', '.join(here)} (included, no download)" if here else "not installed: pip install 'whyformer[models]'"
     lines += ["", Text.assemble(("Shipped models", "bold"), f"  {words}")]
     outcomes = []
     for outcome in state["self_test"]:
         told = Text(f"FAILED: {outcome['trouble']}", style="red")
         if not outcome["trouble"]:
-            words = f"  two methods agree with numpy, and the model is as it was ({outcome['seconds']:.1f} s)"
+            words = f"  two methods agree with numpy, and the model is unchanged ({outcome['seconds']:.1f} s)"
             told = Text("passed", style="green").append(words, style="dim")
         outcomes.append((outcome["device"], told))
     if outcomes:
@@ -174,29 +174,29 @@ def _device_words(device: dict[str, Any]) -> str:
     return f"{device['what']}; {triton}; {graphs}"
 
 
-SCOPE = "local"  # what is registered explains one prediction; what looks at many inputs is a verb of its own
+SCOPE = "local"  # of all registered methods; global explanations are verbs (explain_global)
 LOOKS_AT = """
-looks at  attention maps, gradients of the input, or inputs and outputs only (black box)
-scope     local: one prediction, not the model over many inputs
-signed    says what spoke against the target too
-class     the scores depend on the class that is explained
-cost      passes through the model per input
+uses    attention maps, gradients of the input, or inputs and outputs only (black box)
+scope   local: explains one prediction, not the model over many inputs
+signed  negative scores mark features that speak against the target
+class   the scores depend on the class that is explained
+cost    passes through the model per input
 
 Papers
 """
 KINDS = """
-faithfulness  do the scores say what the model depends on?
+faithfulness  do the scores match what the model depends on?
 plausibility  do they agree with what people marked?
-localisation  do they lie on the object?
-robustness    do they stay when the input hardly changes?
-complexity    are a few parts named, or all a little?
+localisation  are they on the object?
+robustness    do they stay the same under small changes of the input?
+complexity    are they concentrated on a few features?
 
-One metric with its formula: whyformer metrics comprehensiveness"""
+Show one metric with its formula: whyformer metrics comprehensiveness"""
 
 
 @takes("name json")
 def methods(asked: CommandArguments) -> None:
-    """List the methods: what they look at, what they cost.
+    """List methods with what they use and what they cost.
 
     \b
     Examples:
@@ -218,29 +218,29 @@ def methods(asked: CommandArguments) -> None:
         print_json(told)
     elif asked.name:
         (m,) = chosen
-        says = "signed (for and against)" if m.signed else "unsigned (how much)"
+        sign = "signed (for and against)" if m.signed else "unsigned (size only)"
         depends = "depends on the class" if m.class_specific else "the same for every class"
-        looks, scores = f"{m.specificity}; post-hoc, {SCOPE}", f"{says}; {depends}"
-        _sheet(m, {"looks at": looks, "scores": scores, "cost": f"{m.cost_text} per input"})
+        looks, scores = f"{m.specificity}; post-hoc, {SCOPE}", f"{sign}; {depends}"
+        _sheet(m, {"uses": looks, "scores": scores, "cost": f"{m.cost_text} per input"})
     else:
         from rich.text import Text
 
         cells = [(m.name, m.specificity, SCOPE, _yes(m.signed), _yes(m.class_specific), m.cost_text) for m in chosen]
         _table(
-            ("method", "looks at", "scope", "signed", "class", "cost"),
+            ("method", "uses", "scope", "signed", "class", "cost"),
             cells,
-            before=[Text("Post-hoc methods: they explain a trained model as it is."), Text("")],
+            before=[Text("Post-hoc methods: they explain a trained model without changing it."), Text("")],
             after=[
                 Text(LOOKS_AT.rstrip("\n")),
                 *(Text(f"{m.name}: {m.paper}", style="dim") for m in chosen),
-                Text("\nOne method with its options: whyformer methods generic_attention"),
+                Text("\nShow one method with its options: whyformer methods generic_attention"),
             ],
         )
 
 
 @takes("name/metric json")
 def metrics(asked: CommandArguments) -> None:
-    """List the metrics: what they ask, what they cost.
+    """List metrics with their kind and what they cost.
 
     \b
     Examples:
@@ -256,14 +256,14 @@ def metrics(asked: CommandArguments) -> None:
         print_json([_plain(m, {name: getattr(m, name) for name in shown}, m.defaults) for m in chosen])
     elif asked.name:
         (m,) = chosen
-        good = "high" if m.higher_is_better else "low"
-        _sheet(m, {"kind": f"{m.kind}; {good} is good", "cost": f"{m.cost_text} per input"})
+        better = "higher" if m.higher_is_better else "lower"
+        _sheet(m, {"kind": f"{m.kind}; {better} is better", "cost": f"{m.cost_text} per input"})
     else:
         from rich.text import Text
 
         ordered = sorted(chosen, key=lambda m: (m.kind, m.name))
-        cells = [(m.name, m.kind, "high" if m.higher_is_better else "low", m.cost_text) for m in ordered]
-        _table(("metric", "kind", "good", "cost per input"), cells, after=[Text(KINDS)])
+        cells = [(m.name, m.kind, "higher" if m.higher_is_better else "lower", m.cost_text) for m in ordered]
+        _table(("metric", "kind", "better", "cost per input"), cells, after=[Text(KINDS)])
 
 
 def _yes(value: bool) -> str:
@@ -279,7 +279,7 @@ def _sheet(entry: Method | Metric, facts: dict[str, str]) -> None:
 
     paragraphs = (inspect.getdoc(entry.run) or "").split("\n\n")
     options = [f"  {k}={v!r}" for k, v in entry.defaults.items()] or ["  (none)"]
-    needs = ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing"
+    needs = ", ".join(sorted(entry.needs)).replace("_", " ") or "no model internals"
     facts |= {"needs": needs, "paper": entry.paper}
     width = max(map(len, facts))
     lines = [f"{name:<{width}}  {words}" for name, words in facts.items()]
@@ -295,7 +295,7 @@ def _sheet(entry: Method | Metric, facts: dict[str, str]) -> None:
 def _table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], before: Sequence[Any] = (), after: Sequence[Any] = ()
 ) -> None:
-    """One row per entry: its name in bold first, and last what it costs, which may wrap."""
+    """Print one row per entry: the name in bold first; the last column may wrap."""
     from rich.console import Group
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""whyformer demo: a text, a picture and a table in the terminal, more of them on a page, and a report on the texts."""
+"""whyformer demo: a text, an image and a table in the terminal, more on a page, and a report on the texts."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from whyformer.files import quiet
 FACE_METHODS = ("attention_rollout", "generic_attention", "grad_cam", "saliency")
 HORSE_METHODS = ("generic_attention", "saliency", "integrated_gradients", "occlusion")
 DRAWN = (
-    "This is a drawing made by the demo: photos are not shipped. The model learned from photos, so take this for "
-    "what an explanation looks like, not for how well the model sees."
+    "This is a drawing made by the demo: photos are not shipped. The model was trained on photos, so this shows what "
+    "an explanation looks like, not how accurate the model is."
 )
-HORSE = "Its stripes make this horse a zebra. The sharpest maps point at a few of them only."
+HORSE = "The model predicts a zebra because of the stripes. The sharpest maps mark only a few of them."
 STRIPES = (
-    "The model calls a horse with stripes zebra-like, any other horse horse-like. Concepts are sets of pictures; a "
+    "The model predicts zebra-like for a horse with stripes, horse-like for any other. Concepts are sets of images. A "
     "bar is the share of striped horses that become more zebra-like with more of the first concept and less of the "
-    "second; 0.5 is what chance gives."
+    "second; 0.5 is chance level."
 )
 
 
 def picture_views() -> list[Any]:
-    """A cat, a dog, a striped horse, and whether stripes make the zebra."""
+    """Return views of a cat, a dog and a striped horse, and the TCAV scores of stripes."""
     from whyformer.cli.analysis_commands import shipped_concepts
     from whyformer.concepts.concept_vectors import tcav
     from whyformer.demo.pictures import face, picture
@@ -62,14 +62,14 @@ def picture_views() -> list[Any]:
 
 TABLE_METHODS = ("raw_attention", "generic_attention", "integrated_gradients", "occlusion")
 CENSUS = (
-    "A small FT-Transformer guesses from census data of 1994 whether somebody earned more than 50,000 dollars. It is "
-    "here to show what an explanation of a table looks like: it must not be used to judge people."
+    "A small FT-Transformer predicts from census data of 1994 whether a person earned more than 50,000 dollars. It is "
+    "an example of explanations of a table, and must not be used for decisions about people."
 )
 ROW = 1
 
 
 def table_views() -> list[Any]:
-    """One row by several methods, and the columns over all rows that are shipped."""
+    """Return one row by several methods, and the columns over all shipped rows."""
     from whyformer.demo.census import adult_rows
     from whyformer.tables.global_explanation import explain_global
     from whyformer.verbs import Explainer
@@ -96,7 +96,7 @@ SENTENCE = SENTENCES[3]
 
 
 def screens() -> Iterator[tuple[str, Any]]:
-    """What is shown, and its picture: a text, an image, a row of a table."""
+    """Yield a heading and a view for a text, an image and a row of a table."""
     from whyformer.demo.census import adult_rows
     from whyformer.demo.pictures import face
     from whyformer.verbs import Explainer
@@ -104,9 +104,9 @@ def screens() -> Iterator[tuple[str, Any]]:
 
     cat, row = face("cat"), adult_rows()[ROW]
     for heading, name, raw, more in (
-        ("A text, and a model of moods", "sentiment", SENTENCE, {}),
-        ("A picture, and a model of cats and dogs", "pets", cat, {"image": cat, "title": "a drawn cat"}),
-        ("A table, and a model of incomes", "adult", row, {"title": f"a person of {row['age']} in a census"}),
+        ("A text, and a sentiment model", "sentiment", SENTENCE, {}),
+        ("An image, and a model of cats and dogs", "pets", cat, {"image": cat, "title": "a drawn cat"}),
+        ("A table row, and a model of incomes", "adult", row, {"title": f"a person of {row['age']} in a census"}),
     ):
         view = view_of(Explainer(*_loaded(name)).explain(raw, progress=False), most=FEW, **more)
         yield heading, replace(view, details=tuple(fact for fact in view.details if fact.name in TOLD))
@@ -122,31 +122,30 @@ def _loaded(name: str) -> tuple[Any, Any]:
 # On the page: five sentences, three pictures and a table, by several methods.
 
 METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
-QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")  # a second or two together
+QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")  # one or two seconds in total
 LEAD = (
-    "A small sentiment model reads five sentences and calls each one positive or negative. Four methods say which "
-    "words that came from; the higher a word's score, the more it counted. Then two small vision transformers look "
-    "at a drawn cat, a drawn dog and a striped horse, and are asked about the idea of stripes; and a table transformer "
-    "says of people in a census who earns more."
+    "A small sentiment model classifies five sentences as positive or negative. Four methods score the words; a higher "
+    "score means a larger contribution. Two small vision transformers classify a drawn cat, a drawn dog and a striped "
+    "horse, and are tested for the concept of stripes. A table transformer predicts the income of people in a census."
 )
 SPECIAL = (
-    "[CLS] and [SEP] are tokens that the tokenizer adds. The model collects at [CLS] what it decides by, so much of "
-    "the score often stands there. That is no word's doing: these tokens have no bar, and a line below the bars says "
-    "what they hold. Where methods disagree, they cannot all be right: read them as hints, not as proof."
+    "[CLS] and [SEP] are special tokens that the tokenizer adds. The output is read at [CLS], so this token often "
+    "receives a large share of the score. Special tokens are hidden, and a line below the bars shows their share. "
+    "Where methods disagree, they cannot all be right: the report compares them."
 )
 TRY = (  # a command, and what it is for
-    ('whyformer explain "your own sentence"', "your words"),
-    ("whyformer explain photo.jpg --out why.html", "a picture of yours, on a page"),
-    ("whyformer doctor", "what works on this machine"),
+    ('whyformer explain "your own sentence"', "your own text"),
+    ("whyformer explain photo.jpg --out why.html", "your own image, on a page"),
+    ("whyformer doctor", "check this installation"),
 )
 
 
 @takes("out/demo")
 def demo(asked: CommandArguments) -> None:
-    """Explain a text, a picture and a table, and write a page.
+    """Explain a text, an image and a table, and write a page.
 
-    The page has more sentences, pictures and methods, and a report beside it says which methods can be trusted.
-    Four small models are shipped; nothing is downloaded.
+    The page has more sentences, images and methods; a report compares and checks the methods.
+    Uses four small shipped models, without downloads.
 
     \b
     Examples:
@@ -162,7 +161,7 @@ def demo(asked: CommandArguments) -> None:
     for number, (heading, view) in enumerate(screens(), start=1):
         typer.secho(f"{number}. {heading}", bold=True)
         view.show()
-    typer.echo("Now several methods side by side, and which of them can be trusted (half a minute) …", err=True)
+    typer.echo("Comparing and checking several methods (about half a minute) …", err=True)
     from rich.console import Group
     from rich.text import Text
 
@@ -181,11 +180,11 @@ def demo(asked: CommandArguments) -> None:
     page(views, "Why did your transformer say that?", lead=lead, outro=_next(asked.out)).save(asked.out)
     methods = [*METHODS, "occlusion"]
     settings: dict[str, Any] = {"shown": len(methods), "checks": QUICK_CHECKS, "progress": False}
-    trust = report(model, list(SENTENCES), processor=tokenizer, methods=methods, **settings)
+    trust = report(model, list(SENTENCES), processor=tokenizer, method=methods, **settings)
     trust.save(report_out)
     lines = [
-        Text(f"The page    {asked.out}: five sentences, three pictures and a table, by several methods"),
-        Text(f"The report  {report_out}: can these explanations be trusted?"),
+        Text(f"The page    {asked.out}: five sentences, three images and a table, by several methods"),
+        Text(f"The report  {report_out}: methods compared and checked"),
         Text(),
         Text(" ".join(trust.view().lead)),
         Text(),
@@ -202,10 +201,10 @@ def _next(out: Path) -> tuple[Any, ...]:
     more = (
         ('whyformer explain "Not bad" -m occlusion', "another method"),
         ('whyformer explain "Not bad" -t negative', "another class"),
-        ("whyformer tcav --relative", "does the model need stripes?"),
+        ("whyformer tcav --relative", "test the concept of stripes"),
         ("whyformer explain table --row 0", "a row of a table"),
-        ("whyformer methods", "all methods and their cost"),
-        ("whyformer capture", "what was seen in the model"),
+        ("whyformer methods", "list methods and their cost"),
+        ("whyformer capture", "list captured attention layers"),
     )
     commands = tuple(Fact(command, words) for command, words in (*TRY, *more))
-    return (f"This page is in {out}: open it in a browser.", Terms(commands, "What to try next", code=True))
+    return (f"This page is {out}.", Terms(commands, "What to try next", code=True))

@@ -1,4 +1,4 @@
-"""whyformer explain text|prompt|image|table|pair|similar|sound, and whyformer ask: why did the model say that?"""
+"""whyformer explain text|prompt|image|table|pair|similar|sound, and whyformer ask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDS = "out/explain json/explain"
 
 @takes(f"image/pair texts/pair {MODEL} answer method target/explain scalar option batch_size seed/explain {ENDS}")
 def pair(asked: CommandArguments) -> None:
-    """Explain what a model says about an image with a text.
+    """Explain a prediction for an image with a text.
 
     \b
     Examples:
@@ -31,6 +31,8 @@ def pair(asked: CommandArguments) -> None:
     from whyformer.files import open_image
     from whyformer.inputs.image import SIZES
 
+    for text in asked.texts:
+        read.refuse_file(text, "explain pair", piped=False)
     opened = open_image(asked.image)
     explainer = asked.explainer("pair")
     raw = [(opened, text) if asked.answer is None else ((opened, text), asked.answer) for text in asked.texts]
@@ -50,9 +52,9 @@ def pair(asked: CommandArguments) -> None:
 
 @takes(f"first others {MODEL} method option batch_size seed/explain {ENDS}")
 def similar(asked: CommandArguments) -> None:
-    """Explain how close texts are: which words bring them together.
+    """Explain the similarity of texts: which words contribute.
 
-    Compares the model's vectors of the texts (the mean over their tokens).
+    Compares the vectors of the texts (the mean over their tokens).
 
     \b
     Examples:
@@ -63,13 +65,15 @@ def similar(asked: CommandArguments) -> None:
     """
     from whyformer.views.several import similarity_view
 
+    for text in (asked.first, *asked.others):
+        read.refuse_file(text, "explain similar", piped=False)
     results = per_input(asked.explain(asked.explainer("encoder"), [(asked.first, other) for other in asked.others]))
     deliver(results, asked, views=[similarity_view(e) for row in results for e in row])
 
 
 @takes(f"clips {MODEL} method target/explain scalar option batch_size seed/explain {ENDS}")
 def sound(asked: CommandArguments) -> None:
-    """Explain what a model hears in a clip: which moments it came from.
+    """Explain a prediction for sound: which moments contribute.
 
     \b
     Examples:
@@ -86,9 +90,9 @@ def sound(asked: CommandArguments) -> None:
     f"versus/token option memory seed/explain {ENDS}"
 )
 def prompt(asked: CommandArguments) -> None:
-    """Explain what a language model says after a prompt.
+    """Explain the next token, or the answer, of a language model.
 
-    Without --answer and --generate: its next token.
+    Without --answer and --generate: the next token.
 
     \b
     Examples:
@@ -104,6 +108,7 @@ def prompt(asked: CommandArguments) -> None:
         raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
     if asked.choices is not None:
         asked.settings["choices"] = [choice.strip() for choice in asked.choices.split(",")]
+    read.refuse_file(asked.text, "explain prompt")
     text = read.text_of_stdin().rstrip("\n") if asked.text == "-" else asked.text
     explained = asked.explain(asked.explainer("language"), text if asked.answer is None else (text, asked.answer))
     results = list(explained.values()) if isinstance(explained, dict) else [explained]
@@ -116,16 +121,16 @@ def prompt(asked: CommandArguments) -> None:
 
 def _refuse_both(asked: CommandArguments) -> None:
     if asked.generate is not None and asked.answer is not None:
-        words = "--generate is for what the model writes, and --answer gives it"
+        words = "--generate lets the model answer, and --answer gives the answer: choose one"
         raise typer.BadParameter(words, param_hint="--answer")
 
 
 @takes(
-    "texts file model trust_remote_code method target/explain versus scalar option by batch_size memory seed/explain "
-    "passes one_scale specials out/explain report json/explain"
+    "texts file model trust_remote_code method target/explain versus scalar option units by batch_size memory "
+    "seed/explain passes one_scale specials out/explain report json/explain"
 )
 def text(asked: CommandArguments) -> None:
-    """Explain what a model says about texts.
+    """Explain a prediction for texts.
 
     \b
     Examples:
@@ -139,7 +144,7 @@ def text(asked: CommandArguments) -> None:
     raw = read.texts_from(asked.texts or [], asked.file)
     explainer = asked.explainer("text")
     explained = asked.explain(explainer, raw)
-    _finish(explainer, raw, explained, asked, by=asked.by, views=written(explained))
+    _finish(explainer, raw, explained, asked, by=asked.by or "token", views=written(explained))
 
 
 @takes(
@@ -147,7 +152,7 @@ def text(asked: CommandArguments) -> None:
     "specials passes detail out/explain report json/explain"
 )
 def image(asked: CommandArguments) -> None:
-    """Explain what a model says about images.
+    """Explain a prediction for images.
 
     \b
     Examples:
@@ -162,7 +167,7 @@ def image(asked: CommandArguments) -> None:
     from whyformer.files import open_image
 
     if asked.model is not None and not asked.images:
-        raise typer.BadParameter("give image files; only the shipped model has pictures of its own", param_hint="IMAGE")
+        raise typer.BadParameter("give image files; only the shipped model has example images", param_hint="IMAGE")
     for path in asked.images or []:
         read.refuse_address(str(path))
     faces = {} if asked.images else read.drawn_faces()
@@ -186,7 +191,7 @@ def image(asked: CommandArguments) -> None:
     "seed/explain one_scale specials passes out/explain report json/explain"
 )
 def table(asked: CommandArguments) -> None:
-    """Explain what a model says about the rows of a table.
+    """Explain a prediction for rows of a table.
 
     \b
     Examples:
@@ -199,9 +204,9 @@ def table(asked: CommandArguments) -> None:
           --context training.csv --row 3
     """
     if asked.context is not None and (asked.overall or asked.report is not None):
-        raise typer.BadParameter("explains single rows: leave out --overall and --report", param_hint="--context")
+        raise typer.BadParameter("explains single rows: omit --overall and --report", param_hint="--context")
     if asked.overall and asked.report is not None:
-        raise typer.BadParameter("a report is of single rows: leave out --overall", param_hint="--report")
+        raise typer.BadParameter("a report is about single rows: omit --overall", param_hint="--report")
     together = "--overall" if asked.overall else "--context" if asked.context is not None else ""
     if together and len(asked.method or []) > 1:
         raise typer.BadParameter(f"{together} takes one method at a time", param_hint="--method")
@@ -221,7 +226,7 @@ def table(asked: CommandArguments) -> None:
 
 
 def _finish(explainer: Any, raw: list[Any], explained: Any, asked: CommandArguments, **drawn: Any) -> None:
-    """Deliver explanations, and the report if there is to be one."""
+    """Deliver explanations, and the report if --report is given."""
     others = next_classes(explainer, raw, explained, asked)
     deliver(per_input(explained), asked, shared=asked.one_scale, specials=asked.specials, others=others, **drawn)
     deliver_report(explainer, raw, asked)
@@ -230,19 +235,19 @@ def _finish(explainer: Any, raw: list[Any], explained: Any, asked: CommandArgume
 def _explain_in_context(
     explainer: Any, raw: list[Any], titles: list[str], method: dict[str, Any], asked: CommandArguments
 ) -> None:
-    """Explain rows beside training rows (in-context models); their answers are in the table's target column."""
+    """Explain rows with training rows as context; the labels are in the table's target column."""
     from dataclasses import replace
 
     from whyformer.tables.in_context import explain_in_context
 
     table = explainer.processor
     if not table.target:
-        raise BadInput("which column of the training rows is the answer? Name it: Table(…, target='…').")
+        raise BadInput("the table does not name the target column of the training rows: Table(…, target='…').")
     if asked.out is not None and len(raw) > 1:
-        raise typer.BadParameter("one file holds one row: choose it with --row N", param_hint="--out")
+        raise typer.BadParameter("one file is written for one row: choose it with --row N", param_hint="--out")
     (columns,) = list(read.rows_of(asked.context, table, 2**31 - 1))  # all rows at once
     if table.target not in columns:
-        raise BadInput(f"{str(asked.context)!r} has no column {table.target!r}, the answers that the model is told.")
+        raise BadInput(f"{str(asked.context)!r} has no column {table.target!r}, the target of the training rows.")
     answers = [str(v) if str(v) in table.classes else _number(table.target, v) for v in columns.pop(table.target)]
     options = {k: v for k, v in asked.settings.items() if k not in {"batch_size", "seed", "units"}} | method
     results = explain_in_context(explainer.model, raw, context=columns, answers=answers, processor=table, **options)
@@ -257,7 +262,7 @@ def _number(column: str, value: Any) -> float | int:
         number = float(value)
     except (TypeError, ValueError):
         raise BadInput(
-            f"column {column!r} of the training rows holds {value!r}, which is no class of the table and no number."
+            f"column {column!r} of the training rows has {value!r}, which is neither a class of the table nor a number."
         ) from None
     return int(number) if number.is_integer() else number
 
@@ -269,8 +274,8 @@ explain = typer.Typer(
     subcommand_metavar="TEXT or FILE... | COMMAND ...",
     help="""Explain a prediction: which words, patches or columns.
 
-    A text in quotation marks, '-' for lines from stdin, or a file: the kind is told from its name, and the
-    shipped models answer unless --model names another.
+    Give a text in quotation marks, '-' for lines from stdin, or a file: its ending selects the kind.
+    Without --model, the shipped models are used.
 
     \b
     Examples:
@@ -293,9 +298,9 @@ DOCUMENTS = (".txt", ".md")  # files of --docs
     "out/explain json/explain"
 )
 def ask(asked: CommandArguments) -> None:
-    """Ask a language model, and see what its answer came from.
+    """Ask a language model a question, and explain its answer.
 
-    The question is put as the tokenizer's chat template says.
+    The question is formatted with the tokenizer's chat template.
 
     \b
     Examples:
@@ -305,13 +310,14 @@ def ask(asked: CommandArguments) -> None:
           --out cited.html
     """
     _refuse_both(asked)
+    read.refuse_file(asked.question, "ask")
     question = (read.text_of_stdin() if asked.question == "-" else asked.question).strip()
     if not question:
         raise typer.BadParameter("the question is empty", param_hint="QUESTION")
     documents = None if asked.docs is None else _documents(asked.docs)
     if documents is not None and (asked.system is not None or asked.units != "token"):
         raise typer.BadParameter(
-            "--system and --units are for questions without --docs: documents are cited by the sentence",
+            "--system and --units are for questions without --docs: documents are cited by sentence",
             param_hint="--docs",
         )
     lm, tokenizer = asked.load("language")
@@ -331,21 +337,21 @@ def ask(asked: CommandArguments) -> None:
 
 
 def _prompt(tokenizer: Any, question: str, system: str | None, answer: str | None) -> Any:
-    """A chat, where the tokenizer can write one out; else the question as it stands."""
+    """Return a chat if the tokenizer has a template, else the question itself."""
     if getattr(tokenizer, "chat_template", None):
         roles = (("system", system), ("user", question), ("assistant", answer))
         return [{"role": role, "content": words} for role, words in roles if words is not None]
     if system is not None:
         raise NotOffered(
-            "--system is told through a chat template, and this tokenizer has none: leave it out, or write the whole "
+            "--system needs a chat template, and this tokenizer has none: omit it, or write the whole "
             "prompt yourself: whyformer explain prompt."
         )
-    typer.echo("The tokenizer has no chat template: the model reads the question as it stands.", err=True)
+    typer.echo("The tokenizer has no chat template: the question is used as the prompt.", err=True)
     return question if answer is None else (question, answer)
 
 
 def _documents(folder: Path) -> dict[str, str]:
-    """Texts by file name, in the order of names."""
+    """Return texts by file name, sorted by name."""
     if not folder.is_dir():
         raise BadInput(f"--docs: there is no folder {str(folder)!r}.")
     texts = {}
@@ -353,9 +359,9 @@ def _documents(folder: Path) -> dict[str, str]:
         try:
             text = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"--docs: {str(path)!r} is no UTF-8 text file.") from error
+            raise BadInput(f"--docs: {str(path)!r} is not a UTF-8 text file.") from error
         if text:
             texts[path.relative_to(folder).as_posix()] = text
     if not texts:
-        raise BadInput(f"--docs: {str(folder)!r} holds no {' or '.join(DOCUMENTS)} file with a word in it.")
+        raise BadInput(f"--docs: {str(folder)!r} has no {' or '.join(DOCUMENTS)} file with a word in it.")
     return texts

@@ -3,7 +3,7 @@
 COMMANDS lists the commands of each file: functions of that name, or a Typer where a command has sub-commands.
 Heavy libraries are imported inside functions, so that ``--help`` is quick.
 
-Exit codes: 0 done, 1 whyformer could not do it (the reason is on stderr), 2 wrong usage, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 error (the reason is on stderr), 2 wrong usage, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from whyformer.brief import as_symbols
 from whyformer.errors import WhyformerError
 from whyformer.version import __version__
 
-INTERRUPTED = 130  # as shells say of Ctrl-C
+INTERRUPTED = 130  # as in shells, after Ctrl-C
 FIRST = ("demo", "explain")  # of the list of commands; the others follow by name
 COMMANDS = {
     "analysis_commands": ("check", "compare", "maximize", "recommend", "tcav"),
@@ -39,7 +39,7 @@ WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports c
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """Escape control characters in usage errors, which repeat what was typed; print one word on Ctrl-C."""
+    """Escape control characters in usage errors, which repeat the arguments; print one word on Ctrl-C."""
     try:
         yield
     except WrongUsage as error:
@@ -69,7 +69,7 @@ class Commands(TyperGroup):
         except WhyformerError as error:
             typer.secho(as_symbols(f"Error: {error}"), fg=typer.colors.RED, err=True)
             raise typer.Exit(1) from None
-        except BrokenPipeError:  # the reader (head, less) has seen enough
+        except BrokenPipeError:  # the reader (head, less) has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
 
@@ -98,7 +98,7 @@ def whyformer(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Why did your transformer say that?"""
+    """Explain the predictions of transformers."""
 
 
 for _file, _names in COMMANDS.items():
@@ -124,6 +124,6 @@ def main() -> None:
     warnings.showwarning = show_warning
     try:
         app(prog_name="whyformer")
-    except Exception as error:  # a bug: its traceback is shown, but cannot steer the terminal either
+    except Exception as error:  # a bug: print the traceback with control characters escaped
         sys.stderr.write(as_symbols("".join(traceback.format_exception(error))))
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""whyformer batch and serve: explain a dataset into a folder, and serve models to a browser."""
+"""whyformer batch and serve: explain a dataset, and serve models to a browser."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     "passes option too_long part_rows batch_tokens batch_size/rows engine workers address seed/explain quiet log"
 )
 def batch(asked: CommandArguments) -> None:
-    """Explain every row of a dataset into a folder of Parquet files.
+    """Explain every row of a dataset, and write Parquet files.
 
-    Stopped, it goes on where it was: run the same again. Rows that cannot be
-    explained are in DIR/errors with their reason; DIR/summary.html shows what
-    matters overall, outliers, and rows where methods disagree.
+    Run the same command again to resume a stopped job. Rows that cannot be
+    explained are listed with their reason in DIR/errors. DIR/summary.html
+    shows overall importance, outliers, and rows where methods disagree.
 
     \b
     Examples:
@@ -40,13 +40,13 @@ def batch(asked: CommandArguments) -> None:
       whyformer batch reviews.parquet --out why/ --engine ray --workers 8
     """
     if asked.quiet and asked.log:
-        raise typer.BadParameter("--quiet says nothing, and --log writes lines: choose one", param_hint="--quiet")
+        raise typer.BadParameter("--quiet hides progress and --log writes it: choose one", param_hint="--quiet")
     options = asked.settings | {"column": asked.column or None, "method": asked.method or None}
     require("pyarrow", *(["ray"] if asked.engine == "ray" else []), why="whyformer batch")
     from whyformer.jobs import explain_dataset
     from whyformer.jobs.source import rows_of
 
-    rows_of(asked.source)  # what cannot be read is refused before a model is loaded
+    rows_of(asked.source)  # raises for unreadable files before a model is loaded
     if asked.model is not None and _is_table(asked.model):
         model, processor = load_table(asked.model)
     else:
@@ -59,15 +59,15 @@ def batch(asked: CommandArguments) -> None:
 
 
 def _is_table(name: str) -> bool:
-    """A saved tabular model, or a function that returns model and Table."""
+    """Return whether this is a saved tabular model, or a function that returns model and Table."""
     return (Path(name) / "table.json").is_file() or (":" in name and not Path(name).exists())
 
 
 @takes("model/serve port host store token allow_models")
 def serve(asked: CommandArguments) -> None:
-    """Open a page in the browser: ask models, and see why they say it.
+    """Serve a page in the browser that explains predictions.
 
-    Reachable from this machine only, unless --host says otherwise.
+    Reachable from this machine only, unless --host is given.
 
     \b
     Examples:
@@ -82,28 +82,28 @@ def serve(asked: CommandArguments) -> None:
     from whyformer.serve.safety import token_for
     from whyformer.serve.store import Store
 
-    logging.basicConfig(format="%(name)s: %(message)s")  # what went wrong, beside what clients are told
+    logging.basicConfig(format="%(name)s: %(message)s")  # errors in full; clients receive a short message
     token = token_for(asked.host, asked.token)
     results = Store(asked.store)
-    typer.echo("loading models …", err=True)
+    typer.echo("Loading models …", err=True)
     served = [served_model(name) for name in asked.model or []]
     if not served:
         with quiet():
             served = shipped_models()
     models = Models(served, hub_model if asked.allow_models else None)
-    typer.echo(f"{', '.join(models.by_name)}; results in {asked.store}; Ctrl-C ends it.", err=True)
+    typer.echo(f"{', '.join(models.by_name)}; results in {asked.store}; press Ctrl-C to stop.", err=True)
     run(Served(models, results, Jobs(), asked.host, token), asked.port, typer.echo)
 
 
 def served_model(name: str) -> ServedModel:
-    """A model that the user named: a folder, a name on the hub, or a function that returns model and Table."""
+    """Load a model of --model: a folder, a name on the hub, or a function that returns model and Table."""
     from whyformer.serve.models import ServedModel, kind_of
     from whyformer.verbs import Explainer
 
-    short = Path(name).name or name  # clients are not shown where a folder is
+    short = Path(name).name or name  # clients do not see the path of a folder
     if _is_table(name):
         return ServedModel(short, "table", Explainer(*load_table(name)))
-    if (Path(name) / "1_Pooling").is_dir():  # a SentenceTransformer, which may read its tokens in a way of its own
+    if (Path(name) / "1_Pooling").is_dir():  # a SentenceTransformer, which has its own pooling
         return ServedModel(short, "similarity", Explainer(*load("encoder", name)))
     model, processor, kind = load_any(name)
     explainer = Explainer(model, processor)
@@ -111,12 +111,12 @@ def served_model(name: str) -> ServedModel:
 
 
 def hub_model(name: str) -> ServedModel:
-    """Load a model that a client named: from the hub only, weights from safetensors only, none of its code."""
+    """Load a model by name for a client: from the hub only, safetensors only, without running its code."""
     from whyformer.errors import BadInput
     from whyformer.serve.models import ServedModel, kind_of
     from whyformer.verbs import Explainer
 
-    if Path(name).exists():  # which transformers would take for the model
+    if Path(name).exists():  # transformers would load this folder
         raise BadInput(f"{name!r} cannot be loaded from here: name it with --model when the server is started.")
     model, processor, kind = load_any(name, pickles=False)
     explainer = Explainer(model, processor)

@@ -443,5 +443,5 @@ def nothing_fits(budget: Budget, over: dict[str, str], prices: dict[str, float] 
     source = "measured" if prices is None else "declared"
     return BadInput(
         f"no method fits into a budget of {budget}: the cheapest candidate is {cheapest}, "
-        f"{over[cheapest]} ({source}). Raise the budget, or pass other methods= (wf.list_methods())."
+        f"{over[cheapest]} ({source}). Raise the budget, or pass another method= (wf.list_methods())."
     )

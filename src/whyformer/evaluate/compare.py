@@ -53,8 +53,8 @@ def compare(
     processor: Any = None,
     *,
     tokenizer: Any = None,
-    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
-    metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    metric: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     rationales: Sequence[Any] | None = None,
     masks: Sequence[Any] | None = None,
     surrogate: Any = None,
@@ -72,8 +72,8 @@ def compare(
 ) -> Comparison:
     """Which method explains this model best on these inputs?
 
-    methods: names, or {"method": name, option: value}; None is all of them. One that fails is listed with its reason.
-    metrics: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given (one per
+    method: names, or {"method": name, option: value}; None is all of them. One that fails is listed with its reason.
+    metric: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given (one per
     input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per image:
     height × width, or boxes). surrogate: a copy fine-tuned on masked inputs (``wf.masked_surrogate``), for
     f_fidelity_plus and f_fidelity_minus. replace: the baseline of a masked part: text "mask", "unk", "pad", "delete",
@@ -88,19 +88,19 @@ def compare(
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> texts = ["I like the movie", "This is so boring"]
-    >>> wf.compare(model, texts, tokenizer, methods=["grad_sam", "occlusion"]).show()
+    >>> wf.compare(model, texts, tokenizer, method=["grad_sam", "occlusion"]).show()
     """
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     settings: dict[str, Any] = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
     settings |= {"units": units, "hold": hold, "seed": seed, "progress": progress, "cache": cache}
-    judged = chosen_metrics(metrics, rationales is not None, masks is not None)
-    for metric, _ in judged:
-        if "rationale" in metric.needs and rationales is None:
-            raise BadInput(f"{metric.name} compares with what people marked: pass rationales=[…], one per input.")
-        if "region" in metric.needs and masks is None:
-            raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
+    judged = chosen_metrics(metric, rationales is not None, masks is not None)
+    for entry, _ in judged:
+        if "rationale" in entry.needs and rationales is None:
+            raise BadInput(f"{entry.name} compares with what people marked: pass rationales=[…], one per input.")
+        if "region" in entry.needs and masks is None:
+            raise BadInput(f"{entry.name} compares with where the object is: pass masks=[…], one per image.")
     given = (rationales, masks, surrogate)
-    candidates = wanted(methods, explainer.source(inputs).modality.kind)
+    candidates = wanted(method, explainer.source(inputs).modality.kind)
     with comparing(explainer, inputs, candidates, judged, settings, scalar, *given) as (comparison, _):
         return comparison
 
@@ -151,7 +151,7 @@ def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
     if isinstance(metrics, str):
         metrics = [metrics]
     if not metrics:
-        raise BadInput("there is no metric to compare by: name one, or leave metrics out.")
+        raise BadInput("there is no metric to compare by: name one, or omit metric=.")
     options_of = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     named = [(get_metric(name), options) for name, options in options_of.items()]
     return [(metric, metric.checked(options)) for metric, options in named]

@@ -155,7 +155,7 @@ class Comparison(Result):
     """Which explanation to trust here: measured on these inputs, with this replacement.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
-    >>> comparison = wf.compare(model, list(wf.demo.SENTENCES), tokenizer, methods=["grad_sam", "saliency"])
+    >>> comparison = wf.compare(model, list(wf.demo.SENTENCES), tokenizer, method=["grad_sam", "saliency"])
     >>> comparison.to_frame()
     """
 

@@ -109,7 +109,7 @@ def within_effort(
         if effort is not None and spent + price > effort:
             dear[name] = (
                 f"left out: about {price:.0f} forwards for each input of {units:.0f} units, and of effort={effort} "
-                f"{effort - spent:.0f} were left. Name it in methods, or raise the effort."
+                f"{effort - spent:.0f} were left. Name it in method=, or raise effort=."
             )
         else:
             spent += price
@@ -236,7 +236,7 @@ def recommend(
     *,
     tokenizer: Any = None,
     scope: Annotated[str, OneOf(*recommendation.SCOPES)] = "dataset",
-    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     spaces: Sequence[Annotated[str, OneOf(*candidate_pool.SPACES)]] = candidate_pool.SPACES,
     budget: Count | Annotated[str, NotEmpty()] | None = None,
     effort: Count | None = EFFORT,
@@ -261,7 +261,7 @@ def recommend(
     the inputs is explained by the choice of the other half. spaces: "attention" is raw attention with every choice of
     layers (mean, product, each), heads (mean, each) and reading (row, column, column mean, column max),
     (L + 2)(H + 1)·4 candidates; "gradient" the same of attention × gradient; "rollout" every start layer of the
-    rollouts. methods: the other candidates; None is all methods, [] none. effort: about so many forwards per input are
+    rollouts. method: the other candidates; None is all methods, [] none. effort: about so many forwards per input are
     spent on methods that were not named (None: no limit); the most expensive are left out and listed in ``excluded``.
     budget: the best method, by AOPC, that costs no more than so many forwards (20; a backward counts as two) or seconds
     ("2s", "500ms") per explanation of the longest input; methods that can do with fewer passes (integrated_gradients,
@@ -274,16 +274,16 @@ def recommend(
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> texts = ["I like the movie", "This is so boring", "She hates the book", "A great film"]
-    >>> wf.recommend(model, texts, tokenizer, spaces=[], methods=["grad_sam", "saliency"]).show()
+    >>> wf.recommend(model, texts, tokenizer, spaces=[], method=["grad_sam", "saliency"]).show()
     """
-    if methods is not None and not methods and not spaces:
-        raise BadInput("there is nothing to choose from: name methods or spaces.")
+    if method is not None and not method and not spaces:
+        raise BadInput("there is nothing to choose from: give method= or spaces=.")
     limit = None if budget is None else candidate_pool.budget_of(budget)
     if limit is not None and scope != "dataset":
         raise BadInput(f"budget={budget!r} chooses one method for all inputs: leave scope={scope!r} out.")
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     explainer.advises = False
-    candidates = wanted(methods, explainer.source(inputs).modality.kind)
+    candidates = wanted(method, explainer.source(inputs).modality.kind)
     settings: dict[str, Any] = {"target": target, "scalar": scalar, "replace": replace, "reference": reference}
     settings |= {"units": units, "hold": hold, "batch_size": batch_size}
     with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **settings) as games:
@@ -301,11 +301,11 @@ def recommend(
             )
         otherwise = other_games(games, candidates)
         if limit is not None:
-            guided = methods is None or any(candidate.method == "shap" for candidate in candidates)
+            guided = method is None or any(candidate.method == "shap" for candidate in candidates)
             best = chosen_within(games, candidates, spaces, known, limit, value, report, guided)
             return replaced(best, warnings=(*otherwise, *best.warnings))
         mean_units = float(np.mean([len(units) for units in games.units]))
-        candidates, dear = (candidates, {}) if methods is not None else within_effort(candidates, mean_units, effort)
+        candidates, dear = (candidates, {}) if method is not None else within_effort(candidates, mean_units, effort)
         pool = candidate_pool.pool_of(games, spaces, candidates)
         pool.excluded.update(dear)
         if not pool.candidates:

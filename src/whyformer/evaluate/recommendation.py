@@ -128,7 +128,7 @@ class Recommendation(Result):
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> texts = ["I like the movie", "This is so boring", "She hates the book", "A great film"]
-    >>> recommendation = wf.recommend(model, texts, tokenizer, spaces=[], methods=["grad_sam", "saliency"])
+    >>> recommendation = wf.recommend(model, texts, tokenizer, spaces=[], method=["grad_sam", "saliency"])
     >>> recommendation.to_frame()
     """
 

@@ -1,5 +1,5 @@
 """The report: one page with a prediction, its explanations, and how far each can be trusted.
 
 >>> explainer = wf.Explainer(*wf.demo.load_sentiment())
->>> explainer.report("I like the movie", methods=["grad_sam", "saliency"], checks=[]).save("report.html")
+>>> explainer.report("I like the movie", method=["grad_sam", "saliency"], checks=[]).save("report.html")
 """

@@ -115,7 +115,7 @@ class Report(Result):
     """What a model said of some inputs, why, by several methods, and what speaks for and against believing them.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
-    >>> report = wf.report(model, "I like the movie", tokenizer, methods=["grad_sam", "saliency"], checks=[])
+    >>> report = wf.report(model, "I like the movie", tokenizer, method=["grad_sam", "saliency"], checks=[])
     >>> report.save("report.html")
     """
 
@@ -166,7 +166,7 @@ def report(
     processor: Any = None,
     *,
     tokenizer: Any = None,
-    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     shown: Count = 4,
     drawn: Count = 5,
     checks: Sequence[str] | None = None,
@@ -184,7 +184,7 @@ def report(
 ) -> Report:
     """Why did the model say that, and which explanation of it can be trusted? ``.save("report.html")`` is one page.
 
-    methods: names, or {"method": name, option: value}; None is one of each way of looking and the one that explains
+    method: names, or {"method": name, option: value}; None is one of each way of looking and the one that explains
     unasked. They are compared on all inputs; the ``shown`` best are drawn, of the first ``drawn`` inputs, each with the
     deletion curve of its map. checks: names (``wf.check``); None is all that are not about attention by itself, on the
     best method and the first two inputs; an empty list leaves them out. replace, reference, target, units, hold and
@@ -194,19 +194,19 @@ def report(
     model never saw: then faithfulness is measured on something else than what the model is for.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
-    >>> report = wf.report(model, "I like the movie", tokenizer, methods=["grad_sam", "saliency"], checks=[])
+    >>> report = wf.report(model, "I like the movie", tokenizer, method=["grad_sam", "saliency"], checks=[])
     >>> report.save("report.html")
     """
     started = time.perf_counter()
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     source = explainer.source(inputs)
     called = CALLED.get(source.modality.stream, "inputs")
-    if methods is None:
-        methods = [AUTO, *usual_methods(source.modality.kind)[1:]]
+    if method is None:
+        method = [AUTO, *usual_methods(source.modality.kind)[1:]]
     settings: dict[str, Any] = {"target": target, "units": units, "hold": hold, "replace": replace, "seed": seed}
     settings |= {"cache": cache, "batch_size": batch_size, "progress": progress, "reference": reference}
     judged = chosen_metrics(None, rationales=False, masks=False)
-    candidates = wanted(methods, source.modality.kind)
+    candidates = wanted(method, source.modality.kind)
     with comparing(explainer, inputs, candidates, judged, settings, scalar, whole=drawn) as (comparison, games):
         rows = [row for row in comparison.rows if not row.baseline][:shown]
         value = comparison.value or "probability of the target"

@@ -17,7 +17,17 @@ from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
@@ -115,7 +125,10 @@ class Compare(Asked):
 
     model: Name | None = None
     inputs: Annotated[list[Input], Field(max_length=50)] = []
-    methods: Annotated[list[Name], Field(min_length=1, max_length=40)] | None = None
+    methods: Annotated[
+        Annotated[list[Name], Field(min_length=1, max_length=40)] | None,
+        Field(validation_alias=AliasChoices("method", "methods")),  # "methods" is the old name
+    ] = None
     results: Annotated[list[Identity], Field(max_length=12)] = []
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
     wait: Wait = 0.0
