@@ -23,8 +23,10 @@ from whyformer.files import IMAGES, trouble_writing
 
 KINDS = {**dict.fromkeys(IMAGES, "image"), ".csv": "table", ".wav": "sound", ".txt": "text"}
 # Endings of other files. An argument with one of them, or with a path separator, is a file name, not a text.
-OTHER_FILES = (".tsv", ".json", ".jsonl", ".parquet", ".npz", ".md", ".html", ".pdf", ".log", ".docx", ".xlsx", ".xml")
-OTHER_FILES += (".mp3", ".flac", ".ogg", ".yaml", ".yml", ".gz", ".zip", ".svg", ".heic")
+OTHER_FILES = (
+    *(".tsv", ".json", ".jsonl", ".parquet", ".npz", ".md", ".html", ".pdf", ".log", ".docx", ".xlsx", ".xml"),
+    *(".mp3", ".flac", ".ogg", ".yaml", ".yml", ".gz", ".zip", ".svg", ".heic"),
+)
 LONGEST_NAME = 255  # bytes
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # one slash: Path() drops the second; not the drive C:/
 HELP = ("-h", "--help")
