@@ -18,7 +18,7 @@ $(READY): pyproject.toml models/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[hf,eval,tabular,web]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[hf,eval,tabular,plot,web]"
 	touch $(READY)
 
 $(DEVELOPING): $(READY)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import tarfile
 from importlib.metadata import Distribution
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from packaging.requirements import Requirement
@@ -172,3 +176,27 @@ def test_with_all_the_models_are_there(wheels: dict[str, Path], ours: dict[str, 
     label, rows, columns, missing = env.python(ALL)  # type: ignore[misc]
     assert (label, rows, columns) == ("positive", 6, 13)
     assert set(missing) == {module for module, (_, extra) in LIBRARIES.items() if not extra or extra in APART}
+
+
+def test_after_make_demo_the_demo_and_the_server_run(
+    wheels: dict[str, Path], ours: dict[str, Distribution], tmp_path: Path
+) -> None:
+    """What setup-demo installs is enough for ``whyformer demo``, ``whyformer serve`` and each download of its page."""
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    (extras,) = re.findall(r'-e \./models -e "\.\[([\w,]+)\]"\n\ttouch \$\(READY\)', makefile)
+    env = environment(tmp_path / "demo", wheels, ours, f"{extras},models")
+    env.run("-m", "whyformer", "demo", "--out", "whyformer-demo.html")
+    call = [str(env.folder / "bin" / "python"), "-u", "-m", "whyformer", "serve", "--port", "0", "--store", "results"]
+    with subprocess.Popen(call, cwd=env.folder, env=env.variables(), stdout=-1, text=True) as server:
+        try:
+            assert server.stdout is not None
+            (address,) = re.findall(r"http://\S+?:\d+", server.stdout.readline())
+            assert b"<html" in urlopen(address).read()
+            asked = {"model": "sentiment", "input": {"text": "I like the movie"}, "wait": 60}
+            question = Request(
+                f"{address}/api/explain", json.dumps(asked).encode(), {"content-type": "application/json"}
+            )
+            result = f"{address}/api/results/{json.load(urlopen(question))['id']}/export?format="
+            assert all(len(urlopen(result + form).read()) > 100 for form in ("html", "json", "png", "csv"))
+        finally:
+            server.terminate()
