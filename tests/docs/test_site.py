@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from docs import reference
+from docs import notebook, reference
 from tests.support.browser import Browser
 from tests.views.test_accessible import axe
 
@@ -76,6 +77,7 @@ def test_every_public_name_has_a_place() -> None:
 # examples/first_look.ipynb, executed by a kernel on few inputs, and its page opened in a browser.
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first_look.ipynb"
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 INNER = "[...document.querySelectorAll('iframe')].map(f => f.contentDocument)"
 READY = (
     "new Promise(r => { const t = setInterval(() => { if (" + INNER + ".every(d => "
@@ -117,6 +119,22 @@ def test_every_result_is_a_picture_and_nothing_else_is_printed(executed: Any) ->
     )
     assert max(len(output.data["text/plain"]) for output in outputs) < 3000  # words, not arrays
     assert [cell for cell in executed.cells if cell.cell_type == "code"][1].source.splitlines()[-1] == "ask()"
+
+
+def test_saved_outputs_are_those_of_today(executed: Any) -> None:
+    """Predictions, tokens, columns and scores, in cells that do not depend on the number of inputs."""
+    saved = {cell["id"]: cell["outputs"] for cell in json.loads(EXAMPLE.read_text())["cells"] if cell.get("outputs")}
+    fresh, stored = notebook.pages(executed)["shown"], notebook.stored()["shown"]
+    cells = [cell for cell in executed.cells if cell.get("outputs") and "FEW" not in cell.source]
+    assert len(saved) == len(stored) > len(cells) > 4
+    assert all({"image/png", "text/plain"} == set(output["data"]) for (output,) in saved.values())
+    for cell in cells:
+        shown = [pages[notebook.digest(cell.source)].get("page", "") for pages in (fresh, stored)]
+        texts = [notebook.words(page) for page in shown]
+        assert (len(texts[0]) > 40) == (len(shown[0]) > 0)
+        assert NUMBER.sub("0", texts[0]) == NUMBER.sub("0", texts[1]), "run `python -m docs.notebook`"
+        numbers = [list(map(float, NUMBER.findall(text))) for text in texts]
+        assert numbers[0] == pytest.approx(numbers[1], rel=0.03, abs=0.02), "run `python -m docs.notebook`"
 
 
 @pytest.mark.parametrize(("width", "theme"), [(420, "light"), (1300, "dark")])
