@@ -73,8 +73,10 @@ def test_needles(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_models_that_learn_in_context() -> None:
-    every = rows_of(in_context.tables(json.loads(text_of(REPORTS / "in_context.json"))))
-    assert len(every) > 15 and set(every) <= set(rows_of(text_of(REPORTS / "in_context.md")))
+    """The page shows a selection of the rows that the command prints."""
+    page = rows_of(text_of(REPORTS / "in_context.md"))
+    printed = in_context.tables(json.loads(text_of(REPORTS / "in_context.json")))
+    assert len(page) > 8 and set(page) <= set(rows_of(printed))
 
 
 def test_tabular_transformers() -> None:
