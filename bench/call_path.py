@@ -91,7 +91,7 @@ def other_verbs(folder: Path) -> dict[str, tuple[Callable[[], object], str]]:
 
     def compared() -> object:
         methods = ["generic_attention", "occlusion"]
-        return wf.compare(model, TEXTS, processor=tokenizer, methods=methods, progress=False)
+        return wf.compare(model, TEXTS, processor=tokenizer, method=methods, progress=False)
 
     def cited() -> object:
         answer = "paris ."

@@ -101,8 +101,8 @@ def table(device: str) -> list[Any]:
 TWO = ["generic_attention", "occlusion"]
 VERBS: dict[str, Callable[[str], Any]] = {  # what stands above a single explanation, on the shipped models
     "explain": lambda d: [e.scores for e in wf.explain(inputs=TEXTS, **sentiment(d))],
-    "compare": lambda d: wf.compare(inputs=TEXTS, methods=TWO, **sentiment(d)).to_dict(),
-    "recommend": lambda d: wf.recommend(inputs=list(SENTENCES), methods=TWO, **sentiment(d)).to_dict(),
+    "compare": lambda d: wf.compare(inputs=TEXTS, method=TWO, **sentiment(d)).to_dict(),
+    "recommend": lambda d: wf.recommend(inputs=list(SENTENCES), method=TWO, **sentiment(d)).to_dict(),
     "check": lambda d: wf.check(inputs=TEXTS, **sentiment(d)).to_dict(),
     "head_importance": lambda d: wf.head_importance(inputs=TEXTS, **sentiment(d)).scores,
     "tcav": concepts,

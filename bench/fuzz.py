@@ -157,13 +157,13 @@ def verbs(stage: Stage) -> Iterator[Call]:
     yield from with_nonsense(
         "verbs",
         "compare",
-        _quick(wf.compare, bert, texts[:2], processor=tokenizer, methods=list(few)),
+        _quick(wf.compare, bert, texts[:2], processor=tokenizer, method=list(few)),
         wf.compare,
         skip,
     )
     yield from with_nonsense(
         "verbs", "recommend",
-        _quick(wf.recommend, bert, texts, processor=tokenizer, methods=["random"], spaces=()), wf.recommend, skip,
+        _quick(wf.recommend, bert, texts, processor=tokenizer, method=["random"], spaces=()), wf.recommend, skip,
     )  # fmt: skip
     yield from with_nonsense(
         "verbs",
@@ -290,9 +290,9 @@ def options(stage: Stage) -> Iterator[Call]:
         for option, parameter in metric.options.items():
             for value in NONSENSE[kind_of(option, parameter.default) or "word"]:
                 metrics = {name: {option: value}}
-                judged = partial(wf.compare, stage.bert, stage.texts[:2], processor=stage.tokenizer, methods=["random"])
-                words = f"compare(metrics={name}({option}={shown(value)}))"
-                yield Call("options", words, partial(judged, metrics=metrics))
+                judged = partial(wf.compare, stage.bert, stage.texts[:2], processor=stage.tokenizer, method=["random"])
+                words = f"compare(metric={name}({option}={shown(value)}))"
+                yield Call("options", words, partial(judged, metric=metrics))
     for name, check in CHECKS.items():
         for option, parameter in inspect.signature(check).parameters.items():
             kind = kind_of(option, parameter.default)

@@ -98,8 +98,8 @@ def _verbs() -> dict[str, Call]:
     bert, gpt2, adult = (partial(_asked, name) for name in ("bert", "gpt2", "table"))
     labels = torch.tensor([0, 1])
     verbs: dict[str, Call] = {
-        "compare": lambda: wf.compare(**bert(), methods=TWO, progress=False),
-        "recommend": lambda: wf.recommend(**_many(), methods=TWO, spaces=[], progress=False),
+        "compare": lambda: wf.compare(**bert(), method=TWO, progress=False),
+        "recommend": lambda: wf.recommend(**_many(), method=TWO, spaces=[], progress=False),
         **{
             f"check {name}": partial(lambda name: wf.check(**bert(), checks={name: CHECKS[name]}, progress=False), name)
             for name in CHECKS

@@ -136,9 +136,9 @@ def test_compare_names_what_can_stand_in_place_of_a_token() -> None:
     inputs = {"input_ids": case.inputs()["input_ids"][:, :7]}
     methods = ["attention_rollout", "occlusion"]
     with pytest.raises(NotOffered, match="replace=<token id>") as refusal:
-        wf.compare(model, inputs, methods=methods, progress=False)
+        wf.compare(model, inputs, method=methods, progress=False)
     assert "'mask'" not in str(refusal.value)
-    assert wf.compare(model, inputs, methods=methods, progress=False, replace=7).rows
+    assert wf.compare(model, inputs, method=methods, progress=False, replace=7).rows
 
 
 # Sentences that name a method without recommending it, by the file and some words of each.

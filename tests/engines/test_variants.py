@@ -243,8 +243,8 @@ def test_positions_where_no_token_is_known_to_stand_for_another() -> None:
     assert not [w for w in named.warnings if "positions" in w]
     methods = ["saliency", "input_x_gradient"]
     padded = seeded(lambda: OfAWord(padding_idx=0))
-    compared = wf.compare(padded, WORD, methods=methods, target=TARGET, progress=False,
-                          metrics=["comprehensiveness"])  # fmt: skip
+    compared = wf.compare(padded, WORD, method=methods, target=TARGET, progress=False,
+                          metric=["comprehensiveness"])  # fmt: skip
     assert [w for w in compared.warnings if "start_ids and end_ids may hold positions" in w and "in place (pad)" in w]
 
 

@@ -41,7 +41,7 @@ METHODS = ["raw_attention", "generic_attention", "input_x_gradient"]
 
 @cache
 def compared() -> wf.Comparison:
-    return explainer().compare(TEXTS, methods=[*METHODS, {"method": "raw_attention", "layers": "mean"}, "grad_cam"])
+    return explainer().compare(TEXTS, method=[*METHODS, {"method": "raw_attention", "layers": "mean"}, "grad_cam"])
 
 
 def test_values_equal_the_paper_literal_twin() -> None:
@@ -91,7 +91,7 @@ def test_every_method_has_a_row_and_floor_and_ceiling_come_last() -> None:
 
 def test_the_seed_changes_numbers_and_the_batch_size_does_not() -> None:
     first, second, other = (
-        explainer().compare(TEXTS[:2], methods=METHODS[:1], seed=seed, batch_size=3) for seed in (0, 0, 1)
+        explainer().compare(TEXTS[:2], method=METHODS[:1], seed=seed, batch_size=3) for seed in (0, 0, 1)
     )
     assert first.values == second.values
     assert first.rows[-2].scores != other.rows[-2].scores
@@ -109,20 +109,20 @@ def test_a_broken_method_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("out of luck")
 
     monkeypatch.setitem(registry._METHODS, "saliency", replace(entry, run=broken))
-    result = explainer().compare(TEXTS[:2], methods=["saliency", "raw_attention"], metrics=["aopc"])
+    result = explainer().compare(TEXTS[:2], method=["saliency", "raw_attention"], metric=["aopc"])
     assert [r.name for r in result.rows] == ["raw_attention", "random", "greedy"]
     assert result.failures == {"saliency": "failed: RuntimeError: out of luck"}
     with pytest.raises(NotOffered, match="out of luck"):
-        explainer().compare(TEXTS[:2], methods=["saliency"])
+        explainer().compare(TEXTS[:2], method=["saliency"])
 
 
 def test_everything_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted_calls(monkeypatch)
-    first = explainer().compare(TEXTS, methods=METHODS, cache=tmp_path)
+    first = explainer().compare(TEXTS, method=METHODS, cache=tmp_path)
     calls.clear()
-    again = explainer().compare(TEXTS, methods=METHODS, cache=tmp_path)
+    again = explainer().compare(TEXTS, method=METHODS, cache=tmp_path)
     assert sum(calls) == len(TEXTS)  # what is predicted has to be known
-    more = explainer().compare(TEXTS, methods=[*METHODS, "attention_rollout"], cache=tmp_path)
+    more = explainer().compare(TEXTS, method=[*METHODS, "attention_rollout"], cache=tmp_path)
     assert first.variants > 0 and again.variants == 0
     assert again.values == first.values
     assert again.rows[:-2] == first.rows[:-2]
@@ -135,16 +135,16 @@ def test_rationales_by_token_word_and_character() -> None:
     words = [0, 1, 0]
     pieces = [int(w == 1) for w in units.word or () if w >= 0]
     results = [
-        explainer().compare([text], methods=METHODS, metrics=["token_f1", "iou_f1", "auprc"], rationales=[given])
+        explainer().compare([text], method=METHODS, metric=["token_f1", "iou_f1", "auprc"], rationales=[given])
         for given in (words, pieces, [0, *pieces, 0], [(2, 11)])
     ]
     assert all(str(r.values) == str(results[0].values) for r in results)
     assert results[0].replacement is None and results[0].variants == 0
     assert {r.name for r in results[0].rows} == {*METHODS, "random"}
     with pytest.raises(BadInput, match="entries"):
-        explainer().compare([text], methods=METHODS, metrics=["auprc"], rationales=[[1] * 17])
+        explainer().compare([text], method=METHODS, metric=["auprc"], rationales=[[1] * 17])
     with pytest.raises(BadInput, match="rationales"):
-        explainer().compare([text], methods=METHODS, metrics=["auprc"])
+        explainer().compare([text], method=METHODS, metric=["auprc"])
 
 
 def test_images_with_masks_and_boxes() -> None:
@@ -156,7 +156,7 @@ def test_images_with_masks_and_boxes() -> None:
     mask[: size[0] // 2] = 1
     metrics = ["pointing_game", "relevance_mass", "iou_otsu", "mean_average_precision", "completeness"]
     given = [mask, mask[::2, ::2]], [[(0, 0, 1, 0.5)], [(0, 0, size[1], size[0] // 2)]]
-    found = [wf.compare(model, inputs, methods=["grad_cam", "occlusion"], metrics=metrics, masks=m) for m in given]
+    found = [wf.compare(model, inputs, method=["grad_cam", "occlusion"], metric=metrics, masks=m) for m in given]
     assert str(found[0].values) == str(found[1].values)
     assert 0 < found[0]["grad_cam"].scores["relevance_mass"].mean < 1
     assert np.isnan(found[0]["grad_cam"].scores["completeness"].mean)
@@ -170,7 +170,7 @@ def test_rows_of_a_table(metric: str, replace: str) -> None:
     from whyformer.demo.census import adult_rows
 
     model, table = wf.demo.load_adult()
-    rows, how = adult_rows()[:2], {"methods": ["generic_attention", "occlusion"], "metrics": [metric]}
+    rows, how = adult_rows()[:2], {"method": ["generic_attention", "occlusion"], "metric": [metric]}
     first, frame = (
         wf.compare(model, given, processor=table, replace=replace, **how) for given in (rows, pd.DataFrame(rows))
     )
@@ -195,29 +195,29 @@ def test_draws_are_shared_by_methods_and_not_by_inputs() -> None:
 
 def test_noise_moves_gradients_and_leaves_constants() -> None:
     metrics = {"max_sensitivity": {"samples": 3, "radius": 0.1}}
-    result = explainer().compare(TEXTS[:2], methods=["raw_attention", "input_x_gradient", "occlusion"], metrics=metrics)
+    result = explainer().compare(TEXTS[:2], method=["raw_attention", "input_x_gradient", "occlusion"], metric=metrics)
     assert all(0 < r.scores["max_sensitivity"].mean < 10 for r in result.rows)
-    more = explainer().compare(TEXTS[:2], methods=["raw_attention"], metrics={"max_sensitivity": {"radius": 0.3}})
+    more = explainer().compare(TEXTS[:2], method=["raw_attention"], metric={"max_sensitivity": {"radius": 0.3}})
     assert more.rows[0].scores["max_sensitivity"].mean > result["raw_attention"].scores["max_sensitivity"].mean
 
 
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"methods": ["rollout"]}, "attention_rollout"),
-        ({"methods": [{"method": "raw_attention", "layer": 1}]}, "layers"),
-        ({"methods": [{"layers": 1}]}, "names no method"),
-        ({"methods": ["saliency", "saliency"]}, "twice"),
-        ({"metrics": ["fidelity"]}, "infidelity"),
-        ({"metrics": {"aopc": {"steps": 3}}}, "fractions"),
-        ({"metrics": []}, "no metric"),
+        ({"method": ["rollout"]}, "attention_rollout"),
+        ({"method": [{"method": "raw_attention", "layer": 1}]}, "layers"),
+        ({"method": [{"layers": 1}]}, "names no method"),
+        ({"method": ["saliency", "saliency"]}, "twice"),
+        ({"metric": ["fidelity"]}, "infidelity"),
+        ({"metric": {"aopc": {"steps": 3}}}, "fractions"),
+        ({"metric": []}, "no metric"),
         ({"replace": "zap"}, "mask"),
         ({"rationales": [[1]]}, "one per input"),
     ],
 )
 def test_mistakes_are_named_before_long_work(how: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        explainer().compare(TEXTS, **{"methods": ["raw_attention"], **how})
+        explainer().compare(TEXTS, **{"method": ["raw_attention"], **how})
 
 
 # Statistics
@@ -253,7 +253,7 @@ JUDGED = ["raw_attention", "generic_attention", "attn_lrp", "two_ended"]
 
 @cache
 def judged() -> Comparison:
-    return explainer().compare(TEXTS, methods=JUDGED, metrics=["comprehensiveness", "sufficiency", "saco", "sparsity"])
+    return explainer().compare(TEXTS, method=JUDGED, metric=["comprehensiveness", "sufficiency", "saco", "sparsity"])
 
 
 def said(leaders: list[Leader], agreement: Any = (), methods: Any = ("a", "b", "c")) -> str:

@@ -114,7 +114,7 @@ def test_padding_is_never_touched_and_what_is_put_in_is_of_the_picture() -> None
 
 
 def test_all_detections_are_compared_and_limits_are_over_images(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"processor": processors.detr(SMALL), "methods": METHODS, "metrics": METRICS, "target": SURE}
+    how: dict[str, Any] = {"processor": processors.detr(SMALL), "method": METHODS, "metric": METRICS, "target": SURE}
     found = wf.compare(model_of("detr"), pictures(), cache=tmp_path, **how)
     detections = wf.explain(model_of("detr"), pictures(), processor=processors.detr(SMALL), target=SURE)
     assert found.inputs == sum(map(len, detections)) > 4
@@ -129,7 +129,7 @@ def test_all_detections_are_compared_and_limits_are_over_images(tmp_path: Path) 
 
 def test_masks_may_be_given_per_image_or_per_detection() -> None:
     boxes = [[(0, 0, 0.5, 1)], [(0.5, 0, 1, 1)]]
-    how: dict[str, Any] = {"processor": processors.detr(), "methods": METHODS, "metrics": ["relevance_mass"]}
+    how: dict[str, Any] = {"processor": processors.detr(), "method": METHODS, "metric": ["relevance_mass"]}
     found = wf.compare(model_of("detr"), pictures(2), masks=boxes, target=0.4, **how)
     groups = wf.explain(model_of("detr"), pictures(2), processor=processors.detr(), target=0.4)
     each = [box for box, group in zip(boxes, groups, strict=True) for _ in group]
@@ -141,7 +141,7 @@ def test_masks_may_be_given_per_image_or_per_detection() -> None:
 
 
 def test_recommend_keeps_the_detections_of_an_image_on_one_side() -> None:
-    how: dict[str, Any] = {"processor": processors.detr(SMALL), "methods": METHODS, "target": SURE}
+    how: dict[str, Any] = {"processor": processors.detr(SMALL), "method": METHODS, "target": SURE}
     found = wf.recommend(model_of("detr"), pictures(), **how)
     assert found.chosen("any cost")["method"] in METHODS
     assert "explanations of 4 inputs" in found.warnings[0]
@@ -159,7 +159,7 @@ def test_recommend_keeps_the_detections_of_an_image_on_one_side() -> None:
 def test_a_query_that_takes_the_object_over_is_named(second: str, tmp_path: Path) -> None:
     model = SwappingForObjectDetection(second).eval()
     results = [
-        wf.compare(model, images(), methods=["occlusion"], metrics=["aopc"], target=(0, 1), replace="zero", cache=c)
+        wf.compare(model, images(), method=["occlusion"], metric=["aopc"], target=(0, 1), replace="zero", cache=c)
         for c in (tmp_path, tmp_path)
     ]
     assert results[1].variants == 0
@@ -214,7 +214,7 @@ def test_whole_inputs_are_drawn_for_limits() -> None:
 
 def test_a_replacement_that_detectors_lack_is_refused() -> None:
     with pytest.raises(UnknownName, match="mean, zero, blur, grey, black"):
-        wf.compare(model_of("detr"), images(), methods=METHODS, target=(0, 1), replace="resample")
+        wf.compare(model_of("detr"), images(), method=METHODS, target=(0, 1), replace="resample")
 
 
 # compare, recommend and check on language models: the answer's log-probability is what parts are judged by.
@@ -251,38 +251,36 @@ def test_compare(tmp_path: Path) -> None:
     methods = ["generic_attention", "attn_lrp", "occlusion"]
     metrics: dict[str, Any] = {"comprehensiveness": {}, "linear_surrogate": {}, "ranked_truthfulness": {}}
     metrics["max_sensitivity"] = {"samples": 2}  # each explains everything once more
-    compared = wf.compare(shared("llama"), PAIRS, methods=methods, metrics=metrics, cache=tmp_path, **how)
+    compared = wf.compare(shared("llama"), PAIRS, method=methods, metric=metrics, cache=tmp_path, **how)
     assert not compared.failures and compared.inputs == 4 and compared.value == "log-probability of the answer"
     # What leave-one-out measures is what occlusion says.
     best = max(compared.values["ranked_truthfulness"], key=lambda m: np.mean(compared.values["ranked_truthfulness"][m]))
     assert best in {"occlusion", "greedy"}
-    again = wf.compare(shared("llama"), PAIRS, methods=methods, metrics=metrics, cache=tmp_path, **how)
+    again = wf.compare(shared("llama"), PAIRS, method=methods, metric=metrics, cache=tmp_path, **how)
     assert again.variants == 0
     assert again.values["comprehensiveness"]["attn_lrp"] == compared.values["comprehensiveness"]["attn_lrp"]
     others = [(PAIRS[0][0], "rome ."), *PAIRS[1:]]
-    other = wf.compare(
-        shared("llama"), others, methods=methods[:1], metrics=["comprehensiveness"], cache=tmp_path, **how
-    )
+    other = wf.compare(shared("llama"), others, method=methods[:1], metric=["comprehensiveness"], cache=tmp_path, **how)
     assert other.variants > 0, "another answer is another question"
 
 
 def test_an_answer_is_no_decision_that_could_flip() -> None:
     with pytest.raises(wf.errors.NotOffered, match="no decision"):
         wf.compare(
-            shared("llama"), PAIRS[:2], methods=["raw_attention"], metrics=["positive_perturbation"],
+            shared("llama"), PAIRS[:2], method=["raw_attention"], metric=["positive_perturbation"],
             processor=tokenizer(), progress=False,
         )  # fmt: skip
 
 
 def test_recommend_and_check() -> None:
     how: dict[str, Any] = {"processor": tokenizer(), "progress": False}
-    both = wf.recommend(shared("llama"), PAIRS, methods=["attn_lrp"], spaces=[], **how)
+    both = wf.recommend(shared("llama"), PAIRS, method=["attn_lrp"], spaces=[], **how)
     assert {name for name, _ in both.leaders} == {"attn_lrp", "attn_lrp(first_token=False)"}
     without = wf.explain(shared("llama"), PAIRS[0], processor=tokenizer(), span=True, first_token=False)
     whole = wf.explain(shared("llama"), PAIRS[0], processor=tokenizer(), span=True)
     assert without.scores[0] == 0 and np.array_equal(without.scores[1:], whole.scores[1:])
     assert without.checks["first_token_share"] == whole.checks["first_token_share"] > 0
-    chosen = wf.recommend(shared("llama"), PAIRS, methods=["attn_lrp"], spaces=["attention"], units="word", **how)
+    chosen = wf.recommend(shared("llama"), PAIRS, method=["attn_lrp"], spaces=["attention"], units="word", **how)
     wf.explain(shared("llama"), PAIRS[0], processor=tokenizer(), span=True, units="word", **chosen.chosen("any cost"))
     checked = wf.check(shared("llama"), PAIRS[:1], checks=["sinks", "class_dependence"], **how)
     assert {finding.check for finding in checked.findings} == {"sinks", "class_dependence"}

@@ -208,14 +208,14 @@ def test_left_padding_changes_nothing(replace: int | str) -> None:
 
 def test_one_token_and_no_token() -> None:
     explainer, tokenizer = sentiment(), sentiment().processor
-    result = explainer.compare(["good"], methods=["raw_attention", "occlusion"])
+    result = explainer.compare(["good"], method=["raw_attention", "occlusion"])
     assert all(np.isfinite(s.mean) for r in result.rows for s in r.scores.values())
     ids = torch.tensor([tokenizer("So boring")["input_ids"], [tokenizer.cls_token_id, tokenizer.sep_token_id, 0, 0]])
     inputs = {"input_ids": ids, "attention_mask": (ids != 0).long()}
-    mixed = explainer.compare(inputs, methods=["raw_attention"], metrics=["aopc"])
+    mixed = explainer.compare(inputs, method=["raw_attention"], metric=["aopc"])
     assert any("nothing but special tokens" in w for w in mixed.warnings)
     assert np.isnan(mixed.values["aopc"]["raw_attention"][1]) and np.isfinite(mixed.values["aopc"]["raw_attention"][0])
-    assert explainer.recommend(inputs, methods=[], spaces=["attention"], scope="instance").chosen_on == 1
+    assert explainer.recommend(inputs, method=[], spaces=["attention"], scope="instance").chosen_on == 1
 
 
 # Numbers of an input erased one by one: word vectors, pixels and columns, against the model run by hand.

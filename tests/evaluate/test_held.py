@@ -24,7 +24,7 @@ QUIET: dict[str, Any] = {"target": 0, "replace": "zero", "progress": False}
 def judged(hold: Any, *methods: Any, **how: Any) -> wf.Comparison:
     """Once the first part is held, the model is a sum: whoever plays that game foretells every set without an error."""
     exact: dict[str, Any] = {"infidelity": {"normalize": False}}
-    return wf.compare(only_together(), ROWS, methods=list(methods), metrics=exact, hold=hold, **QUIET, **how)
+    return wf.compare(only_together(), ROWS, method=list(methods), metric=exact, hold=hold, **QUIET, **how)
 
 
 @pytest.mark.parametrize("method", ["shap", "two_ended"])
@@ -121,16 +121,16 @@ def test_what_is_on_disk_is_of_the_same_parts(tmp_path: Path) -> None:
         assert values(hold, cache=tmp_path)[0] == pytest.approx(values(hold)[0], abs=1e-5)
     assert values(0, cache=tmp_path)[1] == 0 and values(0)[0] != pytest.approx(values(2)[0])
     named = {"method": "two_ended", "hold": 0}  # the same scores under another name
-    how: dict[str, Any] = {"metrics": "aopc", "replace": "unk", "target": "mat", "cache": tmp_path, "progress": False}
-    first = explainer.compare(["a dog a cat"], methods=named, **how)
-    again = explainer.compare(["a dog a cat"], methods="two_ended", hold=0, **how)
+    how: dict[str, Any] = {"metric": "aopc", "replace": "unk", "target": "mat", "cache": tmp_path, "progress": False}
+    first = explainer.compare(["a dog a cat"], method=named, **how)
+    again = explainer.compare(["a dog a cat"], method="two_ended", hold=0, **how)
     assert (first.rows[0].name, again.rows[0].name) == ("two_ended(hold=0)", "two_ended")
 
 
 def test_every_token_of_a_translation_is_judged_without_what_is_held() -> None:
     model, tokenizer = model_of("t5"), processors.tokenizer()
     pair = ("what is this", "a cat")
-    how: dict[str, Any] = {"methods": ["two_ended", "saliency"], "metrics": "aopc", "progress": False}
+    how: dict[str, Any] = {"method": ["two_ended", "saliency"], "metric": "aopc", "progress": False}
     found = wf.compare(model, [pair], processor=tokenizer, hold="what is", **how)
     assert not found.failures and found.held == ("'what is'",) * 3 and found["two_ended"].options["hold"] == [0, 1]
     for explanation in wf.explain(model, pair, processor=tokenizer, **found["two_ended"].options, method="two_ended"):
@@ -144,7 +144,7 @@ def test_soft_erasure_leaves_what_is_held() -> None:
         keep = (whole.parts[0] == whole.units[0].labels.index("witty")).astype(float)
         expected = whole.soft_game(0).ask(keep[None], 1)
         np.testing.assert_allclose(games.soft_game(0).ask(np.zeros((1, len(keep) - 1)), 1), expected, atol=1e-6)
-    found = explainer.compare(text, methods="saliency", metrics=["soft_nc", "max_sensitivity"], hold="witty")
+    found = explainer.compare(text, method="saliency", metric=["soft_nc", "max_sensitivity"], hold="witty")
     assert np.isfinite(found.values["soft_nc"]["saliency"]).all()
 
 
@@ -155,7 +155,7 @@ def test_patches_that_are_held_lie_dark_on_the_map() -> None:
     mask = np.zeros((high, wide), bool)
     mask[: high // 2] = True
     names = ["pointing_game", "relevance_mass"]
-    how: dict[str, Any] = {"masks": [mask] * len(inputs["pixel_values"]), "methods": "saliency", "metrics": names}
+    how: dict[str, Any] = {"masks": [mask] * len(inputs["pixel_values"]), "method": "saliency", "metric": names}
     whole = wf.compare(model, inputs, **how, progress=False)
     held = wf.compare(model, inputs, hold=[1, 2], **how, progress=False)
     assert np.mean(held.values["relevance_mass"]["saliency"]) < np.mean(whole.values["relevance_mass"]["saliency"])
@@ -170,7 +170,7 @@ def test_recommend(budget: int | None) -> None:
     explainer = wf.Explainer(*wf.demo.load_sentiment())
     methods = [{"method": "shap", "evaluations": 8}]
     chosen = explainer.recommend(
-        TEXTS, spaces=[], methods=methods, hold="the movie", budget=budget, effort=None, progress=False
+        TEXTS, spaces=[], method=methods, hold="the movie", budget=budget, effort=None, progress=False
     )
     assert chosen.best["hold"] == "the movie" and chosen.best["method"] == "shap"
     assert chosen.held == ("'the movie'",) * 4 and "'the movie' was held in every input" in " ".join(chosen.warnings)
@@ -183,7 +183,7 @@ def test_recommend(budget: int | None) -> None:
 
 def test_report() -> None:
     explainer = wf.Explainer(*wf.demo.load_sentiment())
-    how: dict[str, Any] = {"methods": ["two_ended", "saliency"], "checks": ["stability"], "progress": False}
+    how: dict[str, Any] = {"method": ["two_ended", "saliency"], "checks": ["stability"], "progress": False}
     report = explainer.report(TEXTS[:2], hold="the movie", **how)
     assert report.comparison.held == ("'the movie'",) * 2
     for explanations, deletion in zip(report.explanations, report.deletions, strict=True):

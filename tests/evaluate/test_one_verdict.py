@@ -33,9 +33,9 @@ def explainer() -> wf.Explainer:
 @pytest.fixture(scope="module", params=[5, ENOUGH])
 def asked(request: pytest.FixtureRequest, explainer: wf.Explainer) -> dict[str, Any]:
     texts = ENOUGH_TEXTS[: request.param]
-    about: dict[str, Any] = {"inputs": len(texts), "compare": explainer.compare(texts, methods=METHODS)}
-    about["report"] = explainer.report(texts, methods=METHODS, checks=[])
-    about["recommend"] = explainer.recommend(texts, methods=METHODS, spaces=[])
+    about: dict[str, Any] = {"inputs": len(texts), "compare": explainer.compare(texts, method=METHODS)}
+    about["report"] = explainer.report(texts, method=METHODS, checks=[])
+    about["recommend"] = explainer.recommend(texts, method=METHODS, spaces=[])
     about["check"] = {m: explainer.check(texts, method=m, checks=["faithfulness"]) for m in METHODS}
     served = Served(Models([ServedModel("demo", "text", explainer, texts)]), Store(None), Jobs(8))
     with TestClient(application(served), base_url="http://localhost") as client:
@@ -90,7 +90,7 @@ def test_the_best_warns_where_it_is_none(explainer: wf.Explainer, asked: dict[st
         _ = asked["compare"].best
     assert [("too few" in str(w.message)) for w in heard] == ([True] if few else [])
     with pytest.warns(UserWarning, match="not better than random|too few"):
-        _ = explainer.compare(ENOUGH_TEXTS, methods=["random"]).best
+        _ = explainer.compare(ENOUGH_TEXTS, method=["random"]).best
 
 
 def test_methods_that_cannot_be_told_apart_share_a_place() -> None:

@@ -45,7 +45,7 @@ from whyformer.explainer import CoreExplainer
 
 @cache
 def chosen(scope: str = "dataset") -> wf.Recommendation:
-    return explainer().recommend(TEXTS, methods=["occlusion", "input_x_gradient", "alti", "grad_cam"], scope=scope)
+    return explainer().recommend(TEXTS, method=["occlusion", "input_x_gradient", "alti", "grad_cam"], scope=scope)
 
 
 # Candidates
@@ -110,7 +110,7 @@ def test_the_leaders_are_the_best_by_the_twin() -> None:
             drops = drops_of(text, explanation.target.index)
             values.append(optimus.ranked_truthfulness(explanation.scores[1:-1].tolist(), drops))
         best[f"raw_attention(layers={layers}, heads={heads}, read={read})"] = float(np.mean(values))
-    result = explainer().recommend(TEXTS, methods=[], spaces=["attention"], value="probability")
+    result = explainer().recommend(TEXTS, method=[], spaces=["attention"], value="probability")
     assert result.candidates == 6 * 5 * 4
     assert result.chosen_on == result.reported_on == len(TEXTS)
     listed = dict(result.leaders)
@@ -151,7 +151,7 @@ def test_what_nobody_named_is_bounded_and_what_was_left_out_is_named() -> None:
     assert not left_out & {"raw_attention", "generic_attention", "attention_rollout"}
     assert "effort=20" in result.excluded["shap"] and "10 units" in result.excluded["shap"]
     assert result.reported_on == 0 and "not tested" in result.verdict
-    named = wf.recommend(model, {"input_ids": ids}, effort=1, methods=["smooth_grad"], **how)
+    named = wf.recommend(model, {"input_ids": ids}, effort=1, method=["smooth_grad"], **how)
     assert named.candidates == 1 and not named.excluded, "what was named is run"
 
 
@@ -177,14 +177,14 @@ def test_what_outcomes_are_beside() -> None:
 @pytest.mark.filterwarnings("ignore:.*too few to rank")
 def test_the_choice_is_that_of_compare_and_each_half_is_tested_by_that_of_the_other() -> None:
     methods = ["occlusion", "input_x_gradient", "alti", "raw_attention", "saliency"]
-    result = explainer().recommend(TEXTS, methods=methods, spaces=[])
-    whole = explainer().compare(TEXTS, methods=methods)
+    result = explainer().recommend(TEXTS, method=methods, spaces=[])
+    whole = explainer().compare(TEXTS, method=methods)
     assert result.best == whole.best
     order = np.random.default_rng(0).permutation(len(TEXTS)).tolist()
     halves = sorted(order[:4]), sorted(order[4:])
     expected = {}
     for choosing, testing in (halves, halves[::-1]):
-        best = explainer().compare([TEXTS[i] for i in choosing], methods=methods).rows[0].name
+        best = explainer().compare([TEXTS[i] for i in choosing], method=methods).rows[0].name
         expected |= {i: whole.values["aopc"][best][i] for i in testing}
     assert result.within(ANY).mean == pytest.approx(np.mean(list(expected.values())), abs=1e-5)
     attention = whole["raw_attention"].scores["aopc"].mean
@@ -192,22 +192,22 @@ def test_the_choice_is_that_of_compare_and_each_half_is_tested_by_that_of_the_ot
 
 
 def test_it_is_said_plainly_when_nothing_beats_random() -> None:
-    result = explainer().recommend(TEXTS, methods=["random"], spaces=[])
+    result = explainer().recommend(TEXTS, method=["random"], spaces=[])
     assert not result.within(ANY).beats_random
     assert "too few to rank" in result.verdict
     enough = dataclasses.replace(result, chosen_on=30, reported_on=30)
     assert enough.verdict.startswith("Nothing beats random here")
     with pytest.warns(UserWarning, match="Nothing beats random here"):
         _ = enough.best
-    better = explainer().recommend(TEXTS, methods=["attn_lrp"], spaces=[], scope="instance")
+    better = explainer().recommend(TEXTS, method=["attn_lrp"], spaces=[], scope="instance")
     assert better.within(ANY).beats_random
     assert "beats random scores" in dataclasses.replace(better, chosen_on=40).verdict
-    alone = explainer().recommend(TEXTS[:1], methods=["attn_lrp"], spaces=[], scope="instance")
+    alone = explainer().recommend(TEXTS[:1], method=["attn_lrp"], spaces=[], scope="instance")
     assert "1 input: too few to rank" in alone.verdict and "nan" not in alone.verdict
 
 
 def test_the_seed_splits_and_the_batch_size_changes_nothing() -> None:
-    how: dict[str, Any] = {"methods": [], "spaces": ["rollout"]}
+    how: dict[str, Any] = {"method": [], "spaces": ["rollout"]}
     first, second = explainer().recommend(TEXTS, **how), explainer().recommend(TEXTS, **how, batch_size=3)
     assert [a.name for a in first.outcomes] == [b.name for b in second.outcomes]
     assert [a.mean for a in first.outcomes] == pytest.approx([b.mean for b in second.outcomes], abs=1e-5)
@@ -216,13 +216,13 @@ def test_the_seed_splits_and_the_batch_size_changes_nothing() -> None:
 
 
 def test_the_cache_serves_recommend_and_compare(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"methods": [], "spaces": ["attention"], "cache": tmp_path}
+    how: dict[str, Any] = {"method": [], "spaces": ["attention"], "cache": tmp_path}
     first, again = explainer().recommend(TEXTS, **how), explainer().recommend(TEXTS, **how)
     assert first.variants > 0 and again.variants == 0
     assert json.dumps(first.to_dict() | {"variants": 0}) == json.dumps(again.to_dict())
     metrics = ["ranked_truthfulness"]
     here, there = (
-        explainer().compare(TEXTS, methods=["saliency"], metrics=metrics, cache=folder) for folder in (tmp_path, None)
+        explainer().compare(TEXTS, method=["saliency"], metric=metrics, cache=folder) for folder in (tmp_path, None)
     )
     assert here.variants < there.variants
     for name in ("saliency", "random"):
@@ -232,7 +232,7 @@ def test_the_cache_serves_recommend_and_compare(tmp_path: Path) -> None:
 
 def test_several_streams_have_no_aggregations() -> None:
     case = CASES["clip"]
-    result = wf.recommend(case.build(None), case.inputs(), scope="instance", methods=["generic_attention", "occlusion"])
+    result = wf.recommend(case.build(None), case.inputs(), scope="instance", method=["generic_attention", "occlusion"])
     assert result.candidates >= 1 and "attention aggregations" in result.excluded
 
 
@@ -240,21 +240,21 @@ def test_several_streams_have_no_aggregations() -> None:
     ("how", "says"),
     [
         ({"scope": "batch"}, "dataset"),
-        ({"spaces": [], "methods": []}, "nothing to choose"),
+        ({"spaces": [], "method": []}, "nothing to choose"),
         ({"inputs": TEXTS[:3]}, "at least 4"),
-        ({"methods": ["attnlrp"]}, "attn_lrp"),
-        ({"methods": ["grad_cam"], "spaces": []}, "none of the candidates can explain this model: grad_cam"),
+        ({"method": ["attnlrp"]}, "attn_lrp"),
+        ({"method": ["grad_cam"], "spaces": []}, "none of the candidates can explain this model: grad_cam"),
     ],
 )
 def test_mistakes_are_named(how: dict[str, Any], says: str) -> None:
     with pytest.raises((BadInput, NotOffered), match=says):
-        explainer().recommend(how.pop("inputs", TEXTS), **{"methods": [], **how})
+        explainer().recommend(how.pop("inputs", TEXTS), **{"method": [], **how})
 
 
 # The best method within a budget: prices, options that make it fit, a choice on one half, a test on the other.
 
 
-FEW: dict[str, Any] = {"methods": ["attn_lrp", "raw_attention", "two_ended", "shap"], "spaces": []}
+FEW: dict[str, Any] = {"method": ["attn_lrp", "raw_attention", "two_ended", "shap"], "spaces": []}
 
 
 @cache
@@ -323,7 +323,7 @@ def test_the_choice_is_made_on_one_half_and_tested_on_the_other() -> None:
     two = [c for c in budgeted.candidates if c is budgeted.choice or c.name == "raw_attention"]
     said = [{"method": c.method, **c.options} for c in two]
     here, there = (
-        explainer().compare([TEXTS[i] for i in sorted(half)], methods=said, metrics=["aopc"])
+        explainer().compare([TEXTS[i] for i in sorted(half)], method=said, metric=["aopc"])
         for half in (order[:4], order[4:])
     )
     for c in two:
@@ -343,14 +343,14 @@ def test_the_choice_is_made_on_one_half_and_tested_on_the_other() -> None:
 
 
 def test_a_smaller_budget_leaves_out_what_costs_more_and_readings_of_attention_stand() -> None:
-    result = explainer().recommend(TEXTS, budget=3, methods=["attn_lrp", "two_ended"])
+    result = explainer().recommend(TEXTS, budget=3, method=["attn_lrp", "two_ended"])
     budgeted = result.budgeted
     assert budgeted is not None and budgeted.limit == "3 forwards" and budgeted.backward == BACKWARD
     assert budgeted.over == {"two_ended": f"{2 * budgeted.units + 2} forwards for an input of {budgeted.units} units"}
     assert all(c.forwards + BACKWARD * c.backwards <= 3 for c in budgeted.candidates)
     readings = [c for c in budgeted.candidates if c.method != "attn_lrp"]
     assert sum(c.backwards == 0 for c in readings) == sum(c.backwards == 1 for c in readings) == 3, "the first by RFT"
-    one = explainer().recommend(TEXTS, budget=1, methods=["attn_lrp"], report=False).budgeted
+    one = explainer().recommend(TEXTS, budget=1, method=["attn_lrp"], report=False).budgeted
     assert one is not None and {c.backwards for c in one.candidates} == {0} and math.isnan(one.choice.mean)
 
 
@@ -374,7 +374,7 @@ def test_the_guide_is_the_first_that_fits_and_runs(
         return explain(self, *inputs, **how)
 
     monkeypatch.setattr(CoreExplainer, "explain", explained)
-    how: dict[str, Any] = {"methods": ["shap"], "spaces": [], "report": False}
+    how: dict[str, Any] = {"method": ["shap"], "spaces": [], "report": False}
     budgeted = explainer().recommend(TEXTS[:4], budget=budget, **how).budgeted
     assert budgeted is not None
     names = {c.name: c for c in budgeted.candidates}
@@ -385,19 +385,19 @@ def test_the_guide_is_the_first_that_fits_and_runs(
 
 def test_a_budget_that_nothing_fits_into_names_the_cheapest() -> None:
     with pytest.raises(BadInput, match=r"5 forwards: the cheapest .* occlusion, \d+ forwards for an input of 9 units"):
-        explainer().recommend(TEXTS, budget=5, methods=["two_ended", "occlusion"], spaces=[])
+        explainer().recommend(TEXTS, budget=5, method=["two_ended", "occlusion"], spaces=[])
     with pytest.raises(BadInput, match=r"1e-09 s: the cheapest candidate is raw_attention, about"):
-        explainer().recommend(TEXTS, budget="0.000001ms", methods=["two_ended", "raw_attention"], spaces=[])
+        explainer().recommend(TEXTS, budget="0.000001ms", method=["two_ended", "raw_attention"], spaces=[])
     with pytest.raises(BadInput, match=r"1 forwards: the cheapest .* a method of the space 'gradient', 3 forwards"):
-        explainer().recommend(TEXTS, budget=1, methods=[], spaces=["gradient"])
+        explainer().recommend(TEXTS, budget=1, method=[], spaces=["gradient"])
     with pytest.raises(NotOffered, match="fits into 9 forwards can explain this model: grad_cam"):
-        explainer().recommend(TEXTS, budget=9, methods=["grad_cam"], spaces=[])
+        explainer().recommend(TEXTS, budget=9, method=["grad_cam"], spaces=[])
     with pytest.raises(BadInput, match="one method for all inputs"):
         explainer().recommend(TEXTS, budget=5, scope="label")
 
 
 def test_a_time_is_estimated_and_measured() -> None:
-    result = explainer().recommend(TEXTS, budget="600s", methods=["attn_lrp", "two_ended"], spaces=[])
+    result = explainer().recommend(TEXTS, budget="600s", method=["attn_lrp", "two_ended"], spaces=[])
     budgeted = result.budgeted
     assert budgeted is not None and budgeted.limit == "600 s" and not budgeted.over
     assert {c.name for c in budgeted.candidates} == {"attn_lrp", "two_ended"}

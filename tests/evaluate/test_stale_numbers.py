@@ -264,8 +264,8 @@ OTHERS: dict[Callable[..., Any], dict[str, Any]] = {
     wf.compare: {
         "model": lambda: bert(1),
         "inputs": lambda: OTHER_TEXTS,
-        "methods": lambda: [{"method": "occlusion", "replace": "unk"}, "grad_sam"],
-        "metrics": lambda: ["aopc"],
+        "method": lambda: [{"method": "occlusion", "replace": "unk"}, "grad_sam"],
+        "metric": lambda: ["aopc"],
         "rationales": lambda: [[1, 0, 0], [0, 1]],
         "surrogate": lambda: bert(2),
         "replace": lambda: "unk",
@@ -288,7 +288,7 @@ OTHERS: dict[Callable[..., Any], dict[str, Any]] = {
 # No number depends on them, or they are tried below: a tokenizer is a processor.
 SAME = {"tokenizer", "batch_size", "progress", "cache", "processor", "attention_at", "masks", "options"}
 BASE: dict[Callable[..., Any], dict[str, Any]] = {
-    wf.compare: {"methods": ["occlusion", "grad_sam"], "metrics": ["aopc", "comprehensiveness"], "progress": False},
+    wf.compare: {"method": ["occlusion", "grad_sam"], "metric": ["aopc", "comprehensiveness"], "progress": False},
     wf.check: {"checks": {"stability": {"draws": 1}}, "method": "generic_attention", "progress": False},
 }
 
@@ -435,7 +435,7 @@ class Switched(nn.Module):
 
 def test_how_a_model_is_called_is_part_of_the_question(tmp_path: Path) -> None:
     model, found = Switched().eval(), []
-    how: dict[str, Any] = {"methods": ["occlusion", "attention_rollout"], "metrics": ["aopc"], "progress": False}
+    how: dict[str, Any] = {"method": ["occlusion", "attention_rollout"], "metric": ["aopc"], "progress": False}
     for turned in (False, True):
         given = rows(2), table(call=lambda numbers, codes, turned=turned: (numbers, codes, turned))
         kept, again, plain = (wf.compare(model, *given, **how, cache=folder) for folder in (tmp_path, tmp_path, None))

@@ -40,7 +40,7 @@ def test_a_folder_explains_as_its_model_does(texts: Path, tmp_path: Path) -> Non
         assert (other.units.labels, other.target) == (expected.units.labels, expected.target)
     several = wf.explain(texts, [TEXT, "so bad"])
     assert [type(one) for one in several] == [wf.Explanation] * 2
-    assert wf.compare(texts, [TEXT], methods=["random"], metrics=["comprehensiveness"]).inputs == 1
+    assert wf.compare(texts, [TEXT], method=["random"], metric=["comprehensiveness"]).inputs == 1
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path, texts: Path) -> None:

@@ -168,10 +168,10 @@ def test_probabilities_are_not_squashed_again() -> None:
 
 
 def test_metrics_of_probabilities_say_how_to_take_them_as_they_are() -> None:
-    how: dict[str, Any] = {"methods": ["raw_attention"], "replace": 3, "progress": False}
-    found = wf.compare(softmaxed(), PLAIN, metrics=["aopc"], **how)
+    how: dict[str, Any] = {"method": ["raw_attention"], "replace": 3, "progress": False}
+    found = wf.compare(softmaxed(), PLAIN, metric=["aopc"], **how)
     assert any("softmax is taken of them again by aopc" in w for w in found.warnings)
-    plain = wf.compare(softmaxed(), PLAIN, metrics={"aopc": {"value": "logit"}}, **how)
+    plain = wf.compare(softmaxed(), PLAIN, metric={"aopc": {"value": "logit"}}, **how)
     assert not any("softmax" in w for w in plain.warnings)
     with pytest.raises(errors.NotOffered, match="value='logit'"):
         wf.recommend(softmaxed(), PLAIN, scope="instance", value="probability", replace=3, progress=False)

@@ -85,7 +85,7 @@ def test_scores_are_the_formulas_on_node_vectors(model: Any, graphs: list[Any]) 
 
 
 def test_compared_shown_and_checked(model: Any, graphs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    comparison = wf.compare(model, graphs, methods=METHODS[2:], progress=False)
+    comparison = wf.compare(model, graphs, method=METHODS[2:], progress=False)
     assert {row.name for row in comparison.rows} >= set(METHODS[2:])
     assert comparison.failures == {} and comparison.replacement == "zero"
     assert np.isfinite([score.mean for score in comparison["occlusion"].scores.values()]).all()

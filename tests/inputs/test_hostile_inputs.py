@@ -54,7 +54,7 @@ class Raising:
 DOORS: dict[str, Callable[..., Any]] = {
     "explain": lambda model, how: wf.explain(model, f"i like {HALF} it", **how),
     "second of a pair": lambda model, how: wf.explain(model, [("i like it", HALF)], **how),
-    "compare": lambda model, how: wf.compare(model, ["i like it", HALF], methods=["random"], **how),
+    "compare": lambda model, how: wf.compare(model, ["i like it", HALF], method=["random"], **how),
     "head_importance": lambda model, how: wf.head_importance(model, [HALF], **how),
 }
 

@@ -105,7 +105,7 @@ def test_a_certain_answer_stays_finite() -> None:
 
 def test_methods_are_compared_and_every_text_is_asked_once(model: Recorded, tmp_path: Path) -> None:
     pairs = [PAIR, ("A river. France, not Berlin. The capital!", " Paris")]
-    how: dict[str, Any] = {"methods": ["occlusion", "raw_attention"], "units": "sentence", "metrics": ["aopc"]}
+    how: dict[str, Any] = {"method": ["occlusion", "raw_attention"], "units": "sentence", "metric": ["aopc"]}
     comparison = wf.compare(model, pairs, cache=tmp_path, **how)
     assert len(model.prompts) == len(set(model.prompts)) <= 2 * 2**3
     assert comparison.replacement == "delete" and "asked from outside" in comparison.failures["raw_attention"]

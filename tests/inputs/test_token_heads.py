@@ -419,5 +419,5 @@ def test_comparisons_and_heads_are_of_the_same_number(head: Head) -> None:
     both, *each = (wf.head_importance(head.model(), x, **how).scores for x in (inputs, inputs[:1], inputs[1:]))
     assert np.isfinite(both).all() and both.any()
     assert np.allclose(both, (each[0] + each[1]) / 2, atol=1e-5)
-    table = wf.compare(head.model(), inputs, methods=["occlusion", "random"], **how)
+    table = wf.compare(head.model(), inputs, method=["occlusion", "random"], **how)
     assert {"occlusion", "random"} <= {row.method for row in table.rows}

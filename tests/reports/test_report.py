@@ -32,12 +32,12 @@ def loaded() -> Any:
 def reported() -> Any:
     model, tokenizer = loaded()
     how: dict[str, Any] = {"shown": 2, "drawn": 2, "checks": ["sinks"]}
-    return wf.report(model, TEXTS, processor=tokenizer, methods=FEW, **how)
+    return wf.report(model, TEXTS, processor=tokenizer, method=FEW, **how)
 
 
 def test_it_says_what_the_verbs_say() -> None:
     model, tokenizer = loaded()
-    report, alone = reported(), wf.compare(model, TEXTS, processor=tokenizer, methods=FEW)
+    report, alone = reported(), wf.compare(model, TEXTS, processor=tokenizer, method=FEW)
     assert repr([r.scores for r in report.comparison.rows]) == repr([r.scores for r in alone.rows])
     assert len(report.explanations) == 2 and set(report.names) == {"generic_attention", "raw_attention(layers=mean)"}
     for text, each in zip(TEXTS, report.explanations, strict=False):
@@ -62,7 +62,7 @@ def test_each_method_explains_the_inputs_once(verb: Any, calls: int, monkeypatch
 
     monkeypatch.setattr(CoreExplainer, "explain", counted)
     model, tokenizer = loaded()
-    verb(model, TEXTS, processor=tokenizer, methods=FEW)
+    verb(model, TEXTS, processor=tokenizer, method=FEW)
     assert asked[:2] == [("generic_attention", 3), ("raw_attention", 3)] and len(asked) == calls
     assert all(count == 2 for _, count in asked[2:])
 
@@ -79,7 +79,7 @@ def test_it_answers_why_not_the_next_class() -> None:
             model, text, processor=tokenizer, method=best.method, target=(None, following.index), **best.options
         )
         np.testing.assert_allclose(other.scores, again.scores, atol=1e-5)
-    aimed = wf.report(model, TEXTS[:2], processor=tokenizer, methods=FEW[:1], target="positive", checks=[], drawn=1)
+    aimed = wf.report(model, TEXTS[:2], processor=tokenizer, method=FEW[:1], target="positive", checks=[], drawn=1)
     assert aimed.others is None  # the question was another
 
 
@@ -139,7 +139,7 @@ def test_one_input_has_no_intervals_and_says_so() -> None:
     case = CASES["bert"]
     model = case.build(case.implementations[0])
     inputs = {name: value[:1] for name, value in case.inputs().items()}
-    report = wf.report(model, inputs, methods=["saliency", "random"], checks=[])
+    report = wf.report(model, inputs, method=["saliency", "random"], checks=[])
     assert report.view().lead[0].startswith("1 text: too few to rank methods (30 needed)")
     assert report.checkup is None and "left out" in report.unchecked
     assert {s.verdict for s in report.standings.values()} == {"unknown"}
@@ -155,7 +155,7 @@ def test_everything_is_read_back(tmp_path: Path) -> None:
 def test_wrong_names_are_refused_before_long_work() -> None:
     model, tokenizer = loaded()
     with pytest.raises(UnknownName):
-        wf.report(model, TEXTS, processor=tokenizer, methods=["raw_atention"])
+        wf.report(model, TEXTS, processor=tokenizer, method=["raw_atention"])
 
 
 def test_what_is_compared_unasked() -> None:

@@ -189,7 +189,7 @@ def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient, monk
     told = ask.post("/api/compare", json=how).json()
     assert asked_for == methods, "each method explains once"
     plain = ask.get(f"/api/results/{told['id']}/export?format=json").json()
-    twin = explainer("text").compare([TEXT, "who is anna"], methods=methods)
+    twin = explainer("text").compare([TEXT, "who is anna"], method=methods)
     for metric, by_method in json.loads(json.dumps(twin.to_dict()))["values"].items():
         for name, values in by_method.items():
             assert plain["values"][metric][name] == pytest.approx(values, abs=1e-6)

@@ -211,8 +211,8 @@ def test_steps_take_the_mean_of_their_own_series(how: dict[str, Any]) -> None:
 def test_comparing_on_one_row_needs_others_for_the_mean() -> None:
     model = LAYOUTS["rtdl"].build()
     with pytest.raises(BadInput, match=r"single input is the input itself.*reference="):
-        wf.compare(model, FOUR[:1], processor=table(), methods=["saliency"], replace="mean")
-    result = wf.compare(model, FOUR[:1], processor=table(), methods=["saliency"], replace="mean", reference=FOUR[1:])
+        wf.compare(model, FOUR[:1], processor=table(), method=["saliency"], replace="mean")
+    result = wf.compare(model, FOUR[:1], processor=table(), method=["saliency"], replace="mean", reference=FOUR[1:])
     assert result["saliency"].scores
 
 

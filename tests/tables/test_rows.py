@@ -143,7 +143,7 @@ def test_the_other_baselines_stay_by_name(explainer: wf.Explainer) -> None:
     with pytest.raises(UnknownName, match="rows:8, mean, zero"):
         explainer.explain(EXPLAINED[0], method="occlusion", replace="row")
     with pytest.raises(UnknownName, match="rows:0"):
-        explainer.compare(EXPLAINED, methods=["occlusion"], replace="rows:0")
+        explainer.compare(EXPLAINED, method=["occlusion"], replace="rows:0")
 
 
 def test_without_a_reference_there_are_no_rows() -> None:
