@@ -101,8 +101,11 @@ def test_named_methods_are_compared(tmp_path: Path) -> None:
     assert report.checkup is not None and report.checkup.inputs == 2
 
 
-def test_a_single_method_with_options_stands_among_the_usual_ones(tmp_path: Path) -> None:
+def test_a_single_method_with_options_stands_among_the_usual_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = {}
+    monkeypatch.setattr("whyformer.cli._results.announce", lambda *_: None)
 
     class Explainer:
         def source(self, raw: list[str]) -> object:

@@ -47,7 +47,7 @@ def test_it_says_what_the_verbs_say() -> None:
     with pytest.warns(UserWarning, match="3 inputs: too few to rank"):
         assert report.best == alone.best
     assert [f.check for f in report.checkup.findings] == ["sinks"] and report.checkup.method == alone.rows[0].method
-    assert report.misleads["generic_attention"].startswith("the scale of the score")
+    assert report.misleads["generic_attention"].startswith("the scale of the output")
 
 
 @pytest.mark.parametrize("verb, calls", [(wf.compare, 2), (partial(wf.report, drawn=2, checks=[]), 3)])
