@@ -16,7 +16,7 @@ WhyformerError
 └── CaptureError             the attention of the model could not be read in full
     ├── NothingCaptured      no attention happened at all
     ├── PartlyCaptured       some attention, or some exchange between positions, was not seen
-    ├── AmbiguousLayout      batch and heads cannot be told apart
+    ├── AmbiguousLayout      batch and heads cannot be distinguished
     └── NotOverUnits         attention runs over channels, windows or compressed keys, not over the units
 
 >>> try:
@@ -138,7 +138,7 @@ class PartlyCaptured(CaptureError):
 
 
 class AmbiguousLayout(CaptureError):
-    """Batch and heads cannot be told apart."""
+    """Batch and heads cannot be distinguished."""
 
 
 class NotOverUnits(CaptureError):

@@ -317,3 +317,9 @@ def test_only_http_is_served() -> None:
     guard = RequestGuard(lambda *_: pytest.fail("it came through"), "127.0.0.1", None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="only http"):
         asyncio.run(guard({"type": "websocket"}, None, None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["method", "methods"])  # the second is the old name
+def test_methods_to_compare_have_the_name_that_one_to_explain_has(name: str) -> None:
+    body = {"model": "demo", "inputs": [{"text": TEXT}], name: ["shap", "grad_sam"]}
+    assert safety.Compare.model_validate(body).methods == ["shap", "grad_sam"]
