@@ -1,10 +1,10 @@
-// One bar per unit: sorted, filtered, as many at a time as can be read.
+// One bar per token, patch or column: sorted, filtered, as many at a time as can be read.
 import { barColour } from "./color.js";
-import { columnOf, errorOf, FEW, isFolded, MOST_SHOWN, percent, scoreOf } from "./data.js";
+import { columnOf, errorOf, FEW, isFolded, MOST_SHOWN, nounOf, percent, scoreOf } from "./data.js";
 import { element } from "./dom.js";
 import { link } from "./linked.js";
 
-export const ORDERS = [["ranked", "highest"], ["size", "strongest"], ["reading", "in order"], ["name", "A–Z"]];
+export const ORDERS = [["ranked", "highest"], ["size", "largest |score|"], ["reading", "in order"], ["name", "A–Z"]];
 
 /**
  * @param {import("./data.js").Data} data @param {import("./data.js").ScoreMap} map
@@ -29,7 +29,7 @@ export function barsOf(data, map, context) {
   const items = drawn.map(({ entry, score, untried }) => {
     const error = errorOf(map, entry, context.shares);
     const say = context.shares ? percent : number;
-    const told = untried ? "typical" : say(score);
+    const told = untried ? "= baseline" : say(score);
     const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
       class: `wf-line${isFolded(map, entry) || untried ? " wf-special" : ""}`,
@@ -49,13 +49,13 @@ export function barsOf(data, map, context) {
       `… ${rows.length - drawn.length} more`));
   }
   if (map.folded_words && !specials) parts.append(element("p", { class: "wf-note wf-folded-words" }, map.folded_words));
-  if (!rows.length) parts.append(element("p", { class: "wf-note" }, "No unit has these letters in its name."));
+  if (!rows.length) parts.append(element("p", { class: "wf-note" }, `No ${nounOf(data.units)} contains this text.`));
   return parts;
 }
 
-const UNTRIED = "not tried out: the row holds what stands for an absent value here";
+const UNTRIED = "equals the baseline, so it cannot receive a score";
 
-/** A column whose zero says nothing. @param {import("./data.js").ScoreMap} map @param {import("./data.js").Entry} entry */
+/** A column that cannot receive a score. @param {import("./data.js").ScoreMap} map @param {import("./data.js").Entry} entry */
 export function isUntried(map, entry) {
   return entry.members.every((unit) => map.untried.includes(unit));
 }
@@ -69,7 +69,7 @@ export function track(score, scale, quiet, error = 0) {
   return element("span", { class: "wf-track" },
     element("i", {
       class: beyond ? "wf-bar wf-beyond" : "wf-bar",
-      title: beyond ? "longer than the scale of the other units" : null,
+      title: beyond ? "longer than the scale of the other bars" : null,
       style: { left: `${left}%`, width: `${size}%`, backgroundColor: barColour(score, quiet) },
     }),
     scale.signed ? element("i", { class: "wf-axis" }) : null,

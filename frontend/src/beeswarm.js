@@ -19,7 +19,7 @@ export function beeswarmOf(data) {
   const high = HIGH * order.length + 30;
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
     class: "wf-matrix", role: "application", tabindex: "0",
-    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column (${order.map((c) => data.labels[c]).join(", ")}): up and down go from column to column, left and right from row to row`,
+    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column (${order.map((c) => data.labels[c]).join(", ")}): up and down change the column, left and right the row`,
     style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
   }));
   [canvas.width, canvas.height] = [2 * wide, 2 * high];
@@ -70,7 +70,7 @@ export function beeswarmOf(data) {
     }
     pen.globalAlpha = 1;
   };
-  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Point at a dot: its row is marked in every column. A click goes to the row, arrow keys walk.");
+  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Hover a dot to mark its row in every column; click to go to the row; arrow keys move.");
   const tell = (row, column) => {
     paint(row);
     const value = data.values[row][column];

@@ -1,4 +1,4 @@
-// What the model said, and the next classes: a click on one asks why it was not that.
+// The predicted class and the next ones: a click on one explains the prediction rather than that class.
 import { percent } from "./data.js";
 import { element } from "./dom.js";
 
@@ -36,7 +36,7 @@ export function classesOf(data, ask, show) {
     if (!shown || !ask) return;
     const asked = ask(shown);
     if (asked instanceof Node) return told.replaceChildren(asked);
-    told.replaceChildren("asking …");
+    told.replaceChildren("computing …");
     try {
       const answered = await asked;
       if (shown === name) answer(answered);

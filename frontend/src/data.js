@@ -54,6 +54,20 @@ export function entriesOf(units, by) {
   return entries;
 }
 
+/** What one entry is: a token, a word, a patch, a column, a frame; "feature" where there are several kinds. @param {Units} units @param {string} by */
+export function nounOf(units, by = "token") {
+  const streams = new Set(units.stream);
+  if (units.grid && streams.size === 1) return "patch";
+  if (streams.size === 1 && streams.has("table")) return "column";
+  if (streams.size === 1 && streams.has("audio")) return "frame";
+  return [...streams].every((stream) => ["text", "source", "target", "a", "b"].includes(stream)) ? by : "feature";
+}
+
+/** @param {string} noun */
+export function pluralOf(noun) {
+  return noun.endsWith("ch") ? `${noun}es` : `${noun}s`;
+}
+
 /** @param {ScoreMap} map @param {Entry} entry @param {boolean} shares */
 export function scoreOf(map, entry, shares) {
   const sum = entry.members.reduce((total, i) => total + map.scores[i], 0);
@@ -77,7 +91,7 @@ export const FEW = 10;  // a list of so many entries is shown whole
 export const MOST_SHOWN = 8;  // of a longer one, the first
 
 /**
- * The scale of some entries: special tokens and what lies aside take no part, unless there is nothing else.
+ * The scale of some entries: special tokens and those off the scale are left out, unless there are no others.
  * @param {ScoreMap} map @param {Entry[]} entries @param {boolean} shares @param {boolean} fromZero
  * @returns {import("./color.js").Scale}
  */

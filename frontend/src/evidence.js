@@ -1,5 +1,5 @@
-// The trust badge of a map, and what it rests on: this input's deletion curve in the band of random orders, and a
-// slider that takes the highest units away on the page while the measured value is told.
+// The badge of a map and the evidence behind it: this input's deletion curve in the band of random orders, and a
+// slider that masks the features with the highest scores on the page and shows the measured value.
 import { isDark } from "./color.js";
 import { number } from "./data.js";
 import { element } from "./dom.js";
@@ -42,7 +42,7 @@ export function badgeOf(map, context, opened, changed) {
   }
   const inner = evidenceOf(map, context, opened, changed);
   inner.hidden = !opened.open.has(map.name);
-  const button = element("button", { type: "button", class: `wf-badge ${kind}`, "aria-expanded": String(!inner.hidden), title: "what this rests on" },
+  const button = element("button", { type: "button", class: `wf-badge ${kind}`, "aria-expanded": String(!inner.hidden), title: "show the deletion curve" },
     element("span", { "aria-hidden": "true" }, sign), trust.badge);
   button.addEventListener("click", () => {
     inner.hidden = !inner.hidden;
@@ -60,13 +60,13 @@ function evidenceOf(map, context, opened, changed) {
   const { counts, curve, low, mean, high, beaten, draws, value } = map.trust.deletion;
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
     class: "wf-curve", role: "img",
-    "aria-label": `${value} as units go, highest scores first, from ${number(curve[0])} to ${number(curve[curve.length - 1])}; below ${beaten} of ${draws} random orders`,
+    "aria-label": `${value} as features are masked, highest scores first, from ${number(curve[0])} to ${number(curve[curve.length - 1])}; below ${beaten} of ${draws} random orders`,
     style: { width: `${CURVE_WIDE}px`, maxWidth: "100%", aspectRatio: `${CURVE_WIDE} / ${CURVE_HIGH}` },
   }));
   [canvas.width, canvas.height] = [2 * CURVE_WIDE, 2 * CURVE_HIGH];
   const slider = /** @type {HTMLInputElement} */ (element("input", {
     type: "range", min: 0, max: counts.length - 1, step: 1, value: opened.step.get(map.name) ?? 0,
-    "aria-label": `units to take away, ${map.name}`,
+    "aria-label": `features to mask, ${map.name}`,
   }));
   const told = element("p", { class: "wf-told", "aria-live": "polite" });
   slider.addEventListener("input", () => {
@@ -76,15 +76,15 @@ function evidenceOf(map, context, opened, changed) {
   context.marks.push(() => {
     const step = opened.step.get(map.name) ?? 0;
     slider.value = String(step);
-    slider.setAttribute("aria-valuetext", `${counts[step]} of ${counts[counts.length - 1]} units away`);
+    slider.setAttribute("aria-valuetext", `${counts[step]} of ${counts[counts.length - 1]} features masked`);
     paintCurve(canvas, map.trust.deletion, step);
     told.textContent = step
-      ? `Without the top ${counts[step]}: ${value} ${number(curve[step])}, was ${number(curve[0])}. As many at random: ${number(mean[step])} (${number(low[step])} to ${number(high[step])}).`
-      : `${value}: ${number(curve[0])}. Move the slider to take the highest units away.`;
+      ? `Top ${counts[step]} masked: ${value} ${number(curve[step])} (before: ${number(curve[0])}). As many at random: ${number(mean[step])} (${number(low[step])} to ${number(high[step])}).`
+      : `${value}: ${number(curve[0])}. Move the slider to mask the features with the highest scores.`;
   });
   return element("div", { class: "wf-evidence" },
-    element("p", { class: "wf-note" }, `This input: the curve lies below that of ${beaten} of ${draws} random orders (lower is better; the band has nine tenths of them).`),
-    canvas, element("label", { class: "wf-slide" }, "take away", slider), told);
+    element("p", { class: "wf-note" }, `Deletion curve of this input: below ${beaten} of ${draws} random orders (lower is better). Band: 90 % of the random orders.`),
+    canvas, element("label", { class: "wf-slide" }, "mask", slider), told);
 }
 
 /** @param {HTMLCanvasElement} canvas @param {any} deletion @param {number} step */
@@ -124,7 +124,7 @@ function paintCurve(canvas, { counts, curve, low, mean, high }, step) {
   for (const value of [least, most]) pen.fillText(number(value), EDGE.left - 6, y(value) + 4);
   pen.textAlign = "center";
   for (const count of new Set([0, counts[Math.floor(counts.length / 2)], last])) pen.fillText(String(count), x(count), CURVE_HIGH - EDGE.bottom + 16);
-  pen.fillText("units away, highest scores first (dashed: at random)", EDGE.left + (CURVE_WIDE - EDGE.left - EDGE.right) / 2, CURVE_HIGH - 6);
+  pen.fillText("masked features, highest scores first (dashed: random order)", EDGE.left + (CURVE_WIDE - EDGE.left - EDGE.right) / 2, CURVE_HIGH - 6);
 }
 
 /**
@@ -143,11 +143,10 @@ export function blanking(card, map, opened) {
   };
 }
 
-/** A map that nobody measured gets no badge: what would give it one is said instead. */
+/** A map that was not measured has no badge; this explains how to get one. */
 export function howToTrust() {
-  return element("details", { class: "wf-part wf-unmeasured" }, element("summary", {}, "Can this map be trusted? It was not measured."),
-    element("p", { class: "wf-note" }, "Every method draws a map, right or wrong. ",
+  return element("details", { class: "wf-part wf-unmeasured" }, element("summary", {}, "Not validated: run with --report to test this explanation."),
+    element("p", { class: "wf-note" }, "Every method returns a map, faithful or not. A report masks the features with the highest scores on inputs like yours and measures the change of the output; its maps have a badge and a deletion curve. In Python: ",
       element("code", {}, "wf.report(model, inputs, processor=…).save(\"report.html\")"),
-      " takes away what maps name and looks whether the model minds, on inputs like yours: maps there have a badge, and the curve behind it. ",
-      "On the command line: ", element("code", {}, "whyformer explain text … --report report.html"), "."));
+      ". On the command line: ", element("code", {}, "whyformer explain text … --report report.html"), "."));
 }

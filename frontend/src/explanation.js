@@ -1,13 +1,13 @@
 // One input under one method or several: prediction, text or picture, bars, waterfall and map, all linked.
-import { gradient } from "./color.js";
 import { ORDERS, barsOf } from "./bars.js";
 import { classesOf } from "./classes.js";
-import { endsOf, entriesOf, isFolded, number, percent, scaleOf, scoreOf } from "./data.js";
+import { entriesOf, isFolded, nounOf, number, percent, pluralOf, scaleOf, scoreOf } from "./data.js";
 import { chooser, element, tick } from "./dom.js";
 import { awayOf, badgeOf, blanking, evidenceState, howToTrust } from "./evidence.js";
 import { copyImage } from "./image.js";
+import { legendLine } from "./legend.js";
 import { matrixOf } from "./matrix.js";
-import { patchesOf, pictureOf } from "./picture.js";
+import { originalOf, patchesOf, pictureOf } from "./picture.js";
 import { stateOf } from "./state.js";
 import { isSound, stripOf } from "./strip.js";
 import { textOf, textStreams } from "./text.js";
@@ -39,7 +39,7 @@ export function explanationOf(data, ask = null) {
     draw();
   });
   const below = element("div", { class: "wf-footer" });
-  const node = element("div", { class: "wf-live-view" }, classes, ...(several ? [toolsOf(), said, body] : [said, body, toolsOf()]), below, measured ? null : howToTrust());
+  const node = element("div", { class: "wf-live-view" }, classes, toolsOf(), said, body, below, measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -54,7 +54,8 @@ export function explanationOf(data, ask = null) {
       const reach = Math.max(...scales.map((scale) => scale.reach));
       scales.forEach((scale) => { scale.reach = reach; });
     }
-    body.replaceChildren(...shown.map((map) => {
+    const original = several && patches && data.picture ? [element("div", { class: "wf-card wf-original" }, element("h3", {}, "Input image"), originalOf(data))] : [];
+    body.replaceChildren(...original, ...shown.map((map) => {
       const scale = scales[maps.indexOf(map)];
       const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
@@ -62,7 +63,10 @@ export function explanationOf(data, ask = null) {
       if (several) parts.push(element("h3", {}, map.name));
       if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
       const beside = picture && !several && !textStreams(units).length;  // a picture leaves room for its bars
-      if (beside) folds.push(element("div", { class: "wf-part" }, picture, legend)); else if (picture) parts.push(picture);
+      if (beside) {
+        const both = data.picture ? [titled("Input image", originalOf(data)), titled("Scores per patch", picture)] : [titled("Scores per patch", picture)];
+        folds.push(element("div", { class: "wf-part wf-pictures" }, element("div", { class: "wf-both" }, ...both), legend));
+      } else if (picture) parts.push(picture);
       for (const stream of textStreams(units)) {
         if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
@@ -70,20 +74,22 @@ export function explanationOf(data, ask = null) {
       if (isSound(units)) parts.push(stripOf(units, map, context));
       if (!beside && legend) parts.push(legend);
       const falls = !several && map.signed && units.stream.every((stream) => stream === "table");  // a row opens with its waterfall
-      const waterfall = () => fold(`from baseline ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), falls);
+      const waterfall = () => fold("waterfall", `Waterfall: from the baseline (${number(map.base)}) to the explained value (${number(map.value)})`, waterfallOf(map, context), falls);
+      const list = (open) => fold("bars", `Scores per ${nounOf(units, by)}`, listOf(map, context), open);
       if (map.nothing) parts.push(element("p", { class: "wf-nothing" }, map.nothing));
-      else if (map.base === null) folds.push(fold(`bars`, listOf(map, context), true));
+      else if (map.base === null) folds.push(list(true));
       else if (falls) {
-        folds.push(waterfall(), fold(`bars`, listOf(map, context), false));
+        folds.push(waterfall(), list(false));
         folds[folds.length - 2].style.flexBasis = "100%";
-      } else folds.push(fold(`bars`, listOf(map, context), true), waterfall());
+      } else folds.push(list(true), waterfall());
       if ((map.matrix || map.layers) && !map.nothing) {
-        const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
-        folds.push(fold(title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));
+        const noun = nounOf(units);
+        const title = `${noun[0].toUpperCase()}${noun.slice(1)}-to-${noun} relevance${layer >= 0 && map.layers ? `, layer ${layer}` : ""}`;
+        folds.push(fold("map", title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));
       }
       parts.push(element("div", { class: "wf-parts" }, ...folds));
       if (map.small) parts.push(element("p", { class: "wf-note" }, map.small));
-      if (map.doubts.length) parts.push(element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"),
+      if (map.doubts.length) parts.push(element("div", { class: "wf-doubts" }, element("b", {}, "Warnings"),
         element("ul", {}, ...map.doubts.map((doubt) => element("li", {}, doubt)))));
       const card = element("div", { class: several ? "wf-map wf-card" : "wf-map" }, ...parts);
       if (map.trust?.deletion) marks.push(blanking(card, map, evidence));
@@ -109,7 +115,7 @@ export function explanationOf(data, ask = null) {
 
   function mark() {
     for (const each of [...[...lists.values()].flatMap((list) => list.marks), ...marks]) each();
-    said.textContent = sentence();
+    if (!measuring) said.textContent = sentence();
     node.classList.toggle("wf-pinned", state.choices.pinned);
   }
 
@@ -117,9 +123,7 @@ export function explanationOf(data, ask = null) {
   function sentence() {
     const unit = state.choices.unit;
     if (unit === null) {
-      return units.grid && !textStreams(units).length
-        ? "Point at a patch for its score; a click holds it, arrow keys move on."
-        : `Point at a unit for its score${several ? " under every method" : ""}; a click holds it, arrow keys move on, Escape lets go.`;
+      return "Hover for scores; click to pin; arrow keys move; Esc unpins.";
     }
     const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
     const told = maps.map((map) => {
@@ -127,17 +131,34 @@ export function explanationOf(data, ask = null) {
       const listed = entries.filter((e) => !isFolded(map, e));
       const rank = 1 + listed.filter((e) => scoreOf(map, e, false) > score).length;
       const place = isFolded(map, entry) ? "hidden" : `${rank}. of ${listed.length}`;
-      // Short: a second line would push what is pointed at away from the mouse.
       const told = several && mixed && state.choices.shared ? percent(score * map.share) : number(score);
       return `${several ? `${map.name} ` : ""}${told} (${place})`;
     });
     return `${entry.label}${entry.special ? " (special)" : ""} · ${told.join(" · ")}`;
   }
 
+  /** Room for the longest sentence: one that wrapped would push what is hovered away from the mouse. */
+  let measuring = false;
+  function reserve() {
+    const longest = entries.reduce((most, { label }) => (label.length > most.length ? label : most), "");
+    measuring = true;
+    said.style.minHeight = "";
+    const places = `(${entries.length}. of ${entries.length})`;
+    said.textContent = `${longest} (special) · ${maps.map((map) => `${several ? `${map.name} ` : ""}-0.00000 ${places}`).join(" · ")}`;
+    said.style.minHeight = `${said.offsetHeight}px`;
+    measuring = false;
+    said.textContent = sentence();
+  }
+  let width = 0;
+  new ResizeObserver(([{ contentRect }]) => {
+    if (contentRect.width === width) return;
+    width = contentRect.width;
+    reserve();
+  }).observe(node);
+
   /** Panels that can be closed; they stay as the reader left them. */
   const opened = new Map();
-  function fold(title, inner, open) {
-    const key = title.split(/[ :]/)[0];
+  function fold(key, title, inner, open) {
     const details = element("details", { class: "wf-part" }, element("summary", {}, title), inner);
     details.open = opened.get(key) ?? open;
     details.addEventListener("toggle", () => opened.set(key, details.open));
@@ -145,12 +166,12 @@ export function explanationOf(data, ask = null) {
   }
 
   function toolsOf() {
-    const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "how it is drawn" });
+    const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "controls" });
     if (units.word && units.word.some((word, i) => i && word >= 0 && word === units.word[i - 1])) {
-      tools.append(chooser("scores of", [["token", "tokens"], ["word", "words"]], () => state.choices.by, (by) => state.set({ by, unit: null, pinned: false })));
+      tools.append(chooser("scores per", [["token", "token"], ["word", "word"]], () => state.choices.by, (by) => state.set({ by, unit: null, pinned: false })));
     }
-    tools.append(chooser("order of bars", ORDERS, () => state.choices.order, (order) => state.set({ order })));
-    const filter = element("input", { type: "search", placeholder: "find a unit", "aria-label": "show bars of units with these letters" });
+    tools.append(chooser("sort", ORDERS, () => state.choices.order, (order) => state.set({ order })));
+    const filter = element("input", { type: "search", placeholder: `find a ${nounOf(units)}`, "aria-label": `show only ${pluralOf(nounOf(units))} that contain this text` });
     filter.addEventListener("input", () => state.set({ filter: filter.value }));
     tools.append(filter);
     if (maps.some((map) => map.folded.length)) tools.append(tick("special tokens", data.specials, (specials) => state.set({ specials })));
@@ -196,25 +217,28 @@ export function explanationOf(data, ask = null) {
   return { node, repaint: draw };
 }
 
-/** Caption, details and doubts of what is shown. @param {import("./data.js").Footer} footer @param {boolean} shared */
+/** Caption, details and warnings of what is shown. @param {import("./data.js").Footer} footer @param {boolean} shared */
 function footerOf({ caption, shared: onOneScale, details, doubts }, shared) {
-  const rows = details.filter(([name]) => name !== "doubt");  // what was not tested has a fold of its own
+  const rows = details.filter(([name]) => name !== "not validated");  // which has a fold of its own
   return [
     element("p", { class: "wf-caption" }, shared ? onOneScale : caption),
     rows.length ? element("dl", { class: "wf-facts" }, ...rows.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))) : null,
-    doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...doubts.map((doubt) => element("li", {}, doubt)))) : null,
+    doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "Warnings"), element("ul", {}, ...doubts.map((doubt) => element("li", {}, doubt)))) : null,
   ].filter((part) => part !== null);
 }
 
 /** @param {import("./data.js").ScoreMap} map @param {import("./color.js").Scale} scale @param {boolean} overImage @param {boolean} shares */
 function legendOf(map, scale, overImage, shares) {
-  const [low, high] = endsOf(scale.signed ? -scale.reach : scale.low, scale.reach, shares);
-  const sides = map.sides ? `supports ${map.sides[1]} … supports ${map.sides[0]}` : "lowers … raises the explained value";
+  const [explained] = map.explained.split(" = ");
+  const sides = map.sides ? `orange supports ${map.sides[1]}, blue supports ${map.sides[0]}` : `orange lowers, blue raises the ${explained}`;
   const told = shares ? "share of the method's total |score|, hidden tokens left out" : "score";
-  const words = scale.signed ? `${told}: ${sides}` : told;
-  return element("div", { class: "wf-legend" },
-    element("span", { class: "wf-ramp", style: { background: gradient(scale, overImage) } }),
-    element("span", {}, `${low} … ${high}`), element("span", {}, words));
+  const stronger = overImage ? "dark: low, yellow: high" : "stronger colour: higher score";
+  return legendLine(scale, `${told} (${scale.signed ? sides : stronger})`, overImage, shares);
+}
+
+/** @param {string} title @param {HTMLElement} inner */
+function titled(title, inner) {
+  return element("figure", { class: "wf-titled" }, element("figcaption", {}, title), inner);
 }
 
 /** @param {string} name @param {number} low @param {number} high @param {number} value @param {(value: number) => void} change */

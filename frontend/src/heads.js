@@ -1,4 +1,5 @@
-// Every head of every layer as a small map: one is chosen, and drawn large with the words that look and are looked at.
+// Every head of every layer as a small map: one is chosen, and drawn large with lines between its tokens.
+import { linesBetween, MOST_JOINED } from "./attention_lines.js";
 import { colourOf, css, inkOn, paintScores } from "./color.js";
 import { number, numbersOf } from "./data.js";
 import { chooser, element } from "./dom.js";
@@ -10,7 +11,7 @@ const SMALL_SIDE = 52;
 const MOST_WORDS = 600;  // tokens that are written out
 
 /**
- * @typedef {{kind: string, labels: string[], sites: {name: string, queries: number, keys: number, heads: import("./data.js").Grid[]}[]}} AllHeads
+ * @typedef {{kind: string, labels: string[], named: string, sites: {name: string, queries: number, keys: number, heads: import("./data.js").Grid[]}[]}} AllHeads
  * @param {AllHeads} data
  * @returns {{node: HTMLElement, repaint: () => void}}
  */
@@ -21,8 +22,11 @@ export function headsOfRecord(data) {
   const large = element("div", { class: "wf-head-large" });
   /** @type {(() => void)[]} */
   let marks = [];
+  /** The number that a site has in the model: of some chosen ones, not their place here. */
+  const layerOf = (s) => /^\d+(?=: )/.exec(data.sites[s].name)?.[0] ?? s;
+  const nameOf = (s, h) => (data.named ? (data.sites.length > 1 ? `layer ${layerOf(s)}, ${data.named}` : data.named) : `layer ${layerOf(s)}, head ${h}`);
   const buttons = data.sites.map(({ heads }, s) => heads.map((grid, h) => element("button", {
-    type: "button", class: "wf-head", "aria-label": `layer ${s}, head ${h}`, title: `layer ${s}, head ${h}`, tabindex: s + h ? "-1" : "0",
+    type: "button", class: "wf-head", "aria-label": nameOf(s, h), title: nameOf(s, h), tabindex: s + h ? "-1" : "0",
     onclick: () => choose(s, h),
   }, smallOf(grid))));
 
@@ -59,23 +63,29 @@ export function headsOfRecord(data) {
     const known = data.labels.length === keys && queries === keys;
     const labels = known ? data.labels : Array.from({ length: keys }, (_, i) => `position ${i}`);
     const units = { labels, special: labels.map(() => 0), stream: labels.map(() => "text") };
-    const map = { name: `layer ${site}, head ${head}`, matrix: grid, layers: null, signed: false, read: 0 };
-    const context = { state, several: false, marks };
-    const parts = [element("h3", {}, `layer ${site}, head ${head}`), element("p", { class: "wf-note" }, `${name} · largest weight ${number(grid.high)}`)];
+    const map = { name: nameOf(site, head), matrix: grid, layers: null, signed: false, read: 0 };
+    const context = { state, several: false, marks, attention: true };
+    const parts = [element("h3", {}, nameOf(site, head)), element("p", { class: "wf-note" }, `${name} · largest weight ${number(grid.high)}`)];
     if (known && labels.length <= MOST_WORDS) parts.push(wordsOf(labels, grid, context));
-    parts.push(matrixOf(/** @type {any} */ ({ units }), /** @type {any} */ (map), context));
+    const matrix = matrixOf(/** @type {any} */ ({ units }), /** @type {any} */ (map), context);
+    if (keys <= MOST_JOINED && queries === keys && grid.rows === queries && grid.columns === keys) {
+      const { node, mark } = linesBetween(labels, numbersOf(grid), state);
+      marks.push(mark);
+      matrix.prepend(node);
+    }
+    parts.push(matrix);
     large.replaceChildren(...parts);
     for (const mark of marks) mark();
   }
 
-  /** The words, coloured by what the chosen one looks at. @param {string[]} labels @param {import("./data.js").Grid} grid @param {any} context */
+  /** The text, coloured by the attention of the chosen token. @param {string[]} labels @param {import("./data.js").Grid} grid @param {any} context */
   function wordsOf(labels, grid, context) {
     const values = numbersOf(grid);
     const items = labels.map((label, i) => element("span", { class: "wf-token", dir: "auto", dataset: { units: String(i) }, "aria-label": label },
       label.replace(/^##|^[Ġ▁]+/, "") || "␣"));
     const run = element("p", { class: "wf-run" }, ...items.flatMap((item, i) => (i && !labels[i].startsWith("##") ? [" ", item] : [item])));
     const told = element("p", { class: "wf-said-unit", "aria-live": "polite" });
-    context.marks.push(link(state, run, items, `words, layer ${site}, head ${head}`), () => {
+    context.marks.push(link(state, run, items, `tokens, ${nameOf(site, head)}`), () => {
       const unit = state.choices.unit;
       const row = unit === null ? -1 : Math.floor((unit * grid.rows) / labels.length);
       const weights = items.map((_, i) => (row < 0 ? 0 : values[row * grid.columns + Math.floor((i * grid.columns) / labels.length)]));
@@ -85,14 +95,14 @@ export function headsOfRecord(data) {
         Object.assign(item.style, row < 0 ? { background: "", color: "" } : { background: css(colour), color: inkOn(colour) });
       });
       const best = weights.indexOf(reach);
-      told.textContent = unit === null ? "Point at a word: what it looks at is coloured. A click holds it, arrow keys move on."
-        : `${labels[unit]} looks most at ${labels[best]} (${number(reach)})`;
+      told.textContent = unit === null ? "Hover a token to colour what it attends to; click to pin; arrow keys move; Esc unpins."
+        : `${labels[unit]} attends most to ${labels[best]} (weight ${number(reach)})`;
     });
     return element("div", {}, told, run);
   }
 
-  const rows = buttons.map((line, s) => element("div", { class: "wf-heads-row" }, element("span", { class: "wf-note" }, String(s)), ...line));
-  const grid = element("div", { class: "wf-heads-grid", role: "group", "aria-label": "layers down, heads across: arrow keys walk" }, ...rows);
+  const rows = buttons.map((line, s) => element("div", { class: "wf-heads-row" }, element("span", { class: "wf-note" }, `layer ${layerOf(s)}`), ...line));
+  const grid = element("div", { class: "wf-heads-grid", role: "group", "aria-label": "layers down, heads across: arrow keys move" }, ...rows);
   grid.addEventListener("keydown", (event) => {
     const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
     if (!(event.key in moves)) return;
@@ -101,8 +111,8 @@ export function headsOfRecord(data) {
     const s = Math.max(0, Math.min(buttons.length - 1, site + down));
     choose(s, Math.max(0, Math.min(buttons[s].length - 1, head + right)), true);
   });
-  const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "how it is drawn" },
-    chooser("colours of small maps", [["shared", "one scale"], ["own", "own scales"]], () => (shared ? "shared" : "own"), (value) => {
+  const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "controls" },
+    chooser("colour scale", [["shared", "one scale"], ["own", "own scales"]], () => (shared ? "shared" : "own"), (value) => {
       shared = value === "shared";
       paintSmall();
     }));
@@ -110,5 +120,6 @@ export function headsOfRecord(data) {
   const repaint = () => { paintSmall(); drawLarge(); };
   choose(0, 0);
   paintSmall();
-  return { node: element("div", { class: "wf-live-view" }, tools, grid, large), repaint };
+  const whole = buttons.flat().length > 1 ? [tools, element("p", { class: "wf-note" }, "Click a map to enlarge it."), grid] : [];
+  return { node: element("div", { class: "wf-live-view" }, ...whole, large), repaint };
 }

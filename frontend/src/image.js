@@ -1,4 +1,5 @@
 // A view as a picture: its elements in an SVG, that on a canvas, and from there to the clipboard or into a file.
+import { SVG_SPACE } from "./dom.js";
 
 const SPACE = 16;
 const PATIENCE = 1000;  // milliseconds: some browsers ask, or never answer
@@ -29,7 +30,7 @@ export async function imageOf(node) {
   outer.append(sheet);
   const body = new XMLSerializer().serializeToString(outer);
   const [wide, high] = [Math.ceil(width + 2 * SPACE), Math.ceil(height + 2 * SPACE)];
-  const names = ["ht", "tp://www.w3.org/2000/svg"].join("");
+  const names = SVG_SPACE;
   const drawing = `<svg xmlns="${names}" width="${wide}" height="${high}"><foreignObject width="100%" height="100%">${body}</foreignObject></svg>`;
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(drawing)}`;

@@ -1,4 +1,4 @@
-// Patches over their picture: opacity, zoom, and each patch a unit to point at.
+// Patches over their picture: opacity, zoom, and each patch responds to the mouse.
 import { colourOf } from "./color.js";
 import { scoreOf } from "./data.js";
 import { element } from "./dom.js";
@@ -7,6 +7,19 @@ import { element } from "./dom.js";
 export function patchesOf(units) {
   const several = new Set(units.stream).size > 1;
   return units.labels.map((_, i) => i).filter((i) => !units.special[i] && (units.stream[i] === "image" || !several));
+}
+
+/** The picture without scores, with its boxes. @param {import("./data.js").Data} data */
+export function originalOf(data) {
+  return element("div", { class: "wf-window wf-plain" }, element("img", { src: data.picture, alt: "the input image" }), ...framesOf(data));
+}
+
+/** Boxes of a detector. @param {import("./data.js").Data} data */
+function framesOf(data) {
+  return data.frames.map(({ box, label }) => element("span", {
+    class: "wf-frame",
+    style: { left: `${100 * box[0]}%`, top: `${100 * box[1]}%`, width: `${100 * (box[2] - box[0])}%`, height: `${100 * (box[3] - box[1])}%` },
+  }, element("b", {}, label)));
 }
 
 /**
@@ -34,14 +47,11 @@ export function pictureOf(data, map, context) {
   const frame = element("i", { class: "wf-patch" });
   const stage = element("div", {
     class: "wf-stage", tabindex: "0", role: "application",
-    "aria-label": `${rows} × ${columns} patches, ${map.name}: arrow keys walk through them`,
+    "aria-label": `${rows} × ${columns} patches, ${map.name}: arrow keys move`,
     style: { aspectRatio: `${width} / ${height}` },
   },
-  data.picture ? element("img", { src: data.picture, alt: "the picture that was explained" }) : null, heat, gone, frame,
-  ...data.frames.map(({ box, label }) => element("span", {
-    class: "wf-frame",
-    style: { left: `${100 * box[0]}%`, top: `${100 * box[1]}%`, width: `${100 * (box[2] - box[0])}%`, height: `${100 * (box[3] - box[1])}%` },
-  }, element("b", {}, label))));
+  data.picture ? element("img", { src: data.picture, alt: "the explained image" }) : null, heat, gone, frame,
+  ...framesOf(data));
   const placeOf = (unit) => {
     const at = patches.indexOf(unit);
     const row = Math.floor(at / columns);

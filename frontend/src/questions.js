@@ -1,11 +1,11 @@
-// What a saved page does when it is asked why not another class: it says how to ask, or asks the notebook's kernel.
+// A click on another class of a saved page: shows the call that explains it, or asks the notebook's kernel.
 import { element } from "./dom.js";
 
 /** The call that answers, to be copied. @param {string} predicted @param {string} label */
 function howToAsk(predicted, label) {
   const code = `wf.explain(model, inputs, processor=…, target=(${JSON.stringify(predicted)}, ${JSON.stringify(label)}))`;
   return element("span", {}, `This page has no map of ${predicted} rather than ${label}. `, element("code", {}, code),
-    " makes one; given to save as others=[…], it opens here.");
+    " makes one; passed to save as others=[…], it opens here.");
 }
 
 /**

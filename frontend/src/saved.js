@@ -1,4 +1,4 @@
-// Finds the data that stand beside the still pictures of a page, and puts live ones in their place.
+// Finds the data beside the still pictures of a page, and puts interactive views in their place.
 import { beeswarmOf } from "./beeswarm.js";
 import { dialogueOf } from "./dialogue.js";
 import { explanationOf } from "./explanation.js";
@@ -39,7 +39,11 @@ function start() {
         console.error(error);  // the still picture stays
       }
     };
-    if (many && at >= OPEN && section) folding(section, draw); else draw();
+    const folded = section?.hasAttribute("data-folded") || (many && at >= OPEN);
+    if (folded && section) folding(section, draw); else draw();
+  }
+  for (const section of document.querySelectorAll(".wf-view[data-folded]")) {
+    if (!section.querySelector(":scope > script.wf-data")) folding(section, () => {});
   }
   for (const dialogue of document.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
   document.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));

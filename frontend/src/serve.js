@@ -62,7 +62,7 @@ async function begin() {
     await history.refresh();
   }
 
-  function show(told, link) {
+  function show(told, link, example = false) {
     current = told;
     shown = resultOf(told, {
       contrast: (said, other) => { question.contrast(said, other); explain(); },
@@ -76,7 +76,7 @@ async function begin() {
       choose: (method) => { methods.choose([method]); explain(); },
       about: (kind, id, more) => jobs.work(`/api/${kind}`, { result: id, ...more }),
     });
-    output.replaceChildren(shown.node);
+    output.replaceChildren(...(example ? [element("p", { class: "wf-note sv-example" }, "Example: the first sample of this model, explained in three passes. Enter your own input and press Explain.")] : []), shown.node);
     if (link && window.location.pathname !== told.link) window.history.pushState(null, "", told.link);
     document.title = `${told.title} · whyformer`;
   }
@@ -110,12 +110,12 @@ async function begin() {
       const note = told.note ? element("p", { class: "wf-note" }, told.note) : null;
       return element("div", {}, note, element("ul", {}, ...told.items.map((each) => element("li", { class: "sv-class sv-said" }, element("b", { dir: "auto" }, each.label), element("span", {}, `query ${each.query}`)))));
     }
-    if (told.items) return element("p", { dir: "auto" }, "it writes: ", element("b", {}, told.items.map((each) => each.label.replace(/[▁Ġ]/g, " ").trim()).join(" ")));
+    if (told.items) return element("p", { dir: "auto" }, "generated: ", element("b", {}, told.items.map((each) => each.label.replace(/[▁Ġ]/g, " ").trim()).join(" ")));
     if (said.probability === null && !said.next.length) {
       return element("p", {}, element("b", { dir: "auto" }, said.label), model.kind === "similarity" || said.label === "similarity" ? `: ${number(told.value)} (${told.scalar})` : "");
     }
     const line = (each, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
-      element("button", { type: "button", dir: "auto", disabled: first, title: first ? "" : "why not that?", onclick: () => { question.contrast(said, each); explain(); } }, each.label),
+      element("button", { type: "button", dir: "auto", disabled: first, title: first ? "" : "why not this class?", onclick: () => { question.contrast(said, each); explain(); } }, each.label),
       element("span", {}, each.probability === null ? "" : percent(each.probability)), element("i", { style: { width: `${100 * (each.probability ?? 0)}%` } }));
     const list = element("ul", {}, line(said, true), ...said.next.map((each) => line(each, false)));
     return said.probability === null ? list : element("div", {}, element("p", { class: "wf-note" }, "Predicted classes and their probabilities"), list);
@@ -143,7 +143,7 @@ async function begin() {
       if (mine !== model) return;
       methods.show(told.methods, !wait);
       trouble.hidden = !told.trouble;
-      trouble.textContent = told.trouble ? `This model could not be tried on a sample: ${told.trouble}` : "";
+      trouble.textContent = told.trouble ? `The model failed on a sample: ${told.trouble}` : "";
     };
     await offer(0);
     offer(50).catch(() => {});  // which of them apply is known a little later
@@ -179,7 +179,7 @@ async function begin() {
   left.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); explain(); } });
   if (mayLoad) left.prepend(loaderOf());
   function loaderOf() {
-    const name = /** @type {HTMLInputElement} */ (element("input", { type: "text", placeholder: "name on the hub", "aria-label": "load a model by its name" }));
+    const name = /** @type {HTMLInputElement} */ (element("input", { type: "text", placeholder: "model on the hub", "aria-label": "load a model by its name" }));
     const load = async () => {
       say(`loading ${name.value} …`);
       try {
@@ -203,6 +203,22 @@ async function begin() {
     await choose(name);
     predict();
   }
+  /** The first sample, explained in three passes: a page that opens shows a result. Each browser asks for it once. */
+  async function showExample() {
+    const key = `whyformer example ${model.name}`;
+    const kept = remembered(key);
+    const found = kept ? await asked(`/api/results/${kept}`).catch(() => null) : null;
+    if (found) return found;
+    const told = await jobs.work("/api/explain", { model: model.name, input: form.input(), options: { passes: 3 } });
+    remembered(key, told.id);
+    await history.refresh();
+    return told;
+  }
+  async function openExample() {
+    const mine = ++drawings;
+    const [of, told] = [model, await showExample().catch(() => null)];
+    if (told && mine === drawings && of === model) show(told, false, true);
+  }
   function clear() {
     drawings += 1;
     current = null;
@@ -218,13 +234,27 @@ async function begin() {
   refuseStrayFiles();
   await choose(model.name);
   const id = linked();
-  if (id) await open(id, false); else predict();  // which may wait for the work of others: the page does not
+  if (id) await open(id, false);
+  else {  // which may wait for the work of others: the page does not
+    predict();
+    openExample();
+  }
   await history.refresh();
   jobs.rejoin().catch(() => {});
   document.documentElement.classList.add("wf-started");
 }
 
+/** What this browser keeps for the page; nothing where it may not keep anything. @param {string} key @param {string} [value] */
+function remembered(key, value) {
+  try {
+    if (value !== undefined) window.localStorage.setItem(key, value);
+    return window.localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
 begin().catch((error) => {
   const root = document.getElementById("serve");
-  root?.replaceChildren(element("p", { class: "sv-error" }, `The page could not begin: ${error.message}`));
+  root?.replaceChildren(element("p", { class: "sv-error" }, `The page could not start: ${error.message}`));
 });

@@ -46,7 +46,7 @@ export function historyList(open, compare, say) {
     if (mine !== turn) return;
     list.replaceChildren();
     shown(results);
-    if (!results.length) list.append(element("li", { class: "wf-note" }, search.value ? "nothing fits." : "nothing yet."));
+    if (!results.length) list.append(element("li", { class: "wf-note" }, search.value ? "no matches." : "no results yet."));
   }
   async function more() {
     const mine = turn;

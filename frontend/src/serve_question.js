@@ -36,7 +36,7 @@ export function questionLine(changed) {
     classes.hidden = kind === "detector" || known.size < 2;
     node.hidden = objects.hidden && classes.hidden;
     clear.hidden = chosen.target === null && chosen.versus === null;
-    for (const [side, words] of [["target", "the prediction"], ["versus", "nothing else"]]) {
+    for (const [side, words] of [["target", "the prediction"], ["versus", "no other class"]]) {
       selects[side].replaceChildren(element("option", { value: "" }, words), ...[...known].map(([index, label]) => element("option", { value: index }, label)));
       selects[side].value = chosen[side] === null ? "" : String(chosen[side]);
     }

@@ -26,7 +26,7 @@ export function resultOf(told, doors) {
   /** @type {(() => void)[]} */
   const repaints = [];
   const tabs = told.tabs?.length ? [["explanation", "explanation"], ...told.tabs.map((kind) => [kind, TABS[kind]])] : [];
-  const body = element("div", { class: "sv-body", role: tabs.length ? "tabpanel" : null, "aria-label": tabs.length ? "what is shown of the result" : null });
+  const body = element("div", { class: "sv-body", role: tabs.length ? "tabpanel" : null, "aria-label": tabs.length ? "result" : null });
   let item = 0;  // of several objects or written tokens
   let tab = "explanation";
   /** @type {Map<string, HTMLElement>} */
@@ -56,7 +56,7 @@ export function resultOf(told, doors) {
     buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === tab)));
     if (!opened.has(mine) && tab === "explanation") opened.set(mine, firstTab());
     if (!opened.has(mine)) {
-      body.replaceChildren(element("p", { class: "wf-note" }, "working …"));
+      body.replaceChildren(element("p", { class: "wf-note" }, "computing …"));
       try {
         const { about } = await doors.about(tab, told.id, { item, ...more });
         opened.set(mine, mine.startsWith("heads") ? headsOf(about, repaints) : trustOf(about, doors.choose, () => open({ again: true, thorough: true })));
@@ -68,7 +68,7 @@ export function resultOf(told, doors) {
     }
     body.replaceChildren(/** @type {HTMLElement} */ (opened.get(mine)));
   }
-  const files = element("p", { class: "sv-files" }, "take away: ", ...FILES.flatMap(([form, words]) =>
+  const files = element("p", { class: "sv-files" }, "download: ", ...FILES.flatMap(([form, words]) =>
     [element("a", { href: `/api/results/${told.id}/export?format=${form}`, download: `whyformer-${told.id}.${form}` }, words), " "]),
   element("a", { href: told.link, class: "sv-link" }, "link"));
   const title = told.items.length ? told.title : told.views[0]?.title ?? told.title;
@@ -86,19 +86,19 @@ function liveView(view, doors, repaints, asks) {
   // By their place in the list, which is that of their numbers: two classes may have one name.
   if (asks) node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line, i) => {
     line.classList.add("sv-asks");
-    line.setAttribute("title", "why not that? click");
+    line.setAttribute("title", "click: why not this class?");
     line.addEventListener("click", () => doors.contrast({ index: view.predicted, label: view.data.prediction.label }, { index: view.choices[i], label: view.data.prediction.next[i][0] }));
   });
   const told = (facts) => element("dl", { class: "wf-facts" }, ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   const drawn = view.data.prediction && view.data.prediction.probability !== null;  // the classes say it
   const answer = view.details.length ? view.facts.map(([name, value]) => element("p", { class: "wf-answer" }, element("span", {}, name), ` ${value}`)) : [told(view.facts)];
-  const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
+  const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "Warnings"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
   return element("div", {}, ...(drawn ? [] : answer), view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, ...(view.data.footer ? [] : [told(view.details), doubts]));
 }
 
 /** Of pictures: a switch after which a click on a patch asks again without it. @param {any} view @param {HTMLElement} node @param {Doors} doors */
 function eraserOf({ data, erasable }, node, doors) {
-  if (!erasable) return element("p", { class: "wf-note" }, "Patches cannot be erased here: the model does not see the whole picture squeezed into one size.");
+  if (!erasable) return element("p", { class: "wf-note" }, "Patches cannot be erased: the model does not read the whole image resized to one size.");
   const box = /** @type {HTMLInputElement} */ (element("input", { type: "checkbox", class: "sv-erase" }));
   box.checked = doors.erasing();
   box.addEventListener("change", () => doors.erasing(box.checked));
@@ -112,7 +112,7 @@ function eraserOf({ data, erasable }, node, doors) {
     const unit = patchesOf(data.units)[row * columns + column];
     if (unit !== undefined) doors.erase(unit);
   }, true);
-  return element("label", { class: "wf-tick" }, box, "erase the patches that I click");
+  return element("label", { class: "wf-tick" }, box, "erase clicked patches");
 }
 
 /** Results without live data, as saved pages have them. @param {string} html @param {(() => void)[]} repaints */
@@ -152,7 +152,7 @@ function differenceOf(difference) {
   const table = (name, rows) => element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...[name, "before", "after", "difference"].map((words) => element("th", { scope: "col" }, words)))), element("tbody", {}, ...rows));
   return element("div", { class: "sv-difference" }, element("h3", {}, "What the edit changed"), element("p", {}, element("b", {}, lead)),
     element("div", { class: "sv-curves" }, table(rated ? "probability of" : "value", classes), table("score of", units)),
-    difference.same ? null : element("p", { class: "wf-note" }, `The scores are of different questions: ${difference.explained.join("; then ")}.`));
+    difference.same ? null : element("p", { class: "wf-note" }, `The scores answer different questions: ${difference.explained.join("; then ")}.`));
 }
 
 function signedOf(value, told) {

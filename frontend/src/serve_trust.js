@@ -1,18 +1,11 @@
-// How far an explanation can be trusted: its curve in the random band, other methods, and what the check-up says.
+// Tests of an explanation: its curve in the random band, other methods, and sanity checks.
 import { number } from "./data.js";
-import { element } from "./dom.js";
+import { drawnShape, element } from "./dom.js";
 
-const SVG_SPACE = "http://www.w3.org/2000/svg";
 const CURVE_WIDTH = 360;
 const CURVE_HEIGHT = 220;
 const CURVE_LEFT = 36;
 const CURVE_BOTTOM = 24;
-
-function drawnShape(tag, attributes) {
-  const made = document.createElementNS(SVG_SPACE, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  return made;
-}
 
 const LINES = 5;  // colours that curves are told apart by
 
@@ -24,7 +17,7 @@ function curveOf(curves, kind) {
   const x = (share) => CURVE_LEFT + share * (CURVE_WIDTH - CURVE_LEFT - 8);
   const y = (value) => 8 + (1 - ((value ?? 0) - low) / (high - low || 1)) * (CURVE_HEIGHT - CURVE_BOTTOM - 8);
   const points = (values_) => values_.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`);
-  const words = kind === "remove" ? "as the highest scores are taken away" : "as nothing but the highest scores is there";
+  const words = kind === "remove" ? "as features are masked, highest scores first" : "as features are revealed, highest scores first";
   const svg = drawnShape("svg", { viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${curves.value} ${words}` });
   svg.append(drawnShape("polygon", { points: [...points(told.high), ...points(told.low).reverse()].join(" "), class: "sv-band" }), drawnShape("polyline", { points: points(told.mean).join(" "), class: "sv-mean" }),
     ...told.lines.map((line, i) => drawnShape("polyline", { points: points(line.curve).join(" "), class: `sv-this sv-line-${i % LINES}` })));
@@ -53,15 +46,15 @@ export function trustOf(about, choose, thorough) {
   const marked = (words, why) => element("b", { class: "sv-mark", title: why }, words);
   const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "mean ↓", "agreement"].map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, ...ran.map((each) => element("tr", { class: each.shown ? "sv-this-row" : "" },
-      element("th", { scope: "row" }, each.method, each.method === about.unasked ? marked("default", "explains when no method is named") : null),
+      element("th", { scope: "row" }, each.method, each.method === about.unasked ? marked("default", "the default method") : null),
       element("td", {}, told(each.area)), element("td", {}, told(each.agreement))))));
-  const refused = about.refused.length ? element("details", { class: "sv-fold" }, element("summary", {}, `${about.refused.length} methods do not explain this`),
+  const refused = about.refused.length ? element("details", { class: "sv-fold" }, element("summary", {}, `${about.refused.length} methods do not support this model`),
     element("ul", { class: "sv-findings" }, ...about.refused.map((each) => element("li", {}, element("b", {}, `${each.method}: `), each.refused)))) : null;
   const findings = element("ul", { class: "sv-findings" }, ...about.findings.map((finding) =>
     element("li", { class: `sv-${finding.level}` }, element("b", {}, `${finding.level}: ${finding.title}. `), finding.text)));
   return element("div", { class: "sv-trust" }, advice,
     element("div", { class: "sv-curves" }, curveOf(curves, "remove"), curveOf(curves, "keep")),
-    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders, dashed their mean. Absent parts: ${curves.replacement}. Below, the mean ${curves.value} as the highest scores are taken away (lower is better), and the rank correlation with ${about.method} over ${curves.parts} parts.`),
-    element("div", { class: "sv-scroll", role: "group", "aria-label": "methods on this input", tabindex: "0" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
+    element("p", { class: "wf-note" }, `Grey: range of ten random orders, dashed: their mean. Baseline: ${curves.replacement}. Table: mean ${curves.value} as features are masked, highest scores first (lower is better), and rank correlation with ${about.method} over ${curves.parts} features.`),
+    element("div", { class: "sv-scroll", role: "group", "aria-label": "methods on this input", tabindex: "0" }, table), refused, element("h3", {}, `Sanity checks of ${about.method}`), findings,
     about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }

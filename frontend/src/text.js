@@ -55,7 +55,7 @@ export function textOf(data, map, context, stream) {
     }
     const rest = textBetween(units, at);
     if (rest.trim() && units.cut !== null) {
-      run.append(element("span", { class: "wf-unread", title: "not read: beyond the longest text of the model" }, rest));
+      run.append(element("span", { class: "wf-unread", title: "not read: beyond the maximum length of the model" }, rest));
     } else run.append(rest);
     for (const entry of specials.filter((e) => entries.indexOf(e) >= first)) run.append(" ", piece(entry.label, entry.members, true));
   } else {
@@ -66,7 +66,7 @@ export function textOf(data, map, context, stream) {
       run.append(piece(entry.label.replace(/^##/, "").replace(/^[Ġ▁]+/, "") || " ", entry.members, entry.special));
     });
   }
-  context.marks.push(link(context.state, run, items, `${stream}, ${map.name}: scores of ${items.length} units`));
+  context.marks.push(link(context.state, run, items, `${stream}, ${map.name}: scores of ${items.length} tokens`));
   return run;
 }
 

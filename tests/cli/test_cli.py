@@ -249,11 +249,11 @@ SHOWN = [
     ("attention", f"Attention, every head: {SENTENCES[0]}|3.3|0 … 1 attention"),
     ("attention --scale free --out free.html", "each with its own scale"),
     ("attention 'I like the movie' --head max --scale 0,0.5", "0 … 0.5 attention|max over 4 heads"),
-    ("attention --what colours --out c.png", "Where the heads look: a drawn cat|head 5|position 0, [CLS]"),
+    ("attention --what colours --out c.png", "Attention heads over the image: a drawn cat|head 5|position 0, [CLS]"),
     ("attention PHOTO --model TEXTURES --what colours -l 1 --query 3", "cat.png|vit.layers.1|position 3, patch 1,3"),
     (
         "attention 'what is this' --model t5/ --what streams --head 0",
-        "source self-attention|target self-attention|target looks at source|rows: target; columns: source|"
+        "source self-attention|target self-attention|target attends to source|rows: target; columns: source|"
         "site -1 of each kind, head 0",
     ),
     (
@@ -264,7 +264,7 @@ SHOWN = [
     ("capture --model VIT --image PHOTO", "grid 4 × 4 patches"),
     (f"{CAPTURE} lxmert/", f"text ← image|image ← text|{USABLE}"),
     (f"{CAPTURE} whisper/", f"target ← source|{USABLE}"),
-    ("compare PHOTO --model VIT -m grad_cam --metric insertion", "grad_cam|absent parts mean"),
+    ("compare PHOTO --model VIT -m grad_cam --metric insertion", "grad_cam|baseline mean"),
     ("heads --what pruning --order random --points 2 'So boring' 'I like it'", "agreement against heads kept (random"),
     ("heads --what pruning --order gates --points 2 --steps 4 --penalty 0.5", "learned gates|random, seed 0"),
     ("maximize --layer 2 --neuron 5 --position 1 --steps 2 --out n.png", "token 1 5 of vit.layers.2"),

@@ -231,7 +231,7 @@ def test_compare(tmp_path: Path) -> None:
     out = tmp_path / "c.html"
     common = ("-m", "raw_attention", "-m", "attn_lrp", "--metric", "aopc")
     shown = run("compare", "I like the movie", "So boring", *common, "--replace", "unk", "--out", out).stdout
-    for words in ("raw_attention", "attn_lrp", "random (floor)", "greedy (ceiling)", "absent parts  unk"):
+    for words in ("raw_attention", "attn_lrp", "random (floor)", "greedy (ceiling)", "baseline      unk"):
         assert words in shown
     assert "attn_lrp" in out.read_text(encoding="utf-8")
     cache = tmp_path / "cache"

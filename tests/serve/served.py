@@ -192,8 +192,10 @@ def result(browser: Browser, other_than: str = "") -> str:
 
 
 def explained(browser: Browser, other_than: str = "") -> str:
+    """Press Explain, and return the id of the result; the example that a page opens with is not waited for."""
+    shown = browser.does("document.querySelector('.sv-result')?.dataset.id ?? ''")
     press(browser, "Explain")
-    return result(browser, other_than)
+    return result(browser, other_than or shown)
 
 
 def texts(browser: Browser, selector: str) -> list[str]:

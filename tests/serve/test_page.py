@@ -56,8 +56,14 @@ def test_the_first_visit_predicts_at_once_and_explains_on_a_click(browser: Brows
     until(browser, "document.querySelectorAll('.sv-class').length === 3")
     assert len(texts(browser, ".sv-said")) == 1
     assert "<b>maybe</b>" in " ".join(texts(browser, ".sv-class button"))
-    identity = explained(browser)
-    assert browser.does("location.pathname") == f"/r/{identity}"
+    example = result(browser)  # of the first sample, without a click
+    assert texts(browser, ".sv-example")[0].startswith("Example: the first sample")
+    assert browser.does("location.pathname") == "/" and "anna" in texts(browser, ".sv-result .wf-token")
+    identity = explained(browser, other_than=example)
+    assert browser.does("location.pathname") == f"/r/{identity}" and not texts(browser, ".sv-example")
+    visit(browser, at)  # a second visit shows the same one
+    assert result(browser) == example
+    identity = explained(browser, other_than=example)
     assert "anna" in texts(browser, ".sv-result .wf-token") and len(texts(browser, ".sv-result .wf-line")) > 5
     browser.point(".sv-result .wf-token[data-units='4']")
     assert texts(browser, ".wf-said-unit")[0].startswith("paris")
@@ -190,7 +196,7 @@ def test_long_work_shows_its_progress_and_is_cancelled(
     until(browser, "document.querySelectorAll('.sv-busy').length === 1")
     gate.set()
     until(browser, "document.querySelectorAll('.sv-busy').length === 0")
-    assert texts(browser, ".sv-result") == []
+    assert len(texts(browser, ".sv-result")) == len(texts(browser, ".sv-example"))  # the example at most
     explained(browser)
 
 
@@ -337,7 +343,7 @@ def test_every_object_of_a_detector_is_explained(browser: Browser, streams: str)
 
 def test_written_tokens_are_looked_at_one_by_one(browser: Browser, streams: str) -> None:
     asked(browser, streams, "translation")
-    assert "it writes:" in texts(browser, ".sv-prediction")[0]
+    assert "generated:" in texts(browser, ".sv-prediction")[0]
     assert "The first 20 of" in texts(browser, ".sv-body > div > p")[0]
     assert len(texts(browser, ".sv-items button")) == 20
     browser.does("document.querySelectorAll('.sv-items button')[3].click()")

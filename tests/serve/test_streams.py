@@ -142,7 +142,7 @@ def test_written_tokens_are_all_told_and_the_first_explained(ask: TestClient) ->
     twins = explainer("translation").explain("the cat")
     assert len(told["views"]) == 20 and told["left_out"] == f"The first 20 of {len(twins)} are explained here."
     assert np.allclose(scores(told, 7), twins[7].scores, rtol=1e-3, atol=1e-6)
-    assert "what each written token was read from" in told["html"] and told["tabs"] == []
+    assert "sources of each generated token" in told["html"] and told["tabs"] == []
     refused(ask, "trust", "one prediction", result=told["id"])
 
 

@@ -83,9 +83,9 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: heads_over_image(OVER_IMAGE, samples.text()), BadInput, "grid"),
     (lambda: heads_over_image(samples.encoder_record(), samples.image().units), BadInput, "not the same input"),
     (lambda: heads_over_image(OVER_IMAGE, samples.image().units, query=40), BadInput, "query"),
-    (lambda: relevance_map(samples.text()), NotOffered, "generic_attention has no map"),
+    (lambda: relevance_map(samples.text()), NotOffered, "generic_attention returned no token-to-token map"),
     (lambda: relevance_map(samples.text(matrix=PARTS), ("image", "text")), UnknownName, "pair of streams"),
-    (lambda: norms_scatter([]), BadInput, "nothing to draw"),
+    (lambda: norms_scatter([]), BadInput, "list of inputs is empty"),
     (lambda: heads_grid(STREAMS, scale="wide"), BadInput, "scale='wide'"),
     (lambda: heads_grid(STREAMS, scale=(1, 0)), BadInput, "the second is larger"),
     (lambda: heads_grid(STREAMS, scale=(0, float("inf"))), BadInput, "scale=.0, inf"),
@@ -174,7 +174,7 @@ def test_encoder_decoder_and_cross_maps() -> None:
         np.testing.assert_array_equal(shown.values, record.sites[site].attention_BHQK[0, 1].numpy())
         assert shown.scale == view.legend
     assert (shown.row_labels, shown.column_labels) == (tuple("xyz"), tuple("abcde"))
-    assert [p.title for p in attention_streams(STREAMS).panels] == ["text self-attention", "text looks at image"]
+    assert [p.title for p in attention_streams(STREAMS).panels] == ["text self-attention", "text attends to image"]
 
 
 def test_heads_over_image() -> None:

@@ -230,7 +230,7 @@ def test_one_scale_for_maps_side_by_side() -> None:
     assert [m.scale.high for m in both.marks if isinstance(m, Heat)] == pytest.approx([2.0, 2.0])
     titles = ["logit of 'zebra' = 3.431", "logit of 'horse' = 3.431 (not the prediction)"]
     assert [p.title for p in both.panels] == titles
-    for wrong, words in (([first, one], "one input"), ([], "no explanation")):
+    for wrong, words in (([first, one], "one input"), ([], "at least one explanation")):
         with pytest.raises(BadInput, match=words):
             side_by_side(wrong)
 

@@ -107,12 +107,12 @@ def test_a_small_error_of_the_method_is_no_doubt() -> None:
     checks = {"additivity_error": 0.0, "completeness_error": 2e-6, "completeness_error_relative": 1e-6, "masks": 30.0}
     fine = samples.text(checks=checks)
     assert doubts(fine) == ()
-    assert "What to doubt" not in samples.still(fine.to_html())
-    whole = "what the scores should add up to"
+    assert "Warnings" not in samples.still(fine.to_html())
+    whole = "the expected sum"
     checked = f"additivity error 0, completeness error 2e-06 (&lt; 0.1 % of {whole}), masks 30"
     assert f"<dt>checked</dt><dd>{checked}</dd>" in fine.to_html()
     (large,) = doubts(samples.text(checks={"completeness_error": 2e-6, "completeness_error_relative": 0.06}))
-    assert "6.0 % of it is missing (completeness error 2e-06)" in large and "Read which parts come first" in large
+    assert "6.0 % of it is missing (completeness error 2e-06)" in large and "Trust the order of the features" in large
     (vague,) = doubts(samples.text(checks={"standard_error": 0.2}))  # scores reach 1.25
     assert "come out differently by about 0.2 the next time (standard error)" in vague
 

@@ -318,7 +318,7 @@ def test_no_pixels_no_map(detail: np.ndarray | None) -> None:
 
 def test_striped_bars_are_explained_in_every_backend() -> None:
     explanation = samples.text()  # [CLS] has 1.25, the words at most 0.3
-    told = "The striped bar of [CLS] goes on beyond the scale of the others: read its number."
+    told = "The striped bar of [CLS] is longer than the scale: read its number."
     view = view_of(explanation, specials=True)
     assert told in view.to_html() and 'class="wf-bar wf-beyond"' in view.to_html()
     words = " ".join(t.get_text() for t in view.plot().axes[0].texts)

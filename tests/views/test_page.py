@@ -66,7 +66,7 @@ def test_a_walk_through_the_page_of_a_text(browser: Browser, tmp_path: Path) -> 
     browser.point(".wf-token[data-units='3']")
     assert chosen(browser)[0] == "not" and len(chosen(browser)) == 2
     assert browser.text(".wf-said-unit") == "not · 0.300 (1. of 10)"
-    assert browser.text(".wf-row-of h3") == "row of not"
+    assert browser.text(".wf-row-of h3") == "Relevance for not"
     browser.point(".wf-line[data-units='4']", click=True)
     browser.point("h2")
     assert chosen(browser)[0] == "like"
@@ -86,7 +86,7 @@ def test_a_walk_through_the_page_of_a_text(browser: Browser, tmp_path: Path) -> 
     assert labels(browser)[:3] == ["not", "##believable", "un"]
     click(browser, "in order")
     assert labels(browser) == list(samples.TOKENS[1:-1])
-    click(browser, "words")
+    click(browser, "word")
     click(browser, "highest")
     assert labels(browser)[:2] == ["unbelievable", "not"] and "[SEP]" not in labels(browser)
     assert "[CLS]" not in browser.text(".wf-maps .wf-run")
@@ -205,7 +205,10 @@ def test_a_row_opens_with_its_waterfall(browser: Browser, tmp_path: Path) -> Non
     scores = np.array([0.5, 0.1, -0.2], np.float32)
     row = samples.table(scores=scores, method="two_ended", value=1.0, checks={"baseline_value": 0.4})
     opened(browser, row, tmp_path)
-    assert browser.texts("details.wf-part > summary")[:2] == ["from baseline 0.400 to 1.00", "bars"]
+    assert browser.texts("details.wf-part > summary")[:2] == [
+        "Waterfall: from the baseline (0.400) to the explained value (1.00)",
+        "Scores per column",
+    ]
     unfolded = browser.does("[...document.querySelectorAll('details.wf-part')].map((part) => part.open)")
     assert unfolded[:2] == [True, False]
     assert labels(browser, ".wf-waterfall") == ["baseline", "age", "city", "income", "interactions", "explained value"]
@@ -219,10 +222,10 @@ def test_columns_that_hold_the_typical_value_have_no_zero(browser: Browser, tmp_
     scores = np.array([0.5, 0.0, -0.2], np.float32)
     shown = samples.table(scores=scores, options={"replace": "mean"}, base=0.1, value=0.4)
     opened(browser, shown, tmp_path)
-    assert browser.texts(".wf-lines:not(.wf-waterfall) .wf-number")[:3] == ["0.500", "-0.200", "typical"]
+    assert browser.texts(".wf-lines:not(.wf-waterfall) .wf-number")[:3] == ["0.500", "-0.200", "= baseline"]
     assert labels(browser, ".wf-lines:not(.wf-waterfall)") == ["age", "city", "income"]
     assert not {"income", "not accounted for"} & set(labels(browser, ".wf-waterfall"))
-    assert samples.still(shown.to_html()).count("typical: not tried out") == 1
+    assert samples.still(shown.to_html()).count("equals the baseline") == 1
 
 
 def test_patches_are_pointed_at_and_the_overlay_fades(browser: Browser, tmp_path: Path) -> None:
@@ -320,6 +323,7 @@ def test_in_a_notebook_the_frame_is_as_high_as_the_page(browser: Browser, tmp_pa
     inner = "document.querySelector('iframe').contentDocument"
     high = browser.does("new Promise(r => setTimeout(() => r(document.querySelector('iframe').clientHeight), 300))")
     assert high == pytest.approx(browser.does(f"{inner}.body.scrollHeight"), abs=2) and high > 400
+    browser.does(f"{inner}.querySelectorAll('.wf-unfold').forEach(b => b.click())")
     assert browser.does(f"getComputedStyle({inner}.querySelector('.wf-line')).fontSize") != "40px"
     browser.does(f"{inner}.querySelector('.wf-line[data-units]').click()")  # it can be asked there, too
     assert browser.does(f"{inner}.querySelectorAll('.wf-here').length") > 0

@@ -58,7 +58,7 @@ def test_what_explain_returns_is_a_list_or_dict_that_is_drawn() -> None:
 def test_many_inputs_are_not_all_drawn_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many = Explanations([samples.text()] * (MOST + 5))
     page = view_of(many)
-    assert len(page.views) == MOST and f"the first {MOST} of {MOST + 5}" in page.lead[0]
+    assert len(page.views) == MOST and f"The first {MOST} of {MOST + 5}" in page.lead[0]
     many.show()
     assert page.lead[0] in capsys.readouterr().out
     with pytest.raises(UnknownName, match=r"\.html, \.png"):  # pictures alone
@@ -76,7 +76,7 @@ def test_lists_within_lists_are_drawn_one_by_one() -> None:
 
 def test_rows_of_a_table_begin_with_all_of_them_together() -> None:
     page = view_of(rows())
-    assert isinstance(page.views[0].explained, TableRows) and page.views[0].title == "30 rows together"
+    assert isinstance(page.views[0].explained, TableRows) and page.views[0].title == "All 30 rows"
     sizes = np.abs([e.scores for e in rows()]).mean(0)
     bars = page.views[0].panels[0].marks[0].bars
     assert [b.score for b in bars] == pytest.approx(sorted(sizes, reverse=True))
@@ -90,14 +90,14 @@ ROW = table_rows(1)[0]
 def test_bars_have_names_and_values_and_columns_that_attention_does_not_see_are_named() -> None:
     found = wf.explain(shared("rtdl"), ROW, processor=table())
     shown = text(views.view_of(found)._page(), 100)
-    assert f"work = {ROW['work']}" in shown and f"age = {ROW['age']:.6g}" in shown and "strongest scores" in shown
+    assert f"work = {ROW['work']}" in shown and f"age = {ROW['age']:.6g}" in shown and "to this row" in shown
     assert f"work = {ROW['work']}" in found.to_html()
     assert found.units.labels[4] == "work"  # the explanation itself keeps plain names
     data = found.to_shap().data
     assert data[1] == pytest.approx(float(f"{ROW['age']:.6g}")) and data[4] == ROW["work"]
     found = wf.explain(shared("lucidrains_tab"), ROW, processor=table())
     for shown in (text(views.view_of(found)._page()), samples.still(found.to_html())):
-        assert "not explained by attention" in shown and ", ".join(NUMBERS) in shown and "age = " not in shown
+        assert "columns outside attention" in shown and ", ".join(NUMBERS) in shown and "age = " not in shown
 
 
 def test_limits_are_drawn() -> None:
@@ -137,10 +137,10 @@ def test_maps_between_columns(tmp_path: Path) -> None:
 def test_a_column_that_holds_the_typical_value_is_said_to_be_untried() -> None:
     scores = np.array([0.4, 0.0, 0.1], np.float32)
     found = samples.table(scores=scores, options={"replace": "mean"})
-    told = "Exactly 0 (income): the row holds what stands for an absent value there (mean)"
+    told = "Columns that equal the baseline (mean) cannot receive a score: income."
     assert told in views.view_of(found).caption
-    assert "Exactly 0" not in views.view_of(samples.table(scores=scores)).caption  # nothing was replaced
-    assert "Exactly 0" not in views.view_of(samples.table(options={"replace": "mean"})).caption
+    assert "equal the baseline" not in views.view_of(samples.table(scores=scores)).caption  # nothing was replaced
+    assert "equal the baseline" not in views.view_of(samples.table(options={"replace": "mean"})).caption
 
 
 @cache
@@ -174,7 +174,7 @@ def test_a_picture_is_drawn_wherever_it_is_given(tmp_path: Path) -> None:
     again = wf.load(explanation.save(tmp_path / "lxmert.json"))
     assert again.units == explanation.units and again.matrix["text", "image"].shape == (10, 6)
     plain = Explanation(np.ones(1), Units(("a",), (False,), ("text",)), Target(0), "logit", 1.0, Target(0), "random")
-    with pytest.raises(BadInput, match="leave it out"):
+    with pytest.raises(BadInput, match="omit it"):
         view_of(plain, image=image)
 
 
@@ -218,9 +218,9 @@ def test_source_by_target() -> None:
     below = prefix.values[np.tril_indices(6, -1)]
     assert source.scale == prefix.scale == view.legend
     assert view.legend.high == pytest.approx(max(source.values.max(), below.max())) and own.min() > view.legend.high
-    assert "the scale leaves it out" in view.caption
+    assert "left out of the scale" in view.caption
     assert "leaves" not in steps_view([s.replace(signed=True) for s in steps]).caption
-    assert {f.name: f.value for f in view.facts}["read from"] == "target: last position"
+    assert {f.name: f.value for f in view.facts}["output position"] == "target: last position"
     assert "cat" in view.to_html()
     with pytest.raises(BadInput, match="encoder-decoder"):
         steps_view([])

@@ -167,7 +167,7 @@ def test_a_contrast_says_which_class_each_sign_supports(made: Callable[..., Expl
         data = live_data(view)
         assert data is not None and [m["sides"] for m in data["maps"]] == [["cat", "dog"]] * len(data["maps"])
     unsigned = view_of(made(target=Target(1, "cat", 0, "dog")))
-    assert "supports 'dog'" not in unsigned.caption and "not which of them it supports" in unsigned.caption
+    assert "supports 'dog'" not in unsigned.caption and "do not show which of" in unsigned.caption
 
 
 def test_every_percentage_says_of_what() -> None:
@@ -180,7 +180,7 @@ def test_every_percentage_says_of_what() -> None:
         folded = [m.folded for m in view.marks if isinstance(m, Bars)]
         for words in (view.caption, *facts, *folded):
             if "%" in words:
-                assert re.search(r"probabilit|% of (the total|what|the largest)|confidence", words), words
+                assert re.search(r"probabilit|% of the (total|expected|largest)|confidence", words), words
     assert "total |score|" in side_by_side([shown, samples.text("occlusion")], shared=True).caption
 
 
@@ -237,11 +237,11 @@ def test_an_answer_of_several_tokens_says_how_sure_the_model_was_and_its_largest
         tokens.append(e.replace(prediction=sure, checks=checks))
     view = view_of(Generation(tuple(tokens), said.text))
     (fact,) = view.facts
-    assert fact.value == "70.0 % per token on average; least sure of ' him.' (50.0 %), next so (5.0 %)"
+    assert fact.value == "70.0 % per token on average; lowest for ' him.' (50.0 %), next so (5.0 %)"
     (line,) = [doubt for doubt in view.doubts if "conservation" in doubt]
-    assert "90.0 % of it is missing (conservation error 6)" in line and "not how much each one counts" in line
+    assert "90.0 % of it is missing (conservation error 6)" in line and "not the size of single scores" in line
     assert line.endswith("That is the largest of 5 tokens out of 5.")
-    assert "off by 0.3 (5.0 % of the largest |score|) (new error)" in check_words("new error", "0.3", "5.0 %")
+    assert "an error of 0.3 (5.0 % of the largest |score|) (new error)" in check_words("new error", "0.3", "5.0 %")
 
 
 # Answers of language models
@@ -285,7 +285,7 @@ def test_the_page_holds_what_its_script_draws() -> None:
     assert [tuple(map(int, b[:2])) for b in buttons[5:]] == [(0, 5), (0, 3), (3, 5)], "all of it, and its sentences"
     assert 'role="toolbar"' in page and 'aria-live="polite"' in page and balanced(page)
     page = samples.still(page)  # without its script it shows the mean
-    assert "the whole answer ← Tom 15 %" in page
+    assert "whole answer ← Tom 15 %" in page
     strongest = re.search(r'style="background:(#\w+);[^"]*" title="[^"]+">Tom<', page)
     weak = re.search(r'style="background:(#\w+);[^"]*" title="[^"]+">Be<', page)
     assert strongest and weak and strongest[1] == "#2166ac" != weak[1]
@@ -293,7 +293,7 @@ def test_the_page_holds_what_its_script_draws() -> None:
     page = VIEWS["generation_step"]().to_html()  # voices have names, templates are quiet
     quiet = re.findall(r'<div class="wf-quiet"[^>]*>(.*?)</div>', page)
     assert len(quiet) == 3 and not any("background" in part for part in quiet)
-    assert re.findall(r'<h4 class="wf-voice">(.*?)</h4>', page) == ["system", "user", "the answer so far"]
+    assert re.findall(r'<h4 class="wf-voice">(.*?)</h4>', page) == ["system", "user", "answer so far"]
 
 
 def test_tokens_of_an_answer_are_cut_from_its_text() -> None:
@@ -304,7 +304,7 @@ def test_tokens_of_an_answer_are_cut_from_its_text() -> None:
     first = generation.tokens[0].replace(target=Target(0, "</script><b>"))
     odd = Generation((first, *generation.tokens[1:]), "</script><b> Lisbon. Ask him.", generation.sentences)
     page = view_of(odd).to_html()
-    assert page.count("</script>") == 2 and "<b>" not in page.split("</style>")[1].replace("<b>What to doubt", "")
+    assert page.count("</script>") == 2 and "<b>" not in page.split("</style>")[1].replace("<b>Warnings", "")
 
 
 def test_words_do_not_go_on_after_a_line_break_or_in_another_voice() -> None:

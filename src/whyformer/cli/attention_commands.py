@@ -195,7 +195,7 @@ class _Maps:
         elif what == "grid":
             sites = None if layer is None else [layer]
             labels = self._labels(at) if options["values"] else None
-            view = views.heads_grid(self.record, sites=sites, labels=labels, **options)
+            view = views.heads_grid(self.record, sites=sites, labels=labels, names=self._labels(at), **options)
         elif what == "streams":
             labels = {
                 stream: [label for label, s in zip(self.units.labels, self.units.stream, strict=True) if s == stream]

@@ -91,7 +91,7 @@ def table_views() -> list[Any]:
 # In the terminal: one screen each, by the default methods.
 
 FEW = 6  # entries of a list, so that all of it fits on a screen
-TOLD = ("method", "cost", "doubt")  # of the details; the page has all of them
+TOLD = ("method", "cost", "not validated")  # of the details; the page has all of them
 SENTENCE = SENTENCES[3]
 
 

@@ -99,7 +99,7 @@ function historyList(open, compare, say) {
     if (mine !== turn) return;
     list.replaceChildren();
     shown(results);
-    if (!results.length) list.append(element("li", { class: "wf-note" }, search.value ? "nothing fits." : "nothing yet."));
+    if (!results.length) list.append(element("li", { class: "wf-note" }, search.value ? "no matches." : "no results yet."));
   }
   async function more() {
     const mine = turn;
@@ -472,7 +472,7 @@ function questionLine(changed) {
     classes.hidden = kind === "detector" || known.size < 2;
     node.hidden = objects.hidden && classes.hidden;
     clear.hidden = chosen.target === null && chosen.versus === null;
-    for (const [side, words] of [["target", "the prediction"], ["versus", "nothing else"]]) {
+    for (const [side, words] of [["target", "the prediction"], ["versus", "no other class"]]) {
       selects[side].replaceChildren(element("option", { value: "" }, words), ...[...known].map(([index, label]) => element("option", { value: index }, label)));
       selects[side].value = chosen[side] === null ? "" : String(chosen[side]);
     }
@@ -556,18 +556,26 @@ function headCanvas(layer, head, side) {
 
 const MOST_NAMES = 48;  // that are written beside a map
 const LARGE = 360;  // pixels
+const LARGEST_CELL = 32;
 
-function namedMap(canvas, names) {
+function namedMap(canvas, names, side) {
   if (!names || names.length > MOST_NAMES) return canvas;
-  const cell = LARGE / names.length;
+  const cell = side / names.length;
   const size = { fontSize: `${Math.max(8, Math.min(12, cell * 0.9))}px` };
   const left = element("div", { class: "sv-rows", style: size, "aria-hidden": "true" }, ...names.map((name) => element("span", { style: { height: `${cell}px`, lineHeight: `${cell}px` } }, name)));
   const top = element("div", { class: "sv-columns-of", style: size, "aria-hidden": "true" }, ...names.map((name) => element("span", { style: { width: `${cell}px` } }, element("b", {}, name))));
   return element("div", { class: "sv-named" }, element("i", {}), top, left, canvas);
 }
 
+function joinedOf(cells, high, names) {
+  const state = stateOf({});
+  const { node, mark } = linesBetween(names, Float32Array.from(cells, (cell) => (cell / 255) * high), state);
+  state.listen(mark);
+  return node;
+}
+
 function headsOf(about, repaints) {
-  const large = element("div", { class: "sv-large", role: "group", "aria-label": "the head that was chosen", tabindex: "0" });
+  const large = element("div", { class: "sv-large", role: "group", "aria-label": "the chosen head", tabindex: "0" });
   const most = Math.max(1e-12, ...(about.importance ?? []).flat().map((v) => Math.abs(v ?? 0)));
   let chosen = [0, 0];
 
@@ -575,8 +583,9 @@ function headsOf(about, repaints) {
     chosen = [l, head];
     const layer = about.layers[l];
     const names = layer.whole && layer.names !== null ? about.names[layer.names] : null;
-    const canvas = headCanvas(layer, head, LARGE);
-    const words = element("p", { class: "wf-note" }, layer.whole ? "Point at a cell: who attends to whom." : "Neighbours share a cell.");
+    const side = Math.min(LARGE, LARGEST_CELL * layer.columns);
+    const canvas = headCanvas(layer, head, side);
+    const words = element("p", { class: "wf-note" }, layer.whole ? "Rows attend to columns. Hover a cell for its weight." : "Neighbours share a cell.");
     const cells = cellsOf(layer, head);
     canvas.addEventListener("pointermove", (event) => {
       const box = canvas.getBoundingClientRect();
@@ -587,8 +596,11 @@ function headsOf(about, repaints) {
       words.textContent = `${name(row)} attends to ${name(column)}: ${number(weight)}`;
     });
     const share = about.importance ? `, importance ${number(about.importance[l][head] ?? 0)}` : "";
+    const high = layer.highest[head];
+    const legend = legendLine({ reach: high, low: 0, signed: false }, "attention weight");
+    const joined = layer.whole && layer.rows === layer.columns && layer.rows <= MOST_JOINED ? joinedOf(cells, high, names ?? Array.from({ length: layer.rows }, (_, i) => `position ${i}`)) : null;
     large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}${layer.stream ? ` (${layer.stream})` : ""}`),
-      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), namedMap(canvas, names), words);
+      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), joined, namedMap(canvas, names, side), legend, words);
   }
   const grid = element("div", { class: "sv-heads-grid", role: "group", "aria-label": "all heads", tabindex: "0" });
   function draw() {
@@ -603,22 +615,15 @@ function headsOf(about, repaints) {
   draw();
   repaints.push(draw);  // colours of the theme are in the canvases
   const words = about.importance
-    ? "Rows attend to columns. The bar under a head is how far the explained score depends on it (gradient), next to the strongest."
-    : "Rows attend to columns.";
+    ? "Attention of every head: click one to enlarge it. Bar under a head: importance for the explained value (gradient), relative to the largest."
+    : "Attention of every head: click one to enlarge it.";
   return element("div", { class: "sv-heads" }, element("p", { class: "wf-note" }, words), element("div", { class: "sv-heads-both" }, grid, large));
 }
 
-const SVG_SPACE = "http://www.w3.org/2000/svg";
 const CURVE_WIDTH = 360;
 const CURVE_HEIGHT = 220;
 const CURVE_LEFT = 36;
 const CURVE_BOTTOM = 24;
-
-function drawnShape(tag, attributes) {
-  const made = document.createElementNS(SVG_SPACE, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  return made;
-}
 
 const LINES = 5;  // colours that curves are told apart by
 
@@ -629,7 +634,7 @@ function curveOf(curves, kind) {
   const x = (share) => CURVE_LEFT + share * (CURVE_WIDTH - CURVE_LEFT - 8);
   const y = (value) => 8 + (1 - ((value ?? 0) - low) / (high - low || 1)) * (CURVE_HEIGHT - CURVE_BOTTOM - 8);
   const points = (values_) => values_.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`);
-  const words = kind === "remove" ? "as the highest scores are taken away" : "as nothing but the highest scores is there";
+  const words = kind === "remove" ? "as features are masked, highest scores first" : "as features are revealed, highest scores first";
   const svg = drawnShape("svg", { viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${curves.value} ${words}` });
   svg.append(drawnShape("polygon", { points: [...points(told.high), ...points(told.low).reverse()].join(" "), class: "sv-band" }), drawnShape("polyline", { points: points(told.mean).join(" "), class: "sv-mean" }),
     ...told.lines.map((line, i) => drawnShape("polyline", { points: points(line.curve).join(" "), class: `sv-this sv-line-${i % LINES}` })));
@@ -657,16 +662,16 @@ function trustOf(about, choose, thorough) {
   const marked = (words, why) => element("b", { class: "sv-mark", title: why }, words);
   const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "mean ↓", "agreement"].map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, ...ran.map((each) => element("tr", { class: each.shown ? "sv-this-row" : "" },
-      element("th", { scope: "row" }, each.method, each.method === about.unasked ? marked("default", "explains when no method is named") : null),
+      element("th", { scope: "row" }, each.method, each.method === about.unasked ? marked("default", "the default method") : null),
       element("td", {}, told(each.area)), element("td", {}, told(each.agreement))))));
-  const refused = about.refused.length ? element("details", { class: "sv-fold" }, element("summary", {}, `${about.refused.length} methods do not explain this`),
+  const refused = about.refused.length ? element("details", { class: "sv-fold" }, element("summary", {}, `${about.refused.length} methods do not support this model`),
     element("ul", { class: "sv-findings" }, ...about.refused.map((each) => element("li", {}, element("b", {}, `${each.method}: `), each.refused)))) : null;
   const findings = element("ul", { class: "sv-findings" }, ...about.findings.map((finding) =>
     element("li", { class: `sv-${finding.level}` }, element("b", {}, `${finding.level}: ${finding.title}. `), finding.text)));
   return element("div", { class: "sv-trust" }, advice,
     element("div", { class: "sv-curves" }, curveOf(curves, "remove"), curveOf(curves, "keep")),
-    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders, dashed their mean. Absent parts: ${curves.replacement}. Below, the mean ${curves.value} as the highest scores are taken away (lower is better), and the rank correlation with ${about.method} over ${curves.parts} parts.`),
-    element("div", { class: "sv-scroll", role: "group", "aria-label": "methods on this input", tabindex: "0" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
+    element("p", { class: "wf-note" }, `Grey: range of ten random orders, dashed: their mean. Baseline: ${curves.replacement}. Table: mean ${curves.value} as features are masked, highest scores first (lower is better), and rank correlation with ${about.method} over ${curves.parts} features.`),
+    element("div", { class: "sv-scroll", role: "group", "aria-label": "methods on this input", tabindex: "0" }, table), refused, element("h3", {}, `Sanity checks of ${about.method}`), findings,
     about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }
 
@@ -677,7 +682,7 @@ const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"
 function resultOf(told, doors) {
   const repaints = [];
   const tabs = told.tabs?.length ? [["explanation", "explanation"], ...told.tabs.map((kind) => [kind, TABS[kind]])] : [];
-  const body = element("div", { class: "sv-body", role: tabs.length ? "tabpanel" : null, "aria-label": tabs.length ? "what is shown of the result" : null });
+  const body = element("div", { class: "sv-body", role: tabs.length ? "tabpanel" : null, "aria-label": tabs.length ? "result" : null });
   let item = 0;  // of several objects or written tokens
   let tab = "explanation";
   const opened = new Map();
@@ -706,7 +711,7 @@ function resultOf(told, doors) {
     buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === tab)));
     if (!opened.has(mine) && tab === "explanation") opened.set(mine, firstTab());
     if (!opened.has(mine)) {
-      body.replaceChildren(element("p", { class: "wf-note" }, "working …"));
+      body.replaceChildren(element("p", { class: "wf-note" }, "computing …"));
       try {
         const { about } = await doors.about(tab, told.id, { item, ...more });
         opened.set(mine, mine.startsWith("heads") ? headsOf(about, repaints) : trustOf(about, doors.choose, () => open({ again: true, thorough: true })));
@@ -718,7 +723,7 @@ function resultOf(told, doors) {
     }
     body.replaceChildren((opened.get(mine)));
   }
-  const files = element("p", { class: "sv-files" }, "take away: ", ...FILES.flatMap(([form, words]) =>
+  const files = element("p", { class: "sv-files" }, "download: ", ...FILES.flatMap(([form, words]) =>
     [element("a", { href: `/api/results/${told.id}/export?format=${form}`, download: `whyformer-${told.id}.${form}` }, words), " "]),
   element("a", { href: told.link, class: "sv-link" }, "link"));
   const title = told.items.length ? told.title : told.views[0]?.title ?? told.title;
@@ -734,18 +739,18 @@ function liveView(view, doors, repaints, asks) {
   repaints.push(repaint);
   if (asks) node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line, i) => {
     line.classList.add("sv-asks");
-    line.setAttribute("title", "why not that? click");
+    line.setAttribute("title", "click: why not this class?");
     line.addEventListener("click", () => doors.contrast({ index: view.predicted, label: view.data.prediction.label }, { index: view.choices[i], label: view.data.prediction.next[i][0] }));
   });
   const told = (facts) => element("dl", { class: "wf-facts" }, ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   const drawn = view.data.prediction && view.data.prediction.probability !== null;  // the classes say it
   const answer = view.details.length ? view.facts.map(([name, value]) => element("p", { class: "wf-answer" }, element("span", {}, name), ` ${value}`)) : [told(view.facts)];
-  const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
+  const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "Warnings"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
   return element("div", {}, ...(drawn ? [] : answer), view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, ...(view.data.footer ? [] : [told(view.details), doubts]));
 }
 
 function eraserOf({ data, erasable }, node, doors) {
-  if (!erasable) return element("p", { class: "wf-note" }, "Patches cannot be erased here: the model does not see the whole picture squeezed into one size.");
+  if (!erasable) return element("p", { class: "wf-note" }, "Patches cannot be erased: the model does not read the whole image resized to one size.");
   const box = (element("input", { type: "checkbox", class: "sv-erase" }));
   box.checked = doors.erasing();
   box.addEventListener("change", () => doors.erasing(box.checked));
@@ -759,7 +764,7 @@ function eraserOf({ data, erasable }, node, doors) {
     const unit = patchesOf(data.units)[row * columns + column];
     if (unit !== undefined) doors.erase(unit);
   }, true);
-  return element("label", { class: "wf-tick" }, box, "erase the patches that I click");
+  return element("label", { class: "wf-tick" }, box, "erase clicked patches");
 }
 
 function stillView(html, repaints) {
@@ -797,7 +802,7 @@ function differenceOf(difference) {
   const table = (name, rows) => element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...[name, "before", "after", "difference"].map((words) => element("th", { scope: "col" }, words)))), element("tbody", {}, ...rows));
   return element("div", { class: "sv-difference" }, element("h3", {}, "What the edit changed"), element("p", {}, element("b", {}, lead)),
     element("div", { class: "sv-curves" }, table(rated ? "probability of" : "value", classes), table("score of", units)),
-    difference.same ? null : element("p", { class: "wf-note" }, `The scores are of different questions: ${difference.explained.join("; then ")}.`));
+    difference.same ? null : element("p", { class: "wf-note" }, `The scores answer different questions: ${difference.explained.join("; then ")}.`));
 }
 
 function signedOf(value, told) {
@@ -849,7 +854,7 @@ async function begin() {
     await history.refresh();
   }
 
-  function show(told, link) {
+  function show(told, link, example = false) {
     current = told;
     shown = resultOf(told, {
       contrast: (said, other) => { question.contrast(said, other); explain(); },
@@ -863,7 +868,7 @@ async function begin() {
       choose: (method) => { methods.choose([method]); explain(); },
       about: (kind, id, more) => jobs.work(`/api/${kind}`, { result: id, ...more }),
     });
-    output.replaceChildren(shown.node);
+    output.replaceChildren(...(example ? [element("p", { class: "wf-note sv-example" }, "Example: the first sample of this model, explained in three passes. Enter your own input and press Explain.")] : []), shown.node);
     if (link && window.location.pathname !== told.link) window.history.pushState(null, "", told.link);
     document.title = `${told.title} · whyformer`;
   }
@@ -896,12 +901,12 @@ async function begin() {
       const note = told.note ? element("p", { class: "wf-note" }, told.note) : null;
       return element("div", {}, note, element("ul", {}, ...told.items.map((each) => element("li", { class: "sv-class sv-said" }, element("b", { dir: "auto" }, each.label), element("span", {}, `query ${each.query}`)))));
     }
-    if (told.items) return element("p", { dir: "auto" }, "it writes: ", element("b", {}, told.items.map((each) => each.label.replace(/[▁Ġ]/g, " ").trim()).join(" ")));
+    if (told.items) return element("p", { dir: "auto" }, "generated: ", element("b", {}, told.items.map((each) => each.label.replace(/[▁Ġ]/g, " ").trim()).join(" ")));
     if (said.probability === null && !said.next.length) {
       return element("p", {}, element("b", { dir: "auto" }, said.label), model.kind === "similarity" || said.label === "similarity" ? `: ${number(told.value)} (${told.scalar})` : "");
     }
     const line = (each, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
-      element("button", { type: "button", dir: "auto", disabled: first, title: first ? "" : "why not that?", onclick: () => { question.contrast(said, each); explain(); } }, each.label),
+      element("button", { type: "button", dir: "auto", disabled: first, title: first ? "" : "why not this class?", onclick: () => { question.contrast(said, each); explain(); } }, each.label),
       element("span", {}, each.probability === null ? "" : percent(each.probability)), element("i", { style: { width: `${100 * (each.probability ?? 0)}%` } }));
     const list = element("ul", {}, line(said, true), ...said.next.map((each) => line(each, false)));
     return said.probability === null ? list : element("div", {}, element("p", { class: "wf-note" }, "Predicted classes and their probabilities"), list);
@@ -929,7 +934,7 @@ async function begin() {
       if (mine !== model) return;
       methods.show(told.methods, !wait);
       trouble.hidden = !told.trouble;
-      trouble.textContent = told.trouble ? `This model could not be tried on a sample: ${told.trouble}` : "";
+      trouble.textContent = told.trouble ? `The model failed on a sample: ${told.trouble}` : "";
     };
     await offer(0);
     offer(50).catch(() => {});  // which of them apply is known a little later
@@ -965,7 +970,7 @@ async function begin() {
   left.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); explain(); } });
   if (mayLoad) left.prepend(loaderOf());
   function loaderOf() {
-    const name = (element("input", { type: "text", placeholder: "name on the hub", "aria-label": "load a model by its name" }));
+    const name = (element("input", { type: "text", placeholder: "model on the hub", "aria-label": "load a model by its name" }));
     const load = async () => {
       say(`loading ${name.value} …`);
       try {
@@ -988,6 +993,21 @@ async function begin() {
     await choose(name);
     predict();
   }
+  async function showExample() {
+    const key = `whyformer example ${model.name}`;
+    const kept = remembered(key);
+    const found = kept ? await asked(`/api/results/${kept}`).catch(() => null) : null;
+    if (found) return found;
+    const told = await jobs.work("/api/explain", { model: model.name, input: form.input(), options: { passes: 3 } });
+    remembered(key, told.id);
+    await history.refresh();
+    return told;
+  }
+  async function openExample() {
+    const mine = ++drawings;
+    const [of, told] = [model, await showExample().catch(() => null)];
+    if (told && mine === drawings && of === model) show(told, false, true);
+  }
   function clear() {
     drawings += 1;
     current = null;
@@ -1003,13 +1023,26 @@ async function begin() {
   refuseStrayFiles();
   await choose(model.name);
   const id = linked();
-  if (id) await open(id, false); else predict();  // which may wait for the work of others: the page does not
+  if (id) await open(id, false);
+  else {  // which may wait for the work of others: the page does not
+    predict();
+    openExample();
+  }
   await history.refresh();
   jobs.rejoin().catch(() => {});
   document.documentElement.classList.add("wf-started");
 }
 
+function remembered(key, value) {
+  try {
+    if (value !== undefined) window.localStorage.setItem(key, value);
+    return window.localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
 begin().catch((error) => {
   const root = document.getElementById("serve");
-  root?.replaceChildren(element("p", { class: "sv-error" }, `The page could not begin: ${error.message}`));
+  root?.replaceChildren(element("p", { class: "sv-error" }, `The page could not start: ${error.message}`));
 });

@@ -27,8 +27,8 @@ MOST_LABELLED = 48  # positions that have room for their labels
 LARGE = 1000  # from here on numbers are told in the power of ten of the largest
 FEW = 400  # cells that have room for their numbers
 LABELLED, NUMBERED = 3, 2  # maps beside each other, with labels or with numbers
-CAPTION = "Each row is a position that looks; the colour says how much of its attention each column gets."
-IN_NUMBERS = "Each row is a position that looks; a number is the share of its attention that a column gets."
+CAPTION = "Rows attend to columns. Colour: attention weight."
+IN_NUMBERS = "Rows attend to columns. Numbers: attention weights."
 
 
 @checked
@@ -54,13 +54,21 @@ def attention_map(
     rows, columns = _label_pair(labels, maps.shape[1:], chosen.first_query)
     weights = _reduced(maps, head)
     (one_scale,) = _scales([weights], scale)
-    matrix = Matrix(weights, one_scale, rows, columns, "query (looks)", "key (is looked at)", numbers=values)
+    matrix = Matrix(weights, one_scale, rows, columns, "query (attends)", "key (attended)", numbers=values)
     which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
     query, key = chosen.streams
     kind = f"{chosen.kind}-attention" + (f", {query} to {key}" if query and query != key else "")
     told = [Fact("site", chosen.path or "the model itself"), Fact("kind", kind), Fact("shown", which)]
     told += [Fact("window", f"the first of {chosen.windows}")] if chosen.windows > 1 else []
-    return _drawn("Attention", [Panel((matrix,), wide=True)], tuple(told), CAPTION)
+    drawn = _drawn("Attention", [Panel((matrix,), wide=True)], tuple(told), CAPTION)
+    return _explorable(drawn, [(chosen.path, weights[None])], columns, which, values or rows != columns)
+
+
+def _explorable(
+    drawn: View, sites: Sequence[tuple[str, Array]], labels: Sequence[str], named: str, still: bool
+) -> View:
+    """With the data of the interactive view, which connects tokens by lines, unless it is to stay ``still``."""
+    return drawn if still else replace(drawn, explained=Heads(tuple(sites), tuple(labels), named))
 
 
 def _scales(maps: Sequence[Array], scale: str | tuple[float, float], signed: bool = False) -> list[Scale]:
@@ -83,7 +91,7 @@ def _drawn(title: str, panels: Sequence[Panel], facts: tuple[Fact, ...], caption
     scales = {mark.scale for mark in maps}
     crowded = max((mark.values.size for mark in maps if mark.numbers), default=0)
     if crowded > FEW:
-        caption += f" Numbers are left out: a map has {crowded} cells, and there is room for {FEW}."
+        caption += f" Numbers are hidden: a map has {crowded} cells, more than {FEW}."
     elif crowded:
         caption = caption.replace(CAPTION, IN_NUMBERS)
     if len(scales) > 1:
@@ -111,10 +119,13 @@ def heads_grid(
     row: Place = 0,
     sites: Places | None = None,
     labels: Labels | None = None,
+    names: Sequence[str] | Explanation | Units | None = None,
     values: bool = False,
     scale: ScaleOf = "shared",
 ) -> View:
     """Every head of every layer, small: layers down, heads across.
+
+    ``names``: of the positions, for the page alone, on which a head is chosen and drawn large; maps stay small.
 
     ``labels`` and ``values`` as for ``attention_map``: with either, maps are large, a few beside each other. More
     labels than have room are left out, and maps stay small.
@@ -132,9 +143,9 @@ def heads_grid(
     columns = min(NUMBERED if values else LABELLED if large else 10**6, max(len(m) for m in maps))
     panels: list[Panel] = []
     for (at, _), heads, pair in zip(chosen, maps, pairs, strict=True):
-        names, axes = (pair, ("query", "key")) if large else (((), ()), ("", ""))
+        shown, axes = (pair, ("query", "key")) if large else (((), ()), ("", ""))
         for head, weights in enumerate(heads):
-            mark = Matrix(weights, next(scales), *names, *axes, small=not large, numbers=values)
+            mark = Matrix(weights, next(scales), *shown, *axes, small=not large, numbers=values)
             panels.append(Panel((mark,), f"{at}.{head}"))
         panels += [Panel(())] * (-len(heads) % columns if large else columns - len(heads))
     shared = "each with its own scale" if scale == "free" else "one scale for all"
@@ -142,11 +153,14 @@ def heads_grid(
     facts = (Fact("sites", str(len(chosen))), Fact("titles", f"site.head, in call order; {shared}"))
     caption = CAPTION
     if longest > SMALL and not large:
-        shared_cells = f"{longest} positions share {SMALL} cells: a colour is the largest weight inside."
-        caption = f"Rows look at columns. {shared_cells}"
+        shared_cells = f"{longest} positions share {SMALL} cells: a cell shows the largest weight inside."
+        caption = f"{CAPTION} {shared_cells}"
     if labels is not None and not large:
         caption += f" Labels are drawn up to {MOST_LABELLED} positions."
-    words = () if labels is None else pairs[0][1]
+    named = labels if names is None else names
+    named = named.units if isinstance(named, Explanation) else named
+    known = named.labels if isinstance(named, Units) else pairs[0][1] if names is None else tuple(map(str, named or ()))
+    words = known if named is not None and len(known) == whole[0].shape[2] else ()
     every = tuple((f"{at}: {site.path}", heads) for (at, site), heads in zip(chosen, whole, strict=True))
     drawn = _drawn("Attention, every head", panels, facts, caption, columns)
     return replace(drawn, explained=None if values else Heads(every, words))
@@ -192,10 +206,10 @@ def attention_streams(
 def heads_over_image(
     record: Record, units: Units | Explanation, image: Any = None, *, site: Place = -1, query: Place = 0, row: Place = 0
 ) -> View:
-    """Where each head looks, each in its own colour: together, and one by one.
+    """Attention of each head over the image, each in its own colour: together, and one by one.
 
     ``units``: an Explanation of the same input, or its units (they know the patch grid); ``query``: the position that
-    looks, the first ([CLS]) unless told.
+    attends, by default the first ([CLS]).
     """
     units = units.units if isinstance(units, Explanation) else units
     if units.grid is None:
@@ -219,11 +233,15 @@ def heads_over_image(
         Panel((HeadColours((grid,), (names[i],), (i,), pixels, units.image_size),)) for i, grid in enumerate(grids)
     ]
     who = units.labels[query] if maps.shape[1] == len(units) else str(query)
-    facts = (Fact("site", chosen.path or "the model itself"), Fact("looking", f"position {query}, {who}"))
-    caption = (
-        "Colour: the head. Its strength: how much of the head's attention a patch gets, next to the head's own highest."
+    facts = (Fact("site", chosen.path or "the model itself"), Fact("query", f"position {query}, {who}"))
+    caption = "Colour: the head. Strength of the colour: the patch's attention weight relative to the head's largest."
+    return View(
+        "Attention of each head over the image",
+        tuple(panels),
+        facts,
+        caption=caption,
+        columns=min(4, max(1, len(grids))),
     )
-    return View("Where the heads look", tuple(panels), facts, caption=caption, columns=min(4, max(1, len(grids))))
 
 
 @checked
@@ -232,18 +250,18 @@ def relevance_map(
 ) -> View:
     """The whole map of a method that has one: output positions down, input positions across.
 
-    ``values`` and ``scale`` as for ``heads_grid``; what a position gets from itself is left out of a scale that is
-    not named in numbers.
+    ``values`` and ``scale`` as for ``heads_grid``; the diagonal (a position to itself) is left out of
+    a scale that is not given in numbers, and is grey where it exceeds it.
     """
     matrix = explanation.matrix
     if matrix is None:
-        raise NotOffered(f"{explanation.method} has no map of positions by positions; its scores are all there is.")
+        raise NotOffered(f"{explanation.method} returned no token-to-token map, only scores.")
     parts = matrix if isinstance(matrix, dict) else {("", ""): matrix}
     if streams is not None:
         if streams not in parts:
             raise UnknownName("pair of streams", streams, parts)
         parts = {streams: parts[streams]}
-    # What a position gets from itself often outweighs all else and would leave the rest white.
+    # The diagonal often outweighs all else and would leave the rest white.
     square = [m.shape[0] == m.shape[1] > 1 for m in parts.values()]
     others = [m[~np.eye(len(m), dtype=bool)] if same else m for m, same in zip(parts.values(), square, strict=True)]
     scales = _scales(others, scale, explanation.signed)
@@ -258,8 +276,14 @@ def relevance_map(
         panels.append(Panel((mark,), f"{query} ← {key}" if query else "", wide=len(parts) == 1))
     caption = "Rows are output positions, columns input positions."
     if scale in ("shared", "free"):
-        caption += " Colours are scaled to the entries off the diagonal."
-    drawn = _drawn("Relevance map", panels, facts(explanation), caption, min(2, len(panels)))
+        caption += " Colours are scaled without the diagonal; diagonal cells beyond the scale are grey."
+    drawn = _drawn(
+        "Token-to-token relevance" if units.grid is None else "Patch-to-patch relevance",
+        panels,
+        facts(explanation),
+        caption,
+        min(2, len(panels)),
+    )
     return replace(drawn, doubts=doubts(explanation))
 
 
@@ -275,7 +299,9 @@ def maps_view(maps: AttentionMaps, *, values: bool = False, scale: ScaleOf = "sh
         panels.append(Panel((mark,), f"{site.site}: {site.path}", wide=len(maps.sites) == 1))
     shown = f"head {maps.head}" if isinstance(maps.head, int) else f"{maps.head} over heads"
     columns_of_panels = max(1, min(LABELLED, len(panels)))
-    return _drawn(f"Attention: {maps.input}", panels, (Fact("shown", shown),), CAPTION, columns_of_panels)
+    drawn = _drawn(f"Attention: {maps.input}", panels, (Fact("shown", shown),), CAPTION, columns_of_panels)
+    sites = [(f"{site.site}: {site.path}", np.asarray(site.attention)[None]) for site in maps.sites]
+    return _explorable(drawn, sites, maps.labels, shown, values)
 
 
 def _site(record: Record, number: int) -> Site:
@@ -326,7 +352,7 @@ def _group(site: Site, has_decoder: bool) -> tuple[str, str, str]:
     """Name, query stream and key stream of a kind of attention."""
     query, key = site.streams
     if query and key:
-        return (f"{query} self-attention" if query == key else f"{query} looks at {key}"), query, key
+        return (f"{query} self-attention" if query == key else f"{query} attends to {key}"), query, key
     if has_decoder and site.kind == "cross":
         return "cross-attention", "target", "source"
     if has_decoder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,11 @@ from whyformer.parameters import checked
 from whyformer.views.marks import Line, Lines, Matrix, Scale, TableMark
 from whyformer.views.view import Fact, Page, Panel, Terms, View
 
-CURVES = 6  # methods drawn: the first of the ranking
+COLOURED = 6  # methods drawn in colour, beside random and greedy; the others are grey
 MEASURES = {"spearman": "Spearman", "kendall": "Kendall τ-b", "top_k": "overlap of the top quarter"}
 LEAD = (
-    "Means over inputs with 95 % limits (bootstrap over inputs). ↑ higher is better, ↓ lower is better; the stronger a "
-    "cell's colour, the closer to what a greedy search reaches; none is random or worse. ° cannot be told from random "
-    "scores."
+    "Means over inputs with 95 % confidence intervals (bootstrap). ↑ higher is better, ↓ lower is better. Cell colour: "
+    "from random scores or worse (none) to a greedy search (strongest). ° not significantly better than random scores."
 )
 
 
@@ -26,7 +25,7 @@ def comparison_page(result: Any) -> Page:
     """Everything about a Comparison."""
     views = [table_view(result), *curves_view(result), *agreement_view(result), *_metrics_view(result)]
     lead = (result.verdict, LEAD) if result.verdict else (LEAD,)
-    return Page(result.title, tuple(views), lead, reasons(result.failures, "Could not be run here"))
+    return Page(result.title, tuple(views), lead, reasons(result.failures, "Methods that could not be run"))
 
 
 def reasons(by_name: Mapping[str, str], title: str) -> tuple[Terms, ...]:
@@ -49,12 +48,12 @@ def table_view(result: Any) -> View:
         shades.append((None, None, *(_shade(result, row, m) for m in result.metrics), None, None, None))
     facts = (
         Fact("inputs", str(result.inputs)),
-        Fact("absent parts", str(result.replacement)),
-        Fact("variants run", str(result.variants) if result.variants else "none: all were in the cache"),
+        Fact("baseline", str(result.replacement)),
+        Fact("variants run", str(result.variants) if result.variants else "0 (all cached)"),
         Fact("seed", str(result.seed)),
     )
     table = TableMark(columns, tuple(rows), tuple(shades), tuple(quiet))
-    return View("Methods", (Panel((table,), wide=True),), facts, tuple(result.warnings))
+    return View("Faithfulness of the methods", (Panel((table,), wide=True),), facts, tuple(result.warnings))
 
 
 def place(rank: float) -> str:
@@ -62,12 +61,12 @@ def place(rank: float) -> str:
 
 
 def with_limits(score: Any, baseline: str = "") -> str:
-    """0.312 (0.28–0.34), with ° where it cannot be told from random."""
+    """0.312 (0.28–0.34), with ° where it is not significantly better than random."""
     if score is None or math.isnan(score.mean):
         return "–"
     limits = "" if math.isnan(score.low) else f" ({score.low:.2f}–{score.high:.2f})"
-    doubt = "°" if not baseline and not math.isnan(score.gain_low) and not score.beats_random else ""
-    return f"{score.mean:.3f}{limits}{doubt}"
+    mark = "°" if not baseline and not math.isnan(score.gain_low) and not score.beats_random else ""
+    return f"{score.mean:.3f}{limits}{mark}"
 
 
 def _shade(result: Any, row: Any, metric: str) -> float | None:
@@ -87,28 +86,31 @@ def _passes(row: Any) -> tuple[str, str]:
     return passes, f"{row.seconds * 1000:,.0f}" if row.seconds >= 0.1 else f"{row.seconds * 1000:.3g}"
 
 
-def curves_view(result: Any) -> list[View]:
+def curves_view(result: Any, shown: Sequence[str] = ()) -> list[View]:
+    """Deletion and insertion curves: the best method and ``shown`` in colour, all others grey."""
     named = {
-        "remove": ("Taken away, highest scores first", "a low curve is good"),
-        "keep": ("Put in, highest scores first", "a high curve is good"),
+        "remove": ("Deletion: highest scores masked first", "lower is better"),
+        "keep": ("Insertion: highest scores revealed first", "higher is better"),
     }
     panels = []
     for kind, (title, note) in named.items():
         curves = result.curves.get(kind)
         if not curves:
             continue
-        first = [row.name for row in result.rows if not row.baseline][:CURVES]
-        lines = [Line(name, np.asarray(curves[name])) for name in first]
+        methods = [row.name for row in result.rows if not row.baseline]
+        first = list(dict.fromkeys([*methods[:1], *(name for name in shown if name in methods), *methods]))[:COLOURED]
+        lines = [Line(name, np.asarray(curves[name]), faint=True) for name in methods if name not in first]
+        lines += [Line(name, np.asarray(curves[name])) for name in methods if name in first]
         lines += [Line(r.name, np.asarray(curves[r.name]), quiet=True) for r in result.rows if r.baseline]
         x = 100 * np.asarray(result.fractions)
-        share = "% of the parts " + ("taken away" if kind == "remove" else "put in")
+        share = "% of the features " + ("masked" if kind == "remove" else "revealed")
         drawn = Lines(x, tuple(lines), share, result.value or "probability of the target")
         panels.append(Panel((drawn,), title, note=note))
     if not panels:
         return []
-    left_out = sum(not row.baseline for row in result.rows) - CURVES
-    caption = f"The first {CURVES} of the ranking; {left_out} more are not drawn." if left_out > 0 else ""
-    return [View("What the model says as parts go and come", tuple(panels), columns=2, caption=caption)]
+    others = sum(not row.baseline for row in result.rows) - COLOURED
+    caption = f"Grey without a name: the other {others} methods." if others > 0 else ""
+    return [View("Output as features are masked or revealed", tuple(panels), columns=2, caption=caption)]
 
 
 def agreement_view(result: Any) -> list[View]:
@@ -121,7 +123,7 @@ def agreement_view(result: Any) -> list[View]:
     for measure, title in MEASURES.items():
         values = np.array(result.agreement[measure], dtype=float)[np.ix_(order, order)]
         panels.append(Panel((Matrix(np.nan_to_num(values), scale, names, names),), title))
-    note = "Methods that agree may be wrong together; methods that disagree cannot all be right."
+    note = "Agreement is not proof: methods can agree and be wrong. Where they disagree, at least one is wrong."
     return [View("Do the methods agree?", tuple(panels), caption=note, columns=2, legend=scale)]
 
 
@@ -133,9 +135,9 @@ def _metrics_view(result: Any) -> list[View]:
     scale = Scale(-1.0, 1.0, signed=True, meaning="rank correlation over methods")
     names = tuple(leader.metric.replace("_", " ") for leader in result.leaders)
     values = np.nan_to_num(np.array(result.metric_agreement, dtype=float))
-    note = f"Spearman over {methods} methods, which are few: chance alone gives values of some size."
+    note = f"Spearman over {methods} methods: small values are not significant."
     if methods < 5:
-        note = f"Spearman over {methods} methods: with so few, no value can be told from chance."
+        note = f"Spearman over {methods} methods: too few for a significant value."
     matrix = Matrix(values, scale, names, names)
     return [View("Do the metrics agree?", (Panel((matrix,), "Spearman"),), caption=note, legend=scale)]
 
@@ -145,12 +147,12 @@ def _metrics_view(result: Any) -> list[View]:
 
 MOST = 30  # choices that are listed
 AOPC = (
-    "AOPC: how far the prediction falls on average while parts are taken away, the highest scores first; the further, "
-    "the better the scores. Brackets: 95 % limits. ° zero is within them: it could be chance."
+    "AOPC: mean drop of the prediction while features are masked, the highest scores first (higher is better). "
+    "Brackets: 95 % confidence interval. ° not significant: the interval contains zero."
 )
 RFT = (
-    "RFT (ranked truthfulness) on the inputs used to choose: how far the prediction falls without each feature, "
-    "features with high scores counting most (higher is better)."
+    "RFT (ranked truthfulness) on the inputs used to choose: drop of the prediction without each feature, weighted "
+    "towards features with high scores (higher is better)."
 )
 
 
@@ -159,7 +161,7 @@ def recommendation_page(result: Any) -> Page:
     """Everything about a Recommendation."""
     views = [_outcome_view(result), *_budget_view(result), _choices_view(result), *_space_view(result)]
     over = result.budgeted.over if result.budgeted is not None else {}
-    outro = (*reasons(over, "Over the budget"), *reasons(result.excluded, "Not among the candidates"))
+    outro = (*reasons(over, "Over the budget"), *reasons(result.excluded, "Excluded candidates"))
     return Page(result.title, tuple(views), (result.verdict,), outro)
 
 
@@ -174,8 +176,8 @@ def _outcome_view(result: Any) -> View:
     facts = (
         Fact("candidates", str(result.candidates)),
         Fact("inputs", split),
-        Fact("absent parts", result.replacement),
-        Fact("variants run", str(result.variants) if result.variants else "none: all were in the cache"),
+        Fact("baseline", result.replacement),
+        Fact("variants run", str(result.variants) if result.variants else "0 (all cached)"),
         Fact("seed", str(result.seed)),
     )
     classes = {c.cost_class for c in result.choices}
@@ -190,7 +192,7 @@ def _outcome_view(result: Any) -> View:
     columns = ("", "chosen", "AOPC ↑", "gain over random", "gain over last-layer attention")
     table = TableMark(columns, tuple(rows), quiet=tuple(quiet))
     panels = (Panel((table,), wide=True),) if rows else ()
-    title = "How the choice did on inputs that did not choose it"
+    title = "The chosen method on held-out inputs"
     return View(title, panels, facts, tuple(result.warnings), AOPC if rows else "")
 
 
@@ -205,7 +207,7 @@ def _cost_class(result: Any, name: str) -> str:
 
 
 def _budget_view(result: Any) -> list[View]:
-    """Everyone who fitted: what it was said to cost, what it cost, and how it did on both halves."""
+    """Methods within the budget: estimated cost, measured cost, and AOPC on both halves."""
     budgeted = result.budgeted
     if budgeted is None:
         return []
@@ -214,20 +216,20 @@ def _budget_view(result: Any) -> list[View]:
     for one in budgeted.candidates:
         price = f"{one.price * 1000:,.0f} ms" if seconds else f"{one.price:.0f}"
         rows.append((one.name, price, *_passes(one), f"{one.chosen_by:.3f}", _mean(one), gain(one.over_choice)))
-    columns = ("method", "said to cost", "passes", "ms", "AOPC, choosing ↑", "AOPC, testing ↑", "ahead of the choice")
+    columns = ("method", "estimate", "passes", "ms", "AOPC, choosing ↑", "AOPC, testing ↑", "gain over the choice")
     caption = (
-        f"The choice comes first, then the order of the inputs that chose. Prices are for an input of {budgeted.units} "
-        f"units, a backward counts as {budgeted.backward:.2g} forwards; passes are counted and ms measured, per input, "
-        "without what is found out about a model once. ° zero is within the interval."
+        f"The chosen method comes first, then the order on the inputs used to choose. Estimates are for an input of "
+        f"{budgeted.units} features; a backward counts as {budgeted.backward:.2g} forwards. Passes and ms are measured "
+        "per input, without one-time costs of a model. ° not significant: the interval contains zero."
     )
-    title = f"Who fits into {budgeted.limit}"
+    title = f"Methods within {budgeted.limit}"
     return [View(title, (Panel((TableMark(columns, tuple(rows)),), wide=True),), caption=caption)]
 
 
 def gain(limits: tuple[float, float, float]) -> str:
     """+0.120 (+0.090 to +0.150), with ° where zero is inside."""
     mean, low, high = limits
-    if math.isnan(mean) or mean == low == high == 0:  # the one it is held against
+    if math.isnan(mean) or mean == low == high == 0:  # the choice itself
         return "–"
     if math.isnan(low):
         return f"{mean:+.3f}"
@@ -242,14 +244,14 @@ def _choices_view(result: Any) -> View:
     left_out = len(rows) - MOST
     table = TableMark(("for", "chosen", "RFT ↑", "inputs"), rows[:MOST])
     caption = RFT + (f" {left_out} more choices are not shown." if left_out > 0 else "")
-    return View("What was chosen", (Panel((table,), wide=True),), caption=caption)
+    return View("Chosen methods", (Panel((table,), wide=True),), caption=caption)
 
 
 def _space_view(result: Any) -> list[View]:
     panels = []
     if result.leaders:
         rows = tuple((name, f"{score:.4f}") for name, score in result.leaders)
-        panels.append(Panel((TableMark(("the first of all candidates", "RFT ↑"), rows),), wide=True))
+        panels.append(Panel((TableMark(("best candidates", "RFT ↑"), rows),), wide=True))
     if result.grid:
         values = np.array(result.grid, dtype=float)
         high = float(np.nanmax(np.abs(values))) or 1.0
@@ -258,4 +260,4 @@ def _space_view(result: Any) -> list[View]:
         matrix = Matrix(values, Scale(-high, high, signed=True, meaning="RFT"), layers, heads, "layers", "heads")
         title = f"Raw attention read by {result.grid_reading.replace('_', ' ')}: RFT of every layer and head"
         panels.append(Panel((matrix,), title, wide=True))
-    return [View("The space it was chosen from", tuple(panels))] if panels else []
+    return [View("Candidates", tuple(panels))] if panels else []

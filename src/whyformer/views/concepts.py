@@ -16,18 +16,18 @@ SHARES = Scale(0.0, 1.0, meaning="share of inputs")
 
 @checked
 def scores_view(result: Any, *, title: str = "") -> View:
-    """One bar per concept with 95 % limits; dots are single concept vectors, a star is a claim that holds."""
+    """One bar per concept with its 95 % confidence interval; dots: single concept vectors, star: significant."""
     title_of_bars = f"share of inputs whose logit of {result.target!r} rises along the concept"
     panels = (Panel((_bars(result),), title_of_bars), Panel((_table(result),), wide=True))
-    claims = ", ".join(row.name for row in result.rows if row.significant) or "none of them"
+    claims = ", ".join(row.name for row in result.rows if row.significant) or "none"
     vectors = len(result.rows[0].scores) if result.rows else 0
     facts = (
         Fact("model", result.model),
-        Fact("asked about", f"{result.inputs} inputs of '{result.target}', at {result.layer}"),
+        Fact("evaluated on", f"{result.inputs} inputs of '{result.target}', at {result.layer}"),
         Fact("concept vectors", f"{vectors} for each bar"),
-        Fact("not by chance", "not tested" if all(np.isnan(row.p) for row in result.rows) else claims),
+        Fact("significant", "not tested" if all(np.isnan(row.p) for row in result.rows) else claims),
     )
-    caption = "Lines are 95 % limits, dots single concept vectors, ★ a score that is not by chance."
+    caption = "Lines: 95 % confidence intervals. Dots: single concept vectors. ★: significant."
     return View(title or result.title, panels, facts, tuple(result.warnings), caption)
 
 
@@ -49,12 +49,12 @@ def _null(result: Any) -> str:
 
 def _mark(row: Any, alpha: float) -> str:
     if row.doubtful:
-        return "not known here"
+        return "inconclusive"
     if np.isnan(row.p):
         return "not tested"
     chance = "p < 0.0001" if row.p < 1e-4 else f"p = {row.p:.2g}"
     verdict = _verdict(row, alpha)
-    return f"{verdict}  {chance}" + ", too small: vectors share examples" * (verdict == "?")
+    return f"{verdict}  {chance}" + ", too low: vectors share examples" * (verdict == "?")
 
 
 def _verdict(row: Any, alpha: float) -> str:
@@ -76,7 +76,7 @@ def _table(result: Any) -> TableMark:
         size = result.random_magnitude
         spread = "" if np.isnan(size) else f"±{size:.3g}"
         rows.append((_null(result), f"{np.mean(result.random):.2f}", "", "", "", "", spread))
-    columns = ("concept", "score", "95 % limits", "p", "", "accuracy", "magnitude")
+    columns = ("concept", "score", "95 % CI", "p", "", "accuracy", "magnitude")
     return TableMark(columns, tuple(rows), quiet=(len(rows) - 1,) if result.random else ())
 
 
@@ -96,11 +96,11 @@ def maximized_view(result: Any) -> View:
     reached = f"{start}to {number(result.value)} in {len(result.history)} steps"
     facts = [Fact("model", result.model), Fact("activation", reached)]
     if result.image is not None:
-        grid = f"checkerboard {result.checkerboard:.2f} (1: no patch grid to be seen)"
+        grid = f"checkerboard {result.checkerboard:.2f} (1: no visible patch grid)"
         facts.append(Fact("picture", f"{' × '.join(map(str, result.image.shape[:2]))} pixels, {grid}"))
     if result.penalties:
         facts.append(Fact("penalties", ", ".join(f"{k} = {number(v)}" for k, v in result.penalties.items())))
     if result.options:
         facts.append(Fact("options", ", ".join(f"{k}={v}" for k, v in result.options.items())))
-    panels = (Panel((liked,), title), Panel((course,), "step by step"))
-    return View(f"{result.model}: what raises {result.unit}", panels, tuple(facts), result.warnings, columns=2)
+    panels = (Panel((liked,), title), Panel((course,), "activation per step"))
+    return View(f"{result.model}: input that maximises {result.unit}", panels, tuple(facts), result.warnings, columns=2)

@@ -64,10 +64,10 @@ def explanation_view(
 ) -> View:
     """The picture of one explanation: what the model says, the input with its scores, and the ranked list.
 
-    ``most`` entries of the list are shown; ``specials``: special tokens among them, which one line tells of otherwise.
-    ``detail``: the map of single pixels, too, of methods that have one. ``colour_first_token``: the first token of a
-    language model takes part in the colours, too. ``others``: explanations of the same input for other targets, such as
-    (prediction, next class); on a page, a click on that class shows it.
+    ``most`` entries of the list are shown; ``specials``: list special tokens, too (otherwise one line reports them).
+    ``detail``: the map of single pixels, too, of methods that have one. ``colour_first_token``: colour the first token
+    of a language model, too. ``others``: explanations of the same input for other targets, such as (prediction, next
+    class); on a page, a click on that class shows it.
     """
     said, notes, whole = header.answer(explanation), header.details(explanation), explanation
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
@@ -112,7 +112,7 @@ def _others(others: Sequence[Explanation], shown: Sequence[Explanation]) -> tupl
         if other.units.labels != labels or other.method not in methods:
             raise BadInput(
                 f"others= is for explanations of the same input by the methods shown ({', '.join(methods)}), and one "
-                f"is by {other.method} of {len(other.units)} units."
+                f"is by {other.method} of {len(other.units)} features."
             )
     return tuple(sorted(others, key=lambda e: methods.index(e.method)))
 
@@ -226,7 +226,7 @@ def side_by_side(
     """
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
-        raise BadInput("side_by_side: there is no explanation to show.")
+        raise BadInput("side_by_side needs at least one explanation.")
     if detail and not any(map(images.has_pixels, chosen)):
         raise NotOffered(f"detail=True: none of {', '.join(e.method for e in chosen)} has scores of single pixels.")
     alternatives, empty = _others(others, chosen), [e.nothing_found for e in chosen]
@@ -248,10 +248,10 @@ def side_by_side(
         if ranked and explanation.scores.any():
             marks.append(ranking(explanation, by=by, scale=scale, times=factor, most=most, specials=specials))
         named = [explanation.method] * (mixed or one_target) + [header.explained(explanation)] * (not one_target)
-        told = [f for f in header.facts_about_method(explanation) if f.name != "read from" or not one_readout]
+        told = [f for f in header.facts_about_method(explanation) if f.name != "output position" or not one_readout]
         note = nothing or (notes or {}).get(explanation.method, meaning_of(explanation.method))
         panels.append(Panel(tuple(marks), " · ".join(named), False, tuple(told), header.doubts(explanation), note))
-    common = [f for f in header.facts_about_method(chosen[0]) if f.name == "read from" and one_readout]
+    common = [f for f in header.facts_about_method(chosen[0]) if f.name == "output position" and one_readout]
     legends = [scales[signed] for signed in (True, False) if signed in scales]
     found = [e for e, nothing in zip(chosen, empty, strict=True) if not nothing]
 
@@ -326,7 +326,7 @@ def _title(explanation: Explanation) -> str:
         cells = [f"{name} = {value}" if value else name for name, value in zip(units.labels, values, strict=True)]
         known = [cell for cell, special in zip(cells, units.special, strict=True) if not special and " = " in cell]
         return f"table row: {', '.join(known)}" if known else f"table row, {len(plain)} columns"
-    return f"{len(plain)} units of {' and '.join(dict.fromkeys(units.stream))}"
+    return f"{len(plain)} features of {' and '.join(dict.fromkeys(units.stream))}"
 
 
 def caption(chosen: Sequence[Explanation], shared: bool = False, beside: bool = False) -> str:
@@ -372,7 +372,9 @@ def _sideless(chosen: Sequence[Explanation]) -> str:
     if not unsigned or not _sides(chosen):
         return ""
     first, second = _named(chosen[0].target)
-    return f" {', '.join(unsigned)} scores what counted between {first} and {second}, not which of them it supports."
+    return (
+        f" {', '.join(unsigned)} has no sign: its scores do not show which of {first} and {second} a feature supports."
+    )
 
 
 def _marks(
@@ -406,9 +408,7 @@ def _pixels(image: Any, explanation: Explanation) -> Array | None:
         seen = None if explanation.picture is None else pixels_of_uri(explanation.picture)
         return seen if seen is not None and images.fits(seen, units) else None
     if units.grid is None and "image" not in units.stream:
-        raise BadInput(
-            "image= is what the scores of a picture are drawn over, and this explanation has none: leave it out."
-        )
+        raise BadInput("image= is for explanations of images: omit it.")
     return images.to_pixels(image)
 
 

@@ -20,7 +20,7 @@ from whyformer.views.text_marks import By, scale_for
 from whyformer.views.view import Fact, Page, Panel, View, view_of
 
 ANSWER = "answer"  # the role of what was said
-HEADINGS = {ANSWER: "the answer so far", "": "prompt"}
+HEADINGS = {ANSWER: "answer so far", "": "prompt"}
 LONG = 160  # pieces of a part that are shown in full
 # Of a longer one: at both ends, around each of the strongest, and how many those are.
 ENDS, AROUND, STRONGEST = 24, 6, 12
@@ -193,7 +193,7 @@ def first_token_words(steps: Sequence[Explanation], coloured: bool = False) -> s
         shares.setdefault(e.method, []).append(e.checks[scales.FIRST_TOKEN])
     means = {name: percent(float(np.mean(values))) for name, values in shares.items()}
     took = next(iter(means.values())) if len(means) == 1 else ", ".join(f"{v} ({k})" for k, v in means.items())
-    words = "." if coloured else " and is hatched, not coloured: language models often park attention there."
+    words = "." if coloured else " and is hatched, not coloured: language models often put attention there."
     return f" The first token received {took} of the total |score|{words}"
 
 
@@ -204,7 +204,7 @@ MOST_ROWS = 48
 FEWEST_COLUMNS = 12
 LONGEST_LABEL = 28
 SHARES = " Percentages: share of the total |score| that words received for a token of the answer."
-READ_AT = " Hatched words are where a token was read; most of such a score is what the position keeps of itself."
+READ_AT = " Hatched words are output positions; most of such a score is the relevance of a position to itself."
 
 
 @view_of.register(Generation)
@@ -219,7 +219,7 @@ def generation_view(
 ) -> View:
     """The answer over its prompt, and which units (``most`` of them) each of its tokens came from.
 
-    ``colour_first_token``: the first token takes part in the colours, too.
+    ``colour_first_token``: colour the first token, too.
     """
     steps = [in_full_colour(e) for e in generation.tokens] if colour_first_token else generation.tokens
     dialogue, texts = dialogue_of(generation, steps, by)
@@ -227,8 +227,8 @@ def generation_view(
     caption = f"{scales.SIGNED if any(e.signed for e in steps) else scales.UNSIGNED}.{SHARES}{apart_words(steps)}"
     caption += READ_AT if any(scales.aside_of(e) - {scales.first_token(e)} for e in steps) else ""
     caption += first_token_words(generation.tokens, coloured=True) if colour_first_token else ""
-    named = f"each token of the answer, and {_columns(dialogue, heat)}"
-    panels = (Panel((dialogue,), "the answer", wide=True), Panel((heat,), named, wide=True))
+    named = f"Sources of each token of the answer: {_columns(dialogue, heat)}"
+    panels = (Panel((dialogue,), "Answer", wide=True), Panel((heat,), named, wide=True))
     title, told = title or shortened_question(steps[-1]), _certainty(generation)
     return View(title, panels, told, doubts(*steps), caption, legend=heat.scale, details=_facts(steps))
 
@@ -282,17 +282,17 @@ def _heat(dialogue: Dialogue, labels: Sequence[str], most: int) -> Matrix:
     count = min(most, strong, int(dialogue.ordinary.sum())) or len(labels)
     chosen = sorted(np.argsort(-highest, kind="stable")[:count].tolist())
     values = shares[:MOST_ROWS, chosen]
-    meaning = "share of a row (empty: not yet there, or not on the scale)"
+    meaning = "share of a row (grey: not yet written, or off the scale)"
     scale = scales.scale_of([values], dialogue.reading.scale.signed, meaning=meaning)
     rows = tuple(text.strip() or repr(text) for text in dialogue.said[:MOST_ROWS])
     columns = tuple(marks.shortened(" ".join(labels[i].split()), LONGEST_LABEL) for i in chosen)
-    return Matrix(values, scale, rows, columns, "token of the answer", "came from")
+    return Matrix(values, scale, rows, columns, "token of the answer", "source")
 
 
 def _columns(dialogue: Dialogue, heat: Matrix) -> str:
     shown, there = heat.values.shape[1], int(dialogue.ordinary.sum())
     noun = "sentences" if sum(map(len, heat.column_labels)) > shown * LONGEST_LABEL // 2 else "words"
-    columns = "what it came from" if shown >= there else f"the {shown} of {there} {noun} that count most"
+    columns = f"all {noun}" if shown >= there else f"the {shown} of {there} {noun} with the highest scores"
     rows = "" if len(heat.values) == len(dialogue.said) else f" (the first {len(heat.values)} tokens)"
     return columns + rows
 
@@ -310,7 +310,7 @@ def _certainty(generation: Generation) -> tuple[Fact, ...]:
     else:
         rest = "" if other is None else f", next {named(other)} ({percent(other.probability)})"
     mean = percent(float(np.mean([likely for likely, _ in told])))
-    words = f"{mean} per token on average; least sure of {named(step.target)} ({percent(lowest)}){rest}"
+    words = f"{mean} per token on average; lowest for {named(step.target)} ({percent(lowest)}){rest}"
     return (Fact("probability", words),)
 
 
@@ -325,7 +325,7 @@ def _likely(step: Explanation) -> float | None:
 def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
     first, spent = steps[0], Cost.of_all([e.cost for e in steps])
     spent = replace(spent, forwards=round(spent.forwards, 2), backwards=round(spent.backwards, 2))
-    left_out = {"read from", "checked", "cost"}
+    left_out = {"output position", "checked", "cost"}
     entries = [fact for fact in facts_about_method(first) if fact.name not in left_out]
     entries.append(Fact("cost", cost_of(spent)))
     scalar = first.scalar.replace("_", "-")
@@ -333,7 +333,7 @@ def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
     return (*entries, Fact("model", first.model)) if first.model else tuple(entries)
 
 
-# Citations as a page: the answer with numbers behind its sentences, what they stand for, and the documents.
+# Citations as a page: the answer with numbers behind its sentences, the cited sources, and the documents.
 
 
 @checked
@@ -341,10 +341,10 @@ def citations_page(citations: Any) -> Page:
     """The page of a Citations."""
     numbers, notes = _numbered(citations)
     scale = scales.scale_of([np.array([c.drop for s in citations.sentences for c in s.citations] or [0.0]).clip(min=0)])
-    scale = Scale(0.0, scale.high, meaning="fall of the log-probability without it")
+    scale = Scale(0.0, scale.high, meaning="drop of the log-probability without the source (darker: larger drop)")
     views = [_answer(citations, notes), _sources(citations, notes)]
     views += [_document(citations, d, scale, numbers) for d in range(len(citations.names))]
-    return Page(f"What the answer to “{citations.question}” rests on", tuple(views))
+    return Page(f"Sources of the answer to “{citations.question}”", tuple(views))
 
 
 def _numbered(citations: Any) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
@@ -364,7 +364,7 @@ def _answer(citations: Any, notes: list[tuple[int, int, int]]) -> View:
     plain = Scale(0.0, 1.0)
     for row, ((start, stop), supported) in enumerate(zip(citations.spans, citations.supported, strict=True)):
         pieces.append(Piece(citations.answer[end:start]))
-        mark = "".join(f" [{n}]" for n, sentence, _ in notes if sentence == row) if supported else " [no document]"
+        mark = "".join(f" [{n}]" for n, sentence, _ in notes if sentence == row) if supported else " [no source]"
         pieces.append(Piece(citations.answer[start:stop] + mark))
         end = stop
     cost = citations.cost
@@ -374,7 +374,7 @@ def _answer(citations: Any, notes: list[tuple[int, int, int]]) -> View:
         Fact("cost", f"{cost.forwards:.0f} forwards, {cost.backwards:.0f} backwards, {duration(cost.seconds)}"),
     )
     answer = Panel((TokenRun(tuple(pieces), plain),), wide=True)
-    return View("The answer", (answer,), facts, doubts=citations.warnings, words_first=True)
+    return View("Answer", (answer,), facts, doubts=citations.warnings, words_first=True)
 
 
 def _sources(citations: Any, notes: list[tuple[int, int, int]]) -> View:
@@ -383,10 +383,16 @@ def _sources(citations: Any, notes: list[tuple[int, int, int]]) -> View:
         sentence = citations.sources[source]
         numbers = (f"[{number}]", f"{citations.drops[row, source]:+.2f}", f"{citations.scores[row, source]:.3g}")
         rows.append((*numbers, str(row + 1), citations.names[sentence.document], sentence.text))
-    table = TableMark(("", "drop", "score", "of sentence", "document", "source"), tuple(rows))
+    if not rows:
+        words = (
+            "No source supports the answer: leaving out any one of them lowers the log-probability of no sentence by "
+            f"more than {citations.support:g}."
+        )
+        return View("Sources", (Panel((), wide=True, note=words),))
+    table = TableMark(("", "drop ↑", "score ↑", "answer sentence", "document", "source"), tuple(rows))
     caption = (
-        "drop: how much the log-probability of that sentence of the answer falls without the source; 1.1 is a factor "
-        "of 3."
+        "drop: how much the log-probability of the answer's sentence falls without the source (higher: stronger "
+        "support); 1.1 is a factor of 3."
     )
     return View("Sources", (Panel((table,), wide=True),), caption=caption)
 
@@ -405,6 +411,6 @@ def _document(citations: Any, number: int, scale: Scale, numbers: dict[int, int]
     pieces.append(Piece(text[end:]))
     drop = citations.documents[number].drop
     moves = "falls" if drop >= 0 else "rises"
-    facts = (Fact("without it", f"the answer's log-probability {moves} by {abs(drop):.2f}"),)
+    facts = (Fact("without this document", f"the answer's log-probability {moves} by {abs(drop):.2f}"),)
     legend = scale if any(piece.score is not None for piece in pieces) else None
     return View(citations.names[number], (Panel((TokenRun(tuple(pieces), scale),), wide=True),), facts, legend=legend)

@@ -54,7 +54,7 @@ def by_part(values_L: Array, parts: Sequence[str] | None) -> list[tuple[str, Arr
 
 @checked
 def importance_view(result: Any) -> View:
-    """Heat map of a HeadImportance, one for each part of a model with several streams, and what to doubt about it."""
+    """Heat map of a HeadImportance, one for each part of a model with several streams, with warnings."""
     scale = head_scale([result.scores], result.signed)
     settings = ", ".join([result.kind, *(f"{k}={v}" for k, v in result.options.items() if v is not None)])
     facts = (Fact("kind", settings), Fact("cost", cost_of(result.cost)))
@@ -66,7 +66,7 @@ def importance_view(result: Any) -> View:
 
 @checked
 def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
-    """Metric against the share of heads kept; the whole model on the left, bands are 95 % limits."""
+    """Metric against the share of heads kept; the whole model on the left, bands are 95 % confidence intervals."""
     curves = (curve, *beside)
     lines = [Line(c.name, c.values, False, c.low, c.high, 100 * c.kept / c.heads) for c in curves]
     drawn = Lines(100 * curve.kept / curve.heads, tuple(lines), "heads kept, %", curve.metric)
@@ -76,10 +76,10 @@ def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
             (f"{int(k)} of {curve.heads}", number(v), "" if np.isnan(a) else f"{a:.3f} – {b:.3f}")
             for k, v, a, b in zip(curve.kept, curve.values, curve.low, curve.high, strict=True)
         )
-        panels.append(Panel((TableMark(("heads kept", curve.metric, "95 % limits"), rows),)))
+        panels.append(Panel((TableMark(("heads kept", curve.metric, "95 % CI"), rows),)))
     areas = [f"{c.name}: {number(c.area)}" if beside else number(c.area) for c in curves]
     title = curve.title if not beside else f"{curve.model}: {curve.metric} against heads kept"
-    caption = "Area: the mean height over the share of heads kept. Bands are 95 % limits over the inputs."
+    caption = "Area: the mean height over the share of heads kept. Bands: 95 % confidence intervals over the inputs."
     facts = (Fact("area", "; ".join(areas)),)
     return View(title, tuple(panels), facts, curve.warnings, caption, columns=1 if beside else 2)
 
@@ -98,7 +98,7 @@ def gates_view(result: Any) -> View:
         Fact("training", ", ".join(f"{k}={v}" for k, v in result.options.items())),
         Fact("cost", cost_of(result.cost)),
     )
-    return View(f"{result.name}: which heads stay open", tuple(panels), facts, columns=2, legend=scale)
+    return View(f"{result.name}: learned gates per head", tuple(panels), facts, columns=2, legend=scale)
 
 
 @checked
@@ -115,9 +115,13 @@ def profile_view(result: Any) -> View:
         drawn = Lines(np.arange(longest), lines, "layer", unit, whole_x=True, from_zero=True)
         panels.append(Panel((drawn,), name))
     panels.append(Panel((rows_table(result.rows()),), wide=True))
-    why = "the blocks could not be taken apart" if result.parts is None else "the model has several streams of tokens"
-    doubts = (*result.warnings, *(f"{name} is not known: {why}." for name in unknown))
-    caption = "Means over the inputs; bands are 95 % limits."
+    why = (
+        "the blocks could not be split into attention and MLP"
+        if result.parts is None
+        else "the model has several streams of tokens"
+    )
+    doubts = (*result.warnings, *(f"{name} is not available: {why}." for name in unknown))
+    caption = "Means over the inputs; bands are 95 % confidence intervals."
     return View(result.title, tuple(panels), (Fact("cost", cost_of(result.cost)),), doubts, caption, columns=2)
 
 
@@ -137,7 +141,7 @@ def _cell(value: Any) -> str:
 
 @checked
 def roles_view(result: Any) -> View:
-    """Where heads look: a point per head, coloured by its role, and the shares behind it."""
+    """Roles of heads: a point per head, coloured by its role, and the shares behind it."""
     rows = result.rows()
     kinds: dict[str, list[dict[str, Any]]] = {"no role": []}
     for row in rows:
@@ -168,7 +172,7 @@ def induction_view(result: Any) -> View:
     """The three maps side by side, on one scale."""
     names = ("previous_token", "duplicate_token", "induction")
     maps = [(name.replace("_", " "), getattr(result, name)) for name in names]
-    title = f"{result.sequences} × {result.length} random tokens, read twice"
+    title = f"{result.sequences} × {result.length} random tokens, repeated once"
     return head_maps(maps, title, meaning="mean attention")
 
 
@@ -202,7 +206,7 @@ def syntactic_view(result: Any) -> View:
     ]
     panel = Panel((rows_table(rows),), wide=True)
     left_out = f" The first {MOST_ROWS} of {len(rows)} are listed." if len(rows) > MOST_ROWS else ""
-    caption = "Heads as layer.head. Best offset: what always looking at the same distance hits." + left_out
+    caption = "Heads as layer.head. Best offset: accuracy of always attending at the same distance." + left_out
     title = f"syntactic heads, {result.sentences} sentences"
     return View(title, (panel,), doubts=result.warnings, caption=caption)
 
@@ -244,14 +248,14 @@ def weights_by_type(inputs: Sequence[Any], layer: int | None = None) -> dict[str
 def norms_scatter(inputs: Any, layer: Place | None = None) -> View:
     """Attention weight against ‖f(x)‖, one point per layer, head and token, coloured by token type.
 
-    Tokens that get much attention and little norm (lower right) are looked at, but not taken from. ``layer`` draws one
+    Tokens with high attention and a small norm (lower right) contribute little. ``layer`` draws one
     layer only.
     """
     from scipy.stats import spearmanr
 
     several = list(inputs) if isinstance(inputs, Sequence) else [inputs]
     if not several:
-        raise BadInput("there is nothing to draw: the list of inputs is empty.")
+        raise BadInput("the list of inputs is empty.")
     points = weights_by_type(several, layer)
     commonest = sorted(points, key=lambda kind: -len(points[kind][0]))  # the crowd is drawn first, below
     groups = tuple(Points(kind, *points[kind], quiet=number == 0) for number, kind in enumerate(commonest))
@@ -259,7 +263,7 @@ def norms_scatter(inputs: Any, layer: Place | None = None) -> View:
     rank = float(spearmanr(*both).statistic) if min(np.ptp(b) for b in both) > 0 else float("nan")
     where = "all layers" if layer is None else f"layer {layer}"
     mark = Scatter(groups, "attention weight α, mean over queries", "‖f(x)‖", log_x=True)
-    caption = "A point is one token in one head. Lower right: looked at, but not taken from."
+    caption = "A point is one token in one head. Lower right: high attention, small contribution."
     title = f"Attention weights against norms, {where}: rank correlation {rank:+.2f}"
     return View(title, (Panel((mark,)),), caption=caption)
 
@@ -272,7 +276,7 @@ def level_maps(explanations: Sequence[Explanation], layer: Place | None = None) 
     ``layer`` draws one layer (explain with ``keep_layers=True``), otherwise the map of the whole model is drawn.
     """
     if not explanations:
-        raise BadInput("there is nothing to draw: the list of explanations is empty.")
+        raise BadInput("the list of explanations is empty.")
     chosen = [_map(one, layer) for one in explanations]
     totals = [rows.sum(-1, keepdims=True) for rows in chosen]
     shares = [np.divide(m, t, out=np.zeros_like(m), where=t > 0) for m, t in zip(chosen, totals, strict=True)]
@@ -292,7 +296,7 @@ def _map(explanation: Explanation, layer: int | None) -> Array:
     maps = explanation.matrix if layer is None else explanation.layers
     if not isinstance(maps, np.ndarray):
         what = "a map" if layer is None else "maps per layer; explain with keep_layers=True"
-        raise BadInput(f"this explanation by {explanation.method} holds no {what}.")
+        raise BadInput(f"this explanation by {explanation.method} has no {what}.")
     if layer is not None and not -len(maps) <= layer < len(maps):
         raise BadInput(f"layer={layer}: there are {len(maps)}, numbered 0 to {len(maps) - 1}.")
     return maps if layer is None else maps[layer]

@@ -1,4 +1,4 @@
-"""The header of every picture: what was explained, how, at what cost, and what to doubt."""
+"""The header of every picture: what was explained, how, at what cost, with which warnings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DEFAULT_FOR: Mapping[str, str] = {
     "language": "language models",
     "image": "images",
     "table": "tables",
-    "prompt": "models that are only asked",
+    "prompt": "models behind an API",
     "detector": "detectors",
     "streams": "models of several inputs",
 }
 
-UNMEASURED = "not tested. Every method draws a map, right or wrong; a report tests it (wf.report, or --report FILE)"
+UNVALIDATED = "not validated", "run with --report (in Python: wf.report) to test this explanation"
 
 
 def method_words(name: str) -> str:
@@ -52,25 +52,23 @@ def choice_words(explanation: Explanation) -> str:
 
 
 # What a method knows of its own error: sums that should come out and do not, and what that leaves to read.
-_ORDER = "Read which parts come first, not how much each one counts."
-_CHANGE = (
-    "The scores should add up to the change they are shares of, and {amount} is missing ({name} {value}). " + _ORDER
-)
+_ORDER = "Trust the order of the features, not the size of single scores."
+_CHANGE = "The scores should add up to the change of the output, and {amount} is missing ({name} {value}). " + _ORDER
 _SUMS: Mapping[str, str] = {
     "conservation error": (
         "The scores should add up to the relevance at the model's output, and {amount} is missing ({name} {value}): "
-        f"biases and positions, which are no part of the input, hold it. {_ORDER}"
+        f"biases and position embeddings, which are not features of the input, received it. {_ORDER}"
     ),
     **dict.fromkeys(("completeness error", "additivity error"), _CHANGE),
 }
 _OTHERS: Mapping[str, str] = {
     "standard error": (
-        "The scores come from random draws and would come out differently by about {value}{of} the next time "
-        "(standard error): parts whose scores are closer than that are not told apart."
+        "The scores come from random draws, with a standard error of {value}{of}: features whose scores differ by "
+        "less are tied."
     ),
     "split error": (
-        "Sharing the flow among the parts is off by {value}{of} (split error): scores closer than that are not told "
-        "apart."
+        "The split of the flow among the features has an error of {value}{of} (split error): features whose scores "
+        "differ by less are tied."
     ),
 }
 
@@ -80,21 +78,21 @@ def check_words(name: str, value: str, share: str | None) -> str:
     if name in _SUMS:
         amount = value if share is None else f"{share} of it"
         return _SUMS[name].format(amount=amount, name=name, value=value)
-    words = _OTHERS.get(name, "The method says that it is off by {value}{of} ({name}).")
+    words = _OTHERS.get(name, "The method reports an error of {value}{of} ({name}).")
     return words.format(value=value, name=name, of="" if share is None else f" ({share} of {_whole(name)})")
 
 
-# A check that leaves nothing to doubt, in a word or two before its figures.
+# Names of checks whose errors are small, before their figures.
 _SMALL: Mapping[str, str] = {
     **{name: name for name in _SUMS},
     "standard error": "standard error",
-    "prefix reused": "share of the text that was not read again",
-    "outside units": "score of what is in no unit",
+    "prefix reused": "share of the text reused from the cache",
+    "outside units": "score outside all features",
 }
 
 
-TIED = 1e-6  # probabilities that differ by no more are told apart by rounding alone
-TOLERATED = 0.05  # share of an error that leaves nothing to doubt
+TIED = 1e-6  # probabilities that differ by no more are tied: the rest is rounding
+TOLERATED = 0.05  # relative error up to which there is no warning
 RELATIVE = "_relative"
 STAND_INS = ("baseline", "replace")
 POWERS = 7  # scores of ten million and more are told in powers of ten
@@ -120,7 +118,7 @@ def is_predicted(explanation: Explanation) -> bool:
 
 def details(explanation: Explanation) -> tuple[Fact, ...]:
     """What stands below a picture: how it was explained, at what cost, and how far that was tested."""
-    untested = () if doubts(explanation) or explanation.nothing_found else (Fact("doubt", UNMEASURED),)
+    untested = () if doubts(explanation) or explanation.nothing_found else (Fact(*UNVALIDATED),)
     return (*facts_about_method(explanation), *facts_about_input(explanation), *untested)
 
 
@@ -177,9 +175,11 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
     if explanation.readout and not is_answer(explanation):
         at = position_read(explanation)
         place = "" if at is None else f", {explanation.units.labels[at]}"
-        entries.append(Fact("read from", explanation.readout + place))
+        entries.append(Fact("output position", explanation.readout + place))
     if explanation.base is not None:
-        entries.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
+        entries.append(
+            Fact("baseline value", f"{number(explanation.base)} (baseline value + scores = explained value)")
+        )
     if explanation.errors is not None:
         largest = float(explanation.errors.max(initial=0.0))
         entries.append(Fact("standard errors", f"up to {number(largest)}; ± and lines are 95 % confidence intervals"))
@@ -199,7 +199,7 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
 
 def _whole(check: str) -> str:
     """What an error of this name is a share of."""
-    return "what the scores should add up to" if check in _SUMS else "the largest |score|"
+    return "the expected sum" if check in _SUMS else "the largest |score|"
 
 
 def is_answer(explanation: Explanation) -> bool:

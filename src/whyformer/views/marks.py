@@ -150,6 +150,14 @@ class Matrix:
     numbers: bool = False  # written into the cells where there is room
     power: int = 0  # of ten: what these numbers are times
 
+    def coloured(self) -> Array:
+        """The values that get a colour. A diagonal beyond the scale is grey: it would look like the largest value."""
+        values = np.array(self.values, float)
+        if values.shape[0] == values.shape[1]:
+            beyond = np.abs(values) > max(abs(self.scale.low), abs(self.scale.high)) * (1 + 1e-6)
+            values[beyond & np.eye(len(values), dtype=bool)] = np.nan
+        return values
+
     def told(self) -> Array:
         """What is written into the cells."""
         return np.asarray(self.values, float) / 10.0**self.power
@@ -184,7 +192,10 @@ class TableMark:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One curve, between limits where they are known; a ``quiet`` one is there for comparison."""
+    """One curve, between limits where they are known.
+
+    A ``quiet`` one is there for comparison; a ``faint`` one is thin and grey, without a name: one of many.
+    """
 
     name: str
     values: Array
@@ -192,6 +203,7 @@ class Line:
     low: Array | None = None
     high: Array | None = None
     x: Array | None = None  # its own places, where they are not those of the others
+    faint: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,9 @@ from whyformer.views.scales import scale_of
 from whyformer.views.text_marks import bars, token_run
 from whyformer.views.view import Explained, Fact, Page, Panel, Terms, Trust, View
 
-# A check-up as a page: what to doubt in words first, then the pictures behind it.
+# A check-up as a page: warnings in words first, then the pictures behind them.
 
-HEADINGS = {"warning": "Doubt it", "note": "Know this", "ok": "Looked, and found nothing wrong"}
+HEADINGS = {"warning": "Warnings", "note": "Notes", "ok": "Passed checks"}
 MOST_INPUTS = 5
 
 
@@ -32,7 +32,7 @@ MOST_INPUTS = 5
 def checkup_page(checkup: Any) -> Page:
     """The page of a CheckUp."""
     counts = [len(checkup.of(level)) for level in ("warning", "note", "ok")]
-    summary = "{} to doubt, {} to know, {} fine; {}.".format(*counts, duration(checkup.seconds))
+    summary = "{} warnings, {} notes, {} passed; {}.".format(*counts, duration(checkup.seconds))
     views: list[View] = []
     if "jain_wallace" in checkup.results:
         views += [_twice(test) for test in checkup.results["jain_wallace"].inputs[:MOST_INPUTS]]
@@ -44,7 +44,7 @@ def checkup_page(checkup: Any) -> Page:
 
 
 def findings_of(findings: Iterable[Any]) -> list[Terms]:
-    """What was found, what to doubt first."""
+    """Findings, warnings first."""
     found = list(findings)
     by_level = {level: tuple(Fact(f.title, f.text) for f in found if f.level == level) for level in HEADINGS}
     return [Terms(facts, HEADINGS[level], level=level) for level, facts in by_level.items() if facts]
@@ -69,10 +69,10 @@ def _twice(test: Any) -> View:
     agreement = ", ".join(f"{tau:+.2f} ({name})" for tau, name in taus if not math.isnan(tau))
     facts += [Fact("agreement", f"Kendall's τ {agreement}")] if agreement else []
     if not math.isnan(test.mixing):
-        facts.append(Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"))
+        facts.append(Fact("mixing", f"{test.mixing:.0%} of the output position comes through attention"))
     caption = (
-        "Attention over the ordinary units, on a scale that ends at the largest weight of the model's own map. Special "
-        "tokens keep their weights in both."
+        "Attention over ordinary tokens, on a scale up to the largest weight of the model's own map. Special tokens "
+        "keep their weights in both."
     )
     return View(test.title, tuple(panels), tuple(facts), caption=caption, columns=2, legend=scale)
 
@@ -99,7 +99,7 @@ def _erased(result: Any) -> View:
     orders = result.inputs[0].erased
     bars = tuple(Bar(order.replace("gradient ×", "grad ×"), result.erased(order)) for order in orders)
     marks = Bars(bars, Scale(0.0, 1.0, meaning="share erased"))
-    caption = "The shorter the bar, the sooner the decision flipped; 1: it never did."
+    caption = "Shorter: the decision flipped earlier. 1: it never flipped."
     return View("Share of attention weights erased until the decision flips", (Panel((marks,)),), caption=caption)
 
 
@@ -110,10 +110,10 @@ def _cascade(result: Any) -> View:
         Bars(tuple(Bar(_short(part), value) for part, value in pairs if not math.isnan(value)), scale)
         for pairs in known
     )
-    panels = (Panel((together,), "this part and all above it random"), Panel((alone,), "this part alone random"))
+    panels = (Panel((together,), "this layer and all above it random"), Panel((alone,), "this layer alone random"))
     caption = (
-        "Bars: Spearman's correlation with the map of the trained model, from the output down to the input. A map that "
-        "shows what was learned falls towards 0."
+        "Bars: Spearman correlation with the map of the trained model, from the output down to the input. A map that "
+        "depends on learned weights falls towards 0."
     )
     return View(f"{result.method} with random weights", panels, caption=caption, columns=2)
 
@@ -126,7 +126,7 @@ def _short(part: str) -> str:
 @checked
 def retrained_page(result: Any) -> Page:
     """The page of a RetrainedAttention: what was found in words, all models, and output against attention."""
-    columns = ("model", "accuracy", "95 % limits", "F1", "TVD of the output", "JSD of attention")
+    columns = ("model", "accuracy", "95 % CI", "F1", "TVD of the output", "JSD of attention")
     rows = []
     for m in result.models:
         name = m.name if math.isnan(m.weight) else f"{m.name}, λ = {m.weight:g}"
@@ -141,11 +141,14 @@ def retrained_page(result: Any) -> Page:
         groups.append(Points(name, across, up, labels=tips))
     plane = Scatter(tuple(groups), "JSD of attention from the model's", "TVD of the output from the model's")
     settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
-    panels = (Panel((TableMark(columns, tuple(rows)),), wide=True), Panel((plane,), "Elsewhere, and at what price"))
+    panels = (
+        Panel((TableMark(columns, tuple(rows)),), wide=True),
+        Panel((plane,), "Change of the output against change of attention"),
+    )
     facts = (Fact("training", settings), Fact("cost", cost_of(result.cost)))
     caption = (
-        "On the validation examples. An adversary is trained to say what the model says and to look elsewhere, the "
-        "more so the larger λ. The MLP sees one position at a time."
+        "On the validation examples. An adversary is trained to give the same outputs with different attention; a "
+        "larger λ weights the difference more. The MLP reads one position at a time."
     )
     view = View(result.title, panels, facts, result.warnings, caption)
     return Page(result.title, (view,), tuple(findings_of(result.findings())))
@@ -153,23 +156,21 @@ def retrained_page(result: Any) -> Page:
 
 LOW, HIGH = 0.3, 0.7  # mean rank correlations that are called little and large agreement
 READING = {  # how to read it, and when it misleads
-    "Colours and bars": "are scores: blue raises what is explained, orange lowers it, and where a method has no sign "
-    "its scores say how much a unit counted, not for what. They are of this input, not of the model in general.",
-    "The badge on a map": "says where its method stands among those compared, on all inputs of this report, and "
-    "whether it does better than scores drawn at random. A method that does well on average can be wrong on one input: "
-    "look at its curve.",
-    "The deletion curve": "is what the model says of this input as units are taken away, the highest scores first. A "
-    "map that names what the model rests on makes it fall below the grey band, which is what random orders give.",
-    "Intervals": "are 95 % limits over inputs (bootstrap). Where two overlap, the order of those methods is not "
-    "settled; with few inputs they are wide, and with one there are none.",
-    "Taken away is not gone": "Something stands in place of a unit, and makes an input that the model may never have "
-    "seen. Repeat with another replacement (replace=…) and see whether the order of methods holds.",
-    "Units that need each other": "Where two units say the same, taking one away changes nothing, and neither gets a "
-    "score from methods that take units away one by one.",
-    "Agreement is no proof": "Methods that look at the same thing agree, and may be wrong together; methods that "
-    "disagree cannot all be right.",
-    "Faithful is not reasonable": "A faithful map shows what the model rests on, be it right or wrong. Whether that is "
-    "a good reason is for you to say.",
+    "Colours and bars": "Scores of features: blue raises the explained value, orange lowers it. Scores of methods "
+    "without a sign have a size only. Scores hold for this input, not for the model in general.",
+    "Badge": "Rank of the method over all inputs of this report, and whether it is better than random scores. A method "
+    "that is good on average can be wrong on one input: check its deletion curve.",
+    "Deletion curve": "Output of the model as features are masked, the highest scores first. The curve of a faithful "
+    "map falls below the grey band of random orders.",
+    "Intervals": "95 % confidence intervals over inputs (bootstrap). Where two overlap, the order of those methods is "
+    "not settled. With few inputs the intervals are wide; with one input there are none.",
+    "Masking": "Masked features are replaced by a baseline, and the model may not have seen such inputs. Repeat with "
+    "another baseline (replace=…) to check that the order of the methods holds.",
+    "Redundant features": "If two features carry the same information, masking one changes nothing: methods that mask "
+    "features one by one score both near zero.",
+    "Agreement": "Agreement is not proof: methods can agree and be wrong. Where they disagree, at least one is wrong.",
+    "Faithfulness": "A faithful map shows what the model uses, right or wrong. Whether the model should use it is a "
+    "separate question.",
 }
 
 
@@ -177,10 +178,11 @@ READING = {  # how to read it, and when it misleads
 def report_page(report: Any) -> Page:
     """Everything about a Report."""
     comparison = report.comparison
-    views = [_said_view(report), *(_input_view(report, number) for number in range(len(report.explanations)))]
-    views += agreement_view(comparison)
-    views += [replace(table_view(comparison), title="How faithful are the methods?", caption=LEAD)]
-    views += curves_view(comparison)
+    views = [_said_view(report), replace(table_view(comparison), caption=LEAD)]
+    views += [replace(_input_view(report, number), folded=True) for number in range(len(report.explanations))]
+    views += [
+        replace(view, folded=True) for view in (*curves_view(comparison, report.names), *agreement_view(comparison))
+    ]
     return Page(report.title, tuple(views), _lead(report), _outro(report))
 
 
@@ -191,16 +193,16 @@ def _lead(report: Any) -> tuple[str, ...]:
     standing = report.standings[first]
     words = []
     if standing.place is None:
-        words.append(f"{too_few(standing.inputs, report.called)}: what is said below holds for these alone.")
+        words.append(f"{too_few(standing.inputs, report.called)}: results hold for these inputs only.")
     elif len(methods) > 1:
         words.append(f"Of {len(methods)} methods, {first} comes first ({standing}).")
     if standing.measures and not any(s.better for s in report.standings.values()):
-        words.append("No map can be told from random scores on these inputs: do not rest anything on them.")
+        words.append("Inconclusive: no method is significantly better than random scores on these inputs.")
     words += _agreement(comparison)
     if report.checkup is not None:
         count = len(report.checkup.of("warning"))
-        things = f"{count} thing{'s' * (count != 1)} to doubt" if count else "no reason for doubt"
-        words.append(f"The check-up of {report.checkup.method} found {things}.")
+        things = f"{count} warning{'s' * (count != 1)}" if count else "no warnings"
+        words.append(f"Sanity checks of {report.checkup.method}: {things}.")
     return (" ".join(words),)
 
 
@@ -212,8 +214,8 @@ def _agreement(comparison: Any) -> list[str]:
     if np.isnan(pairs).all():
         return []
     mean = float(np.nanmean(pairs))
-    much = "little" if mean < LOW else "largely" if mean > HIGH else "in part"
-    return [f"The methods agree {much}: their orders are alike by {mean:.2f}, where 1 is the same (mean Spearman)."]
+    much = "low" if mean < LOW else "high" if mean > HIGH else "moderate"
+    return [f"Agreement between methods: {much} (mean Spearman {mean:.2f}; 1 is the same order)."]
 
 
 def _said_view(report: Any) -> View:
@@ -225,9 +227,9 @@ def _said_view(report: Any) -> View:
         rows.append((title_of(each[0], number), str(said), likely, following or "–"))
     left_out = report.comparison.inputs - len(rows)
     more = f"{left_out} more {report.called} were" if left_out > 1 else f"1 more {report.called.removesuffix('s')} was"
-    caption = f"{more} compared and not drawn." if left_out > 0 else ""
+    caption = f"{more} compared and not shown." if left_out > 0 else ""
     table = TableMark(("input", "prediction", "probability", "next"), tuple(rows))
-    return View("What the model said", (Panel((table,), wide=True),), caption=caption)
+    return View("Predictions", (Panel((table,), wide=True),), caption=caption)
 
 
 def _input_view(report: Any, number: int) -> View:
@@ -252,22 +254,22 @@ def _curve(deletion: Deletion) -> Panel:
     low, mean, high = (np.array(values) for values in (deletion.low, deletion.mean, deletion.high))
     lines.append(Line("random orders", mean, quiet=True, low=low, high=high))
     beaten = ", ".join(f"{name} {count}" for name, count in deletion.beaten.items())
-    note = f"A low curve is good. Of {deletion.draws} random orders, each method's curve is below: {beaten}."
-    marks = Lines(x, tuple(lines), "units taken away, the highest scores first", deletion.value, whole_x=True)
-    return Panel((marks,), "What the model says as units go", wide=True, note=note)
+    note = f"Lower is better. Random orders (of {deletion.draws}) above the curve of each method: {beaten}."
+    marks = Lines(x, tuple(lines), "masked features, highest scores first", deletion.value, whole_x=True)
+    return Panel((marks,), "Deletion curve of this input", wide=True, note=note)
 
 
 def _outro(report: Any) -> tuple[str | Terms, ...]:
     comparison = report.comparison
     parts: list[str | Terms] = [report.unchecked] if report.checkup is None else [*findings_of(report.checkup.findings)]
-    parts += reasons(comparison.failures, "Could not be run here")
-    parts.append(Terms(_computed(report), "How it was computed"))
-    parts.append(Terms(tuple(starmap(Fact, READING.items())), "How to read it, and when it misleads"))
+    parts += reasons(comparison.failures, "Methods that could not be run")
+    parts.append(Terms(_computed(report), "How it was computed", folded=True))
+    parts.append(Terms(tuple(starmap(Fact, READING.items())), "How to read this report", folded=True))
     about = tuple(
         Fact(name, f"{idea} Misleads when: {report.misleads[name]}" if report.misleads.get(name) else idea)
         for name, idea in report.ideas.items()
     )
-    return (*parts, Terms(about, "The methods", code=True))
+    return (*parts, Terms(about, "Methods", code=True, folded=True))
 
 
 def _computed(report: Any) -> tuple[Fact, ...]:
@@ -277,14 +279,14 @@ def _computed(report: Any) -> tuple[Fact, ...]:
         f"{name}: {told}" for name, e in zip(report.names, report.explanations[0], strict=True) if (told := options(e))
     ]
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-    random = "floor of the comparison, and the band behind the curves; a greedy search is what methods are held against"
+    random = "floor of the comparison and band behind the curves; the ceiling is a greedy search"
     facts = [
-        Fact("Model", f"{comparison.model}, as it came: not edited, not retrained"),
+        Fact("Model", f"{comparison.model}, not edited, not retrained"),
         Fact("Explained", f"{first.scalar.replace('_', '-')} of the target, for {comparison.inputs} {report.called}"),
         Fact("Methods", ", ".join(row.name for row in comparison.rows if not row.baseline)),
         *([Fact("Options", "; ".join(settings))] if settings else []),
-        Fact("Absent units", comparison.replacement or "nothing was taken away"),
-        Fact("Measures", ", ".join(name.replace("_", " ") for name in comparison.metrics)),
+        Fact("Baseline", comparison.replacement or "none: nothing was masked"),
+        Fact("Metrics", ", ".join(name.replace("_", " ") for name in comparison.metrics)),
         Fact("Random orders", random),
         Fact("Seed", str(comparison.seed)),
         Fact("Versions", versions),

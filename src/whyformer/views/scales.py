@@ -24,6 +24,7 @@ DIVERGING = ("#b35806", "#e08214", "#fdb863", "#fee0b6", "#ffffff", "#d1e5f0", "
 HEAT = ("#000004", "#320a5e", "#781c6d", "#bc3754", "#ed6925", "#fbb61a", "#fcffa4")
 MISSING = (224, 224, 224)
 GREY = "#8a929b"
+FAINT = "#d0d5da"  # curves that are not named
 PALE = "#b8c4d0"  # bars that say nothing for sure
 # Okabe and Ito's colours first, Tol's muted ones after them.
 HEADS = (
@@ -75,7 +76,7 @@ def anchors_of(scale: Scale, over_images: bool) -> tuple[str, ...]:
 
 
 def bar_colour(bar: Bar, scale: Scale) -> str:
-    """Bars are told apart by length: all of one sign have the same strong colour, but for special and quiet ones."""
+    """Bars differ in length: all of one sign have the same strong colour, except special and quiet ones."""
     if bar.special or bar.quiet:
         return GREY if bar.special else PALE
     return hexadecimal(colour(scale, scale.high * 0.8 if scale.length(bar.score) >= 0 else scale.low * 0.8))
@@ -179,10 +180,12 @@ def _with_room(low: float, high: float) -> Axis:
 
 
 def styles(named: Sequence[Line | Points]) -> list[tuple[str, str]]:
-    """(colour, dash) of each curve or group; quiet ones are grey and dashed."""
+    """(colour, dash) of each curve or group; quiet ones are grey and dashed, faint ones pale."""
     pairs, loud, quiet = [], 0, 0
     for one in named:
-        if one.quiet:
+        if isinstance(one, Line) and one.faint:
+            pairs.append((FAINT, ""))
+        elif one.quiet:
             pairs.append((GREY, DASHES[1 + quiet % 3]))
             quiet += 1
         else:

@@ -19,10 +19,10 @@ from whyformer.views.marks import Bar, Bars, Matrix, Picture, TableMark
 from whyformer.views.scales import scale_of
 from whyformer.views.view import Fact, Page, Panel, TableRows, View, view_of
 
-CAPTION_OF_SOURCE = "Each row is one written token; a cell says how much the token of its column counted for it."
+CAPTION_OF_SOURCE = "Each row is a generated token; a cell is the score of the column's token for it."
 READOUT_NOTE = (
-    " The last coloured cell of a row of the target is the position where the answer is read. Much of its score is "
-    "what it keeps of itself: the scale leaves it out."
+    " The last coloured cell of a row of the target is the output position. Much of its score is its relevance to "
+    "itself, so it is left out of the scale."
 )
 
 
@@ -44,23 +44,23 @@ def steps_view(steps: Sequence[Explanation]) -> View:
     # What a position gives itself would leave all others white.
     others = prefixes if signed else [scores[:-1] for scores in prefixes]
     scale = scale_of([read, *others], signed)
-    panels = [Panel((Matrix(read, scale, rows, names, "written token", "source"),), "source", wide=True)]
+    panels = [Panel((Matrix(read, scale, rows, names, "generated token", "source"),), "source", wide=True)]
     if len(prefix) > 1:
         written = np.zeros((len(steps), len(prefix)), np.float32)
         for i, scores in enumerate(prefixes):
             written[i, : len(scores)] = scores
-        mark = Matrix(written, scale, rows, prefix, "written token", "target so far")
+        mark = Matrix(written, scale, rows, prefix, "generated token", "target so far")
         panels.append(Panel((mark,), "target so far", wide=True))
     first, every = steps[0], dict.fromkeys(d for s in steps for d in doubts(s))
-    told = (replace(f, value=first.readout) if f.name == "read from" else f for f in facts_about_method(first))
-    title = f"{first.method}: what each written token was read from"
+    told = (replace(f, value=first.readout) if f.name == "output position" else f for f in facts_about_method(first))
+    title = f"{first.method}: sources of each generated token"
     caption = CAPTION_OF_SOURCE if signed or len(prefix) == 1 else CAPTION_OF_SOURCE + READOUT_NOTE
     return View(title, tuple(panels), tuple(told), tuple(every), caption, legend=scale)
 
 
 CAPTION_OF_PAIRS = (
-    "A cell is what a pair of tokens adds to the cosine; all cells add up to it. Bars are the sums of rows and "
-    "columns. Blue brings the texts together, orange sets them apart."
+    "A cell is the contribution of a pair of tokens to the cosine; all cells add up to it. Bars are sums of rows and "
+    "columns. Blue raises the similarity, orange lowers it."
 )
 
 
@@ -147,7 +147,7 @@ def _detections(explanations: Sequence[Any]) -> list[View]:
         for e in explanations
         for f in frames_of(e)
     )
-    table = TableMark(("query", "object", "explained", "place"), rows)  # boxes that coincide are told apart here
+    table = TableMark(("query", "object", "explained", "place"), rows)  # boxes that coincide are listed separately here
     panels = (Panel((Picture(pixels, frames),)), Panel((table,)))
     facts = (Fact("model", first.model), Fact("numbers", "the query that found the object"))
     return [View(f"{len(explanations)} detections", panels, facts, columns=2)]
@@ -159,7 +159,7 @@ def _count(item: Any) -> int:
 
 
 def _left_out(count: int, drawn: int) -> tuple[str, ...]:
-    return (f"One by one, the first {drawn} of {count} are drawn.",) if count > drawn else ()
+    return (f"The first {drawn} of {count} are shown one by one.",) if count > drawn else ()
 
 
 def are_rows(explanations: Sequence[Any]) -> bool:
@@ -174,14 +174,14 @@ def rows_view(explanations: Sequence[Explanation]) -> View:
     """All rows together: how strong each column is on average, and on live pages a dot per row."""
     first, sizes = explanations[0], np.abs(np.stack([e.scores for e in explanations])).mean(0)
     units, order = first.units, np.argsort(-sizes, kind="stable").tolist()
-    scale = scale_of([sizes[[i for i in order if not units.special[i]]]], meaning="mean size")
+    scale = scale_of([sizes[[i for i in order if not units.special[i]]]], meaning="mean |score|")
     bars = Bars(tuple(Bar(units.labels[i], float(sizes[i]), units.special[i]) for i in order), scale)
     model = [fact for fact in facts_about_input(first) if fact.name == "model"]
     told = [fact for fact in facts_about_method(first) if fact.name in ("method", "options")]
     return View(
-        f"{len(explanations)} rows together",
-        (Panel((bars,), "mean size of the score", wide=True),),
+        f"All {len(explanations)} rows",
+        (Panel((bars,), "mean |score| per column", wide=True),),
         (*model, *told),
-        caption="Each row is explained for its own target: a score raises or lowers the value of that one.",
+        caption="Each row is explained for its own predicted class.",
         explained=TableRows(list(explanations)),
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 24  # of a heat map over rows
 MOST_WORDS = 20  # at either end
 CONTEXT = 22  # characters on either side of a word
-MEANT = "Bars are means, lines their 95 % limits."
+MEANT = "Bars: means. Lines: 95 % confidence intervals."
 
 
 def with_values(explanation: Explanation) -> Explanation:
@@ -43,7 +43,7 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
     """Columns that the model does not attend to: named, never drawn as zero."""
     if not columns:
         return []
-    return [Panel((), "not explained by attention", wide=True, note=", ".join(columns))]
+    return [Panel((), "columns outside attention, not explained", wide=True, note=", ".join(columns))]
 
 
 def stand_in_of(explanation: Explanation) -> str:
@@ -52,7 +52,7 @@ def stand_in_of(explanation: Explanation) -> str:
 
 
 def untried(explanation: Explanation) -> list[int]:
-    """Columns that hold what stands for an absent value anyway: nothing was taken away, so their zero says nothing."""
+    """Columns that equal the baseline: masking them changes nothing, so they cannot receive a score."""
     units = explanation.units
     columns = [i for i, stream in enumerate(units.stream) if stream == "table" and not units.special[i]]
     zero = [i for i in columns if explanation.scores[i] == 0]
@@ -60,22 +60,19 @@ def untried(explanation: Explanation) -> list[int]:
 
 
 def unmoved_words(chosen: Sequence[Explanation]) -> str:
-    """Names the columns that were not tried out."""
+    """Names the columns that cannot receive a score."""
     for explanation in chosen:
         stand_in = stand_in_of(explanation)
         labels = [explanation.units.labels[i].split(" = ")[0] for i in untried(explanation)]
         if labels:
-            return (
-                f" Exactly 0 ({', '.join(labels)}): the row holds what stands for an absent value there ({stand_in}), "
-                "so these columns were not tried out."
-            )
+            return f" Columns that equal the baseline ({stand_in}) cannot receive a score: {', '.join(labels)}."
     return ""
 
 
 @checked
 def permutation_view(result: Any) -> View:
     """The picture of a FeaturePermutation."""
-    scale = scale_of([result.mean, *_known(result.low, result.high)], meaning=f"fall of {result.metric}")
+    scale = scale_of([result.mean, *_known(result.low, result.high)], meaning=f"drop of {result.metric}")
     order = np.argsort(-result.mean, kind="stable")
     bars = _bars(result.labels, (False,) * len(order), result.mean, result.low, result.high, order, scale)
     facts = [
@@ -84,8 +81,8 @@ def permutation_view(result: Any) -> View:
         Fact("model", result.model),
     ]
     groups = [Fact(name, ", ".join(members)) for name, members in result.groups.items()]
-    panel = Panel((bars,), "how much worse without the column", wide=True)
-    caption = f"How far the metric falls when a column is shuffled. {MEANT}"
+    panel = Panel((bars,), f"drop of {result.metric} when a column is shuffled (higher: more important)", wide=True)
+    caption = MEANT
     return View("Feature permutation", (panel,), (*facts, *groups), result.warnings, caption)
 
 
@@ -107,11 +104,16 @@ def global_view(result: Any) -> View:
         panels.append(Panel((bars,), "mean"))
     panels += unseen_panel(result.unseen)
     if result.matrix is not None and min(result.matrix.shape) > 1:
-        panels.append(Panel((column_map(result.matrix, result.labels, result.special),), "who looks at whom, mean"))
+        panels.append(
+            Panel(
+                (column_map(result.matrix, result.labels, result.special),),
+                "column-to-column attention, mean over rows",
+            )
+        )
     if result.samples is not None and len(result.samples) > 1:
         panels.append(Panel((row_map(result, plain),), f"{min(MOST_ROWS, len(result.samples))} of the rows", wide=True))
     facts = [Fact("rows", f"{result.rows}, {duration(result.seconds)}"), *_asked(result), Fact("model", result.model)]
-    caption = f"{MEANT} Maps leave the model's own tokens out of their colours."
+    caption = f"{MEANT} Colours of maps are scaled without special tokens."
     return View("Columns over many rows", tuple(panels), tuple(facts), result.warnings, caption, columns=2)
 
 
@@ -122,8 +124,8 @@ def corpus_view(result: Any) -> View:
     panels = []
     ends: list[tuple[str, list[int]]] = [("mean score", order[:MOST_WORDS])]
     if result.signed:
-        ends = [("for it", [i for i in order[:MOST_WORDS] if result.mean[i] > 0])]
-        ends.append(("against it", [i for i in order[::-1][:MOST_WORDS] if result.mean[i] < 0]))
+        ends = [("supports the target", [i for i in order[:MOST_WORDS] if result.mean[i] > 0])]
+        ends.append(("opposes the target", [i for i in order[::-1][:MOST_WORDS] if result.mean[i] < 0]))
     shown = [i for _, members in ends for i in members]
     drawn = [x[shown] for x in (result.mean, result.low, result.high)]
     scale = scale_of(_known(*drawn), result.signed, meaning="mean score")
@@ -136,7 +138,7 @@ def corpus_view(result: Any) -> View:
         (_around(result.words[i], result.examples[i]), result.words[i], str(result.counts[i]), number(result.mean[i]))
         for i in shown[:MOST_ROWS]
     )
-    panels.append(Panel((TableMark(("where it weighed most", "word", "times", "mean"), rows),), wide=True))
+    panels.append(Panel((TableMark(("text with the highest score", "word", "count", "mean score"), rows),), wide=True))
     facts = [
         Fact("texts", f"{result.texts}, {duration(result.seconds)}"),
         *_asked(result),
@@ -162,13 +164,13 @@ def row_attention_view(result: Any) -> View:
     per_layer = result.weights_LHR.mean(1)
     layers = tuple(str(layer) for layer in range(len(per_layer)))
     shade = scale_of([per_layer], meaning="attention, mean over heads")
-    across = Matrix(per_layer, shade, layers, tuple(result.labels), "layer", "row that is looked at")
+    across = Matrix(per_layer, shade, layers, tuple(result.labels), "layer", "attended row")
     more = len(ranked) - MOST_ROWS
-    left_out = f" {more} rows that got less are not shown as bars." if more > 0 else ""
+    left_out = f" {more} rows with less attention are not shown as bars." if more > 0 else ""
     panels = (Panel((bars,), "mean over layers and heads", wide=True), Panel((across,), "layer by layer", wide=True))
     facts = (Fact("reference", result.reference), Fact("layers", ", ".join(result.paths)))
-    caption = f"Looked at is not what mattered: columns are explained by wf.explain.{left_out}"
-    return View("Which rows this row looked at", panels, facts, caption=caption, legend=shade)
+    caption = f"Attention is not importance: use wf.explain for scores of columns.{left_out}"
+    return View("Attention from this row to other rows", panels, facts, caption=caption, legend=shade)
 
 
 def _asked(result: Any, value: str = "") -> tuple[Fact, Fact]:
@@ -192,14 +194,14 @@ def _bars(
 
 
 def column_map(values: Array, labels: Sequence[str], special: Sequence[bool], signed: bool = False) -> Matrix:
-    """A map between columns, as SAINT's authors draw it: who looks, down; who is looked at, across."""
+    """A map between columns, as in the SAINT paper: queries down, keys across."""
     inner = [i for i, s in enumerate(special) if not s] or list(range(len(labels)))
     shown = values[np.ix_(inner, inner)].copy()
     if not signed and len(inner) > 1:
         np.fill_diagonal(shown, np.nan)
     scale = scale_of([shown[~np.isnan(shown)]], signed, from_zero=False, meaning="score")
     names = tuple(labels)
-    return Matrix(values, scale, names, names, "looks", "is looked at")
+    return Matrix(values, scale, names, names, "query column", "key column")
 
 
 def row_map(result: Any, plain: list[int]) -> Matrix:
@@ -227,12 +229,12 @@ def table_map(explanation: Explanation) -> View:
     values = explanation.matrix
     if values.shape[0] == 1:
         scale = scale_of([values[:, ~np.array(explanation.units.special)]], meaning="score")
-        mark = Matrix(values, scale, ("read",), shown.units.labels, "", "is looked at")
+        mark = Matrix(values, scale, ("output",), shown.units.labels, "", "key column")
     else:
         between = column_map(values, shown.units.labels, shown.units.special, explanation.signed)
         mark = replace(between, column_labels=explanation.units.labels)
     panels = (Panel((mark,), wide=True), *unseen_panel(explanation.units.unseen))
-    words = "Each row is a column that looks; the colour says how much each other one gets."
+    words = "Rows: columns that attend (queries). Columns: what they attend to (keys). Colour: score."
     return View("Map between columns", panels, facts(explanation), doubts(explanation), words, legend=mark.scale)
 
 
@@ -254,7 +256,7 @@ def context_view(result: Any) -> View:
         panels.append(Panel((Bars(bars, scale),), "columns of this row"))
     row_scale = scale_of([result.row_scores], result.rows_signed, meaning="score")
     rows = tuple(Bar(names[i], float(result.row_scores[i]), False) for i in order)
-    panels.append(Panel((Bars(rows, row_scale),), "training rows and their answers"))
+    panels.append(Panel((Bars(rows, row_scale),), "training rows and their labels"))
     if np.isfinite(result.cells).all():
         first = order[:MOST_CONTEXT_ROWS]
         shade = scale_of([result.cells[first]], result.signed, meaning="score")
@@ -267,8 +269,10 @@ def context_view(result: Any) -> View:
         Fact("model", result.model),
     )
     more = len(result.row_scores) - len(order)
-    caption = f"{more} training rows that count less are not shown." if more > 0 else ""
-    return View("What this row and its training rows did", tuple(panels), facts, result.warnings, caption, columns=2)
+    caption = f"{more} training rows with smaller scores are not shown." if more > 0 else ""
+    return View(
+        "Scores of this row and of its training rows", tuple(panels), facts, result.warnings, caption, columns=2
+    )
 
 
 def _strongest(scores: Any) -> list[int]:

@@ -16,11 +16,11 @@ from whyformer.views.header import percent
 from whyformer.views.marks import Bar, Bars, Piece, Scale, TokenRun
 from whyformer.views.table_marks import untried
 
-# Units that have no bar of their own: special tokens, and what is not on the scale of the others. One line tells.
+# Hidden units: special tokens, and those off the scale of the others. One line reports them.
 
 By = Annotated[str, OneOf("token", "word")]
 MOST_NAMED = 3
-PARKED = ": language models often park attention there"
+PARKED = ". Language models often put attention there"
 
 
 def folded_units(explanation: Explanation) -> list[int]:
@@ -66,7 +66,7 @@ def _sentence(explanation: Explanation, kind: str, group: list[int]) -> str:
 
 
 ABOUT_95 = 1.96  # standard errors
-TYPICAL = "typical: not tried out"  # beside the zero of a column that holds what stands for an absent value
+TYPICAL = "equals the baseline"  # beside the zero of a column that cannot receive a score
 FEW, MOST = 10, 8  # a list of few entries is shown whole, of a longer one the first; .ranked() has them all
 NOWHERE = (0, 0)  # the span of what is not in the string
 

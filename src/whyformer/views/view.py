@@ -123,6 +123,7 @@ class Heads:
 
     sites: tuple[tuple[str, Array], ...]
     labels: tuple[str, ...] = ()  # of positions, where they are known
+    named: str = ""  # what a map is, where it is not one of all heads: "mean over heads"
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,6 +139,7 @@ class View(_Drawn):
     legend: Scale | None = None
     second_legend: Scale | None = None  # where maps with and without a sign stand beside each other
     words_first: bool = False  # facts stand behind the panels
+    folded: bool = False  # on a page with JavaScript: a heading that opens
     details: tuple[Fact, ...] = ()  # what is read last: how it was explained, at what cost
     explained: Explained | TableRows | Heads | None = dataclasses.field(default=None, compare=False, repr=False)
 
@@ -163,6 +165,7 @@ class Terms:
     title: str = ""
     code: bool = False
     level: str = ""  # "warning", "note" or "ok"
+    folded: bool = False  # on a page: a heading that opens
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,7 +184,7 @@ class Page(_Drawn):
 @singledispatch
 def view_of(result: Any, *settings: Any, **options: Any) -> Any:
     """The picture of a result, a View or a Page. Kinds of results register theirs: ``view_of.register(Kind, draw)``."""
-    raise BadInput(f"there is no picture of a {type(result).__name__}.")
+    raise BadInput(f"{type(result).__name__} has no picture.")
 
 
 def captions(views: Sequence[View]) -> list[str]:
@@ -199,8 +202,8 @@ def _cut_off(view: View) -> str:
         return ""
     told = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
     if len(names) == 1:
-        return f"{STRIPED[0]} of {told} goes on beyond the scale of the others: read its number."
-    return f"{STRIPED[1]} of {told} go on beyond the scale of the others: read their numbers."
+        return f"{STRIPED[0]} of {told} is longer than the scale: read its number."
+    return f"{STRIPED[1]} of {told} are longer than the scale: read their numbers."
 
 
 def in_symbols(part: Any, words: Callable[[str], str] = as_symbols) -> Any:

@@ -45,7 +45,7 @@ def baseline_words(explanation: Explanation) -> str:
 
 
 def waterfall(explanation: Explanation, most: int | None = None, specials: bool = False) -> Bars:
-    """Return the steps from the baseline to the row, the largest first; what has no bar of its own is one step."""
+    """Return the steps from the baseline to the row, the largest first; hidden features are one step."""
     start = start_of(explanation)
     assert start is not None
     every = ranking(explanation, most=len(explanation.units), specials=specials)

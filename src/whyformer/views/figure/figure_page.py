@@ -117,7 +117,7 @@ def _small(panel: Panel) -> bool:
 
 def _doubts(sheet: Sheet, x: float, y: float, width: float, doubts: Sequence[str]) -> float:
     if doubts:
-        y = sheet.paragraph(x, y + 0.08, width, "What to doubt", weight="bold", color="#8a4a05")
+        y = sheet.paragraph(x, y + 0.08, width, "Warnings", weight="bold", color="#8a4a05")
     for doubt in doubts:
         y = sheet.paragraph(x, y, width, f"– {doubt}", size=8.5)
     return y

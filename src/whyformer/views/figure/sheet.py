@@ -239,13 +239,14 @@ def draw_lines(sheet: Sheet, x: float, y: float, width: float, mark: Lines) -> f
     plane = _Plane(sheet, x, y + 0.1, width, mark)
     for line, (stroke, dash) in zip(mark.lines, styles(mark.lines), strict=True):
         xs = plane.across(x_of(mark, line))
-        look: dict[str, Any] = {"color": stroke, "linestyle": DASHES[dash], "linewidth": 1.4}
+        look: dict[str, Any] = {"color": stroke, "linestyle": DASHES[dash], "linewidth": 0.7 if line.faint else 1.4}
         if line.low is not None and line.high is not None:
             sheet.axes.fill_between(xs, plane.up(line.low), plane.up(line.high), alpha=0.15, color=stroke, linewidth=0)
             look |= {"marker": "o", "markersize": 3}
         sheet.axes.plot(xs, plane.up(line.values), **look)
     if len(mark.lines) > 1:  # a single one is named by the heading
-        plane.keys([line.name for line in mark.lines], styles(mark.lines), lines=True)
+        named = [(line.name, look) for line, look in zip(mark.lines, styles(mark.lines), strict=True) if not line.faint]
+        plane.keys([name for name, _ in named], [look for _, look in named], lines=True)
     return plane.end
 
 
@@ -323,7 +324,7 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     if mark.small:
         side = min(width, 2.2)
         height = side * rows / columns
-        sheet.pixels(x, y, side, height, colours(mark.scale, mark.values))
+        sheet.pixels(x, y, side, height, colours(mark.scale, mark.coloured()))
         sheet.box(x, y, side, height, "none", LINE)
         return y + height
     labelled = max(rows, columns) <= MOST_LABELS
@@ -335,7 +336,7 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     cell = min(NUMBERED if mark.numbers else LARGEST_CELL, (x + width - left - overhang * 0.6) / columns)
     top = y + 0.1 + overhang * 0.82
     size = min(MATRIX_TEXT, cell * 72 * 0.8)
-    pixels = colours(mark.scale, mark.values)
+    pixels = colours(mark.scale, mark.coloured())
     sheet.pixels(left, top, cell * columns, cell * rows, pixels)
     sheet.box(left, top, cell * columns, cell * rows, "none", LINE)
     if mark.numbers and cell >= READABLE:

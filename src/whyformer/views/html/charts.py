@@ -95,14 +95,16 @@ def _image(pixels: Array, size: tuple[float, float], x: float = 0, y: float = 0,
 
 
 def matrix_svg(mark: marks.Matrix) -> str:
-    pixels = colours(mark.scale, mark.values)
+    pixels = colours(mark.scale, mark.coloured())
     rows, columns = mark.values.shape
     if mark.small:
         frame = (
             f'<rect width="{columns}" height="{rows}" fill="none" stroke="#d8dde3" stroke-width="{columns / 100:.2f}"/>'
         )
         drawn = _image(pixels, (rows, columns), blocky=True) + frame
-        return _framed((rows, columns), drawn, "attention map").replace("<svg", '<svg class="wf-map-small"', 1)
+        return _framed((rows, columns), drawn, f"map of {mark.scale.meaning}").replace(
+            "<svg", '<svg class="wf-map-small"', 1
+        )
     labelled = max(rows, columns) <= MOST_LABELS
     longest = LONGEST_LABEL if max(rows, columns) > FEW_LABELS else LONGEST_OF_FEW
     row_labels = [_short(x, longest) for x in mark.row_labels] if labelled else []
@@ -149,7 +151,7 @@ def matrix_svg(mark: marks.Matrix) -> str:
     return (
         f'<svg class="wf-wide" style="max-width:{total * 1.15:.0f}px" '
         f'viewBox="0 0 {total:.1f} {end + 24:.1f}" '
-        f'role="img" aria-label="attention map">{body}</svg>'
+        f'role="img" aria-label="{escape(f"map of {mark.scale.meaning}")}">{body}</svg>'
     )
 
 
@@ -178,7 +180,7 @@ def _short(label: str, longest: int) -> str:
 
 STEPS = 10_000  # shares are written as whole numbers of these
 LONGEST_CHIP = 60
-HINT = "Point at a token of the answer to see what it came from; a click (or Enter) holds it, arrow keys move on."
+HINT = "Hover a token of the answer for its sources; click to pin; arrow keys move; Esc unpins."
 
 
 def reading_html(mark: marks.Reading) -> str:
@@ -209,7 +211,7 @@ def _piece(piece: marks.Piece, scale: marks.Scale | None, numbers: Any) -> str:
         return escape(piece.text)
     drawn = "" if piece.aside or scale is None else f' style="{tint(scale, piece.score)}"'
     kind = "wf-token" + " wf-special" * (piece.special and scale is not None) + " wf-aside" * piece.aside
-    tip = "not on the scale" if piece.aside else f"{piece.score:.4g}"
+    tip = "off the scale" if piece.aside else f"{piece.score:.4g}"
     return f'<span class="{kind}" data-piece="{next(numbers)}"{drawn} title="{tip}">{escape(piece.text)}</span>'
 
 
@@ -222,7 +224,7 @@ def tint(scale: marks.Scale, score: float) -> str:
 def dialogue_html(mark: marks.Dialogue) -> str:
     whole = (0, len(mark.said))
     said = "".join(_button(text, (t, t + 1), f"“{text.strip() or text}”") for t, text in enumerate(mark.said))
-    chips = [_button("the whole answer", whole, "the whole answer")]
+    chips = [_button("whole answer", whole, "whole answer")]
     if len(mark.sentences) > 1:
         for number, (first, end) in enumerate(mark.sentences, 1):
             text = "".join(mark.said[first:end])
@@ -233,7 +235,7 @@ def dialogue_html(mark: marks.Dialogue) -> str:
         '<div class="wf-dialogue">'
         f'<p class="wf-said" dir="auto" role="toolbar" aria-label="the answer, token by token">{said}</p>'
         f'<p class="wf-chips">{"".join(chips)}<span class="wf-note">{HINT}</span></p>'
-        f'<p class="wf-from" aria-live="polite">the whole answer ← {escape(sources or "no word in particular")}</p>'
+        f'<p class="wf-from" aria-live="polite">whole answer ← {escape(sources or "no single source")}</p>'
         f"{reading_html(mark.reading)}"
         f'<script type="application/json" class="wf-data">{_data(mark)}</script></div>'
     )
@@ -281,7 +283,7 @@ def table_html(mark: marks.TableMark) -> str:
             cells += f'<td style="{_cell(c)}{quiet}{tinted}">{escape(text)}</td>'
         body.append(f"<tr>{cells}</tr>")
     return (
-        '<div style="overflow-x:auto"><table class="wf-shaded" '
+        '<div class="wf-scroll" tabindex="0"><table class="wf-shaded" '
         'style="border-collapse:collapse;font-size:.84em;margin:.3em 0">'
         f"<tr>{head}</tr>{''.join(body)}</table></div>"
     )
@@ -301,15 +303,20 @@ def lines_svg(mark: marks.Lines) -> str:
             edge = [*_path(x, _up(up, line.high)), *reversed(_path(x, _up(up, line.low)))]
             parts.append(f'<polygon fill="{stroke}" fill-opacity=".15" points="{" ".join(edge)}"/>')
         points = _path(x, _up(up, line.values))
-        look = f'stroke="{stroke}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
+        look = f'stroke="{stroke}" stroke-width="{1 if line.faint else 2}"' + (
+            f' stroke-dasharray="{dash}"' if dash else ""
+        )
         name = escape(line.name)
         parts.append(f'<polyline fill="none" {look} points="{" ".join(points)}"><title>{name}</title></polyline>')
         if len(points) <= MOST_DOTS and line.low is not None:
             parts += [_circle(point, stroke, 2.6) for point in points]
+        if line.faint:
+            continue
         stroke_line = f'<line x2="22" y1="4" y2="4" {look}/>'
         swatch = f'<svg viewBox="0 0 22 8" style="display:inline-block;width:22px;height:8px">{stroke_line}</svg>'
         keys += f'<span class="wf-key">{swatch} {name}</span> '
-    return _plane(parts, keys if len(mark.lines) > 1 else "", "curves")  # a single one is named by the heading
+    # A single one is named by the heading.
+    return _plane(parts, keys if len(mark.lines) > 1 else "", f"{mark.y_axis} against {mark.x_axis}")
 
 
 def scatter_svg(mark: marks.Scatter) -> str:
@@ -328,7 +335,7 @@ def scatter_svg(mark: marks.Scatter) -> str:
             tips = [tip for tip, there in zip(group.labels or ("",) * len(known), known, strict=True) if there]
             parts += [_circle(p, ink, 4.5, tip or group.name) for p, tip in zip(points, tips, strict=True)]
         keys += f'<span class="wf-key"><i style="background:{ink}"></i>{escape(group.name)}</span> '
-    return _plane(parts, keys, "points")
+    return _plane(parts, keys, f"{mark.y_axis} against {mark.x_axis}")
 
 
 def _axes(across: Axis, up: Axis, mark: marks.Lines | marks.Scatter) -> list[str]:
@@ -370,7 +377,7 @@ def _circle(point: str, fill: str, radius: float, tip: str = "") -> str:
 
 def _plane(parts: list[str], keys: str, name: str) -> str:
     size = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}"'
-    return f'<svg class="wf-wide" {size} role="img" aria-label="{name}">{"".join(parts)}</svg>' + (
+    return f'<svg class="wf-wide" {size} role="img" aria-label="{escape(name)}">{"".join(parts)}</svg>' + (
         f"<p>{keys}</p>" if keys else ""
     )
 

@@ -1,4 +1,4 @@
-"""Views as HTML: one file, no network, no font to fetch. Whole without scripts; with them it can be asked (live.py)."""
+"""Views as HTML: one file, no network, no font to fetch. Interactive with JavaScript (live.py); complete without."""
 
 from __future__ import annotations
 
@@ -67,16 +67,18 @@ def _words(blocks: Sequence[str | Terms]) -> list[str]:
         if block.level:
             parts.append(_findings(block))
             continue
-        if block.title:
+        if block.title and not block.folded:
             parts.append(f"<h2>{escape(block.title)}</h2>")
         tag = "code" if block.code else "b"
         rows = "".join(f"<dt><{tag}>{escape(f.name)}</{tag}></dt><dd>{escape(f.value)}</dd>" for f in block.facts)
-        parts.append(f'<dl class="wf-terms">{rows}</dl>')
+        listed = f'<dl class="wf-terms">{rows}</dl>'
+        head = f"<summary><h2>{escape(block.title)}</h2></summary>"
+        parts.append(f"<details>{head}{listed}</details>" if block.folded else listed)
     return parts
 
 
 def _findings(block: Terms) -> str:
-    """Findings of a check-up as cards: the first sentence of each is seen, the rest unfolds."""
+    """Findings of a check-up as cards: the first sentence of each is visible, the rest unfolds."""
     cards = []
     for fact in block.facts:
         first, *rest = SENTENCE.split(fact.value, maxsplit=1)
@@ -91,7 +93,8 @@ def _findings(block: Terms) -> str:
 
 
 def _view(view: View, caption: str) -> str:
-    parts = ['<section class="wf-view">', f'<h2 dir="auto">{escape(view.title)}</h2>']
+    fold = " data-folded" * view.folded
+    parts = [f'<section class="wf-view"{fold}>', f'<h2 dir="auto">{escape(view.title)}</h2>']
     if view.details and not view.words_first:
         # What the model says, in large; where the script draws the classes with their probabilities, it gives way.
         source = view.explained
@@ -103,9 +106,10 @@ def _view(view: View, caption: str) -> str:
     for row in rows_of(view.panels, view.columns):
         kind = ("wf-row wf-small" if small else "wf-row") + " wf-still" * _is_drawn(view, row)
         style = f' style="--columns:{1 if row[0].wide else view.columns}"'
-        parts.append(f'<div class="{kind}"{style}>{"".join(_panel(p) for p in row)}</div>')
-    over_images = any(isinstance(m, marks.Heat) for m in view.marks)
-    parts += [_legend(scale, over_images, view.explained is not None) for scale in view.legends]
+        own = [_own_legend(p) if not view.legends else "" for p in row]
+        inner = "".join(_panel(p, legend) for p, legend in zip(row, own, strict=True))
+        parts.append(f'<div class="{kind}"{style}>{inner}</div>')
+    parts += [_legend(scale, _over_images(view), view.explained is not None) for scale in view.legends]
     parts.append(live_html(view, caption))
     if caption:
         # Of heads it speaks of the small maps. Of explanations the script has it, and changes it with what is shown.
@@ -115,6 +119,20 @@ def _view(view: View, caption: str) -> str:
     live = isinstance(view.explained, Explained)
     parts += [_facts(view.details, still=live), _doubts(view.doubts, still=live)]
     return "\n".join(p for p in [*parts, "</section>"] if p)
+
+
+def _over_images(part: View | Panel) -> bool:
+    return any(isinstance(m, marks.Heat) for m in part.marks)
+
+
+def _own_legend(panel: Panel) -> str:
+    """The legend of one panel among others, each of which has its own scale."""
+    scales = [m.scale for m in panel.marks if isinstance(m, (marks.TokenRun, marks.Heat, marks.Matrix))]
+    scored = any(isinstance(m, (marks.Heat, marks.Matrix)) for m in panel.marks) or any(
+        piece.score is not None for m in panel.marks if isinstance(m, marks.TokenRun) for piece in m.pieces
+    )
+    one = scored and len(set(scales)) == 1 and scales[0].low < scales[0].high  # nothing found: no scale
+    return _legend(scales[0], _over_images(panel)) if one else ""
 
 
 def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
@@ -143,16 +161,16 @@ def _facts(facts: Sequence[Fact], still: bool = False) -> str:
 def _doubts(doubts: Sequence[str], still: bool = False) -> str:
     items = "".join(f"<li>{escape(doubt)}</li>" for doubt in doubts)
     kind = "wf-doubts" + " wf-still" * still
-    return f'<div class="{kind}"><b>What to doubt</b><ul>{items}</ul></div>' if items else ""
+    return f'<div class="{kind}"><b>Warnings</b><ul>{items}</ul></div>' if items else ""
 
 
-def _panel(panel: Panel) -> str:
+def _panel(panel: Panel, legend: str = "") -> str:
     parts = ['<div class="wf-panel">']
     if panel.title:
         parts.append(f"<h3>{escape(panel.title)}</h3>")
     if panel.note:
         parts.append(f'<p class="wf-note">{escape(panel.note)}</p>')
-    parts += [MARKS[type(mark)](mark) for mark in panel.marks]
+    parts += [*(MARKS[type(mark)](mark) for mark in panel.marks), legend]
     if panel.small_print():
         parts.append(f'<p class="wf-note">{" · ".join(map(escape, panel.small_print()))}</p>')
     return "".join([*parts, _doubts(panel.doubts), "</div>"])
@@ -184,7 +202,7 @@ def _bars(mark: marks.Bars) -> str:
 def _row(row: BarRow, mark: marks.Bars) -> str:
     bar, scale = row.bar, mark.scale
     kind = "wf-bar wf-beyond" if row.beyond else "wf-bar"
-    tip = ' title="longer than the scale of the other units"' if row.beyond else ""
+    tip = ' title="longer than the scale of the other bars"' if row.beyond else ""
     place = f"left:{100 * row.start:.2f}%;width:{100 * row.width:.2f}%;background-color:{bar_colour(bar, scale)}"
     drawn = f'<i class="{kind}" style="{place}"{tip}></i>' + '<i class="wf-axis"></i>' * (
         scale.signed and not mark.starts
@@ -208,13 +226,14 @@ def _row(row: BarRow, mark: marks.Bars) -> str:
 
 def _legend(scale: marks.Scale, over_images: bool, still: bool = False) -> str:
     zero = "<span>0</span>" if scale.signed else ""
+    sides = " (orange: below 0, blue: above 0)" * scale.signed
     low, high = ends(scale)
     ramp = f"background:linear-gradient(to right,{','.join(anchors_of(scale, over_images))})"
     kind = "wf-ramp" if over_images else "wf-ramp wf-paper"  # begins at the white of paper, but over images
     return (
         f'<div class="wf-legend{" wf-still" * still}"><span class="{kind}" style="{ramp}"></span>'
         f'<span class="wf-ends"><span>{low}</span>{zero}<span>{high}</span></span>'
-        f"<span>{escape(scale.meaning)}</span></div>"
+        f"<span>{escape(scale.meaning)}{sides}</span></div>"
     )
 
 

@@ -246,6 +246,7 @@ def _of_heads(heads: Heads) -> dict[str, Any]:
     return {
         "kind": "heads",
         "labels": list(heads.labels),
+        "named": heads.named,
         "sites": [
             {
                 "name": name,

@@ -20,7 +20,7 @@ function folding(section, draw) {
 function howToAsk(predicted, label) {
   const code = `wf.explain(model, inputs, processor=…, target=(${JSON.stringify(predicted)}, ${JSON.stringify(label)}))`;
   return element("span", {}, `This page has no map of ${predicted} rather than ${label}. `, element("code", {}, code),
-    " makes one; given to save as others=[…], it opens here.");
+    " makes one; passed to save as others=[…], it opens here.");
 }
 
 function questionsOf(data, place) {
@@ -66,7 +66,11 @@ function start() {
         console.error(error);  // the still picture stays
       }
     };
-    if (many && at >= OPEN && section) folding(section, draw); else draw();
+    const folded = section?.hasAttribute("data-folded") || (many && at >= OPEN);
+    if (folded && section) folding(section, draw); else draw();
+  }
+  for (const section of document.querySelectorAll(".wf-view[data-folded]")) {
+    if (!section.querySelector(":scope > script.wf-data")) folding(section, () => {});
   }
   for (const dialogue of document.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
   document.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));

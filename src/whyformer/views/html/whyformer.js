@@ -20,7 +20,7 @@ function chooser(name, options, current, choose) {
     buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(options[i][0] === current())));
   }
   say();
-  return element("span", { class: "wf-chooser", role: "group", "aria-label": name }, ...buttons);
+  return element("span", { class: "wf-chooser", role: "group", "aria-label": name }, element("small", { "aria-hidden": "true" }, name), ...buttons);
 }
 
 function tick(words, ticked, change) {
@@ -28,6 +28,15 @@ function tick(words, ticked, change) {
   box.checked = ticked;
   box.addEventListener("change", () => change(box.checked));
   return element("label", { class: "wf-tick" }, box, words);
+}
+
+const SVG_SPACE = ["ht", "tp://www.w3.org/2000/svg"].join("");
+
+function drawnShape(tag, attributes, ...children) {
+  const made = document.createElementNS(SVG_SPACE, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  made.append(...children);
+  return made;
 }
 
 const LIGHT = {
@@ -136,6 +145,18 @@ function entriesOf(units, by) {
   return entries;
 }
 
+function nounOf(units, by = "token") {
+  const streams = new Set(units.stream);
+  if (units.grid && streams.size === 1) return "patch";
+  if (streams.size === 1 && streams.has("table")) return "column";
+  if (streams.size === 1 && streams.has("audio")) return "frame";
+  return [...streams].every((stream) => ["text", "source", "target", "a", "b"].includes(stream)) ? by : "feature";
+}
+
+function pluralOf(noun) {
+  return noun.endsWith("ch") ? `${noun}es` : `${noun}s`;
+}
+
 function scoreOf(map, entry, shares) {
   const sum = entry.members.reduce((total, i) => total + map.scores[i], 0);
   return shares ? sum * map.share : sum;
@@ -220,7 +241,7 @@ function beeswarmOf(data) {
   const high = HIGH * order.length + 30;
   const canvas = (element("canvas", {
     class: "wf-matrix", role: "application", tabindex: "0",
-    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column (${order.map((c) => data.labels[c]).join(", ")}): up and down go from column to column, left and right from row to row`,
+    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column (${order.map((c) => data.labels[c]).join(", ")}): up and down change the column, left and right the row`,
     style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
   }));
   [canvas.width, canvas.height] = [2 * wide, 2 * high];
@@ -270,7 +291,7 @@ function beeswarmOf(data) {
     }
     pen.globalAlpha = 1;
   };
-  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Point at a dot: its row is marked in every column. A click goes to the row, arrow keys walk.");
+  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Hover a dot to mark its row in every column; click to go to the row; arrow keys move.");
   const tell = (row, column) => {
     paint(row);
     const value = data.values[row][column];
@@ -484,7 +505,7 @@ function unitsOf(item) {
   return (item.dataset.units ?? "").split(",").map(Number);
 }
 
-const ORDERS = [["ranked", "highest"], ["size", "strongest"], ["reading", "in order"], ["name", "A–Z"]];
+const ORDERS = [["ranked", "highest"], ["size", "largest |score|"], ["reading", "in order"], ["name", "A–Z"]];
 
 function barsOf(data, map, context) {
   const { state, scale } = context;
@@ -505,7 +526,7 @@ function barsOf(data, map, context) {
   const items = drawn.map(({ entry, score, untried }) => {
     const error = errorOf(map, entry, context.shares);
     const say = context.shares ? percent : number;
-    const told = untried ? "typical" : say(score);
+    const told = untried ? "= baseline" : say(score);
     const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
       class: `wf-line${isFolded(map, entry) || untried ? " wf-special" : ""}`,
@@ -525,11 +546,11 @@ function barsOf(data, map, context) {
       `… ${rows.length - drawn.length} more`));
   }
   if (map.folded_words && !specials) parts.append(element("p", { class: "wf-note wf-folded-words" }, map.folded_words));
-  if (!rows.length) parts.append(element("p", { class: "wf-note" }, "No unit has these letters in its name."));
+  if (!rows.length) parts.append(element("p", { class: "wf-note" }, `No ${nounOf(data.units)} contains this text.`));
   return parts;
 }
 
-const UNTRIED = "not tried out: the row holds what stands for an absent value here";
+const UNTRIED = "equals the baseline, so it cannot receive a score";
 
 function isUntried(map, entry) {
   return entry.members.every((unit) => map.untried.includes(unit));
@@ -543,7 +564,7 @@ function track(score, scale, quiet, error = 0) {
   return element("span", { class: "wf-track" },
     element("i", {
       class: beyond ? "wf-bar wf-beyond" : "wf-bar",
-      title: beyond ? "longer than the scale of the other units" : null,
+      title: beyond ? "longer than the scale of the other bars" : null,
       style: { left: `${left}%`, width: `${size}%`, backgroundColor: barColour(score, quiet) },
     }),
     scale.signed ? element("i", { class: "wf-axis" }) : null,
@@ -582,7 +603,7 @@ function classesOf(data, ask, show) {
     if (!shown || !ask) return;
     const asked = ask(shown);
     if (asked instanceof Node) return told.replaceChildren(asked);
-    told.replaceChildren("asking …");
+    told.replaceChildren("computing …");
     try {
       const answered = await asked;
       if (shown === name) answer(answered);
@@ -628,7 +649,7 @@ function badgeOf(map, context, opened, changed) {
   }
   const inner = evidenceOf(map, context, opened, changed);
   inner.hidden = !opened.open.has(map.name);
-  const button = element("button", { type: "button", class: `wf-badge ${kind}`, "aria-expanded": String(!inner.hidden), title: "what this rests on" },
+  const button = element("button", { type: "button", class: `wf-badge ${kind}`, "aria-expanded": String(!inner.hidden), title: "show the deletion curve" },
     element("span", { "aria-hidden": "true" }, sign), trust.badge);
   button.addEventListener("click", () => {
     inner.hidden = !inner.hidden;
@@ -645,13 +666,13 @@ function evidenceOf(map, context, opened, changed) {
   const { counts, curve, low, mean, high, beaten, draws, value } = map.trust.deletion;
   const canvas = (element("canvas", {
     class: "wf-curve", role: "img",
-    "aria-label": `${value} as units go, highest scores first, from ${number(curve[0])} to ${number(curve[curve.length - 1])}; below ${beaten} of ${draws} random orders`,
+    "aria-label": `${value} as features are masked, highest scores first, from ${number(curve[0])} to ${number(curve[curve.length - 1])}; below ${beaten} of ${draws} random orders`,
     style: { width: `${CURVE_WIDE}px`, maxWidth: "100%", aspectRatio: `${CURVE_WIDE} / ${CURVE_HIGH}` },
   }));
   [canvas.width, canvas.height] = [2 * CURVE_WIDE, 2 * CURVE_HIGH];
   const slider = (element("input", {
     type: "range", min: 0, max: counts.length - 1, step: 1, value: opened.step.get(map.name) ?? 0,
-    "aria-label": `units to take away, ${map.name}`,
+    "aria-label": `features to mask, ${map.name}`,
   }));
   const told = element("p", { class: "wf-told", "aria-live": "polite" });
   slider.addEventListener("input", () => {
@@ -661,15 +682,15 @@ function evidenceOf(map, context, opened, changed) {
   context.marks.push(() => {
     const step = opened.step.get(map.name) ?? 0;
     slider.value = String(step);
-    slider.setAttribute("aria-valuetext", `${counts[step]} of ${counts[counts.length - 1]} units away`);
+    slider.setAttribute("aria-valuetext", `${counts[step]} of ${counts[counts.length - 1]} features masked`);
     paintCurve(canvas, map.trust.deletion, step);
     told.textContent = step
-      ? `Without the top ${counts[step]}: ${value} ${number(curve[step])}, was ${number(curve[0])}. As many at random: ${number(mean[step])} (${number(low[step])} to ${number(high[step])}).`
-      : `${value}: ${number(curve[0])}. Move the slider to take the highest units away.`;
+      ? `Top ${counts[step]} masked: ${value} ${number(curve[step])} (before: ${number(curve[0])}). As many at random: ${number(mean[step])} (${number(low[step])} to ${number(high[step])}).`
+      : `${value}: ${number(curve[0])}. Move the slider to mask the features with the highest scores.`;
   });
   return element("div", { class: "wf-evidence" },
-    element("p", { class: "wf-note" }, `This input: the curve lies below that of ${beaten} of ${draws} random orders (lower is better; the band has nine tenths of them).`),
-    canvas, element("label", { class: "wf-slide" }, "take away", slider), told);
+    element("p", { class: "wf-note" }, `Deletion curve of this input: below ${beaten} of ${draws} random orders (lower is better). Band: 90 % of the random orders.`),
+    canvas, element("label", { class: "wf-slide" }, "mask", slider), told);
 }
 
 function paintCurve(canvas, { counts, curve, low, mean, high }, step) {
@@ -708,7 +729,7 @@ function paintCurve(canvas, { counts, curve, low, mean, high }, step) {
   for (const value of [least, most]) pen.fillText(number(value), EDGE.left - 6, y(value) + 4);
   pen.textAlign = "center";
   for (const count of new Set([0, counts[Math.floor(counts.length / 2)], last])) pen.fillText(String(count), x(count), CURVE_HIGH - EDGE.bottom + 16);
-  pen.fillText("units away, highest scores first (dashed: at random)", EDGE.left + (CURVE_WIDE - EDGE.left - EDGE.right) / 2, CURVE_HIGH - 6);
+  pen.fillText("masked features, highest scores first (dashed: random order)", EDGE.left + (CURVE_WIDE - EDGE.left - EDGE.right) / 2, CURVE_HIGH - 6);
 }
 
 function blanking(card, map, opened) {
@@ -724,11 +745,10 @@ function blanking(card, map, opened) {
 }
 
 function howToTrust() {
-  return element("details", { class: "wf-part wf-unmeasured" }, element("summary", {}, "Can this map be trusted? It was not measured."),
-    element("p", { class: "wf-note" }, "Every method draws a map, right or wrong. ",
+  return element("details", { class: "wf-part wf-unmeasured" }, element("summary", {}, "Not validated: run with --report to test this explanation."),
+    element("p", { class: "wf-note" }, "Every method returns a map, faithful or not. A report masks the features with the highest scores on inputs like yours and measures the change of the output; its maps have a badge and a deletion curve. In Python: ",
       element("code", {}, "wf.report(model, inputs, processor=…).save(\"report.html\")"),
-      " takes away what maps name and looks whether the model minds, on inputs like yours: maps there have a badge, and the curve behind it. ",
-      "On the command line: ", element("code", {}, "whyformer explain text … --report report.html"), "."));
+      ". On the command line: ", element("code", {}, "whyformer explain text … --report report.html"), "."));
 }
 
 const SPACE = 16;
@@ -759,7 +779,7 @@ async function imageOf(node) {
   outer.append(sheet);
   const body = new XMLSerializer().serializeToString(outer);
   const [wide, high] = [Math.ceil(width + 2 * SPACE), Math.ceil(height + 2 * SPACE)];
-  const names = ["ht", "tp://www.w3.org/2000/svg"].join("");
+  const names = SVG_SPACE;
   const drawing = `<svg xmlns="${names}" width="${wide}" height="${high}"><foreignObject width="100%" height="100%">${body}</foreignObject></svg>`;
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(drawing)}`;
@@ -790,6 +810,13 @@ async function copyImage(node) {
   }
 }
 
+function legendLine(scale, words, overImage = false, shares = false) {
+  const [low, high] = endsOf(scale.signed ? -scale.reach : scale.low, scale.reach, shares);
+  return element("div", { class: "wf-legend" },
+    element("span", { class: "wf-ramp", style: { background: gradient(scale, overImage) } }),
+    element("span", {}, scale.signed ? `${low} … 0 … ${high}` : `${low} … ${high}`), element("span", {}, words));
+}
+
 const MOST_LABELS = 40;
 const LONGEST_LABEL = 14;
 const MOST_IN_ROW = 12;
@@ -807,7 +834,7 @@ function matrixOf(data, map, context) {
   const perColumn = units / grid.columns;  // more than one: neighbours stand together
   const perRow = grid.rows > 1 ? units / grid.rows : units;
   const labelled = grid.columns <= MOST_LABELS && perColumn === 1;
-  const scale = scaleOfGrid(data, grid, values, map.signed);
+  const scale = scaleOfGrid(data, grid, values, map.signed, Boolean(context.attention));
   const cell = labelled ? 20 : Math.max(1, Math.floor(480 / Math.max(grid.columns, grid.rows)));
   const rowNames = labelled && grid.rows === units ? data.units.labels.map(short) : [];
   const left = rowNames.length ? 8 * Math.max(...rowNames.map((l) => l.length)) + 8 : 2;
@@ -815,7 +842,7 @@ function matrixOf(data, map, context) {
   const [wide, high] = [left + cell * grid.columns + (labelled ? 40 : 2), top + cell * grid.rows + 2];
   const canvas = (element("canvas", {
     class: "wf-matrix", tabindex: "0", role: "application",
-    "aria-label": `map of ${grid.rows} × ${grid.columns}, ${map.name}: up and down go from row to row, which is listed beside it`,
+    "aria-label": `map of ${grid.rows} × ${grid.columns}, ${map.name}: the up and down keys choose a row, which is listed beside it`,
     style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
   }));
   const cells = document.createElement("canvas");
@@ -823,6 +850,13 @@ function matrixOf(data, map, context) {
   const small = (cells.getContext("2d"));
   const pixels = small.createImageData(grid.columns, grid.rows);
   paintScores(scale, values, pixels.data);
+  const own = grid.rows === grid.columns ? Array.from({ length: grid.rows }, (_, i) => values[i * grid.columns + i]).filter((value) => Math.abs(value) > scale.reach * 1.0001) : [];
+  if (own.length) {  // the diagonal is beyond the scale: in colour it would look like the largest value
+    for (let i = 0; i < grid.rows; i++) {
+      const at = i * grid.columns + i;
+      if (Math.abs(values[at]) > scale.reach * 1.0001) pixels.data.set(isDark() ? [61, 68, 77, 255] : [224, 224, 224, 255], 4 * at);
+    }
+  }
   small.putImageData(pixels, 0, 0);
   const density = 2;
   [canvas.width, canvas.height] = [wide * density, high * density];
@@ -864,13 +898,13 @@ function matrixOf(data, map, context) {
     return last > first ? `${data.units.labels[first]} … ${data.units.labels[last]}` : data.units.labels[first];
   };
   const list = (row) => {
-    const from = grid.rows === 1 ? "what is read" : names(row, perRow);
+    const from = grid.rows === 1 ? "the output" : names(row, perRow);
     const all = Array.from({ length: grid.columns }, (_, column) => ({ column, value: values[row * grid.columns + column] }));
     all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
     const others = all.filter(({ column }) => !(grid.rows === grid.columns && column === row) && !data.units.special[Math.floor(column * perColumn)]);
     const reach = Math.max(...(others.length ? others : all).map(({ value }) => Math.abs(value)));
     const told = columnOf([reach]);
-    said.replaceChildren(element(context.several ? "h4" : "h3", {}, `row of ${from}`), element("div", { class: "wf-lines" },
+    said.replaceChildren(element(context.several ? "h4" : "h3", {}, context.attention ? `${from} attends to` : `Relevance for ${from}`), element("div", { class: "wf-lines" },
       ...all.slice(0, MOST_IN_ROW).map(({ column, value }) => element("div", { class: "wf-line" },
         element("span", { class: "wf-label", dir: "auto" }, names(column, perColumn)),
         element("span", { class: "wf-number" }, told(value)),
@@ -887,7 +921,7 @@ function matrixOf(data, map, context) {
   canvas.addEventListener("pointermove", (event) => {
     const at = under(event);
     if (grid.rows > 1 && !state.choices.pinned) state.set({ unit: at ? Math.floor(at[0] * perRow) : null });
-    canvas.title = at ? `${grid.rows === 1 ? "read" : names(at[0], perRow)} → ${names(at[1], perColumn)}: ${number(values[at[0] * grid.columns + at[1]])}` : "";
+    canvas.title = at ? `${grid.rows === 1 ? "output" : names(at[0], perRow)} → ${names(at[1], perColumn)}: ${number(values[at[0] * grid.columns + at[1]])}` : "";
   });
   canvas.addEventListener("click", (event) => {
     const at = under(event);
@@ -907,20 +941,23 @@ function matrixOf(data, map, context) {
     const row = rowOf(chosen ?? map.read ?? 0);
     paint(row);
     if (chosen !== null) list(row);  // the row that is read is what the bars show
-    else said.replaceChildren(element("p", { class: "wf-note" }, grid.rows > 1 ? "Point at a row: it is listed here." : ""));
+    else said.replaceChildren(element("p", { class: "wf-note" }, grid.rows > 1 ? "Hover a row to list it here." : ""));
   });
-  const note = perColumn > 1 ? element("p", { class: "wf-note" }, `Of ${units} units, ${Math.ceil(perColumn)} neighbours share a cell (their mean).`) : null;
-  return element("div", { class: "wf-beside" }, element("div", { class: "wf-canvas" }, canvas, note), said);
+  const note = perColumn > 1 ? element("p", { class: "wf-note" }, `${units} ${pluralOf(nounOf(data.units))}: ${Math.ceil(perColumn)} neighbours share a cell (their mean).`) : null;
+  const meaning = context.attention ? "attention weight" : scale.signed ? "relevance (orange: below 0, blue: above 0)" : "relevance";
+  const largest = own.length ? `; grey: relevance to itself, beyond the scale (up to ${number(own.reduce((most, value) => (Math.abs(value) > Math.abs(most) ? value : most)))})` : "";
+  const axes = grid.rows === 1 ? "" : context.attention ? "Rows attend to columns." : "Rows: output positions. Columns: input positions.";
+  return element("div", { class: "wf-beside" }, element("div", { class: "wf-canvas" }, canvas, legendLine(scale, meaning + largest), axes ? element("p", { class: "wf-note" }, axes) : null, note), said);
 }
 
-function scaleOfGrid(data, grid, values, signed) {
+function scaleOfGrid(data, grid, values, signed, whole) {
   const square = grid.rows === grid.columns;
   const exact = grid.columns === data.units.labels.length;
   let reach = 0;
   let least = Infinity;
   values.forEach((value, i) => {
     const [row, column] = [Math.floor(i / grid.columns), i % grid.columns];
-    if ((square && row === column) || (exact && data.units.special[column])) return;
+    if (!whole && ((square && row === column) || (exact && data.units.special[column]))) return;
     reach = Math.max(reach, Math.abs(value));
     least = Math.min(least, value);
   });
@@ -930,6 +967,17 @@ function scaleOfGrid(data, grid, values, signed) {
 function patchesOf(units) {
   const several = new Set(units.stream).size > 1;
   return units.labels.map((_, i) => i).filter((i) => !units.special[i] && (units.stream[i] === "image" || !several));
+}
+
+function originalOf(data) {
+  return element("div", { class: "wf-window wf-plain" }, element("img", { src: data.picture, alt: "the input image" }), ...framesOf(data));
+}
+
+function framesOf(data) {
+  return data.frames.map(({ box, label }) => element("span", {
+    class: "wf-frame",
+    style: { left: `${100 * box[0]}%`, top: `${100 * box[1]}%`, width: `${100 * (box[2] - box[0])}%`, height: `${100 * (box[3] - box[1])}%` },
+  }, element("b", {}, label)));
 }
 
 function pictureOf(data, map, context) {
@@ -953,14 +1001,11 @@ function pictureOf(data, map, context) {
   const frame = element("i", { class: "wf-patch" });
   const stage = element("div", {
     class: "wf-stage", tabindex: "0", role: "application",
-    "aria-label": `${rows} × ${columns} patches, ${map.name}: arrow keys walk through them`,
+    "aria-label": `${rows} × ${columns} patches, ${map.name}: arrow keys move`,
     style: { aspectRatio: `${width} / ${height}` },
   },
-  data.picture ? element("img", { src: data.picture, alt: "the picture that was explained" }) : null, heat, gone, frame,
-  ...data.frames.map(({ box, label }) => element("span", {
-    class: "wf-frame",
-    style: { left: `${100 * box[0]}%`, top: `${100 * box[1]}%`, width: `${100 * (box[2] - box[0])}%`, height: `${100 * (box[3] - box[1])}%` },
-  }, element("b", {}, label))));
+  data.picture ? element("img", { src: data.picture, alt: "the explained image" }) : null, heat, gone, frame,
+  ...framesOf(data));
   const placeOf = (unit) => {
     const at = patches.indexOf(unit);
     const row = Math.floor(at / columns);
@@ -1117,7 +1162,7 @@ function textOf(data, map, context, stream) {
     }
     const rest = textBetween(units, at);
     if (rest.trim() && units.cut !== null) {
-      run.append(element("span", { class: "wf-unread", title: "not read: beyond the longest text of the model" }, rest));
+      run.append(element("span", { class: "wf-unread", title: "not read: beyond the maximum length of the model" }, rest));
     } else run.append(rest);
     for (const entry of specials.filter((e) => entries.indexOf(e) >= first)) run.append(" ", piece(entry.label, entry.members, true));
   } else {
@@ -1128,7 +1173,7 @@ function textOf(data, map, context, stream) {
       run.append(piece(entry.label.replace(/^##/, "").replace(/^[Ġ▁]+/, "") || " ", entry.members, entry.special));
     });
   }
-  context.marks.push(link(context.state, run, items, `${stream}, ${map.name}: scores of ${items.length} units`));
+  context.marks.push(link(context.state, run, items, `${stream}, ${map.name}: scores of ${items.length} tokens`));
   return run;
 }
 
@@ -1207,7 +1252,7 @@ function explanationOf(data, ask = null) {
     draw();
   });
   const below = element("div", { class: "wf-footer" });
-  const node = element("div", { class: "wf-live-view" }, classes, ...(several ? [toolsOf(), said, body] : [said, body, toolsOf()]), below, measured ? null : howToTrust());
+  const node = element("div", { class: "wf-live-view" }, classes, toolsOf(), said, body, below, measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -1222,7 +1267,8 @@ function explanationOf(data, ask = null) {
       const reach = Math.max(...scales.map((scale) => scale.reach));
       scales.forEach((scale) => { scale.reach = reach; });
     }
-    body.replaceChildren(...shown.map((map) => {
+    const original = several && patches && data.picture ? [element("div", { class: "wf-card wf-original" }, element("h3", {}, "Input image"), originalOf(data))] : [];
+    body.replaceChildren(...original, ...shown.map((map) => {
       const scale = scales[maps.indexOf(map)];
       const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
@@ -1230,7 +1276,10 @@ function explanationOf(data, ask = null) {
       if (several) parts.push(element("h3", {}, map.name));
       if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
       const beside = picture && !several && !textStreams(units).length;  // a picture leaves room for its bars
-      if (beside) folds.push(element("div", { class: "wf-part" }, picture, legend)); else if (picture) parts.push(picture);
+      if (beside) {
+        const both = data.picture ? [titled("Input image", originalOf(data)), titled("Scores per patch", picture)] : [titled("Scores per patch", picture)];
+        folds.push(element("div", { class: "wf-part wf-pictures" }, element("div", { class: "wf-both" }, ...both), legend));
+      } else if (picture) parts.push(picture);
       for (const stream of textStreams(units)) {
         if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
@@ -1238,20 +1287,22 @@ function explanationOf(data, ask = null) {
       if (isSound(units)) parts.push(stripOf(units, map, context));
       if (!beside && legend) parts.push(legend);
       const falls = !several && map.signed && units.stream.every((stream) => stream === "table");  // a row opens with its waterfall
-      const waterfall = () => fold(`from baseline ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), falls);
+      const waterfall = () => fold("waterfall", `Waterfall: from the baseline (${number(map.base)}) to the explained value (${number(map.value)})`, waterfallOf(map, context), falls);
+      const list = (open) => fold("bars", `Scores per ${nounOf(units, by)}`, listOf(map, context), open);
       if (map.nothing) parts.push(element("p", { class: "wf-nothing" }, map.nothing));
-      else if (map.base === null) folds.push(fold(`bars`, listOf(map, context), true));
+      else if (map.base === null) folds.push(list(true));
       else if (falls) {
-        folds.push(waterfall(), fold(`bars`, listOf(map, context), false));
+        folds.push(waterfall(), list(false));
         folds[folds.length - 2].style.flexBasis = "100%";
-      } else folds.push(fold(`bars`, listOf(map, context), true), waterfall());
+      } else folds.push(list(true), waterfall());
       if ((map.matrix || map.layers) && !map.nothing) {
-        const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
-        folds.push(fold(title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));
+        const noun = nounOf(units);
+        const title = `${noun[0].toUpperCase()}${noun.slice(1)}-to-${noun} relevance${layer >= 0 && map.layers ? `, layer ${layer}` : ""}`;
+        folds.push(fold("map", title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));
       }
       parts.push(element("div", { class: "wf-parts" }, ...folds));
       if (map.small) parts.push(element("p", { class: "wf-note" }, map.small));
-      if (map.doubts.length) parts.push(element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"),
+      if (map.doubts.length) parts.push(element("div", { class: "wf-doubts" }, element("b", {}, "Warnings"),
         element("ul", {}, ...map.doubts.map((doubt) => element("li", {}, doubt)))));
       const card = element("div", { class: several ? "wf-map wf-card" : "wf-map" }, ...parts);
       if (map.trust?.deletion) marks.push(blanking(card, map, evidence));
@@ -1276,16 +1327,14 @@ function explanationOf(data, ask = null) {
 
   function mark() {
     for (const each of [...[...lists.values()].flatMap((list) => list.marks), ...marks]) each();
-    said.textContent = sentence();
+    if (!measuring) said.textContent = sentence();
     node.classList.toggle("wf-pinned", state.choices.pinned);
   }
 
   function sentence() {
     const unit = state.choices.unit;
     if (unit === null) {
-      return units.grid && !textStreams(units).length
-        ? "Point at a patch for its score; a click holds it, arrow keys move on."
-        : `Point at a unit for its score${several ? " under every method" : ""}; a click holds it, arrow keys move on, Escape lets go.`;
+      return "Hover for scores; click to pin; arrow keys move; Esc unpins.";
     }
     const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
     const told = maps.map((map) => {
@@ -1299,9 +1348,26 @@ function explanationOf(data, ask = null) {
     return `${entry.label}${entry.special ? " (special)" : ""} · ${told.join(" · ")}`;
   }
 
+  let measuring = false;
+  function reserve() {
+    const longest = entries.reduce((most, { label }) => (label.length > most.length ? label : most), "");
+    measuring = true;
+    said.style.minHeight = "";
+    const places = `(${entries.length}. of ${entries.length})`;
+    said.textContent = `${longest} (special) · ${maps.map((map) => `${several ? `${map.name} ` : ""}-0.00000 ${places}`).join(" · ")}`;
+    said.style.minHeight = `${said.offsetHeight}px`;
+    measuring = false;
+    said.textContent = sentence();
+  }
+  let width = 0;
+  new ResizeObserver(([{ contentRect }]) => {
+    if (contentRect.width === width) return;
+    width = contentRect.width;
+    reserve();
+  }).observe(node);
+
   const opened = new Map();
-  function fold(title, inner, open) {
-    const key = title.split(/[ :]/)[0];
+  function fold(key, title, inner, open) {
     const details = element("details", { class: "wf-part" }, element("summary", {}, title), inner);
     details.open = opened.get(key) ?? open;
     details.addEventListener("toggle", () => opened.set(key, details.open));
@@ -1309,12 +1375,12 @@ function explanationOf(data, ask = null) {
   }
 
   function toolsOf() {
-    const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "how it is drawn" });
+    const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "controls" });
     if (units.word && units.word.some((word, i) => i && word >= 0 && word === units.word[i - 1])) {
-      tools.append(chooser("scores of", [["token", "tokens"], ["word", "words"]], () => state.choices.by, (by) => state.set({ by, unit: null, pinned: false })));
+      tools.append(chooser("scores per", [["token", "token"], ["word", "word"]], () => state.choices.by, (by) => state.set({ by, unit: null, pinned: false })));
     }
-    tools.append(chooser("order of bars", ORDERS, () => state.choices.order, (order) => state.set({ order })));
-    const filter = element("input", { type: "search", placeholder: "find a unit", "aria-label": "show bars of units with these letters" });
+    tools.append(chooser("sort", ORDERS, () => state.choices.order, (order) => state.set({ order })));
+    const filter = element("input", { type: "search", placeholder: `find a ${nounOf(units)}`, "aria-label": `show only ${pluralOf(nounOf(units))} that contain this text` });
     filter.addEventListener("input", () => state.set({ filter: filter.value }));
     tools.append(filter);
     if (maps.some((map) => map.folded.length)) tools.append(tick("special tokens", data.specials, (specials) => state.set({ specials })));
@@ -1361,28 +1427,85 @@ function explanationOf(data, ask = null) {
 }
 
 function footerOf({ caption, shared: onOneScale, details, doubts }, shared) {
-  const rows = details.filter(([name]) => name !== "doubt");  // what was not tested has a fold of its own
+  const rows = details.filter(([name]) => name !== "not validated");  // which has a fold of its own
   return [
     element("p", { class: "wf-caption" }, shared ? onOneScale : caption),
     rows.length ? element("dl", { class: "wf-facts" }, ...rows.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))) : null,
-    doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...doubts.map((doubt) => element("li", {}, doubt)))) : null,
+    doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "Warnings"), element("ul", {}, ...doubts.map((doubt) => element("li", {}, doubt)))) : null,
   ].filter((part) => part !== null);
 }
 
 function legendOf(map, scale, overImage, shares) {
-  const [low, high] = endsOf(scale.signed ? -scale.reach : scale.low, scale.reach, shares);
-  const sides = map.sides ? `supports ${map.sides[1]} … supports ${map.sides[0]}` : "lowers … raises the explained value";
+  const [explained] = map.explained.split(" = ");
+  const sides = map.sides ? `orange supports ${map.sides[1]}, blue supports ${map.sides[0]}` : `orange lowers, blue raises the ${explained}`;
   const told = shares ? "share of the method's total |score|, hidden tokens left out" : "score";
-  const words = scale.signed ? `${told}: ${sides}` : told;
-  return element("div", { class: "wf-legend" },
-    element("span", { class: "wf-ramp", style: { background: gradient(scale, overImage) } }),
-    element("span", {}, `${low} … ${high}`), element("span", {}, words));
+  const stronger = overImage ? "dark: low, yellow: high" : "stronger colour: higher score";
+  return legendLine(scale, `${told} (${scale.signed ? sides : stronger})`, overImage, shares);
+}
+
+function titled(title, inner) {
+  return element("figure", { class: "wf-titled" }, element("figcaption", {}, title), inner);
 }
 
 function slider(name, low, high, value, change) {
   const input = element("input", { type: "range", min: low, max: high, step: high - low > 20 ? 5 : name === "zoom" ? 0.5 : 1, value, "aria-label": name });
   input.addEventListener("input", () => change(Number(input.value)));
   return element("label", { class: "wf-slide" }, name, input);
+}
+
+const MOST_JOINED = 64;  // tokens that have room for their lines
+const MOST_LINES = 1200;
+const FAINTEST = 0.04;  // of the largest weight: weaker lines could not be seen
+const LINE_HIGH = 20;
+const LINES_WIDE = 380;
+const LINES_LEFT = 130;
+const LINES_RIGHT = 250;
+const LONGEST_NAME = 16;
+
+function linesBetween(names, weights, state) {
+  const count = names.length;
+  const high = Math.max(...Array.from(weights)) || 1;
+  const y = (i) => LINE_HIGH * (i + 1);
+  let attended = null;  // the token on the right that the mouse is over
+  const all = Array.from(weights, (weight, at) => ({ weight, row: Math.floor(at / count), column: at % count }))
+    .filter(({ weight }) => weight >= FAINTEST * high).sort((a, b) => b.weight - a.weight).slice(0, MOST_LINES);
+  const lines = all.map(({ weight, row, column }) => drawnShape("line", { x1: LINES_LEFT, y1: y(row), x2: LINES_RIGHT, y2: y(column), "stroke-opacity": (weight / high).toFixed(2) },
+    drawnShape("title", {}, `${names[row]} → ${names[column]}: ${weight.toPrecision(3)}`)));
+  const short = (name) => (name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1)}…` : name);
+  const side = (right) => names.map((name, i) => {
+    const text = drawnShape("text", { x: right ? LINES_RIGHT + 6 : LINES_LEFT - 6, y: y(i) + 4, "text-anchor": right ? "start" : "end" }, short(name));
+    const place = drawnShape("rect", { x: right ? LINES_RIGHT : 0, y: y(i) - LINE_HIGH / 2, width: LINES_LEFT, height: LINE_HIGH, class: "wf-touch" });
+    place.addEventListener("pointerenter", () => {
+      if (right) { attended = i; mark(); } else if (!state.choices.pinned) state.set({ unit: i });
+    });
+    place.addEventListener("pointerleave", () => {
+      if (right) { attended = null; mark(); } else if (!state.choices.pinned) state.set({ unit: null });
+    });
+    if (!right) {
+      place.addEventListener("click", () => {
+        const held = state.choices.pinned && state.choices.unit === i;
+        state.set({ unit: i, pinned: !held });
+      });
+    }
+    return [text, place];
+  });
+  const [from, to] = [side(false), side(true)];
+  const tall = y(count) + 4;
+  const svg = drawnShape("svg", { viewBox: `0 0 ${LINES_WIDE} ${tall}`, class: "wf-joined", role: "img", "aria-label": "lines from each token (left) to the tokens it attends to (right); stronger lines: larger weights" },
+    drawnShape("g", { class: "wf-joins" }, ...lines), ...[...from, ...to].flat());
+  function mark() {
+    const unit = attended === null ? state.choices.unit : null;
+    lines.forEach((line, i) => {
+      const { row, column } = all[i];
+      const shown = attended === null ? unit === null || row === unit : column === attended;
+      line.style.display = shown ? "" : "none";
+    });
+    from.forEach(([text], i) => text.classList.toggle("wf-here", i === unit));
+    to.forEach(([text], i) => text.classList.toggle("wf-here", i === attended));
+  }
+  const node = element("figure", { class: "wf-lines-between" }, element("figcaption", { class: "wf-note" },
+    "Left attends to right. Hover a token for its lines only; click to pin."), svg);
+  return { node, mark };
 }
 
 const SMALL_SIDE = 52;
@@ -1394,8 +1517,10 @@ function headsOfRecord(data) {
   const highest = Math.max(...data.sites.flatMap(({ heads }) => heads.map((grid) => grid.high)));
   const large = element("div", { class: "wf-head-large" });
   let marks = [];
+  const layerOf = (s) => /^\d+(?=: )/.exec(data.sites[s].name)?.[0] ?? s;
+  const nameOf = (s, h) => (data.named ? (data.sites.length > 1 ? `layer ${layerOf(s)}, ${data.named}` : data.named) : `layer ${layerOf(s)}, head ${h}`);
   const buttons = data.sites.map(({ heads }, s) => heads.map((grid, h) => element("button", {
-    type: "button", class: "wf-head", "aria-label": `layer ${s}, head ${h}`, title: `layer ${s}, head ${h}`, tabindex: s + h ? "-1" : "0",
+    type: "button", class: "wf-head", "aria-label": nameOf(s, h), title: nameOf(s, h), tabindex: s + h ? "-1" : "0",
     onclick: () => choose(s, h),
   }, smallOf(grid))));
 
@@ -1431,11 +1556,17 @@ function headsOfRecord(data) {
     const known = data.labels.length === keys && queries === keys;
     const labels = known ? data.labels : Array.from({ length: keys }, (_, i) => `position ${i}`);
     const units = { labels, special: labels.map(() => 0), stream: labels.map(() => "text") };
-    const map = { name: `layer ${site}, head ${head}`, matrix: grid, layers: null, signed: false, read: 0 };
-    const context = { state, several: false, marks };
-    const parts = [element("h3", {}, `layer ${site}, head ${head}`), element("p", { class: "wf-note" }, `${name} · largest weight ${number(grid.high)}`)];
+    const map = { name: nameOf(site, head), matrix: grid, layers: null, signed: false, read: 0 };
+    const context = { state, several: false, marks, attention: true };
+    const parts = [element("h3", {}, nameOf(site, head)), element("p", { class: "wf-note" }, `${name} · largest weight ${number(grid.high)}`)];
     if (known && labels.length <= MOST_WORDS) parts.push(wordsOf(labels, grid, context));
-    parts.push(matrixOf(({ units }), (map), context));
+    const matrix = matrixOf(({ units }), (map), context);
+    if (keys <= MOST_JOINED && queries === keys && grid.rows === queries && grid.columns === keys) {
+      const { node, mark } = linesBetween(labels, numbersOf(grid), state);
+      marks.push(mark);
+      matrix.prepend(node);
+    }
+    parts.push(matrix);
     large.replaceChildren(...parts);
     for (const mark of marks) mark();
   }
@@ -1446,7 +1577,7 @@ function headsOfRecord(data) {
       label.replace(/^##|^[Ġ▁]+/, "") || "␣"));
     const run = element("p", { class: "wf-run" }, ...items.flatMap((item, i) => (i && !labels[i].startsWith("##") ? [" ", item] : [item])));
     const told = element("p", { class: "wf-said-unit", "aria-live": "polite" });
-    context.marks.push(link(state, run, items, `words, layer ${site}, head ${head}`), () => {
+    context.marks.push(link(state, run, items, `tokens, ${nameOf(site, head)}`), () => {
       const unit = state.choices.unit;
       const row = unit === null ? -1 : Math.floor((unit * grid.rows) / labels.length);
       const weights = items.map((_, i) => (row < 0 ? 0 : values[row * grid.columns + Math.floor((i * grid.columns) / labels.length)]));
@@ -1456,14 +1587,14 @@ function headsOfRecord(data) {
         Object.assign(item.style, row < 0 ? { background: "", color: "" } : { background: css(colour), color: inkOn(colour) });
       });
       const best = weights.indexOf(reach);
-      told.textContent = unit === null ? "Point at a word: what it looks at is coloured. A click holds it, arrow keys move on."
-        : `${labels[unit]} looks most at ${labels[best]} (${number(reach)})`;
+      told.textContent = unit === null ? "Hover a token to colour what it attends to; click to pin; arrow keys move; Esc unpins."
+        : `${labels[unit]} attends most to ${labels[best]} (weight ${number(reach)})`;
     });
     return element("div", {}, told, run);
   }
 
-  const rows = buttons.map((line, s) => element("div", { class: "wf-heads-row" }, element("span", { class: "wf-note" }, String(s)), ...line));
-  const grid = element("div", { class: "wf-heads-grid", role: "group", "aria-label": "layers down, heads across: arrow keys walk" }, ...rows);
+  const rows = buttons.map((line, s) => element("div", { class: "wf-heads-row" }, element("span", { class: "wf-note" }, `layer ${layerOf(s)}`), ...line));
+  const grid = element("div", { class: "wf-heads-grid", role: "group", "aria-label": "layers down, heads across: arrow keys move" }, ...rows);
   grid.addEventListener("keydown", (event) => {
     const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
     if (!(event.key in moves)) return;
@@ -1472,8 +1603,8 @@ function headsOfRecord(data) {
     const s = Math.max(0, Math.min(buttons.length - 1, site + down));
     choose(s, Math.max(0, Math.min(buttons[s].length - 1, head + right)), true);
   });
-  const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "how it is drawn" },
-    chooser("colours of small maps", [["shared", "one scale"], ["own", "own scales"]], () => (shared ? "shared" : "own"), (value) => {
+  const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "controls" },
+    chooser("colour scale", [["shared", "one scale"], ["own", "own scales"]], () => (shared ? "shared" : "own"), (value) => {
       shared = value === "shared";
       paintSmall();
     }));
@@ -1481,7 +1612,8 @@ function headsOfRecord(data) {
   const repaint = () => { paintSmall(); drawLarge(); };
   choose(0, 0);
   paintSmall();
-  return { node: element("div", { class: "wf-live-view" }, tools, grid, large), repaint };
+  const whole = buttons.flat().length > 1 ? [tools, element("p", { class: "wf-note" }, "Click a map to enlarge it."), grid] : [];
+  return { node: element("div", { class: "wf-live-view" }, ...whole, large), repaint };
 }
 
 function sortable(table) {

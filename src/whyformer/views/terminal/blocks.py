@@ -64,7 +64,8 @@ def _columns(mark: marks.TableMark, chosen: list[int], coloured: bool) -> RichTa
 
 
 def lines_block(mark: marks.Lines, width: int, coloured: bool) -> RenderableType:
-    """Each curve as blocks between the lowest and the highest value of all, with its ends."""
+    """Each named curve as blocks between the lowest and the highest value of all, with its ends."""
+    mark = replace(mark, lines=tuple(line for line in mark.lines if not line.faint))
     low, high = limits(mark)
     longest = max(len(line.name) for line in mark.lines)
     room = max(FEWEST, min(max(len(x_of(mark, line)) for line in mark.lines), width - narrowest_lines(mark) + FEWEST))
@@ -344,7 +345,7 @@ def matrix_block(mark: marks.Matrix, width: int, coloured: bool) -> RenderableTy
     if cell == 3:
         head = "".join(f"{i:>3}" for i in range(shown))
         lines.append(Text(" " * (label_width + 4) + head, style="dim", no_wrap=True))
-    for i, row in enumerate(mark.values):
+    for i, row in enumerate(mark.coloured()):
         label = mark.row_labels[i] if i < len(mark.row_labels) else ""
         line = Text(f"{i:>3} {set_cell_size(label, label_width)} "[: label_width + 5], no_wrap=True)
         for value in row[:shown]:

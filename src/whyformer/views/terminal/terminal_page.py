@@ -17,7 +17,7 @@ from rich.text import Text
 
 from whyformer.brief import as_symbols
 from whyformer.views import marks
-from whyformer.views.header import legend_words
+from whyformer.views.header import UNVALIDATED, legend_words
 from whyformer.views.scales import colour, hexadecimal
 from whyformer.views.terminal.blocks import MARKS, MINUS, SHADES, cut, matrix_width, narrowest_lines
 from whyformer.views.view import STRIPED, Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
@@ -30,7 +30,7 @@ NARROWEST_PATCHES = 24  # the same of pictures, with a list of their patches
 NARROWEST_PAIRS = 56  # the same where columns stand with their values
 ARROWED = ("The bar (» or «)", "The bars (» or «)")
 ORDERED = ("256", "truecolor")  # with sixteen colours, a scale would not keep its order: blocks do
-ALONE = ("method", "doubt")  # details on lines of their own
+ALONE = ("method", UNVALIDATED[0])  # details on lines of their own
 RAMP = 16  # cells of a legend
 BLOCK_WORDS = {
     "The stronger the colour": "The taller the block",
@@ -62,9 +62,10 @@ SHADE_WORDS = {
     "Bars, colours": "Bars, blocks",
     "Lengths and colours": "Lengths and blocks",
     "Colours: from": "Blocks: from",
-    "the colour says": "the shade says",
+    "Colour: attention": "Shade: attention",
+    "Colour: score": "Shade: score",
     "Colours are": "Shades are",
-    "Colour: the head. Its strength: how much of": "All heads: the number of the strongest. Denser blocks: more of",
+    "Colour: the head. Strength of the colour:": "All heads: the number of the strongest. Density of the blocks:",
 }
 
 
@@ -164,7 +165,7 @@ class _Draw:
         if view.details:
             parts += [*self.details(view.details), ""]
         if view.doubts:
-            parts.append(Text("What to doubt", style="bold yellow" if self.coloured else ""))
+            parts.append(Text("Warnings", style="bold yellow" if self.coloured else ""))
             parts += [*(Padding(Text(f"- {doubt}"), (0, 0, 0, 2)) for doubt in view.doubts), ""]
         return parts
 
@@ -214,7 +215,7 @@ class _Draw:
         return table
 
     def details(self, details: Sequence[Fact]) -> list[RenderableType]:
-        """The method, what to doubt, and between them all else in one paragraph: few lines, read last."""
+        """The method, all else in one paragraph, and the note on validation: few lines, read last."""
         alone = [fact for fact in details if fact.name in ALONE]
         rest = " · ".join(f"{fact.name} {fact.value}" for fact in details if fact.name not in ALONE)
         lines = [f"{fact.name}: {fact.value}" for fact in alone]
