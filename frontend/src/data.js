@@ -82,7 +82,7 @@ export function errorOf(map, entry, shares) {
   return ABOUT_95 * entry.members.reduce((total, i) => total + map.errors[i], 0) * (shares ? map.share : 1);
 }
 
-/** It has no bar of its own: a special token, or what is not on the scale of the others. @param {ScoreMap} map @param {Entry} entry */
+/** Hidden: a special token, or one off the scale of the others. @param {ScoreMap} map @param {Entry} entry */
 export function isFolded(map, entry) {
   return entry.members.some((i) => map.folded.includes(i));
 }

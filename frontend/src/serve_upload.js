@@ -43,7 +43,7 @@ export function pictureForm(model, changed, say) {
   /** @type {any} */
   let chosen = { sample: 0 };
   let newest = 0;  // of uploads: one that was dropped later counts, although an earlier one may take longer
-  const shown = /** @type {HTMLImageElement} */ (element("img", { class: "sv-shown", alt: "the picture that is asked about" }));
+  const shown = /** @type {HTMLImageElement} */ (element("img", { class: "sv-shown", alt: "the image to explain" }));
   const address = (input) => (input.image ? `/api/images/${input.image}` : sampleAddress(model, input.sample));
   const erased = element("p", { class: "sv-line", hidden: true });
   const show = ({ text, ...input }) => {
@@ -85,7 +85,7 @@ export function soundForm(model, changed, say) {
   /** @type {any} */
   let chosen = { sample: 0 };
   let newest = 0;
-  const player = /** @type {HTMLAudioElement} */ (element("audio", { class: "sv-player", controls: true, preload: "none", "aria-label": "the sound that is asked about" }));
+  const player = /** @type {HTMLAudioElement} */ (element("audio", { class: "sv-player", controls: true, preload: "none", "aria-label": "the sound to explain" }));
   const show = (input) => {
     chosen = input;
     newest += 1;

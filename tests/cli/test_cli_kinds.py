@@ -290,7 +290,7 @@ def test_a_model_that_learns_in_context(tmp_path: Path) -> None:
     name = f"{tmp_path / 'mine.py'}:learns_in_context"
     command = ("explain", "table", asked, "--model", name, "--context", training)
     shown = run(*command, "-t", "well", "-r", 1, "--out", tmp_path / "why.json").stdout
-    assert "training rows and their answers" in shown and "row 3 = well" in shown and "dose = -1" in shown
+    assert "training rows and their labels" in shown and "row 3 = well" in shown and "dose = -1" in shown
     saved = wf.load(tmp_path / "why.json")
     data = json.loads(run(*command, "-t", "well", "--json", "-o", "rows=cells").stdout)
     assert [len(d["row_scores"]) for d in data] == [6, 6] and data[1]["options"]["rows"] == "cells"

@@ -435,7 +435,7 @@ def test_it_is_shown_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str
     result = chosen_within()
     result.show()
     shown, page = " ".join(capsys.readouterr().out.split()), result.to_html()
-    for words in ("Who fits into 30 forwards", "within 30 forwards", "a backward counts as 2 forwards", "two_ended"):
+    for words in ("Methods within 30 forwards", "within 30 forwards", "a backward counts as 2 forwards", "two_ended"):
         assert words in shown and words in page
     assert result.verdict.startswith("Within 30 forwards, ")
     assert wf.load(result.save(tmp_path / "r.json")).budgeted == result.budgeted

@@ -114,7 +114,7 @@ def test_a_small_error_of_the_method_is_no_doubt() -> None:
     (large,) = doubts(samples.text(checks={"completeness_error": 2e-6, "completeness_error_relative": 0.06}))
     assert "6.0 % of it is missing (completeness error 2e-06)" in large and "Trust the order of the features" in large
     (vague,) = doubts(samples.text(checks={"standard_error": 0.2}))  # scores reach 1.25
-    assert "come out differently by about 0.2 the next time (standard error)" in vague
+    assert "with a standard error of 0.2: features whose scores differ by less are tied" in vague
 
 
 def test_names_of_axes_are_not_cut_off_where_there_are_few_columns() -> None:

@@ -161,7 +161,7 @@ function sampleAddress(model, sample) {
 function pictureForm(model, changed, say) {
   let chosen = { sample: 0 };
   let newest = 0;  // of uploads: one that was dropped later counts, although an earlier one may take longer
-  const shown = (element("img", { class: "sv-shown", alt: "the picture that is asked about" }));
+  const shown = (element("img", { class: "sv-shown", alt: "the image to explain" }));
   const address = (input) => (input.image ? `/api/images/${input.image}` : sampleAddress(model, input.sample));
   const erased = element("p", { class: "sv-line", hidden: true });
   const show = ({ text, ...input }) => {
@@ -201,7 +201,7 @@ function pictureForm(model, changed, say) {
 function soundForm(model, changed, say) {
   let chosen = { sample: 0 };
   let newest = 0;
-  const player = (element("audio", { class: "sv-player", controls: true, preload: "none", "aria-label": "the sound that is asked about" }));
+  const player = (element("audio", { class: "sv-player", controls: true, preload: "none", "aria-label": "the sound to explain" }));
   const show = (input) => {
     chosen = input;
     newest += 1;

@@ -422,7 +422,7 @@ def draw_dialogue(sheet: Sheet, x: float, y: float, width: float, mark: Dialogue
         sources = ", ".join(f"{' '.join(t.split())} {whole_percent(s)}" for t, s in mark.sources(token, token + 1))
         sheet.text(x, y + TEXT_ROW * 0.7, name, size=size, mono=True)
         room = max(8, int(width / step) - LONGEST_TOKEN - 3)
-        words = f"← {_cut(sources or 'no word in particular', room)}"
+        words = f"← {_cut(sources or 'no single source', room)}"
         sheet.text(x + (LONGEST_TOKEN + 1) * step, y + TEXT_ROW * 0.7, words, size=size, mono=True, color=GREY)
         y += TEXT_ROW
     if len(mark.said) > MOST_TOKENS:

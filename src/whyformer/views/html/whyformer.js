@@ -396,7 +396,7 @@ function dialogueOf(root) {
       piece.classList.toggle("wf-aside", x.aside);
       piece.style.opacity = x.there ? "" : "0.35";
       if (x.there && !x.aside && data.ordinary[p]) paint(piece, x.value, reach);
-      piece.title = x.there ? (x.aside ? "not on the scale" : percent(x.value)) : "not yet said";
+      piece.title = x.there ? (x.aside ? "off the scale" : percent(x.value)) : "not yet written";
     });
     for (const fold of folds) {
       let best = 0;
@@ -410,7 +410,7 @@ function dialogueOf(root) {
       .filter((p) => data.ordinary[p] && !shares[p].aside && Math.abs(shares[p].value) >= data.least)
       .sort((a, b) => Math.abs(shares[b].value) - Math.abs(shares[a].value)).slice(0, MOST_SOURCES);
     const words = order.map((p) => `${(pieces[p].textContent ?? "").trim()} ${percent(shares[p].value)}`);
-    from.textContent = `${button.dataset.name} \u2190 ${words.join(", ") || "no word in particular"}`;
+    from.textContent = `${button.dataset.name} \u2190 ${words.join(", ") || "no single source"}`;
     const part = end - first < tokens.length;
     tokens.forEach((token, t) => token.classList.toggle("wf-chosen", part && t >= first && t < end));
   };

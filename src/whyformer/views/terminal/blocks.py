@@ -196,7 +196,7 @@ def _came_from(name: str, mark: marks.Dialogue, first: int, end: int, width: int
     sources = mark.sources(first, end)
     longest = max(LONGEST_TOKEN, width // 3)
     words = ", ".join(f"{cut(' '.join(text.split()), longest)} {whole_percent(share)}" for text, share in sources)
-    words = words or "no word in particular"
+    words = words or "no single source"
     room = min(room, width // 3)
     shown = set_cell_size(cut(" ".join(name.split()), room), room)
     text = Text(f"{shown} ← ", no_wrap=True)
