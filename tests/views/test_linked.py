@@ -97,6 +97,11 @@ def test_one_map_and_stored_maps_have_lines_too(browser: Browser, tmp_path: Path
     opened(browser, maps, tmp_path)
     assert browser.texts(".wf-head-large h3") == ["layer 2, mean over heads"]
     assert len(browser.texts(".wf-joins line")) == 8 and len(browser.texts(".wf-head")) == 2
+    opened(browser, attention_map(record(8), 1, 1, names), tmp_path, scripts=False)  # and without scripts
+    shown = "[...document.querySelectorAll('.wf-joined line')].filter(l => getComputedStyle(l).display !== 'none')"
+    assert browser.does(f"{shown}.length") == 8
+    browser.point(".wf-from-one:nth-of-type(4) .wf-touch")
+    assert browser.does(f"{shown}.map(l => l.textContent)") == ["t3 → t2: 1"]
 
 
 def test_heads_without_labels_and_with_fewer_queries(browser: Browser, tmp_path: Path) -> None:

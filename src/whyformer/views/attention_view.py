@@ -55,6 +55,7 @@ def attention_map(
     weights = _reduced(maps, head)
     (one_scale,) = _scales([weights], scale)
     matrix = Matrix(weights, one_scale, rows, columns, "query (attends)", "key (attended)", numbers=values)
+    matrix = replace(matrix, joined=rows == columns and not values)
     which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
     query, key = chosen.streams
     kind = f"{chosen.kind}-attention" + (f", {query} to {key}" if query and query != key else "")
@@ -296,6 +297,7 @@ def maps_view(maps: AttentionMaps, *, values: bool = False, scale: ScaleOf = "sh
         sizes = site.attention.shape
         rows, columns = (maps.labels if len(maps.labels) == n else tuple(map(str, range(n))) for n in sizes)
         mark = Matrix(site.attention, its_scale, rows, columns, "query", "key", numbers=values)
+        mark = replace(mark, joined=rows == columns and not values)
         panels.append(Panel((mark,), f"{site.site}: {site.path}", wide=len(maps.sites) == 1))
     shown = f"head {maps.head}" if isinstance(maps.head, int) else f"{maps.head} over heads"
     columns_of_panels = max(1, min(LABELLED, len(panels)))

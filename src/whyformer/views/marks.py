@@ -149,6 +149,7 @@ class Matrix:
     small: bool = False  # many beside each other
     numbers: bool = False  # written into the cells where there is room
     power: int = 0  # of ten: what these numbers are times
+    joined: bool = False  # on a page, also lines from rows to columns: attention between the tokens of one text
 
     def coloured(self) -> Array:
         """The values that get a colour. A diagonal beyond the scale is grey: it would look like the largest value."""

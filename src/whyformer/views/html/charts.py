@@ -27,6 +27,8 @@ LONGEST_LABEL = 16
 FEW_LABELS, LONGEST_OF_FEW = 12, 26  # names of methods are to be read whole
 MOST_LABELS = 48
 NAME = 16  # height of the name at a box
+MOST_JOINED, MOST_JOINS = 64, 300  # tokens that are joined by lines, and lines: the strongest
+JOIN_HIGH, FAINTEST = 20, 0.04  # height of a token, and share of the largest weight that is drawn
 
 
 def picture_svg(mark: marks.Picture) -> str:
@@ -148,10 +150,38 @@ def matrix_svg(mark: marks.Matrix) -> str:
     reach = max((len(x) for x in column_labels[-3:]), default=0) * LETTER * 0.6 if slanted else 0
     total = max(left + width + reach, across + half_across) + 6
     body = f'<g font-family="inherit" font-size="12" fill="#1b1f24">{"".join(parts)}</g>'
+    joined = joined_svg(mark) if mark.joined and rows == columns <= MOST_JOINED else ""
     return (
         f'<svg class="wf-wide" style="max-width:{total * 1.15:.0f}px" '
         f'viewBox="0 0 {total:.1f} {end + 24:.1f}" '
-        f'role="img" aria-label="{escape(f"map of {mark.scale.meaning}")}">{body}</svg>'
+        f'role="img" aria-label="{escape(f"map of {mark.scale.meaning}")}">{body}</svg>{joined}'
+    )
+
+
+def joined_svg(mark: marks.Matrix) -> str:
+    """Lines from each row to its columns. The style alone hides those of other rows while one is hovered."""
+    count, high = len(mark.values), float(np.nanmax(mark.values)) or 1.0
+    strong = np.sort(mark.values, axis=None)[-MOST_JOINS:][0]
+    groups = []
+    for r, row in enumerate(mark.values):
+        y = JOIN_HIGH * (r + 1)
+        lines = "".join(
+            f'<line x1="130" y1="{y}" x2="250" y2="{JOIN_HIGH * (c + 1)}" stroke-opacity="{weight / high:.2f}">'
+            f"<title>{escape(mark.row_labels[r])} → {escape(mark.column_labels[c])}: {weight:.3g}</title></line>"
+            for c, weight in enumerate(row)
+            if weight >= max(FAINTEST * high, strong)
+        )
+        name = f'<text x="124" y="{y + 4}" text-anchor="end">{escape(_short(mark.row_labels[r], LONGEST_LABEL))}</text>'
+        touch = f'<rect class="wf-touch" y="{y - JOIN_HIGH // 2}" width="130" height="{JOIN_HIGH}"/>'
+        groups.append(f'<g class="wf-from-one">{lines}{name}{touch}</g>')
+    right = "".join(
+        f'<text x="256" y="{JOIN_HIGH * (c + 1) + 4}">{escape(_short(label, LONGEST_LABEL))}</text>'
+        for c, label in enumerate(mark.column_labels)
+    )
+    return (
+        '<p class="wf-note">Left attends to right. Hover a token for its lines only.</p>'
+        f'<svg class="wf-joined" viewBox="0 0 380 {JOIN_HIGH * (count + 1)}" role="img" '
+        f'aria-label="lines from each token (left) to the tokens it attends to (right)">{"".join(groups)}{right}</svg>'
     )
 
 
