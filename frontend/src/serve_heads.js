@@ -74,7 +74,7 @@ export function headsOf(about, repaints) {
     const legend = legendLine({ reach: high, low: 0, signed: false }, "attention weight");
     const joined = layer.whole && layer.rows === layer.columns && layer.rows <= MOST_JOINED ? joinedOf(cells, high, names ?? Array.from({ length: layer.rows }, (_, i) => `position ${i}`)) : null;
     large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}${layer.stream ? ` (${layer.stream})` : ""}`),
-      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), joined, namedMap(canvas, names, side), legend, words);
+      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), element("div", { class: "wf-beside" }, joined, element("div", {}, namedMap(canvas, names, side), legend, words)));
   }
   const grid = element("div", { class: "sv-heads-grid", role: "group", "aria-label": "all heads", tabindex: "0" });
   function draw() {
