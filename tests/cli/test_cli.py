@@ -225,7 +225,7 @@ USABLE = "positions exchange information through attention only|Attention method
 CAPTURE = "capture --text 'what is this' --model"
 # The command line, and what it prints, between strokes; files that it names are pictures or pages that it writes.
 SHOWN = [
-    ("explain text 'what is this' --model t5/", "written token"),
+    ("explain text 'what is this' --model t5/", "generated token"),
     ("explain image PHOTO --model VIT --out why.png", "Special token [CLS]"),
     ("explain image PHOTO --model VIT -m generic_attention -m occlusion -t dog", "cat.png ──|logit of 'dog'"),
     ("explain image cat.png --model detr/ --out objects.png", "cat.png: |, query "),
@@ -237,7 +237,7 @@ SHOWN = [
         "explain similar 'a cat on the mat' 'two birds' --model encoder/ --out similar.png",
         "pairs of tokens|cosine of 'similarity'",
     ),
-    ("explain sound clip.wav --model whisper/", "written token"),
+    ("explain sound clip.wav --model whisper/", "generated token"),
     ("methods raw_attention", "layers='last'|Misleads"),
     ("metrics sufficiency", "lower is better|DeYoung|bins="),
     ("metrics", "|".join(wf.list_metrics())),

@@ -392,7 +392,7 @@ def test_names_of_models_columns_and_classes_stay_text_everywhere(browser: Brows
         press(browser, "Compare methods")
         result(browser, other_than=shown)
         write(browser, "img", ".sv-history input[type=search]")
-        until(browser, "document.querySelectorAll('.sv-list li').length === 3")
+        until(browser, "document.querySelectorAll('.sv-list li').length === 4")  # the example, too
         assert browser.does("document.querySelectorAll('img[src=x]').length") == 0
         assert not browser.does("document.title").startswith("hit") and browser.errors == []
         page = browser.does(f"fetch('/api/results/{shown}/export?format=html').then(r => r.text())")

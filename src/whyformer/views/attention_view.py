@@ -237,7 +237,7 @@ def heads_over_image(
     facts = (Fact("site", chosen.path or "the model itself"), Fact("query", f"position {query}, {who}"))
     caption = "Colour: the head. Strength of the colour: the patch's attention weight relative to the head's largest."
     return View(
-        "Attention of each head over the image",
+        "Attention heads over the image",
         tuple(panels),
         facts,
         caption=caption,
