@@ -130,6 +130,7 @@ REASONS = (  # in errors -> on the page
     ("several streams of tokens", "Layers have different numbers of tokens"),
     ("positions of the text stream", "Layers have different numbers of tokens"),
     ("without their attention being seen", "Heads are mixed after the softmax"),
+    ("modules of the same kind was not captured", "Heads are mixed after the softmax"),
     ("self_attn", "Attention runs over parts of the input that could not be traced"),
     ("temporal_attention", "Attention runs over parts of the input that could not be traced"),
     ("were not found", "Attention runs over parts of the input that could not be traced"),

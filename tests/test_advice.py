@@ -69,7 +69,7 @@ def test_recommended_methods_and_options_run(name: str, monkeypatch: pytest.Monk
         except (NotOffered, CaptureError) as refusal:
             message = str(refusal)
             advice = recommended(message)
-            assert advice or "Other methods refuse, too" in message
+            assert advice or "Other methods are not supported, either" in message
             options = re.findall(r"\b(at|read|replace|scalar)='(\w+)'", message.split(" Or use ", maxsplit=1)[0])
             for other, chosen in [*advice, *((method, {option: value}) for option, value in options)]:
                 if (key := (other, str(chosen))) not in followed:
@@ -81,7 +81,7 @@ def test_recommended_methods_and_options_run(name: str, monkeypatch: pytest.Monk
 def test_who_has_no_alternative_is_told_so() -> None:
     model, inputs = model_and_inputs("timesformer")
     explainer = wf.Explainer(model)
-    with pytest.raises(CaptureError, match="Other methods refuse, too"):
+    with pytest.raises(CaptureError, match="Other methods are not supported, either"):
         explainer.explain(inputs, method="generic_attention")
     explainer.advises = False
     for method in ("occlusion", "input_x_gradient", "attn_lrp"):
@@ -148,7 +148,7 @@ EXCUSED = {
     ("cli/catalogues.py", "shap package"): "a library",
     ("cli/catalogues.py", "whyformer methods generic_attention"): "how the command is written",
     ("other_names.py", ""): "the same method under another name, not one to turn to",
-    ("evaluate/candidate.py", "names no method"): "how a method is written",
+    ("evaluate/candidate.py", "has no method"): "how a method is written",
     ("registry.py", "pass a name such as"): "how a method is written",
     ("tables/", "method='input_x_gradient'"): "the other method of explain_in_context, which reads no attention",
 }

@@ -33,7 +33,7 @@ BAD, UNKNOWN = errors.BadInput, errors.UnknownName
 QUESTIONS: list[tuple[Any, dict[str, Any], type[Exception], tuple[str, ...]]] = [
     (LIKE, {"method": "generic_atention"}, UNKNOWN, ("generic_atention", "Did you mean 'generic_attention'")),
     (LIKE, {"method": ["grad_sam", "raw_attention"], "stepps": 1}, UNKNOWN, ("stepps",)),
-    (LIKE, {"method": []}, BAD, ("names no method",)),
+    (LIKE, {"method": []}, BAD, ("is empty",)),
     (LIKE, {"method": "raw_attention", "layers": 7}, BAD, ("layers",)),
     (LIKE, {"method": "raw_attention", "heads": [0, 9]}, BAD, ("heads",)),
     (LIKE, {"method": "occlusion", "replace": "masks"}, BAD, ("mask",)),
@@ -82,7 +82,7 @@ def test_processors_of_another_model(tmp_path: Path) -> None:
     for model, inputs, processor, words in (
         (folders.bert(), "strange movie", tokenizer, "not the model's own tokenizer"),
         (folders.bert(), LIKE, images, "no tokenizer"),
-        (folders.vit(), picture(), tokenizer, "no image processor"),
+        (folders.vit(), picture(), tokenizer, "not an image processor"),
     ):
         with refused(BAD, words):
             wf.explain(model, inputs, processor=processor)

@@ -1,21 +1,21 @@
-"""Every exception whyformer raises on purpose. Each message says what was wrong and what to do next.
+"""The exceptions that whyformer raises. Each message names the problem and what to do.
 
 WhyformerError
-├── BadInput                 what the user passed cannot be used (also a ValueError)
-│   ├── NotAllowed           a parameter outside what it takes: its name, what was given, what is allowed
+├── BadInput                 an argument cannot be used (also a ValueError)
+│   ├── NotAllowed           a parameter has a value that is not allowed: its name, the value, the allowed values
 │   ├── UnknownName          a method, option, label or tensor name that does not exist (with close matches)
-│   │   └── UnknownValue     … a word that a parameter does not know (also NotAllowed)
+│   │   └── UnknownValue     … a string that is not a value of a parameter (also NotAllowed)
 │   ├── TooLong              more units than the model takes
 │   └── MissingProcessor     raw inputs without a tokenizer or image processor
-├── NotOffered               this method cannot explain this model or input, and why
-│   └── MixedInputs          what the model says about an input changes with those beside it in a batch
+├── NotOffered               this method does not support this model or input, and why
+│   └── MixedInputs          the output for an input changes with the other inputs of a batch
 ├── MissingExtra             an optional library is not installed (also an ImportError)
 ├── NonFinite                the model's output holds NaN or infinity
-├── JobStopped               a long job cannot go on (a full disk); what it did is safe (also an OSError)
+├── JobStopped               a long job had to stop (a full disk); finished work is saved (also an OSError)
 ├── ModelFailed              the model's own code raised; its error is the cause (also a RuntimeError)
-└── CaptureError             the attention of the model could not be read in full
-    ├── NothingCaptured      no attention happened at all
-    ├── PartlyCaptured       some attention, or some exchange between positions, was not seen
+└── CaptureError             the attention of the model could not be captured completely
+    ├── NothingCaptured      no attention was found
+    ├── PartlyCaptured       some attention, or some exchange between positions, was not captured
     ├── AmbiguousLayout      batch and heads cannot be distinguished
     └── NotOverUnits         attention runs over channels, windows or compressed keys, not over the units
 
@@ -44,7 +44,7 @@ class WhyformerError(Exception):
 
 
 class BadInput(WhyformerError, ValueError):
-    """What the user passed cannot be used."""
+    """An argument cannot be used."""
 
 
 class UnknownName(BadInput):
@@ -77,7 +77,7 @@ def _meant(name: str, choices: Sequence[str], elsewhere: Mapping[str, Nearest]) 
 
 
 class NotAllowed(BadInput):
-    """A parameter outside what it takes."""
+    """A parameter has a value that is not allowed."""
 
     def __init__(self, name: str, value: object, allowed: str, choices: Sequence[str] = (), owner: str = "") -> None:
         close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5) if isinstance(value, str) else []
@@ -87,7 +87,7 @@ class NotAllowed(BadInput):
 
 
 class UnknownValue(NotAllowed, UnknownName):
-    """A word that a parameter does not know."""
+    """A string that is not a value of the parameter."""
 
 
 class TooLong(BadInput):
@@ -99,15 +99,15 @@ class MissingProcessor(BadInput):
 
 
 class NotOffered(WhyformerError):
-    """This method cannot explain this model or input."""
+    """This method does not support this model or input."""
 
 
 class MixedInputs(NotOffered):
-    """What the model says about an input changes with those beside it in a batch."""
+    """The output for an input changes with the other inputs of a batch."""
 
 
 class MissingExtra(WhyformerError, ImportError):
-    """An optional library is not installed: ``extras.require`` says which command installs it."""
+    """An optional library is not installed; the message has the command that installs it."""
 
     def __init__(self, why: str, libraries: str, command: str) -> None:
         super().__init__(f"{why} needs {libraries}: {command}")
@@ -118,7 +118,7 @@ class NonFinite(WhyformerError):
 
 
 class JobStopped(WhyformerError, OSError):
-    """A long job cannot go on; what it did so far is safe."""
+    """A long job had to stop; finished work is saved."""
 
 
 class ModelFailed(WhyformerError, RuntimeError):
@@ -126,15 +126,15 @@ class ModelFailed(WhyformerError, RuntimeError):
 
 
 class CaptureError(WhyformerError):
-    """The attention of the model could not be read in full."""
+    """The attention of the model could not be captured completely."""
 
 
 class NothingCaptured(CaptureError):
-    """No attention happened at all."""
+    """No attention was found."""
 
 
 class PartlyCaptured(CaptureError):
-    """Some attention, or some exchange between positions, was not seen."""
+    """Some attention, or some exchange between positions, was not captured."""
 
 
 class AmbiguousLayout(CaptureError):
@@ -147,9 +147,9 @@ class NotOverUnits(CaptureError):
 
 @contextmanager
 def reading(failure: str, advice: str) -> Iterator[None]:
-    """Turn whatever foreign code raises (processors, image readers, cells of a table) into a BadInput.
+    """Turn exceptions of other libraries (processors, image readers, cells of a table) into a BadInput.
 
-    Only for such calls: an error of our own code must not look like a mistake of the user.
+    Use it for such calls only: errors of our own code must not look like mistakes of the user.
     """
     try:
         yield
@@ -170,20 +170,20 @@ def reading(failure: str, advice: str) -> Iterator[None]:
 
 
 def not_allowed(name: str, value: object, allowed: str, choices: Sequence[str] = (), owner: str = "") -> NotAllowed:
-    """The error for a parameter; where a word was wanted and another one given, also an UnknownName."""
+    """Return the error for a parameter; also an UnknownName if the value is a string and strings are allowed."""
     kind = UnknownValue if choices and isinstance(value, str) else NotAllowed
     return kind(name, value, allowed, choices, owner)
 
 
 def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Check an option against its domain, where a signature cannot say it."""
+    """Check an option against allowed values that an annotation cannot express."""
     if not any(value is c or (isinstance(value, str) and isinstance(c, str) and value == c) for c in choices):
         words = listed([repr(choice) for choice in choices], "or")
         raise not_allowed(name, value, words, [c for c in choices if isinstance(c, str)])
 
 
 def shown(value: object) -> str:
-    """A value in a message: short, and in one line; control characters are escaped."""
+    """Return a value for a message: short, on one line, with control characters escaped."""
     try:
         written = _written(value)
     except Exception:  # an object of the user's own, whose methods raise
@@ -210,5 +210,5 @@ def _plain(value: Any) -> bool:
 
 
 def listed(words: Sequence[str], last: str) -> str:
-    """a, b or c"""
+    """Return "a, b or c"."""
     return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)

@@ -1,4 +1,4 @@
-"""Estimate bytes and passes before explaining, and name methods that run where one is refused."""
+"""Estimate bytes and passes before explaining, and suggest other methods if one is not supported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def advise(refusal: NotOffered | CaptureError, session: Session, refused: Sequen
 
 
 def alternatives(session: Session, refused: Sequence[str] = ()) -> list[Way]:
-    """A method for every way of looking that runs on the first input, found by rehearsing it there."""
+    """Return one method of each kind that runs on the first input, found by trying it there."""
     known, running = list_methods(), []
     usual = default_method(session.modality.kind)
     ways = WAYS if any(usual == name for way in WAYS for name, _ in way) else (((usual, {}),), *WAYS)
@@ -67,7 +67,7 @@ def alternatives(session: Session, refused: Sequence[str] = ()) -> list[Way]:
 
 
 def trouble_with(m: Method, session: Session, options: dict[str, Any]) -> str:
-    """Why it does not explain the first input, "" if it does: a few passes tell, whatever it costs in full."""
+    """Return why a method does not explain the first input, "" if it does; found in a few passes."""
     try:
         if m.needs & {"attention_gradients", "input_gradients"}:
             refuse_without_gradients(session.model, m.name)
@@ -76,14 +76,14 @@ def trouble_with(m: Method, session: Session, options: dict[str, Any]) -> str:
         scores_BN = m.run(run, **m.checked(FEWER_STEPS.get(m.name, {}) | options)).scores_BN
         counts = [int(keep_N.sum()) for keep_N in run.keep_BN]
         if counts != [len(units) for units in run.units]:
-            return "its scores are not of the units of this input."
+            return "its scores do not match the units of this input."
         return "" if torch.isfinite(scores_BN[run.keep_BN]).all() else "its scores are not finite here."
     except Exception as error:  # whatever stands in the way, of whoever's making: it is not recommended
         return str(error) or type(error).__name__
 
 
 def _ask_once(run: Run) -> None:
-    """A perturbed input is run once; what the model says of it stands for all others, which are made but not run."""
+    """Run one perturbed input only, and use its value for all others, which are made but not run."""
     score = run.score
     said: list[Tensor] = []
 
@@ -98,7 +98,7 @@ def _ask_once(run: Run) -> None:
 def _sentence(ways: Sequence[Way], message: str) -> str:
     if not ways:
         tried = dict.fromkeys(name for way in WAYS for name, _ in way)
-        return f"Other methods refuse, too ({listed(list(tried), 'and')} were tried)."
+        return f"Other methods are not supported, either ({listed(list(tried), 'and')} were tried)."
     named = [m.name + (f"({', '.join(f'{k}={v!r}' for k, v in o.items())})" if o else "") for m, o in ways]
     kinds = list(dict.fromkeys(WORDS.get(m.specificity, "") for m, _ in ways))
     use = "Or use" if re.search(r"\b[Uu]se\b", message) else "Use"
@@ -115,10 +115,10 @@ SHORT = 256  # positions of the piece that a forward pass is measured on
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an explanation of these inputs takes. ``peak_bytes`` are above what is in use now, for one batch of them.
+    """The estimated cost of an explanation of these inputs. ``peak_bytes``: above the memory in use now, for one batch.
 
-    full_bytes: with every attention map stored. fold_bytes: without, None where the method (or the model) has no such
-    way; ``reason`` says why. route: which of the two ``memory="auto"`` takes.
+    full_bytes: with every attention map stored. fold_bytes: without; None if the method or the model does not support
+    it, with the reason in ``reason``. route: the choice of ``memory="auto"``.
     """
 
     method: str
@@ -133,16 +133,16 @@ class Estimate:
 
     @property
     def peak_bytes(self) -> int:
-        """Of the route that is taken."""
+        """Peak memory of the chosen route."""
         return self.fold_bytes if self.route == "fold" and self.fold_bytes is not None else self.full_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the device has that much left."""
+        """Whether the device has enough free memory."""
         return self.peak_bytes <= self.free_bytes
 
     def __str__(self) -> str:
-        fold = "not offered" if self.fold_bytes is None else _gib(self.fold_bytes)
+        fold = "not supported" if self.fold_bytes is None else _gib(self.fold_bytes)
         return (
             f"{self.method}: {self.forwards:g} forwards + {self.backwards:g} backwards per input, {self.batch_size} "
             f"inputs at a time. Maps stored {_gib(self.full_bytes)}, folded {fold}, free {_gib(self.free_bytes)}: "
@@ -174,19 +174,19 @@ def map_bytes(run: Run, grad: bool) -> int:
 def why_not_folded(run: Run, m: Method, options: Mapping[str, Any]) -> str:
     """Why a method needs stored maps; "" if it does not."""
     if m.folds is None:
-        return f"{m.name} needs whole attention maps, or none at all: there is nothing to fold."
+        return f"{m.name} needs whole attention maps, or none: it cannot be folded."
     if not m.folds(**options):
         return f"{m.name} needs whole maps with these options, and only sums over them can be folded."
     if run.keep_layers:
-        return "keep_layers=True asks for whole maps."
+        return "keep_layers=True needs whole maps."
     if run.windowed:
         return "attention runs inside windows, whose maps are small."
     if run.batch.reference_rows:
-        return "rows of the table look at each other."
+        return "rows of the table attend to each other."
     if any(site.parallel for site in run.study.sites):
         return "the model computes its heads one by one."
     if options.get("read", "row") != "row" and any(site.queries != site.keys for site in run.study.sites):
-        return "a layer that asks for a few rows only has no columns."
+        return "a layer that computes a few rows only has no columns."
     return ""
 
 
@@ -201,7 +201,7 @@ def folding(session: Session, run: Run, chosen: Sequence[Method], settings: Mapp
     for m in chosen:
         reason = why_not_folded(run, m, settings[m.name])
         if session.memory == "fold" and reason:
-            raise NotOffered(f"memory='fold': {reason} Leave memory out, or say memory='full'.")
+            raise NotOffered(f"memory='fold': {reason} Omit memory=, or use memory='full'.")
         if not reason and (session.memory == "fold" or not _has_room(run, m)):
             names.add(m.name)
     if any(m.name in names and "attention_gradients" in m.needs for m in chosen):
@@ -242,7 +242,7 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
     free = free_bytes(run.device)
     folds = session.memory == "fold" or (session.memory == "auto" and run.length >= LONG and not _has_room(run, m))
     if session.memory == "fold" and reason:
-        raise NotOffered(f"memory='fold': {reason} Leave memory out, or say memory='full'.")
+        raise NotOffered(f"memory='fold': {reason} Omit memory=, or use memory='full'.")
     return Estimate(
         method=m.name,
         route="fold" if folds and not reason else "full",

@@ -30,7 +30,7 @@ def interval(samples: Array, seed: int = 0, after: Callable[[Array], Array] | No
 
 
 def limits_of_repeats(values: Array) -> tuple[Array, Array]:
-    """Return 95 % limits of the mean over the last axis (Student's t), for a few repeats; NaN for a single one."""
+    """Return the 95 % confidence interval of the mean over the last axis (Student's t); NaN for a single repeat."""
     from scipy.stats import t
 
     count, mean = values.shape[-1], values.mean(-1)
@@ -59,35 +59,35 @@ def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> 
 
 
 def _quantile(drawn_DX: Array, share: float) -> Array:
-    """Draws that met no value of a column are left out of it."""
+    """Return the quantile of each column, ignoring draws that have no value there."""
     if not np.isnan(drawn_DX).any():
         return np.quantile(drawn_DX, share, axis=0)
     columns = [column[~np.isnan(column)] for column in drawn_DX.T]
     return np.array([np.quantile(c, share) if len(c) else np.nan for c in columns])
 
 
-# The verdict on methods: one rule, which every door follows.
+# Verdicts on methods: Python, the command line and all pages use the same rule.
 
 ENOUGH = 30  # inputs: with fewer, no method is ranked, ticked or called best
 ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 def too_few(inputs: int, called: str = "inputs") -> str:
-    """5 texts: too few to rank methods (30 needed); "" where there are enough."""
+    """Return "5 texts: too few to rank methods (30 needed)", or "" if there are enough."""
     named = called.removesuffix("s") if inputs == 1 else called
     return f"{inputs} {named}: too few to rank methods ({ENOUGH} needed)" if inputs < ENOUGH else ""
 
 
 def with_interval(gain: tuple[float, float, float]) -> str:
-    """+0.21 (+0.05 to +0.33), a mean with its 95 % limits, where there are any."""
-    return f"{gain[0]:+.3f}" + ("" if np.isnan(gain[1]) else f" ({gain[1]:+.3f} to {gain[2]:+.3f})")
+    """Return a mean with its confidence interval, if there is one: "+0.210 (95 % CI +0.050 to +0.330)"."""
+    return f"{gain[0]:+.3f}" + ("" if np.isnan(gain[1]) else f" (95 % CI {gain[1]:+.3f} to {gain[2]:+.3f})")
 
 
 def tied_places(ranks_IM: Array, seed: int = 0, of: Sequence[int] | None = None) -> list[int]:
-    """The place of each method: 1 + the number of methods that are surely better, so that ties share a place.
+    """Return the place of each method: 1 + the number of significantly better methods, so that ties share a place.
 
-    ranks_IM: the rank of each method on each input; lower is better. Surely: the 95 % limits of the mean difference lie
-    on one side of zero.
+    ranks_IM: the rank of each method on each input; lower is better. A method is significantly better if the 95 %
+    confidence interval of the mean difference excludes zero.
     """
     places = []
     for column in range(ranks_IM.shape[1]):
@@ -101,47 +101,47 @@ def tied_places(ranks_IM: Array, seed: int = 0, of: Sequence[int] | None = None)
 
 @dataclass(frozen=True)
 class Standing:
-    """How a method did on all inputs that were compared."""
+    """The result of a method over all compared inputs."""
 
-    place: int | None  # 1 is best; methods that cannot be told apart share a place. None: too few inputs
-    of: int  # methods
-    better: int  # measures by which it beats random scores, the 95 % limits being above zero
-    measures: int  # of so many that have limits; none where there is one input
+    place: int | None  # 1 is best; tied methods share a place. None: too few inputs
+    of: int  # number of methods
+    better: int  # number of metrics by which it beats random scores (95 % confidence interval above zero)
+    measures: int  # number of metrics with a confidence interval; 0 for a single input
     inputs: int
     called: str = "inputs"  # texts, images, rows
     ties: int = 0  # other methods that share its place
-    gain: tuple[float, float, float] | None = None  # over random scores by the first measure, with 95 % limits
+    gain: tuple[float, float, float] | None = None  # over random scores, first metric: mean, low, high (95 % CI)
 
     @property
     def verdict(self) -> str:
-        """Does it beat random scores: "yes", by every measure, "partly", "no", or "unknown" with too few inputs."""
+        """Whether it beats random scores: "yes" (by every metric), "partly", "no", or "unknown" (too few inputs)."""
         if not self.measures or self.inputs < ENOUGH:
             return "unknown"
         return "no" if not self.better else "yes" if self.better == self.measures else "partly"
 
     def __str__(self) -> str:
-        """3rd of 17 on 40 texts, beats random"""
+        """Return "3rd of 17 on 40 texts, beats random"."""
         if self.place is None:
             over = "" if self.gain is None else f"; gain over random scores {with_interval(self.gain)}"
             return too_few(self.inputs, self.called) + over
-        told = {"unknown": "not tested against random", "no": "not better than random", "yes": "beats random"}
-        beats = told.get(self.verdict, f"beats random by {self.better} of {self.measures} measures")
-        shared = f", shared with {self.ties} other{'s' * (self.ties > 1)}" if self.ties else ""
-        return f"{ordinal(self.place)} of {self.of} on {self.inputs} {self.called}{shared}, {beats}"
+        verdicts = {"unknown": "not tested against random", "no": "not better than random", "yes": "beats random"}
+        beats = verdicts.get(self.verdict, f"beats random by {self.better} of {self.measures} metrics")
+        tied = f", tied with {self.ties} other{'s' * (self.ties > 1)}" if self.ties else ""
+        return f"{ordinal(self.place)} of {self.of} on {self.inputs} {self.called}{tied}, {beats}"
 
 
 def ordinal(place: int) -> str:
-    """1st, 2nd, 3rd, 11th"""
+    """Return "1st", "2nd", "3rd", "11th"."""
     return f"{place}{'th' if place % 100 in (11, 12, 13) else ENDINGS.get(place % 10, 'th')}"
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """One input: what the model says of it as units go, the highest scores first; and as they go at random."""
+    """Deletion curves of one input: the prediction as features are masked, highest scores first or at random."""
 
-    counts: tuple[int, ...]  # units away: from none to all that can go
-    orders: dict[str, tuple[int, ...]]  # method → units, in the order in which they go
-    curves: dict[str, tuple[float, ...]]  # method → what the model says, one value per count
+    counts: tuple[int, ...]  # number of masked units: from none to all that can be masked
+    orders: dict[str, tuple[int, ...]]  # method → units, in the order in which they are masked
+    curves: dict[str, tuple[float, ...]]  # method → the model's output, one value per count
     low: tuple[float, ...]  # of random orders: 5 %, mean and 95 %
     mean: tuple[float, ...]
     high: tuple[float, ...]

@@ -65,7 +65,7 @@ class CoreExplainer(LoadedModel):
 
     @property
     def forms(self) -> list[Compiled]:
-        """With ``compiled=True``, the shapes that were explained: recorded as a graph, or why not; none without."""
+        """The input shapes explained with ``compiled=True``: recorded as a graph, or the reason why not."""
         return [] if self.graphs is None else self.graphs.table()
 
     @overload
@@ -140,20 +140,20 @@ class CoreExplainer(LoadedModel):
     ) -> Any:
         """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods.
 
-        Of language models: ``generate`` explains what the model writes, token by token; ``span`` the log-probability
-        of the answer as a whole; ``choices`` which of some tokens comes next; ``one_pass`` takes one gradient for all
-        tokens of the answer; ``first_token=False`` leaves the first token, where many models park attention, without a
-        score (its share is in ``checks``). ``units``: what is scored, "token", "word", "sentence" or ranges of
-        characters; of a table, "groups" of columns that carry the same information. ``memory``: whether attention maps
-        are stored ("full"), never ("fold"), or as there is room.
-        ``method``: None or "auto" takes the most faithful method known for the kind and size of each input within
-        ``passes`` (128 if None; a backward counts two, and 3 is one forward and one backward).
+        For language models: ``generate`` explains the generated tokens one by one; ``span`` the log-probability of the
+        whole answer; ``choices`` the next token among some tokens; ``one_pass`` uses one gradient for all tokens of the
+        answer; ``first_token=False`` gives no score to the first token, which is an attention sink in many models (its
+        share is in ``checks``). ``units``: the scored units: "token", "word", "sentence" or ranges of characters; for
+        tables, "groups" of columns that carry the same information. ``memory``: attention maps are stored ("full"),
+        never stored ("fold"), or stored if they fit ("auto").
+        ``method``: None or "auto" uses the most faithful method known for the kind and size of each input within
+        ``passes`` (128 if None; a backward counts as two forwards, so 3 is one forward and one backward).
         """
         if options:
             refuse_unknown(CoreExplainer.explain, options, f"{type(self).__name__}.explain")
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
-            raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
+            raise BadInput("method=[] is empty: omit it for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
         if type(target) is tuple and is_of_answers(source, target):
             asked = {"units": units, "generate": generate, "span": span, "choices": choices, "scalar": scalar}
@@ -213,7 +213,7 @@ class CoreExplainer(LoadedModel):
         """The methods, and the options of each: an option goes to those that have it, and one must."""
         if passes is not None:
             if not any("passes" in get_method(name or AUTO).options for name in names):
-                raise BadInput(f"passes={passes} is for method='auto': {names[0]} has no such option, leave it out.")
+                raise BadInput(f"passes={passes} is for method='auto': {names[0]} has no such option, omit it.")
             options = options | {"passes": passes}
         if len(names) == 1 and names[0] in (None, AUTO):
             names = [self._unasked(source, options, mapped)]
@@ -273,7 +273,7 @@ class CoreExplainer(LoadedModel):
 
     @checked
     def record(self, inputs: Any, grad: bool = False, *, target: Aims = None, scalar: Scalar = "logit") -> Record:
-        """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
+        """Return the attention maps of a batch, per call, as B,H,Q,K; with gradients of the output if ``grad``."""
         with self.session(inputs, target=target, scalar=scalar, at_once=False) as session:
             if (elsewhere := heads_elsewhere(self.model)) is not None:
                 raise elsewhere
@@ -305,14 +305,14 @@ class CoreExplainer(LoadedModel):
         passes: PassCount | None = None,
         **options: Any,
     ) -> Estimate:
-        """What ``explain`` would take of memory and passes, without explaining anything."""
+        """Estimate memory and passes of ``explain``, without explaining."""
         source = self.source(inputs)
         chosen, settings = self._chosen(source, [method], passes, options, memory == "fold")
         with self.session(source, batch_size=batch_size, memory=memory) as session:
             return estimate(session, chosen[0], settings[chosen[0].name])
 
     def study(self, inputs: Any) -> Study:
-        """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
+        """Analyse the model: attention sites, ledger, readout row, patch grid, leak audit."""
         modality, batch, _ = self.prepare(inputs)
         with self.borrowed():
             called_with(self.model, argument_name(modality.called_with(batch.constants)))
@@ -321,7 +321,7 @@ class CoreExplainer(LoadedModel):
             return study_of(modality, one)[0]
 
     def audit(self, inputs: Any) -> Leak:
-        """Does information pass between positions outside the captured attention? (study/facts.py)"""
+        """Test whether information passes between positions outside the captured attention (study/facts.py)."""
         return self.study(inputs).leak
 
 

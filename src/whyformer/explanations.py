@@ -36,10 +36,10 @@ from whyformer.version import __version__
 FEW = 2**16  # logits: as many are ranked on the host sooner than a GPU is asked
 AT_ONCE = 2**23  # numbers of a result that are put together to be fetched
 DIFFERENCE = (
-    "scores are those of the first answer's {} less those of the second's, over the prompt, which both "
-    "follow; what stands in the answers themselves has none."
+    "scores are those of the first answer's {} minus those of the second's, over the tokens of the prompt; tokens of "
+    "the answers have no scores."
 )
-NEXT = 4  # classes that are told after the predicted one
+NEXT = 4  # classes that are listed after the predicted one
 
 
 def explanations(
@@ -95,11 +95,11 @@ def explanations(
     for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
         scores = scores_BN[row, keep_N]
         if not np.isfinite(scores).all():
-            raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32.")
+            raise NotOffered(f"{m.name} returned NaN or infinity: run the model in float32.")
         if len(units.labels) != len(scores):
             raise NotOverUnits(
-                f"{m.name} scored {len(scores)} positions, and input {row} has {len(units)} units: which is which is "
-                "not known. Give inputs without padding, one by one."
+                f"{m.name} scored {len(scores)} positions, and input {row} has {len(units)} units: they cannot be "
+                "matched. Give inputs one by one, without padding."
             )
         target, said = run.targets[row], predictions[row]
         if said.position != target.position:
@@ -128,7 +128,7 @@ def explanations(
                 picture=run.modality.picture(run.batch, row) if run.batch.raw else None,
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks=known,
-                warnings=(*warnings, *notes, *_doubts(run, row, scores, share_B)),
+                warnings=(*warnings, *notes, *_warnings(run, row, scores, share_B)),
                 **same,
             )
         )
@@ -232,26 +232,26 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
     return columns[..., keep_N, :] if columns.shape[-2] == len(keep_N) else columns
 
 
-def _doubts(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str]:
-    """A stream of the input is among the units, or it is named: no result is of a part without saying so."""
-    doubts = []
+def _warnings(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str]:
+    """Return warnings about one input: equal scores, attention to padding, streams without scores."""
+    warnings = []
     if len(scores) > 1 and scores.max() == scores.min() != 0:
-        doubts.append("all scores are equal: this explanation tells no unit from another.")
+        warnings.append("all scores are equal: this explanation does not rank the units.")
     if share_B[row] > HIDDEN:
-        doubts.append(
-            f"{share_B[row]:.0%} of this input's attention goes to padding, which the model does not hide from it: "
-            "that share belongs to no unit. Give inputs one by one, without padding, to be rid of it."
+        warnings.append(
+            f"{share_B[row]:.0%} of this input's attention goes to padding, which the model does not mask: this share "
+            "is not assigned to any unit. To avoid it, give inputs one by one, without padding."
         )
     shown = set(run.units[row].stream)
     if not shown:
-        return doubts  # every position is masked
+        return warnings  # every position is masked
     if all(name == run.modality.main or "mask" in name for name in run.batch.tensors):
-        return doubts  # there is nothing else
+        return warnings  # there is nothing else
     main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
     streams = dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main)
     missing = [s for s in streams if s not in shown and ENCODER_STREAMS.get(s, s) not in shown]
-    return doubts + [
-        f"the {stream} has no scores here: which of the model's positions are its own is not known, it was left alone."
+    return warnings + [
+        f"the {stream} has no scores here, because its positions in the model are not known; it was not changed."
         for stream in missing
     ]
 
@@ -260,7 +260,7 @@ def _doubts(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str
 
 Settings = dict[str, dict[str, Any]]  # options by method
 ONE_GRADIENT = (
-    "one_pass: the gradient is that of the whole answer's log-probability, and each token reads its row of the map."
+    "one_pass: the gradient is that of the whole answer's log-probability; each token uses its own row of the map."
 )
 
 
@@ -396,7 +396,7 @@ def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> 
     run.setup_forwards += one.setup_forwards
     matrix = attribution.matrix_BQK
     if not isinstance(matrix, Tensor) or (matrix.shape[1] != matrix.shape[2] and not one.folds):
-        raise NotOffered(f"one_pass reads the rows of a map, and {m.name} has none here. Leave one_pass out.")
+        raise NotOffered(f"one_pass uses the rows of a map, and {m.name} has none here. Omit one_pass=.")
     rows_BN = matrix[0] if one.folds else matrix[0, rows.to(matrix.device)]
     scores_BN = rows_BN[:, : run.keep_BN.shape[1]] * run.keep_BN
     doubts = [[ONE_GRADIENT]] * run.batch.size if shared else None
@@ -428,13 +428,13 @@ def is_of_answers(source: Source, target: Any) -> bool:
 def contrast(explain: Callable[..., Any], source: Source, target: tuple[str, str], method: Any, **options: Any) -> Any:
     """One Explanation per prompt (a dict of them by method for several): why the first answer, not the second."""
     if any(not isinstance(prompt, str) for prompt in source.raw):
-        raise BadInput("target=(one answer, another) is asked of a prompt: give the prompt alone, without an answer.")
+        raise BadInput("target=(one answer, another) needs a prompt alone: give it without an answer.")
     if target[0] == target[1]:
-        raise BadInput(f"target=({target[0]!r}, {target[1]!r}): both are the same answer. Name two that differ.")
+        raise BadInput(f"target=({target[0]!r}, {target[1]!r}): both answers are the same. Give two different ones.")
     if options.get("generate") is not None or options.get("choices") is not None:
-        raise BadInput("target=(one answer, another) names both answers: leave generate and choices out.")
+        raise BadInput("target=(one answer, another) names both answers: omit generate= and choices=.")
     if options.pop("span") not in (True, False):
-        raise BadInput("target=(one answer, another) is about whole answers: leave span out.")
+        raise BadInput("target=(one answer, another) explains whole answers: omit span=.")
     options["span"] = True
     said = [explain([(p, answer) for p in source.raw], method=method, **options) for answer in target]
     if isinstance(said[0], dict):

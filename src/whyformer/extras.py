@@ -1,4 +1,4 @@
-"""What is optional: which extra brings a library, and the error that says so before any work is done."""
+"""Optional libraries: the extras that install them, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def require(*modules: str, why: str) -> None:
 
 
 def command_for(*modules: str) -> str:
-    """What installs these libraries."""
+    """Return the command that installs these libraries."""
     extras = ",".join(dict.fromkeys(LIBRARIES[name][1] for name in modules if LIBRARIES[name][1]))
     wanted = [f"'whyformer[{extras}]'"] if extras else []
     wanted += [library for library, extra in map(LIBRARIES.__getitem__, modules) if not extra]
@@ -43,7 +43,7 @@ def command_for(*modules: str) -> str:
 
 
 def installed(module: str) -> bool:
-    """Whether a library can be imported; it is not imported for that."""
+    """Return whether a library is installed, without importing it."""
     if module in sys.modules:
         return sys.modules[module] is not None
     try:

@@ -47,7 +47,7 @@ class Damaged(ValueError):
 
 
 def parsed(text: str) -> Any:
-    """JSON, if it is not nested so deeply that reading it would exhaust the stack."""
+    """Read JSON; raise if it is nested so deeply that reading it would exhaust the stack."""
     depth, inside = 0, False
     for token in TOKENS.finditer(text):
         sign = token[0]
@@ -62,14 +62,14 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Damaged(f"it is no JSON, or was cut off: {error}") from error
+        raise Damaged(f"it is not valid JSON, or was cut off: {error}") from error
 
 
 def read_json(path: Path) -> Any:
     try:
         return parsed(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise Damaged("it is no text in UTF-8") from error
+        raise Damaged("it is not a UTF-8 text") from error
 
 
 def csv_lines(path: Path, separator: str = ",") -> Iterator[list[str]]:
@@ -89,7 +89,7 @@ def csv_header(path: Path, separator: str = ",") -> tuple[list[str], int]:
     header = [name.strip() for name in next(csv_lines(path, separator), [])]
     rows = sum(1 for _ in csv_lines(path, separator)) - 1
     if rows < 1:
-        raise BadInput(f"{str(path)!r} holds no rows under a header.")
+        raise BadInput(f"{str(path)!r} has no rows below a header.")
     return header, rows
 
 
@@ -107,7 +107,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     except Damaged:
         raise
     except Exception as error:  # zip, deflate, numpy's headers: each has errors of its own
-        raise Damaged(f"it is no .npz file, or was cut off: {error}") from error
+        raise Damaged(f"it is not an .npz file, or was cut off: {error}") from error
 
 
 def members_bytes(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> tuple[int, int]:
@@ -117,17 +117,17 @@ def members_bytes(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> t
     for member in members:
         name = member.filename
         if not name.endswith(ENDING) or names.count(name) > 1:
-            raise Damaged(f"{name!r} in it is no array, or is there twice")
+            raise Damaged(f"{name!r} in it is not an array, or occurs twice")
         with archive.open(member) as stream:
             version = npy.read_magic(stream)
             if version not in HEADERS:
-                raise Damaged(f"it is of version {version} of numpy's format, which is not read here")
+                raise Damaged(f"it has version {version} of numpy's format, which is not supported")
             shape, _, kind = HEADERS[version](stream, max_header_size=LONGEST_HEADER)
             if kind.kind not in NUMBERS and (kind.kind != WORDS or shape):
-                raise Damaged(f"{name!r} in it holds {kind}, not numbers")
+                raise Damaged(f"{name!r} in it contains {kind}, not numbers")
             size = math.prod(shape) * kind.itemsize
             if min(shape, default=0) < 0 or stream.tell() + size != member.file_size:
-                raise Damaged(f"the size of {name!r} in it is not what its shape {shape} says")
+                raise Damaged(f"the size of {name!r} in it does not match its shape {shape}")
         if kind.kind == WORDS:
             words += size
         else:
@@ -170,17 +170,15 @@ def path_of(value: Any, name: str = "path") -> Path:
     if isinstance(text, bytes):
         raise BadInput(f"{name}={value!r} is bytes: give a string, os.fsdecode({value!r}), or a pathlib.Path.")
     if not isinstance(text, str):
-        raise BadInput(
-            f"{name}={value!r} is no path but of type {type(value).__name__}: give a string or a pathlib.Path."
-        )
+        raise BadInput(f"{name}={value!r} is not a path but a {type(value).__name__}: give a string or a pathlib.Path.")
     if not text.strip():
         raise BadInput(f"{name}={text!r} is empty: give the name of a file or folder.")
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise BadInput(f"{name}={text!r} holds a character that no file name can have: choose another.") from None
+        raise BadInput(f"{name}={text!r} contains a character that file names cannot have: choose another.") from None
     if "\0" in text:
-        raise BadInput(f"{name}={text!r} holds a zero byte, which no file name can have: choose another.")
+        raise BadInput(f"{name}={text!r} contains a zero byte, which file names cannot have: choose another.")
     return Path(text)
 
 
@@ -208,7 +206,7 @@ def readable_file(value: Any, what: str = "file", name: str = "path") -> Path:
     if not is_file(path):
         raise BadInput(f"no {what} at {str(path)!r}: there is no file of that name.")
     if not os.access(path, os.R_OK):
-        raise BadInput(f"{str(path)!r} may not be read by this user: change its permissions, or give a copy.")
+        raise BadInput(f"{str(path)!r} cannot be read by this user: change its permissions, or give a copy.")
     return path
 
 
@@ -239,9 +237,9 @@ def trouble_writing(path: Path) -> str:
     if not is_folder(path.parent):
         return f"there is no folder {str(path.parent)!r}. Make it first"
     if is_file(path) and not os.access(path, os.W_OK):
-        return "the file is there and may not be changed. Choose another name"
+        return "the file exists and is read-only. Choose another name"
     if not is_file(path) and not os.access(path.parent, os.W_OK):
-        return f"nothing may be written into {str(path.parent)!r}. Choose another folder"
+        return f"the folder {str(path.parent)!r} is read-only. Choose another folder"
     return ""
 
 
@@ -253,7 +251,7 @@ def made_folder(value: Any, name: str = "folder") -> Path:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise BadInput(f"nothing may be written into {name}={str(folder)!r}: choose another folder.")
+        raise BadInput(f"{name}={str(folder)!r} is read-only: choose another folder.")
     return folder
 
 
@@ -297,7 +295,7 @@ def open_image(raw: Any) -> Any:
     if not isinstance(raw, Image.Image):
         raise BadInput(f"expected a PIL image, a path or a NumPy array, got {type(raw).__name__}.")
     if not raw.width or not raw.height:
-        raise BadInput(f"the picture is {raw.width}×{raw.height} pixels: it holds nothing to explain.")
+        raise BadInput(f"the image has {raw.width}×{raw.height} pixels: it is empty.")
     with reading("the image cannot be read", "Open it again from its file, and keep it open."):
         return _rgb(raw, "the image")
 
@@ -316,35 +314,35 @@ def _rgb(image: Any, name: str) -> Any:
     if image.mode in {"F", "I"}:
         numbers = np.asarray(image)
         raise BadInput(
-            f"{name} has one number per pixel, from {numbers.min():g} to {numbers.max():g}, and which of them is black "
-            "and which is white it does not say. Scale them to 0…255 yourself: array = numpy.asarray(image), then "
+            f"{name} has one number per pixel, from {numbers.min():g} to {numbers.max():g}, and it is not known which "
+            "of them is black and which is white. Scale them to 0…255: array = numpy.asarray(image), then "
             "PIL.Image.fromarray(((array - black) / (white - black) * 255).clip(0, 255).astype('uint8'))."
         )
     if image.mode not in {"RGB", "L", "RGBA", "P", "1", "LA", "CMYK", "YCbCr", "HSV", "RGBX", "PA"}:
-        raise BadInput(f"{name} has the colours {image.mode!r}, which are not read: save it as RGB with another tool.")
+        raise BadInput(f"{name} has the colour mode {image.mode!r}, which is not supported: convert it to RGB.")
     return image.convert("RGB")
 
 
 def _shades(array: Array) -> Array:
-    """uint8 (height, width) or (height, width, 3 or 4) of an array, where its numbers and axes leave no doubt."""
+    """Return an array as uint8 (height, width) or (height, width, 3 or 4); raise if its layout is ambiguous."""
     shape = " × ".join(map(str, array.shape))
     if array.ndim == 3 and array.shape[2] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
         raise BadInput(
-            f"the array is {shape}, and a picture is height × width × colours. If the colours come first, pass "
-            "array.transpose(1, 2, 0). What an image processor made is no picture any more: pass that as the model's "
-            "own tensor, {'pixel_values': torch.from_numpy(array)[None]}."
+            f"the array is {shape}, and an image is height × width × colours. If the colours come first, pass "
+            "array.transpose(1, 2, 0). Pass the output of an image processor as the model's own tensor, "
+            "{'pixel_values': torch.from_numpy(array)[None]}."
         )
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or not array.size:
         raise BadInput(
-            f"the array is {shape or 'a single number'}: a picture is height × width × 3, or height × width in greys; "
+            f"the array is {shape or 'a single number'}: an image is height × width × 3, or height × width in greys; "
             "several of one size are inputs × height × width × 3."
         )
     array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     if array.dtype == np.uint8:
         if array.max() == 1:  # what .astype('uint8') makes of floats from 0 to 1: a picture that is black throughout
             raise BadInput(
-                "the array holds no number but 0 and 1, and in uint8 white is 255: pass floats from 0 to 1 as they "
-                "are, or multiply a mask by 255."
+                "the array contains only 0 and 1, and in uint8 white is 255: pass floats from 0 to 1, or multiply a "
+                "mask by 255."
             )
         return array
     low, high = (float(end) for end in (array.min(), array.max())) if array.dtype.kind in "biuf" else (np.nan, np.nan)
@@ -354,11 +352,11 @@ def _shades(array: Array) -> Array:
             "uint8, 0 (black) to 255 (white), or floats from 0 to 1. Convert them, e.g. array.astype('uint8')."
         )
     if not (np.isfinite(low) and np.isfinite(high)):
-        raise BadInput("the array holds NaN or infinity: fill those pixels first.")
+        raise BadInput("the array contains NaN or infinity: fill those pixels first.")
     if low < 0 or high > 1:
         raise BadInput(
-            f"the array holds floats from {low:g} to {high:g}, and 0 is read as black, 1 as white: scale them, e.g. "
-            "array / 255. What was normalised for a model is no picture any more: pass it as the model's own tensor."
+            f"the array contains floats from {low:g} to {high:g}, and 0 is read as black, 1 as white: scale them, e.g. "
+            "array / 255. If they are normalised for a model, pass them as the model's own tensor."
         )
     shades: Array = np.rint(array * 255).astype(np.uint8)
     return shades

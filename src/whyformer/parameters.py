@@ -1,8 +1,8 @@
-"""The door for parameters: what a value may be is declared in the annotation, and checked before any model runs.
+"""Validation of parameters: annotations declare the allowed values, which are checked before any model runs.
 
-``seed: Seed``, ``steps: Annotated[int, Limits(1)]`` and ``scalar: Annotated[str, OneOf("logit", …)]`` say what is
-allowed, once, beside the parameter; :func:`checked` holds the calls of a function to it, and the registry the options
-of methods and metrics. Plain types are checked, too: True is no number, NaN no size, "no" no truth value.
+``seed: Seed``, ``steps: Annotated[int, Limits(1)]`` and ``scalar: Annotated[str, OneOf("logit", …)]`` declare the
+allowed values at the parameter; :func:`checked` validates the calls of a function, and the registry the options of
+methods and metrics. Plain types are checked, too: booleans are not accepted as numbers, nor strings as booleans.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a number: from ``low`` to ``high``, both included unless they are said to be ``open``."""
+    """The range of a number: from ``low`` to ``high``, both included unless ``open_low`` or ``open_high``."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -56,19 +56,19 @@ class Limits:
 
 
 class OneOf:
-    """One of a few words."""
+    """One of a few strings."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
 
 
 class NotEmpty:
-    """Of a text, list or dict: not empty."""
+    """A text, list or dict must not be empty."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """What is allowed, in words that say more than its types."""
+    """A description of the allowed values that is clearer than the types."""
 
     words: str
     several: str = ""
@@ -88,10 +88,10 @@ Pixels = Annotated[int, Limits(1, 10**5)]
 Size = Annotated[tuple[Pixels, Pixels], Words("(height, width), whole numbers of at least 1")]
 Rate = Annotated[float, Limits(0, open_low=True)]
 Megabytes = Annotated[float, Limits(0, 10**9, open_low=True)]
-Replacement = Annotated[str, NotEmpty()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # of an absent part
+Replacement = Annotated[str, NotEmpty()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # baseline of masked features
 # Parts of an input that are always there: by number, by label, or as they stand in the text.
 Held = Annotated[str, NotEmpty()] | Place
-_OF_PARTS = Words("the text, label or number of a part, a list of such")
+_OF_PARTS = Words("the text, label or number of a feature, or a list of them")
 Hold = Annotated[Held | Annotated[Sequence[Held], NotEmpty()], _OF_PARTS] | None
 
 
@@ -107,7 +107,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Domain:
-    """The values that an annotation allows, in words, and as what they are taken (a numpy integer as an int)."""
+    """The values that an annotation allows, in words, and their conversion (a numpy integer to an int)."""
 
     words: str
     take: Callable[[Any], Any]  # the value, or NOT_ALLOWED
@@ -174,7 +174,7 @@ PLAIN: dict[Any, Domain] = {
 
 
 def domain_of(hint: Any) -> Domain:
-    """What an annotation allows. Annotations that say nothing that can be checked allow everything."""
+    """Return the allowed values of an annotation. Annotations that cannot be checked allow everything."""
     try:
         if hint in PLAIN:
             return PLAIN[hint]
@@ -301,7 +301,7 @@ def _mapping(key: Domain, content: Domain) -> Domain:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a function takes."""
+    """The parameters of a function."""
 
     owner: str  # who it is, to the user
     names: tuple[str, ...]
@@ -313,7 +313,7 @@ class Parameters:
     more: bool  # and values without a name
 
     def admit(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values as they are taken; one that is not allowed is refused."""
+        """Return the converted values; raise for values that are not allowed."""
         taken = {}
         for name, value in values.items():
             domain = self.domains.get(name, ANYTHING)
@@ -328,7 +328,7 @@ class Parameters:
 
 @cache
 def parameters_of(function: Callable[..., Any], owner: str = "") -> Parameters:
-    """The signature of a function, its annotations read as what they allow."""
+    """Return the signature of a function, with the allowed values of its annotations."""
     function = inspect.unwrap(function)
     signature = inspect.signature(function).parameters
     names = [n for n, p in signature.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
@@ -339,7 +339,7 @@ def parameters_of(function: Callable[..., Any], owner: str = "") -> Parameters:
         hint = signature[name].annotation
         try:
             domains[name] = domain_of(eval(hint, scope) if isinstance(hint, str) else hint)
-        except NameError:  # only type checkers import it: nothing is known of it
+        except NameError:  # names under TYPE_CHECKING are treated as Any
             domains[name] = ANYTHING
     return Parameters(
         owner or function.__qualname__.removesuffix(".__init__"),
@@ -357,7 +357,7 @@ OF_PYTHON = frozenset({"self", "cls"})  # what it fills in itself
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose parameters are held to their annotations; of a misspelled one it names the right one."""
+    """Return a function that validates its parameters by their annotations, and suggests names for misspelled ones."""
 
     # An inherited method is named after the class that the user made.
     bound = next(iter(inspect.signature(function).parameters), "") == "self"
@@ -423,14 +423,14 @@ def _with_processor(owner: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if tokenizer is not None and tokenizer is not processor and tokenizer is not getattr(processor, "tokenizer", None):
         one, other = type(processor).__name__, type(tokenizer).__name__
         raise BadInput(
-            f"{owner} was given a {one} as processor and a {other} as tokenizer: these are two names of one parameter. "
-            "Give the one that was made for this model."
+            f"{owner} got a {one} as processor and a {other} as tokenizer: these are two names of one parameter. Give "
+            "the one that was made for this model."
         )
     return others
 
 
 def checked_options(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a method, metric or check, held to the annotations of its keyword parameters."""
+    """Return the options of a method, metric or check, validated by the annotations of its keyword parameters."""
     known = parameters_of(function, name)
     allowed = [option for option in known.names if option not in known.positional]
     for option in options:
@@ -445,15 +445,15 @@ def _miscalled(known: Parameters, args: Sequence[Any], named: Mapping[str, Any])
     if len(args) < bound:
         return BadInput(f"{known.owner} is a method: call it on an object, not on its class.")
     if reserved := [name for name in named if name in OF_PYTHON]:
-        return BadInput(f"{known.owner} takes no {reserved[0]}: leave it out.")
+        return BadInput(f"{known.owner} takes no {reserved[0]}: omit it.")
     first = len(args) - bound
     if first > len(places):
         return BadInput(
-            f"{known.owner} takes {listed(places, 'and') or 'nothing'} without a name, and {first} values were given "
-            "so: write the others as name=value."
+            f"{known.owner} takes {listed(places, 'and') or 'nothing'} by position, and {first} positional values were "
+            "given: write the others as name=value."
         )
     if twice := [name for name in places[:first] if name in named]:
-        return BadInput(f"{known.owner} was given {twice[0]} twice: once in its place and once by name.")
+        return BadInput(f"{known.owner} got {twice[0]} twice: by position and by name.")
     missing = [name for name in known.required if name not in named and name not in known.positional[: len(args)]]
     return BadInput(f"{known.owner} needs {listed(missing, 'and')}: write {missing[0]}=….")
 

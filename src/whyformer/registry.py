@@ -1,4 +1,4 @@
-"""Methods and metrics register themselves here with all facts about them, and which method is the default."""
+"""Registry of methods and metrics with their properties, and of the default methods."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Choice = tuple[str, dict[str, Any]]  # a method, and options that differ from it
 
 
 def answers(kind: str, units: int, passes: int = PASSES) -> list[Choice]:
-    """What explains one input when no method is named: the next one is for where one is refused or finds nothing."""
+    """The default methods for one input: the next one is used if one is not supported or all its scores are zero."""
     if kind == "prompt":
         return [(ASKED, {}) if units < passes else ("two_ended", {"passes": max(passes, FEWEST)})]
     one_pass: list[Choice] = [(ONE_PASS.get(kind, ANYWHERE), {})]
@@ -47,12 +47,12 @@ def answers(kind: str, units: int, passes: int = PASSES) -> list[Choice]:
 
 
 def guides(kind: str = "") -> tuple[str, ...]:
-    """Names of the methods that can guide two_ended: guide="auto" is the first that runs (python -m bench.frontier)."""
+    """Return the methods that can guide two_ended: guide="auto" is the first that runs (python -m bench.frontier)."""
     return ("alti" if kind == "image" else "value_x_gradient", ANYWHERE)
 
 
 def default_method(kind: str) -> str:
-    """The method that explains an input of usual size when none is named."""
+    """Return the default method for an input of usual size."""
     return answers(kind, 1)[0][0]
 
 
@@ -85,7 +85,7 @@ class _Optioned:
 
 @dataclass(frozen=True, repr=False)
 class Method(_Optioned):
-    """One entry of the registry. Fields with a default can be left out of ``@method``."""
+    """A registered method. Fields with a default can be omitted in ``@method``."""
 
     name: str
     run: Callable[..., Any]
@@ -115,7 +115,7 @@ class Method(_Optioned):
 
 @dataclass(frozen=True, repr=False)
 class Metric(_Optioned):
-    """One way to judge an explanation: a number per input."""
+    """A registered metric: one value per input."""
 
     name: str
     run: Callable[..., float]  # (trial, **options); evaluate/candidate.py
@@ -157,7 +157,7 @@ def method(
     slow: bool = False,
     compiles: bool = False,
 ) -> Callable[[Formula], Formula]:
-    """Register a method under its function's name. ``Method`` says what the parameters are."""
+    """Register a method under its function's name. The parameters are the fields of ``Method``."""
     facts = dict(locals())  # the parameters, which are fields of Method
     if not specificity:
         inside, slopes = needs & {"attention", "attention_gradients", "values"}, "input_gradients" in needs
@@ -176,7 +176,7 @@ def metric(
     ceiling: str | None = None,
     on_surrogate: bool = False,
 ) -> Callable[[Formula], Formula]:
-    """Register a metric under its function's name. ``Metric`` says what the parameters are."""
+    """Register a metric under its function's name. The parameters are the fields of ``Metric``."""
     return _registering(Metric, _METRICS, locals())  # the parameters, which are fields of Metric
 
 
@@ -198,7 +198,7 @@ def _registering(
 
 
 class Catalogue(dict[str, Entry]):
-    """Methods or metrics by name, which fits on a screen: a line for each, with its idea."""
+    """Methods or metrics by name; its repr has one line for each, with its idea."""
 
     def __repr__(self) -> str:
         return several("Catalogue", (f"{name}: {entry.idea}" for name, entry in self.items()))
@@ -206,7 +206,7 @@ class Catalogue(dict[str, Entry]):
 
 @checked
 def list_methods() -> dict[str, Method]:
-    """All registered methods by name, third-party ones (entry point ``whyformer.methods``) included.
+    """Return all registered methods by name, including third-party ones (entry point ``whyformer.methods``).
 
     >>> wf.list_methods()["grad_sam"].idea
     """
@@ -216,7 +216,7 @@ def list_methods() -> dict[str, Method]:
 
 @checked
 def list_metrics() -> dict[str, Metric]:
-    """All registered metrics by name, third-party ones (entry point ``whyformer.metrics``) included.
+    """Return all registered metrics by name, including third-party ones (entry point ``whyformer.metrics``).
 
     >>> sorted(wf.list_metrics())
     """
@@ -236,7 +236,7 @@ def get_method(name: str) -> Method:
 
 
 def _by_choice(*args: object, passes: int = PASSES) -> Any:
-    """Take the most faithful method that is known for this kind and size of input within ``passes``."""
+    """Use the most faithful method that is known for this kind and size of input within ``passes``."""
     raise AssertionError("explanations.py takes the method that was chosen")
 
 
@@ -266,7 +266,7 @@ def get_metric(name: str) -> Metric:
 
 
 def meaning_of(name: str) -> str:
-    """Return what a score of this method is, in a few words; "" where that is not known."""
+    """Return the meaning of a score of this method in a few words; "" if it is not known."""
     return list_methods()[name].meaning if name in list_methods() else ""
 
 

@@ -1,4 +1,4 @@
-"""From whatever a model returns to one row of logits per input, and from there to the scalar that is explained."""
+"""From the output of a model to one row of logits per input, and to the scalar that is explained."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ TOLERANCE = 1e-4  # of a sum of probabilities
 # How probabilities are recognised, and what made them: a softmax (False) or a sigmoid (True).
 SIGNS = {False: ("every row is within [0, 1] and adds up to 1", "softmax"), True: ("it ends in a sigmoid", "sigmoid")}
 PROBABILITIES = (
-    "the model returns probabilities ({how}): what is called its logit is the probability itself, which hardly moves "
-    "where the model is sure. For logits, pass it without its last {last}."
+    "the model returns probabilities ({how}), so the explained value is the probability itself, which hardly changes "
+    "near 0 and 1. To explain logits, pass the model without its final {last}."
 )
 SCALARS = ("logit", "log_odds", "probability", "log_probability", "cosine")
 AIMS = (
@@ -71,13 +71,11 @@ def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
         logits = part_of(output, classes)[1]
     require_dense("the model's output", logits, "wrap the model in a module whose forward returns it{}.")
     if not logits.numel():
-        raise BadInput(
-            f"the model's output has shape {tuple(logits.shape)}, without a single logit: nothing to explain."
-        )
+        raise BadInput(f"the model's output has shape {tuple(logits.shape)}, without a single logit.")
     if logits.dtype is torch.bool or logits.dtype.itemsize == 1:
         raise BadInput(
-            f"the model's output holds {logits.dtype} numbers, which are too coarse for scores: wrap the model in a "
-            "module whose forward returns the numbers they were rounded from."
+            f"the model's output has the type {logits.dtype}, which is too coarse for scores: wrap the model in a "
+            "module whose forward returns floats, before rounding."
         )
     return logits
 
@@ -90,8 +88,8 @@ def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
         fields = {str(k): v for k, v in output.items() if isinstance(v, Tensor) and v.ndim and k != "loss"}
         if {"start_logits", "end_logits"} <= set(fields):  # either would be half of the answer, and of many rows one
             raise NotOffered(
-                "a model that finds an answer in a text gives a start and an end to every token. Explain one of them, "
-                "for the start with the position of the answer's first token:\n"
+                "a question-answering model has a start and an end logit for every token. Explain one of them; for the "
+                "start, at the position of the answer's first token:\n"
                 + wrapper("input_ids", ".start_logits[:, [self.position]]", "position")
             )
         for name in ("logits", *(n for n in fields if n.endswith(("logits", "_score", "scores")))):
@@ -110,7 +108,7 @@ def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
         index = _key_of_logits(parts, classes)
         if index is not None:
             return f"[{index}]", parts[index]
-    raise BadInput(f"the model returned a {type(output).__name__} with no tensor of logits in it.")
+    raise BadInput(f"the model returned a {type(output).__name__} without a tensor of logits.")
 
 
 def _written(output: Any, name: str) -> str:
@@ -134,8 +132,8 @@ def _key_of_logits(parts: dict[Any, Tensor], classes: Collection[int]) -> Any:
         return known[0]
     shapes = ", ".join(f"[{key!r}] {tuple(part.shape)}" for key, part in parts.items())
     raise NotOffered(
-        f"the model returns several tensors, and which of them are the logits is not known: {shapes}. Wrap it in a "
-        "module that returns them alone, here the last:\n" + wrapper("input", f"[{[*parts][-1]!r}]")
+        f"the model returns several tensors, and it is not clear which of them are the logits: {shapes}. Wrap it "
+        "in a module that returns the logits only, here the last:\n" + wrapper("input", f"[{[*parts][-1]!r}]")
     )
 
 
@@ -166,7 +164,7 @@ def require_finite(logits: Tensor) -> None:
 
 
 def are_probabilities(logits_BC: Tensor) -> bool:
-    """Is every row without a negative number and adding up to 1? Logits do both by a rare chance only."""
+    """Return whether every row is non-negative and adds up to 1, which is unlikely for logits."""
     if logits_BC.ndim != 2 or logits_BC.shape[1] < 2:
         return False
     one_B = (logits_BC.sum(1) - 1).abs() < TOLERANCE
@@ -184,8 +182,8 @@ def refuse_twice(scalar: str, by_sigmoid: bool = False) -> None:
     if scalar in {"probability", "log_probability", "log_odds"}:
         how, last = SIGNS[by_sigmoid]
         raise NotOffered(
-            f"scalar={scalar!r} is made of logits, and this model returns probabilities already ({how}). Leave scalar "
-            f"out: the probability itself is then explained; or pass a model without the {last} at its end."
+            f"scalar={scalar!r} needs logits, and this model returns probabilities already ({how}). Omit scalar= to "
+            f"explain the probability itself, or pass a model without the final {last}."
         )
 
 
@@ -249,11 +247,11 @@ def resolve_targets(
         position = positions[row] if positions else None
         if isinstance(want, Target):
             if not (isinstance(want.label, str) and isinstance(want.versus_label, str)):
-                raise BadInput("Target(label=…) and versus_label name classes: give texts, or leave them out.")
+                raise BadInput("Target(label=…) and versus_label name classes: give texts, or omit them.")
             if want.position is not None and position is None:
                 raise BadInput(
-                    f"target {want!r}: the model has one row of logits for this input, so a position says nothing. "
-                    "Leave it out."
+                    f"target {want!r}: the model has one row of logits for this input, so position= cannot be used. "
+                    "Omit it."
                 )
             versus = None if want.versus is None else class_index(want.versus, classes, labels, ids)
             index = class_index(want.index, classes, labels, ids)

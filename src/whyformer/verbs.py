@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class Explainer(CoreExplainer):
-    """Hold a model and explain what it says. ``wf.explain`` is this class used once.
+    """A model, ready to be explained. ``wf.explain`` creates an Explainer for a single call.
 
     processor: tokenizer (by this name, too) or image processor, needed for raw inputs only.
-    attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
+    attention_at: for custom attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
-    compiled: on a GPU, record the explanation of a shape that comes again as a CUDA graph, and replay it
-    (docs/guide/compiled.md); ``forms`` says what is recorded.
+    compiled: on a GPU, record explanations of recurring input shapes as CUDA graphs and replay them
+    (docs/guide/compiled.md); ``forms`` lists the recorded shapes.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> explainer = wf.Explainer(model, tokenizer)  # or a folder: wf.Explainer("path/to/model")
@@ -51,25 +51,25 @@ class Explainer(CoreExplainer):
     """
 
     def compare(self, inputs: Any, **arguments: Any) -> Comparison:
-        """Which method explains this model best on these inputs? See ``whyformer.compare``."""
+        """Compare explanation methods on these inputs, and rank them. See ``whyformer.compare``."""
         from whyformer.evaluate.compare import compare
 
         return compare(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
 
     def check(self, inputs: Any, **arguments: Any) -> CheckUp:
-        """Should these explanations be believed? See ``whyformer.check``."""
+        """Run sanity checks on explanations. See ``whyformer.check``."""
         from whyformer.checks.check import check
 
         return check(self, inputs, **arguments)
 
     def report(self, inputs: Any, **arguments: Any) -> Report:
-        """Why did the model say that, and can it be trusted? One page. See ``whyformer.report``."""
+        """Explain by several methods, and evaluate them, on one page. See ``whyformer.report``."""
         from whyformer.reports.report import report
 
         return report(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
 
     def recommend(self, inputs: Any, **arguments: Any) -> Recommendation:
-        """How should this model be explained on inputs like these? See ``whyformer.recommend``."""
+        """Choose the best method on these inputs, and test it on others. See ``whyformer.recommend``."""
         from whyformer.evaluate.recommend import recommend
 
         return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
@@ -159,12 +159,12 @@ def explain(
     attention_at: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Any:
-    """Why did the model say that? One Explanation for one raw input, a list for several, a dict for several methods.
+    """Explain a prediction. Return one Explanation for one raw input, a list for several, a dict for several methods.
 
     processor: tokenizer (``tokenizer=`` is the same), image processor or wf.Table, for raw inputs. target: class or
     label, (a, b) for a rather than b, None for the prediction; a list has one per input. scalar: "logit",
-    "probability", "log_odds" or "cosine". options: the method's own (wf.list_methods() lists them). attention_at: as
-    for Explainer.
+    "probability", "log_odds" or "cosine". options: options of the method (see wf.list_methods()). attention_at: as for
+    Explainer.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain(model, "I like the movie", tokenizer).show()

@@ -79,7 +79,7 @@ def test_an_interrupted_check_up_keeps_what_is_done(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(CHECKS, "invariance", interrupted)
     found = checked_bert(checks=["sinks", "invariance", "stability"])
     assert list(found.results) == ["sinks"]
-    assert "without invariance, stability" in found.of("note")[-1].text
+    assert "not run: invariance, stability" in found.of("note")[-1].text
     with pytest.raises(KeyboardInterrupt):
         checked_bert(checks=["invariance"])
 
@@ -132,7 +132,7 @@ def test_options_reach_method_and_checks(tokenizer: Any) -> None:
         ({"method": "raw_attention", "layer": 1}, "unknown option of raw_attention"),
         ({"checks": {"jain_wallace": {"permutations": 0}}}, "permutations"),
         ({"checks": {"jain_wallace": {"layers": 7}}}, "numbered"),
-        ({"checks": {"randomisation": {"copies": 3, "beside": 2}}}, "no more than beside"),
+        ({"checks": {"randomisation": {"copies": 3, "beside": 2}}}, "at most beside"),
         ({"target": [0]}, "1 targets for 2 inputs"),
     ],
 )

@@ -223,7 +223,7 @@ def test_models_that_cannot_be_trained_are_refused(finder: Finder) -> None:
         with pytest.raises(WhyformerError):
             wf.retrained_attention(model_of(name), inputs, [0, 1] * 5)
     x, labels = marked(20)
-    with pytest.raises(NotOffered, match="leave its last softmax or sigmoid out"):
+    with pytest.raises(NotOffered, match="remove its final softmax or sigmoid"):
         wf.retrained_attention(nn.Sequential(finder, nn.Softmax(-1)), x, labels)
 
 
@@ -300,7 +300,7 @@ def test_the_copy_learns_to_do_without_a_part_and_the_model_stays() -> None:
     [
         ({"inputs": {"x": signed_rows(3, 0)}}, "too few"),
         ({"labels": [0, 1]}, "2 labels for 9 inputs"),
-        ({"lr": 1e30, "epochs": 9}, "infinity|labels"),
+        ({"lr": 1e30, "epochs": 9}, "diverged|labels"),
     ],
 )
 def test_mistakes_about_a_surrogate_are_named(how: dict[str, Any], says: str) -> None:

@@ -258,7 +258,7 @@ def test_sinks_count_special_tokens_and_the_first_position() -> None:
 def test_leaks_and_models_without_attention_are_reported() -> None:
     assert levels(capture_audit(exam_of())) == ["ok"]
     leaky, without = LEAKY["token_mixing"], WITHOUT_ATTENTION["resnet"]
-    for case, words in ((leaky, "outside the captured attention"), (without, "No attention was seen")):
+    for case, words in ((leaky, "outside the captured attention"), (without, "No attention was found")):
         found = capture_audit(Exam(Explainer(case.build(None)), case.inputs()))
         assert levels(found) == ["warning"] and words in found.findings()[0].text
         assert (found.leak > 0) == (case is leaky)

@@ -57,7 +57,7 @@ REFUSED = [
     ("explain table none.csv", 1, "no CSV file at"),
     ("explain table rows.csv --model none.py:load", 1, "no file"),
     ("explain table rows.csv --model no.such:load", 1, "cannot be imported"),
-    ("explain table rows.csv --model empty", 1, "no saved tabular model"),
+    ("explain table rows.csv --model empty", 1, "not a saved tabular model"),
     ("explain prompt 'who ?' --model m/ --span", 2, "give --answer or --generate"),
     ("explain nowhere.jpg", 1, "there is no file 'nowhere.jpg'. If it is a text: whyformer explain text nowhere.jpg"),
     ("explain nowhere.txt", 1, "there is no file 'nowhere.txt'"),
@@ -123,7 +123,7 @@ REFUSED = [
     ("check", 2, "give a text"),
     ("check text -c sink", 1, "Did you mean 'sinks'"),
     ("batch table.csv --out o --quiet --log", 2, "choose one"),
-    ("batch table.csv --out o", 1, "which column holds the input"),
+    ("batch table.csv --out o", 1, "column of the input is not clear"),
 ]
 
 

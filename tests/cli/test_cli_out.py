@@ -131,12 +131,12 @@ def test_a_file_becomes_a_folder(bert_folder: Path, files: Path, tmp_path: Path)
     out = tmp_path / "out"
     asked = ("batch", files / "table.csv", "--model", bert_folder, "--out", out, "--column", "words", "--key", "id")
     shown = run(*asked, "-m", "grad_sam", "-o", "reduce=key", "--part-rows", 2)
-    assert "What matters in this dataset" in shown.stdout and "1 (1 BadInput)" in shown.stdout
+    assert "Most important features of this dataset" in shown.stdout and "1 (1 BadInput)" in shown.stdout
     dataset = wf.load(out)
     assert [place["name"] for place, _ in dataset.entries()] == ["a", "c"]
     assert all(e.options["reduce"] == "key" for e in dataset) and (out / "summary.html").is_file()
     refused = run(*asked, "-m", "grad_sam", "--part-rows", 2, code=1)
-    assert "was asked for something else: options was" in refused.stderr
+    assert "job with other parameters: options was" in refused.stderr
     quiet = run(*asked, "-m", "grad_sam", "-o", "reduce=key", "--quiet")
     assert quiet.stdout == quiet.stderr == ""
 
@@ -202,7 +202,7 @@ def test_folders_of_images(tmp_path: Path) -> None:
     how = ["--model", FOLDER, "--inputs", tmp_path / "zebras", "-t", "zebra-like", "-l", 2]
     how += [word for texture in ("striped", "dotted") for word in ("-c", f"{texture}={tmp_path / texture}")]
     shown = run("tcav", *how, "--random", tmp_path / "random", "--out", tmp_path / "bars.png").output
-    assert "striped" in shown and "dotted" in shown and "weak test" in shown
+    assert "striped" in shown and "dotted" in shown and "test is weak" in shown
     assert (tmp_path / "bars.png").stat().st_size > 5000
     rows = told("tcav", *how, "--relative")["rows"]  # which needs no random sets
     assert [(row["concept"], row["versus"]) for row in rows] == [("striped", "dotted"), ("dotted", "striped")]

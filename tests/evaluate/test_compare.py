@@ -206,11 +206,11 @@ def test_noise_moves_gradients_and_leaves_constants() -> None:
     [
         ({"method": ["rollout"]}, "attention_rollout"),
         ({"method": [{"method": "raw_attention", "layer": 1}]}, "layers"),
-        ({"method": [{"layers": 1}]}, "names no method"),
+        ({"method": [{"layers": 1}]}, "has no method"),
         ({"method": ["saliency", "saliency"]}, "twice"),
         ({"metric": ["fidelity"]}, "infidelity"),
         ({"metric": {"aopc": {"steps": 3}}}, "fractions"),
-        ({"metric": []}, "no metric"),
+        ({"metric": []}, "metric is empty"),
         ({"replace": "zap"}, "mask"),
         ({"rationales": [[1]]}, "one per input"),
     ],
@@ -285,19 +285,20 @@ def test_leaders_and_their_lead_are_those_of_the_values() -> None:
 
 def test_metrics_that_disagree_are_named_with_what_they_put_first() -> None:
     one, other = Leader("comprehensiveness", "a", 0, 0, 0), Leader("pi_soft_nc", "a", 0, 0, 0)
-    assert said([one, other]) == "comprehensiveness and pi soft nc put a first."
+    assert said([one, other]) == "comprehensiveness and pi soft nc rank a first."
     told = said([one, other, Leader("saco", "b", 0.2, 0.1, 0.3)])
-    assert told.startswith("Metrics disagree: comprehensiveness and pi soft nc put a first; saco puts b first")
-    assert "(ahead of a: +0.200 (+0.100 to +0.300))" in told and told.endswith("By mean rank a comes first.")
-    unsure = said([one, Leader("saco", "b", 0.2, -0.1, 0.3)])
-    assert "saco puts b first (but cannot tell it from a)" in unsure
+    assert told.startswith("Metrics disagree: comprehensiveness and pi soft nc rank a first; saco ranks b first")
+    assert ", ahead of a by +0.200 (95 % CI +0.100 to +0.300)." in told and told.endswith("By mean rank a comes first.")
+    for low, high, gain in ((-0.1, 0.3, 0.2), (0.00001, 0.0003, 0.0002)):  # not significant, or too small to be shown
+        assert "saco ranks b first, tied with a." in said([one, Leader("saco", "b", gain, low, high)])
     middle = said([Leader("aopc", "b", 0.1, 0.05, 0.2), Leader("saco", "b", 0.2, -0.1, 0.3)])
-    assert middle.startswith("By mean rank a comes first; aopc and saco put b first (ahead of a by aopc: +0.100")
-    assert said([one], methods=["a"]) == "a was judged alone."
+    assert middle.startswith("By mean rank a comes first; aopc and saco rank b first, ahead of a by +0.100")
+    assert middle.endswith("(95 % CI +0.050 to +0.200) in aopc.")
+    assert said([one], methods=["a"]) == "Only a was evaluated."
     single_input = said([one, Leader("saco", "b", 0.2, math.nan, math.nan)])
     assert (
         single_input
-        == "Metrics disagree: comprehensiveness puts a first; saco puts b first. By mean rank a comes first."
+        == "Metrics disagree: comprehensiveness ranks a first; saco ranks b first. By mean rank a comes first."
     )
     assert said([]) == "", "results of older versions"
     assert replace(judged(), inputs=ENOUGH, leaders=None, metric_agreement=None).verdict == ""
@@ -307,13 +308,14 @@ def test_rank_correlation_comes_with_what_chance_would_give() -> None:
     leaders = [Leader(name, "a", 0, 0, 0) for name in ("aopc", "saco", "deletion")]
     matrix = [[1, 0.5, -0.4], [0.5, 1, math.nan], [-0.4, math.nan, 1]]
     few = said(leaders, matrix)
-    assert "alike by +0.05 on average, least of all aopc and deletion (-0.40), where +1 is the same order" in few
-    assert "over 3 methods no correlation can be told from chance" in few
-    assert "chance alone reaches ±0.65 in one pair of twenty" in said(leaders, matrix, list("abcdefghij"))
+    assert "of the 3 methods: +0.05 (+1: same order, -1: opposite); lowest -0.40, between aopc and deletion." in few
+    assert "With 3 methods, no correlation is significant (p > 0.05)." in few
+    many = said(leaders, matrix, list("abcdefghij"))
+    assert many.endswith("Correlations below 0.65 are not significant (p > 0.05).")
     assert "Spearman" not in said(leaders, matrix, ["a", "b"])
     generator = np.random.default_rng(0)
     drawn = [spearmanr(*generator.normal(size=(2, 8))).statistic for _ in range(500)]
-    chance = float(said(leaders, matrix, list("abcdefgh")).split("±")[1][:4])
+    chance = float(said(leaders, matrix, list("abcdefgh")).split("below ")[1][:4])
     assert np.mean(np.abs(drawn) > chance) == pytest.approx(0.05, abs=0.02)
 
 

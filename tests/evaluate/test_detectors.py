@@ -151,7 +151,7 @@ def test_recommend_keeps_the_detections_of_an_image_on_one_side() -> None:
     assert len({games.of[i] for i in choosing}) == len({games.of[i] for i in testing}) == 2
     assert not {games.of[i] for i in choosing} & {games.of[i] for i in testing}
     assert found.chosen_on == found.reported_on == games.size
-    with pytest.raises(BadInput, match="2 inputs cannot be split"):
+    with pytest.raises(BadInput, match=r"at least 4 inputs \(got 2\)"):
         wf.recommend(model_of("detr"), pictures(2), **how)
 
 

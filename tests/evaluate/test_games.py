@@ -100,7 +100,7 @@ def test_deleting_everything_leaves_a_token_of_the_config_or_is_refused() -> Non
     with games_of(wf.Explainer(model), inputs, replace="delete", target=1) as games, torch.no_grad():
         logit = model(input_ids=torch.tensor([[3]])).logits[0, -1, 1]
         assert games.game(0).empty("logit") == pytest.approx(float(logit), abs=1e-5)
-        assert [doubt for doubt in games.doubts() if "token 3 as the only token" in doubt]
+        assert [doubt for doubt in games.warnings() if "token 3 as the only token" in doubt]
     model.config.eos_token_id = model.config.pad_token_id = None
     opened = games_of(wf.Explainer(model), inputs, replace="delete")
     with opened as games, pytest.raises(NotOffered, match="the model's config has no bos, eos or pad token"):
@@ -213,7 +213,7 @@ def test_one_token_and_no_token() -> None:
     ids = torch.tensor([tokenizer("So boring")["input_ids"], [tokenizer.cls_token_id, tokenizer.sep_token_id, 0, 0]])
     inputs = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     mixed = explainer.compare(inputs, method=["raw_attention"], metric=["aopc"])
-    assert any("nothing but special tokens" in w for w in mixed.warnings)
+    assert any("special tokens only" in w for w in mixed.warnings)
     assert np.isnan(mixed.values["aopc"]["raw_attention"][1]) and np.isfinite(mixed.values["aopc"]["raw_attention"][0])
     assert explainer.recommend(inputs, method=[], spaces=["attention"], scope="instance").chosen_on == 1
 

@@ -45,12 +45,12 @@ def test_the_result_says_what_was_held_and_hands_it_on(tmp_path: Path) -> None:
     found = judged(0, {"method": "two_ended", "replace": "zero"}, "saliency")
     assert found.best["hold"] == 0 and found["two_ended(replace=zero)"].options["hold"] == 0
     assert "hold" not in found["saliency"].options and not found.failures
-    assert found.held == ("'0'",) * 4 and "'0' was held in every input: always there" in " ".join(found.warnings)
+    assert found.held == ("'0'",) * 4 and "'0' is held in every input: never masked" in " ".join(found.warnings)
     assert wf.load(found.save(tmp_path / "c.json")).held == found.held
     assert judged(None, "saliency").held is None
     alike, other = judged([0], {"method": "two_ended", "hold": 0}), judged(0, {"method": "two_ended", "hold": 1})
     assert not any("one game" in words for words in alike.warnings)
-    assert any(words.startswith("two_ended(hold=1) holds other parts") for words in other.warnings)
+    assert any(words.startswith("two_ended(hold=1) holds other features") for words in other.warnings)
 
 
 def test_a_method_without_hold_is_judged_by_the_parts_that_go() -> None:
@@ -88,7 +88,7 @@ def test_a_sentence_that_is_held_in_part_goes_without_that_part() -> None:
         ("film", BadInput, "is 2 times in input 0. Write more of the text around it"),
         (99, BadInput, "input 0 has 8 units, numbered from 0, or from -1 backwards"),
         ([1, 2, 3, 4, 5, 6], BadInput, "is all of input 0"),
-        ([], NotAllowed, "the text, label or number of a part"),
+        ([], NotAllowed, "the text, label or number of a feature"),
     ],
 )
 def test_what_cannot_be_held_is_refused_at_once(
@@ -173,7 +173,7 @@ def test_recommend(budget: int | None) -> None:
         TEXTS, spaces=[], method=methods, hold="the movie", budget=budget, effort=None, progress=False
     )
     assert chosen.best["hold"] == "the movie" and chosen.best["method"] == "shap"
-    assert chosen.held == ("'the movie'",) * 4 and "'the movie' was held in every input" in " ".join(chosen.warnings)
+    assert chosen.held == ("'the movie'",) * 4 and "'the movie' is held in every input" in " ".join(chosen.warnings)
     assert "hold" not in chosen.choices[0].name
     if chosen.budgeted is not None:
         assert all(c.options["hold"] == "the movie" for c in chosen.budgeted.candidates)

@@ -99,9 +99,9 @@ def test_methods_that_cannot_be_told_apart_share_a_place() -> None:
     worse = generator.normal(3.5, 0.3, (40, 1))
     assert tied_places(np.concatenate([same, worse], 1)) == [1, 1, 3]
     shared = Standing(1, 3, 5, 5, 40, "texts", ties=1)
-    assert str(shared) == "1st of 3 on 40 texts, shared with 1 other, beats random"
+    assert str(shared) == "1st of 3 on 40 texts, tied with 1 other, beats random"
     assert str(Standing(None, 3, 5, 5, 5, "texts", gain=(0.2, 0.1, 0.3))) == (
-        "5 texts: too few to rank methods (30 needed); gain over random scores +0.200 (+0.100 to +0.300)"
+        "5 texts: too few to rank methods (30 needed); gain over random scores +0.200 (95 % CI +0.100 to +0.300)"
     )
     assert too_few(1) == "1 input: too few to rank methods (30 needed)" and not too_few(ENOUGH)
 

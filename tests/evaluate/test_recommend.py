@@ -196,8 +196,8 @@ def test_it_is_said_plainly_when_nothing_beats_random() -> None:
     assert not result.within(ANY).beats_random
     assert "too few to rank" in result.verdict
     enough = dataclasses.replace(result, chosen_on=30, reported_on=30)
-    assert enough.verdict.startswith("Nothing beats random here")
-    with pytest.warns(UserWarning, match="Nothing beats random here"):
+    assert enough.verdict.startswith("The choice does not beat random scores")
+    with pytest.warns(UserWarning, match="The choice does not beat random scores"):
         _ = enough.best
     better = explainer().recommend(TEXTS, method=["attn_lrp"], spaces=[], scope="instance")
     assert better.within(ANY).beats_random
@@ -240,7 +240,7 @@ def test_several_streams_have_no_aggregations() -> None:
     ("how", "says"),
     [
         ({"scope": "batch"}, "dataset"),
-        ({"spaces": [], "method": []}, "nothing to choose"),
+        ({"spaces": [], "method": []}, "are both empty"),
         ({"inputs": TEXTS[:3]}, "at least 4"),
         ({"method": ["attnlrp"]}, "attn_lrp"),
         ({"method": ["grad_cam"], "spaces": []}, "none of the candidates can explain this model: grad_cam"),
@@ -390,7 +390,7 @@ def test_a_budget_that_nothing_fits_into_names_the_cheapest() -> None:
         explainer().recommend(TEXTS, budget="0.000001ms", method=["two_ended", "raw_attention"], spaces=[])
     with pytest.raises(BadInput, match=r"1 forwards: the cheapest .* a method of the space 'gradient', 3 forwards"):
         explainer().recommend(TEXTS, budget=1, method=[], spaces=["gradient"])
-    with pytest.raises(NotOffered, match="fits into 9 forwards can explain this model: grad_cam"):
+    with pytest.raises(NotOffered, match="within 9 forwards can explain this model: grad_cam"):
         explainer().recommend(TEXTS, budget=9, method=["grad_cam"], spaces=[])
     with pytest.raises(BadInput, match="one method for all inputs"):
         explainer().recommend(TEXTS, budget=5, scope="label")
@@ -418,16 +418,14 @@ def test_being_behind_in_hindsight_is_told_from_chance() -> None:
     assert alone.hindsight is choice and not alone.behind and "best of them" in alone.verdict
     close = Budgeted("3 forwards", 2.0, 9, (choice, outcome("b", 0.6, (0.1, -0.01, 0.2))), chance=0.3)
     assert close.hindsight.name == "b" and not close.behind
-    assert "fall 0.100 (-0.010 to +0.200) further (AOPC), which cannot be told from chance" in close.verdict
-    assert "30% of such picks" in close.verdict
+    assert close.verdict.endswith("by +0.100 (95 % CI -0.010 to +0.200), which is not significant (p = 0.3).")
     ahead = outcome("b", 0.6, (0.1, 0.05, 0.2))
     far = Budgeted("3 forwards", 2.0, 9, (choice, ahead), chance=0.01)
-    assert far.behind and "more than chance" in far.verdict
+    assert far.behind and "which is significant (p = 0.01)" in far.verdict
     picked = Budgeted("3 forwards", 2.0, 9, (choice, ahead), chance=0.2)
     assert not picked.behind, "its own limits exclude zero, but it was picked for that"
     assert Budgeted("3 forwards", 2.0, 9, (choice, ahead)).verdict.endswith(
-        "b would have been better: what it names first, taken away, makes the prediction fall 0.100 (+0.050 to +0.200) "
-        "further (AOPC)."
+        "On the test inputs, b has a higher AOPC by +0.100 (95 % CI +0.050 to +0.200)."
     )
 
 

@@ -343,7 +343,7 @@ def test_a_job_is_resumed_with_the_same_question_only(tmp_path: Path) -> None:
     explain_dataset(**base)
     explain_dataset(**base)
     for name, make in JOB.items():
-        with pytest.raises(BadInput, match="was asked for something else"):
+        with pytest.raises(BadInput, match="job with other parameters"):
             explain_dataset(**base | {name: make()})
     with pytest.raises(BadInput, match=r"options was \{\} and is"):
         explain_dataset(**base, units="word")

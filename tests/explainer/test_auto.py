@@ -188,7 +188,7 @@ def test_the_next_method_is_taken_where_one_finds_nothing(
     [
         ([0.0, 1.0, 0.2, 0.0], ""),
         ([0.0, 0.0, 0.0, 0.0], "Every score is zero"),
-        ([0.0, 4.7e-8, 1e-9, 0.0], "no more than the rounding"),
+        ([0.0, 4.7e-8, 1e-9, 0.0], "within the rounding error"),
         ([1.0, 0.0, 0.001, 1.0], "Special tokens received"),
     ],
 )

@@ -120,7 +120,7 @@ def test_code_of_a_folder_is_not_run(tmp_path: Path) -> None:
     config = {"model_type": "own", "architectures": ["OwnModel"], "auto_map": {"AutoConfig": "own.OwnConfig"}}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (tmp_path / "own.py").write_text("raise SystemExit('this ran')", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"brings code of its own.*by yourself with trust_remote_code=True"):
+    with pytest.raises(BadInput, match=r"contains its own code.*load the model with trust_remote_code=True"):
         wf.Explainer(tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_verbs_that_look_at_the_model_before_they_run_it(texts: Path, tmp_path: 
     arcs = wf.heads.syntactic(folders.bert(), conllu, folders.tokenizer(tmp_path / "vocabulary"))
     for model in (texts, wf.Explainer(texts)):
         assert wf.heads.syntactic(model, conllu).arcs == arcs.arcs
-    with pytest.raises(MissingProcessor, match="by the model's tokenizer"):
+    with pytest.raises(MissingProcessor, match="need the model's tokenizer"):
         wf.heads.syntactic(folders.bert(), conllu)
 
 

@@ -110,7 +110,7 @@ def test_one_form_of_message(given: dict[str, Any], error: type[Exception], word
     ("values", "named", "error", "words"),
     [
         ((), {}, BadInput, "sample needs inputs"),
-        ((1, 2), {}, BadInput, "takes inputs without a name, and 2 values"),
+        ((1, 2), {}, BadInput, "takes inputs by position, and 2 positional values"),
         ((1,), {"inputs": 2}, BadInput, "inputs twice"),
         ((1,), {"step": 2}, UnknownName, "Did you mean 'steps'"),
     ],
@@ -378,7 +378,7 @@ def test_the_door_hands_it_on() -> None:
     assert encoding(1, 2, both, tokenizer=tokenizer) is both
     assert encoding(1, 2, both, tokenizer=None) is both
     assert encoding(1, 2, tokenizer=None) is None
-    with pytest.raises(BadInput, match="encoding was given a SimpleNamespace as processor and a object as tokenizer"):
+    with pytest.raises(BadInput, match="encoding got a SimpleNamespace as processor and a object as tokenizer"):
         encoding(1, 2, both, tokenizer=object())
     with pytest.raises(UnknownName, match="parameter of sample 'tokenizer'"):
         sample(1, tokenizer=tokenizer)  # type: ignore[call-arg]

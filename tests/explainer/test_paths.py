@@ -118,10 +118,10 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = samples.text().save(tmp_path / "x.json")
     monkeypatch.setattr(os, "access", lambda *asked: False)
     for call, words in (
-        (lambda: wf.load(saved), "may not be read by this user"),
-        (lambda: samples.text().save(saved), r"may not be changed. Choose another name"),
-        (lambda: samples.text().save(tmp_path / "y.json"), r"nothing may be written into .*Choose another folder"),
-        (lambda: cache_of(tmp_path, list), "nothing may be written into cache"),
+        (lambda: wf.load(saved), "cannot be read by this user"),
+        (lambda: samples.text().save(saved), r"is read-only. Choose another name"),
+        (lambda: samples.text().save(tmp_path / "y.json"), r"is read-only.*Choose another folder"),
+        (lambda: cache_of(tmp_path, list), "is read-only"),
     ):
         with pytest.raises(BadInput, match=words):
             call()
@@ -207,7 +207,7 @@ def test_a_model_of_a_billion_blocks_is_not_built(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     config["arguments"]["n_blocks"] = 10**9
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(BadInput, match="1000000000 of something"):
+    with pytest.raises(BadInput, match=r"the number .*1000000000"):
         load_model(tmp_path)
 
 

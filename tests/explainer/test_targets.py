@@ -163,14 +163,14 @@ def test_probabilities_are_not_squashed_again() -> None:
     for found in wf.explain(softmaxed(), PLAIN, method="generic_attention"):
         assert any("returns probabilities" in w for w in found.warnings)
     for scalar in ("probability", "log_odds"):
-        with pytest.raises(errors.NotOffered, match=r"probabilities already.*Leave scalar out"):
+        with pytest.raises(errors.NotOffered, match=r"probabilities already.*Omit scalar="):
             wf.explain(softmaxed(), PLAIN, method="generic_attention", scalar=scalar)
 
 
 def test_metrics_of_probabilities_say_how_to_take_them_as_they_are() -> None:
     how: dict[str, Any] = {"method": ["raw_attention"], "replace": 3, "progress": False}
     found = wf.compare(softmaxed(), PLAIN, metric=["aopc"], **how)
-    assert any("softmax is taken of them again by aopc" in w for w in found.warnings)
+    assert any("softmax is applied to them again by aopc" in w for w in found.warnings)
     plain = wf.compare(softmaxed(), PLAIN, metric={"aopc": {"value": "logit"}}, **how)
     assert not any("softmax" in w for w in plain.warnings)
     with pytest.raises(errors.NotOffered, match="value='logit'"):
@@ -183,11 +183,11 @@ def test_what_a_sigmoid_gave_is_not_squashed_again(classes: int) -> None:
     model = Reordered(3, lambda output: output.logits[:, :classes].sigmoid().squeeze(-1))
     said = model(**PLAIN).detach()
     for row, found in enumerate(wf.explain(model, PLAIN, method="occlusion", target=0)):
-        assert any("it ends in a sigmoid" in w and "without its last sigmoid" in w for w in found.warnings)
+        assert any("it ends in a sigmoid" in w and "without its final sigmoid" in w for w in found.warnings)
         if classes > 1:
             assert found.prediction.probability == pytest.approx(said[row].max().item(), abs=1e-6)
     for scalar in ("probability", "log_odds"):
-        with pytest.raises(errors.NotOffered, match=r"ends in a sigmoid.*Leave scalar out"):
+        with pytest.raises(errors.NotOffered, match=r"ends in a sigmoid.*Omit scalar="):
             wf.explain(model, PLAIN, method="occlusion", target=0, scalar=scalar)
 
 
@@ -232,7 +232,7 @@ def language_model() -> nn.Module:
 @pytest.mark.parametrize("target", ["zebra", "cat dog"])
 def test_a_next_token_that_is_none(language_model: nn.Module, target: str) -> None:
     """A word that the tokenizer does not know is not its unknown token, and two tokens are not one."""
-    with pytest.raises(errors.BadInput, match="no single token"):
+    with pytest.raises(errors.BadInput, match="not a single token"):
         wf.explain(language_model, "a cat on the", processor=tokenizer(), target=target)
     assert str(wf.explain(language_model, "a cat on the", processor=tokenizer(), target="mat").target) == "mat"
 
@@ -284,7 +284,7 @@ def test_positions_are_counted_from_the_end_as_well() -> None:
     [
         *(("gpt2", wf.Target(1, position=p), errors.BadInput, "the text has 10 tokens") for p in (10, -11, 1.5, True)),
         ("bert", (1, 1), errors.BadInput, "two different classes"),
-        ("bert", wf.Target(1, position=3), errors.BadInput, "Leave the position out"),
+        ("bert", wf.Target(1, position=3), errors.BadInput, "position= cannot be used|Omit the position"),
         ("bert", wf.Target(17), errors.UnknownName, "target"),
     ],
 )

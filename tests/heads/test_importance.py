@@ -236,8 +236,8 @@ def test_the_model_comes_back_unchanged() -> None:
         ({"labels": [0]}, "1 labels for 2 inputs"),
         ({"target": [0]}, "1 targets for 2 inputs"),
         ({"labels": [0, 1], "target": 1}, "not both"),
-        ({"kind": "confidence", "target": 1}, "leave target out"),
-        ({"kind": "confidence", "scalar": "loss"}, "not about a loss"),
+        ({"kind": "confidence", "target": 1}, "omit target"),
+        ({"kind": "confidence", "scalar": "loss"}, "does not use a loss"),
         ({"kind": "ablation", "per": "token"}, "belongs to kind"),
         ({"ablate": "all_but_one"}, "belongs to kind"),
         ({"rule": "generic"}, "belongs to kind"),
@@ -252,7 +252,7 @@ def test_wrong_options_are_refused(how: dict[str, Any], says: str) -> None:
 def test_models_without_heads_and_tokens_of_unknown_streams_are_refused() -> None:
     with pytest.raises(NothingCaptured, match="no attention"):
         head_importance(torch.nn.Sequential(torch.nn.Linear(4, 2)), torch.randn(2, 4))
-    with pytest.raises(NotOffered, match="which stream asks which"):
+    with pytest.raises(NotOffered, match="query and key streams"):
         head_importance(model_of("swin"), CASES["swin"].inputs(), per="token")
 
 

@@ -133,7 +133,7 @@ def test_reading(tmp_path: Path) -> None:
         ("1\tthe\t2\tdet\n", "has 4 columns"),
         (line(1, "the", 9, "det"), "'9'"),
         ("nowhere.conllu", "no CoNLL-U file"),
-        ("# only a comment\twith a tab\n", "no sentence"),
+        ("# only a comment\twith a tab\n", "has no sentences"),
     ],
 )
 def test_broken_files_are_refused(text: str, says: str) -> None:

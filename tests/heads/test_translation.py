@@ -253,7 +253,7 @@ def test_texts_and_their_translations(translator: tuple[nn.Module, Any]) -> None
     assert len(matter.samples) == sum(len(s.target) + 2 for s in test)
     assert layer_profile(model, pairs[:2], processor=tokenizer).inputs == 2
     assert roles(model, [source for source, _ in pairs], processor=tokenizer).inputs == 4  # its own translations
-    with pytest.raises(BadInput, match="leave labels out"):
+    with pytest.raises(BadInput, match="omit labels"):
         head_importance(model, pairs, processor=tokenizer, labels=[0] * 4)
 
 

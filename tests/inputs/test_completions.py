@@ -159,7 +159,7 @@ def test_a_server_that_refuses_echo_is_told_from_a_broken_one(serve: Serve, monk
     refusal = "Setting 'echo' and 'logprobs' at the same time is not supported for this model."
     server = serve(failing=[400])
     monkeypatch.setattr(completions._Refused, "__str__", lambda self: f"HTTP 400: {refusal}")
-    with pytest.raises(NotOffered, match=r"is not supported.*vLLM gives them"):
+    with pytest.raises(NotOffered, match=r"is not supported.*vLLM returns them"):
         wf.CompletionServer(server.url, "tiny")([PROMPT], [ANSWER])
 
 
@@ -199,9 +199,9 @@ def test_where_the_answer_would_begin_the_text_something_stands_before_it(serve:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"url": "localhost:8000"}, "no address"),
-        ({"url": "http://[::1"}, "no address"),
-        ({"url": "http://local host"}, "no address"),
+        ({"url": "localhost:8000"}, "not the address"),
+        ({"url": "http://[::1"}, "not the address"),
+        ({"url": "http://local host"}, "not the address"),
         ({"url": "http://me:word@localhost"}, "as key="),
         ({"url": "http://localhost", "key": "two\nlines"}, "bearer token"),
         ({"url": "http://localhost", "parallel": 0}, "parallel=0"),

@@ -264,7 +264,7 @@ def test_a_changed_picture_is_asked_about_the_same_object() -> None:
             expected = float(whole.logits[0, query, 1] - output.logits[0, others[-1], 1])
             assert score == pytest.approx(expected, abs=1e-5)
     assert set(others) != {query}  # by number, other objects would have been compared
-    assert any("picks its queries anew" in warning for warning in result.warnings)
+    assert any("selects its queries" in warning for warning in result.warnings)
     same = wf.explain(yolos(), SMALL, method="occlusion", target=(2, 1))[0]  # its queries are those of every picture
     assert not any("anew" in warning for warning in same.warnings)
 

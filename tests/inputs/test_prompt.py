@@ -108,7 +108,7 @@ def test_methods_are_compared_and_every_text_is_asked_once(model: Recorded, tmp_
     how: dict[str, Any] = {"method": ["occlusion", "raw_attention"], "units": "sentence", "metric": ["aopc"]}
     comparison = wf.compare(model, pairs, cache=tmp_path, **how)
     assert len(model.prompts) == len(set(model.prompts)) <= 2 * 2**3
-    assert comparison.replacement == "delete" and "asked from outside" in comparison.failures["raw_attention"]
+    assert comparison.replacement == "delete" and "called remotely" in comparison.failures["raw_attention"]
     # Sentences go by their scores: 2.0, then 0.0, then -0.75; at 0, 5, …, 100 %, rounded up.
     falls = [0.0] + [2.0] * 6 + [2.0] * 7 + [1.25] * 7
     assert comparison.values["aopc"]["occlusion"][0] == pytest.approx(np.mean(falls), abs=1e-4)
@@ -159,7 +159,9 @@ def test_the_check_up_says_what_cannot_be_known_of_it(model: Recorded) -> None:
 
 @pytest.mark.parametrize("method", ["generic_attention", "saliency", "decompx"])
 def test_what_needs_to_look_inside_says_what_does_not(model: Recorded, method: str) -> None:
-    with pytest.raises((NotOffered, NothingCaptured), match=r"asked from outside.*perturbation method: occlusion"):
+    with pytest.raises(
+        (NotOffered, NothingCaptured), match=r"(called remotely|asked from outside).*perturbation method: occlusion"
+    ):
         wf.explain(model, PAIR, method=method)
 
 
@@ -176,12 +178,12 @@ def test_what_needs_to_look_inside_says_what_does_not(model: Recorded, method: s
         (PAIR, {"units": [(0, 500)]}, BadInput, r"units\[0\] = \(0, 500\): the text has"),
         (PAIR, {"units": [(3, 3)]}, BadInput, "the text has"),
         (PAIR, {"units": [(0, 5), (3, 8)]}, BadInput, "overlap"),
-        (PAIR, {"target": " Rome"}, BadInput, "target=' Rome'.*Leave target out"),
+        (PAIR, {"target": " Rome"}, BadInput, "target=' Rome'.*Omit target="),
         (PAIR, {"method": "occlusion", "replace": "mask"}, BadInput, "replace='mask'.*'delete'"),
         (PAIR, {"method": "occlusion", "replace": 103}, BadInput, "replace=103"),
         (PAIR, {"processor": str}, BadInput, "processor="),
         (PAIR, {"choices": [" Paris", " Rome"]}, NotOffered, "choices"),
-        (PAIR, {"span": (0, 3)}, NotOffered, "as a whole"),
+        (PAIR, {"span": (0, 3)}, NotOffered, "whole answer"),
         ("a prompt", {"generate": {"max_new_tokens": 3}}, NotOffered, "a number of tokens"),
         ("a prompt", {"generate": 3}, NotOffered, r"no generate\(prompt, tokens\)"),
     ],
@@ -197,9 +199,9 @@ def test_what_cannot_be_asked(model: Recorded, inputs: Any, how: dict[str, Any],
     ("says", "error", "words"),
     [
         (lambda prompts, answers: [-1.0], BadInput, "returned 1 numbers for 2 prompts"),
-        (lambda prompts, answers: [0.4] * len(prompts), BadInput, "says 0.4.*never above 0.*logarithm"),
-        (lambda prompts, answers: [math.nan] * len(prompts), NonFinite, "says nan of ' b' after"),
-        (lambda prompts, answers: [-math.inf] * len(prompts), NonFinite, "very low one"),
+        (lambda prompts, answers: [0.4] * len(prompts), BadInput, "returned 0.4.*never above 0.*logarithm"),
+        (lambda prompts, answers: [math.nan] * len(prompts), NonFinite, "returned nan for ' b' after"),
+        (lambda prompts, answers: [-math.inf] * len(prompts), NonFinite, "very low number"),
         (lambda prompts, answers: 1 / 0, ModelFailed, "ZeroDivisionError.*log-probability of ' b' after"),
         (lambda text: 0.0, BadInput, r"does not take \(prompts, answers\).*CompletionServer"),
     ],

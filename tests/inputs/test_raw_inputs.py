@@ -183,17 +183,17 @@ def door(kind: str) -> Any:
         ("text", {"i like it", "the movies"}, "a set, which has no order"),
         ("text", {"text": "i like it"}, "a dict with the keys .text."),
         ("text", {"input_ids": [[2, 6, 3]]}, "no tensor in it"),
-        ("text", IDS[:, :0], "holds nothing"),
+        ("text", IDS[:, :0], "is empty"),
         ("text", {"input_ids": IDS.float()}, "token ids are whole"),
         ("text", {"input_ids": IDS.bool()}, "True and False"),
         ("text", {"input_ids": -IDS}, "0 or more"),
         ("text", {"input_ids": IDS, "attention_mask": torch.ones(1, 3)}, "one number per token"),
-        ("text", {"input_ids": IDS, "attention_mask": torch.zeros(1, 5)}, "hides every position of input 0"),
+        ("text", {"input_ids": IDS, "attention_mask": torch.zeros(1, 5)}, "masks every position of input 0"),
         ("text", {"input_ids": IDS, "attention_mask": torch.full((1, 5), torch.nan)}, "NaN"),
         ("image", [Image.new("RGB", (40, 40)), "nofile.png"], r"^inputs\[1\]: .*nofile.png"),
         ("image", Image.new("RGB", (0, 5)), "0×5 pixels"),
         ("image", Path(__file__).parent, "is a folder: name an image in it"),
-        ("image", PIXELS[:, :, :0], "holds nothing"),
+        ("image", PIXELS[:, :, :0], "is empty"),
         ("image", PIXELS > 0.5, "True and False"),
         ("image", PIXELS * torch.nan, "NaN or infinity in input 0"),
         ("image", PIXELS * torch.inf, "NaN or infinity"),
@@ -259,17 +259,17 @@ def explained(image: object) -> object:
     [
         (pixels(3, 32, 32), r"is 3 × 32 × 32, .*array\.transpose\(1, 2, 0\).*'pixel_values': torch\.from_numpy"),
         (pixels(1, 32, 32), r"transpose\(1, 2, 0\)"),
-        (pixels(32, 32, 2), r"is 32 × 32 × 2: a picture is height × width × 3"),
+        (pixels(32, 32, 2), r"is 32 × 32 × 2: an image is height × width × 3"),
         (pixels(0, 32, 3), "is 0 × 32 × 3"),
         (pixels(2, 2, 32, 32, 3), "is 2 × 2 × 32 × 32 × 3: .*several of one size are inputs × height × width × 3"),
-        (np.zeros(32), "is 32: a picture is"),
+        (np.zeros(32), "is 32: an image is"),
         (pixels(32, 32, 3).astype(np.int64), r"int64 numbers from 0 to 255: .*array\.astype\('uint8'\)"),
         (pixels(32, 32) > 9, "bool numbers from 0 to 1"),
-        ((pixels(32, 32, 3) / 255).round().astype(np.uint8), r"no number but 0 and 1, .* pass floats from 0 to 1"),
+        ((pixels(32, 32, 3) / 255).round().astype(np.uint8), r"contains only 0 and 1, .* pass floats from 0 to 1"),
         (pixels(32, 32).astype(np.uint16), "uint16 numbers"),
         (pixels(32, 32).astype(object), "object numbers: pixels are"),
         (pixels(32, 32, 3).astype(np.float32), r"floats from 0 to 255, .*array / 255"),
-        (pixels(32, 32, 3) / 255 - 0.5, r"floats from -0\.5 to 0\.5, .*no picture any more"),
+        (pixels(32, 32, 3) / 255 - 0.5, r"floats from -0\.5 to 0\.5, .*normalised for a model"),
         (np.full((32, 32, 3), np.nan), "NaN or infinity"),
         ({}, r"got dict\.$"),
     ],
@@ -351,7 +351,7 @@ def test_numbers_without_a_white_are_no_picture(tmp_path: Path) -> None:
     path = tmp_path / "depth.tif"
     Image.fromarray(numbers).save(path)
     for image in (path, Image.fromarray(numbers)):
-        with pytest.raises(BadInput, match=r"from -1 to 3, and which of them is black.*fromarray"):
+        with pytest.raises(BadInput, match=r"from -1 to 3, and it is not known which of them is black.*fromarray"):
             explained(image)
     image, black, white = Image.open(path), -1, 3  # and now as it advises
     array = np.asarray(image)

@@ -123,7 +123,7 @@ def test_gradients_are_taken_where_the_named_tensor_enters(
     found = scores(make, inputs, "input_x_gradient")
     torch.testing.assert_close(torch.tensor(found.scores), expected)
     (told,) = [w for w in found.warnings if "the model also reads" in w]  # what is no unit is named
-    assert f"also reads {other}," in told and f"is {name} alone" in told
+    assert f"also reads {other}," in told and f"only {name} is masked" in told
 
 
 def test_vectors_are_put_back_where_they_entered_also_beside_a_mask_of_numbers():
@@ -304,7 +304,7 @@ def test_a_third_sequence_is_named_and_an_argument_that_changes_nothing_is_not()
     assert not found.warnings and len(found.scores) == SOURCE.shape[1]
     inputs = {"a": SOURCE, "b": TARGET, "c": THIRD}
     found = wf.explain(named("three", "a", "b", "c"), inputs, method="occlusion", target=0)[0]
-    assert any("also reads c," in warning and "a and b alone" in warning for warning in found.warnings)
+    assert any("also reads c," in warning and "only a and b is masked" in warning for warning in found.warnings)
     assert {"source", "target"} <= set(found.units.stream)
 
 

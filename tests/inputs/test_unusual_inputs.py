@@ -150,7 +150,7 @@ def test_windows_before_a_decoder_are_refused() -> None:
     model = seeded(lambda: hf.VisionEncoderDecoderModel(config))
     inputs = {"pixel_values": randn(1, 3, 32, 32), "decoder_input_ids": randint(5, 100, 1, 4)}
     for method in ("generic_attention", "occlusion", "saliency"):
-        with pytest.raises(NotOverUnits, match=r"windows|do not line up"):
+        with pytest.raises(NotOverUnits, match=r"windows|cannot be combined"):
             wf.explain(model, inputs, method=method, target=7)
 
 
@@ -186,7 +186,7 @@ def test_an_image_that_comes_in_patches() -> None:
 
 def test_a_detector_that_looks_at_sampled_points_is_refused() -> None:
     case = KINDS["deformable_detr"].case
-    with pytest.raises(NotOverUnits, match=r"5 positions that are no patches.*sampled points"):
+    with pytest.raises(NotOverUnits, match=r"5 positions that are no patches.*samples points"):
         wf.explain(case.build(None), case.inputs(), method="occlusion", target=(2, 1))
 
 

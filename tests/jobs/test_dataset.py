@@ -45,7 +45,7 @@ def test_a_row_is_read_by_its_place(explainer: wf.Explainer, tmp_path: Path) -> 
     dataset = wf.explain_dataset(explainer, [*TEXTS, ""], out=tmp_path, method=METHODS, part_rows=4)
     row = wf.load(tmp_path).row(7)
     assert list(row) == METHODS and row["grad_sam"].units.text == TEXTS[7]
-    with pytest.raises(BadInput, match="no row 12"):
+    with pytest.raises(BadInput, match="row 12 does not exist"):
         dataset.row(12)
     with pytest.raises(BadInput, match="row 11 could not be explained: the text is empty"):
         dataset.row(11)
@@ -114,7 +114,7 @@ def test_a_column_says_what_is_explained_of_each_row(explainer: wf.Explainer, tm
     assert failure["place"] == 4 and "sideways" in failure["reason"] and dataset.rows == 6
     rows = [{"text": text, "gold": 1} for text in TEXTS[:6]]  # other targets are other rows
     for source, other, words in (
-        (rows, {"target_column": "gold"}, "are others now"),
+        (rows, {"target_column": "gold"}, "are different"),
         (path, {}, 'target_column was "gold" and is null'),
         (path, {"target": 0, "target_column": "gold"}, "give one of the two"),
     ):
@@ -176,7 +176,7 @@ def test_bad_rows_are_told_apart_and_the_job_goes_on(explainer: wf.Explainer, tm
     assert reasons.keys() == {1, 3, 4, 5, 6} and dataset.errors == 5
     assert "the text is empty" in reasons[1][1]
     assert reasons[3] == ("TooLong", "the text has 42 tokens, and the model takes 16.")
-    assert "no JSON" in reasons[4][1] and "no 'text'" in reasons[5][1] and "expected a string" in reasons[6][1]
+    assert "not valid JSON" in reasons[4][1] and "no 'text'" in reasons[5][1] and "expected a string" in reasons[6][1]
     assert dataset.summary.error_kinds == {"BadInput": 4, "TooLong": 1}
     alone = explainer.explain(TEXTS[5], method="grad_sam")
     np.testing.assert_allclose(dataset.row(2)["grad_sam"].scores, alone.scores, atol=1e-5)
@@ -244,9 +244,9 @@ def test_inputs_that_cannot_be_read(explainer: wf.Explainer, tmp_path: Path) -> 
     for source, words in (
         (tmp_path / "none.csv", "no file at"),
         (tmp_path / "empty.csv", "no rows"),
-        (tmp_path / "two.csv", "which column holds the input"),
+        (tmp_path / "two.csv", "column of the input is not clear"),
         (tmp_path / "no.parquet", "cannot be read as Parquet"),
-        (tmp_path / "folder", "no images"),
+        (tmp_path / "folder", "neither images"),
         ([], "empty"),
         (iter(()), "empty"),
         ({"text": "x"}, "source is a dict"),
@@ -254,7 +254,7 @@ def test_inputs_that_cannot_be_read(explainer: wf.Explainer, tmp_path: Path) -> 
     ):
         with pytest.raises(BadInput, match=words):
             wf.explain_dataset(explainer, source, out=tmp_path / "out")
-    with pytest.raises(BadInput, match="no column 'c'"):
+    with pytest.raises(BadInput, match="unknown column 'c'"):
         wf.explain_dataset(explainer, tmp_path / "two.csv", out=tmp_path / "out", column="c")
 
 
@@ -270,7 +270,7 @@ def test_other_libraries_read_the_folder(dataset: Any) -> None:
     assert frame["row_id"].nunique() == 11
     assert dataset.to_frame()["scores"].map(len).tolist() == frame["scores"].map(len).tolist()
     assert list(dataset.to_frame(["place", "value"]).columns) == ["place", "value"]
-    with pytest.raises(BadInput, match="no column 'score'"):
+    with pytest.raises(BadInput, match="unknown column 'score'"):
         dataset.to_frame(["score"])
     counted = duckdb.sql(f"select method, count(*), max(len(scores)) from {parts} group by method order by 1")
     assert counted.fetchall() == [(name, 11, 11) for name in METHODS]
@@ -312,7 +312,7 @@ def test_the_summary_knows_what_matters(dataset: Any) -> None:
     assert summary.disagreements[0].number <= summary.disagreements[1].number <= summary.agreement
     assert [e.method for e in summary.disagreements[0].explanations] == METHODS
     page = (folder / "summary.html").read_text(encoding="utf-8")
-    assert "What matters in this dataset" in page and "rows where methods disagree most" in page
+    assert "Most important features of this dataset" in page and "rows where methods disagree most" in page
     for case in (*summary.disagreements, *summary.outliers):
         assert f"{case.place} · {TEXTS[case.place][:23]}" in page
     again = wf.load(folder / "summary.json")

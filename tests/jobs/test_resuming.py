@@ -88,7 +88,7 @@ def test_a_full_disk_stops_with_a_word(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(file)
 
-    with monkeypatch.context() as patch, pytest.raises(JobStopped, match=r"No space left.* rows are done and safe"):
+    with monkeypatch.context() as patch, pytest.raises(JobStopped, match=r"No space left.* rows are saved"):
         patch.setattr(os, "fsync", full)
         wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
     assert not list(tmp_path.rglob("*.unfinished"))
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_at_the_summary(
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, data)
 
-    with monkeypatch.context() as patch, pytest.raises(JobStopped, match=r"all 24 rows are done.*No space left"):
+    with monkeypatch.context() as patch, pytest.raises(JobStopped, match=r"all 24 rows are saved.*No space left"):
         patch.setattr(Path, "write_bytes", full)
         wf.explain_dataset(explainer, TEXTS, out=tmp_path, **(HOW | {"top": 2}))
     assert not list(tmp_path.glob("*summary*"))
@@ -137,8 +137,8 @@ def test_something_else_is_refused(explainer: wf.Explainer, tmp_path: Path) -> N
         with pytest.raises(BadInput, match=words):
             wf.explain_dataset(x, TEXTS, out=out, **(HOW | how))
     for texts, words in (
-        ([*TEXTS[:5], "good", *TEXTS[6:]], "rows 4 to 7 are others now"),
-        (TEXTS[:20], "it has fewer rows now"),
+        ([*TEXTS[:5], "good", *TEXTS[6:]], "rows 4 to 7 are different"),
+        (TEXTS[:20], "it has fewer rows"),
     ):
         with pytest.raises(BadInput, match=words):
             wf.explain_dataset(explainer, texts, out=out, **HOW)
@@ -147,13 +147,13 @@ def test_something_else_is_refused(explainer: wf.Explainer, tmp_path: Path) -> N
 
 def test_a_folder_with_other_things_is_left_alone(explainer: wf.Explainer, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(BadInput, match=r"holds other things \(thesis.txt\)"):
+    with pytest.raises(BadInput, match=r"contains other files \(thesis.txt\)"):
         wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / MANIFEST).write_text("{}")
     for read, folder, words in (
         (wf.load, tmp_path, "is a folder: name a file in it"),
-        (wf.jobs.ExplainedDataset, tmp_path, "no explained dataset"),
+        (wf.jobs.ExplainedDataset, tmp_path, "not an explained dataset"),
         (wf.load, tmp_path / "job", "cannot be read"),
     ):
         with pytest.raises(BadInput, match=words):
@@ -296,7 +296,7 @@ def test_models_that_cannot_be_copied_are_refused(explainer: wf.Explainer, tmp_p
     spread = folders.bert()
     spread.classifier.to("meta")
     for where, words in (({"workers": 2}, "workers=2"), ({"engine": "ray"}, "engine='ray'")):
-        with pytest.raises(BadInput, match=rf"{words} gives each worker a copy.*spread over devices"):
+        with pytest.raises(BadInput, match=rf"{words} gives each worker a copy.*distributed over devices"):
             wf.explain_dataset(wf.Explainer(spread, explainer.processor), TEXTS, out=tmp_path / "b", **where, **HOW)
     with pytest.raises(BadInput, match="add engine='ray'"):
         wf.explain_dataset(explainer, TEXTS, out=tmp_path / "c", address="here:6379", **HOW)

@@ -74,7 +74,7 @@ def test_positions_of_tensors_go_on_in_the_answer() -> None:
     said = wf.explain(lm, tensors, generate=3, method="input_x_gradient")[0]
     plain = wf.explain(lm, PROMPT, processor=tokenizer(), generate=3, method="input_x_gradient")
     np.testing.assert_allclose(np.nan_to_num(said.matrix), np.nan_to_num(plain.matrix), atol=1e-5)
-    with pytest.raises(NotOffered, match="leave position_ids out"):
+    with pytest.raises(NotOffered, match="omit position_ids"):
         wf.explain(lm, tensors | {"position_ids": torch.arange(7)[None] + 7}, generate=3)
 
 
@@ -120,12 +120,12 @@ def test_a_position_says_which_of_several_tokens() -> None:
         (PROMPT, {"generate": {"max_new_tokens": 0}}, "whole number from 1"),
         (PROMPT, {"generate": {"max_length": 999}}, "takes 256"),
         (PROMPT, {"generate": {"no_such_wish": 1}}, "no_such_wish"),
-        (PROMPT, {"generate": {"return_dict_in_generate": True}}, "leave return_dict_in_generate out"),
+        (PROMPT, {"generate": {"return_dict_in_generate": True}}, "omit return_dict_in_generate"),
         (PROMPT, {"generate": {"num_return_sequences": 2, "do_sample": True}}, "num_return_sequences"),
         ((PROMPT, ANSWER), {"span": True, "choices": ["yes", "no"]}, "choices"),
         (PROMPT, {"choices": ["zebra", "no"]}, "no token for 'zebra'"),
         ((PROMPT, ANSWER), {"scalar": "cosine", "span": True}, "compare two inputs"),
-        (PROMPT, {"target": ("paris and", "rome"), "span": (0, 3)}, "leave span out"),
+        (PROMPT, {"target": ("paris and", "rome"), "span": (0, 3)}, "omit span="),
         (("the", ANSWER), {"span": True, "method": "occlusion", "replace": "delete"}, "follows nothing"),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_model_that_goes_on_otherwise_is_read_as_a_whole() -> None:
 
 
 def test_an_answer_needs_logits_at_each_of_its_tokens() -> None:
-    with pytest.raises(NotOffered, match="Leave span out"):
+    with pytest.raises(NotOffered, match="Omit span="):
         wf.explain(LastForCausalLM(model("llama")), (PROMPT, ANSWER), processor=tokenizer(), span=True)
 
 
@@ -329,9 +329,9 @@ def test_the_answer_is_written_where_none_is_given_through_the_chat_template() -
     "documents, how, message",
     [
         ([], {}, "documents is empty"),
-        (["", "x"], {}, "document 1 is no text"),
-        ({"a": 3}, {}, "is no text|documents"),
-        (["The cat ."], {"answer": "  "}, "no sentence"),
+        (["", "x"], {}, "document 1 is not a text"),
+        ({"a": 3}, {}, "is not a text|documents"),
+        (["The cat ."], {"answer": "  "}, "answer is empty"),
         (["The cat ."], {"method": "generic"}, "generic_attention"),
         (["The cat ."], {"method": ""}, "unknown method"),
     ],

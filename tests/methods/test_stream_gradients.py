@@ -221,7 +221,7 @@ def test_text_and_image_laid_end_to_end_have_both_places() -> None:
     inside = explained("visual_bert", "saliency", at="embeddings")[0]
     outside = explained("visual_bert", "saliency")[0]
     assert inside.scores.shape == outside.scores.shape and not np.allclose(inside.scores, outside.scores)
-    with pytest.raises(NotOffered, match=r"an image is laid beside the words.*baseline='zero'"):
+    with pytest.raises(NotOffered, match=r"also takes an image.*baseline='zero'"):
         explained("visual_bert", "integrated_gradients", at="embeddings", baseline=7)
     zero = explained("visual_bert", "integrated_gradients", at="embeddings", baseline="zero")[0]
     assert np.abs(zero.scores[np.array(zero.units.stream) == "image"]).min() > 0

@@ -125,7 +125,7 @@ def test_points_of_a_curve() -> None:
     ("standing", "words", "verdict"),
     [
         (Standing(3, 17, 5, 5, 40, "texts"), "3rd of 17 on 40 texts, beats random", "yes"),
-        (Standing(1, 4, 3, 5, 90, "rows"), "1st of 4 on 90 rows, beats random by 3 of 5 measures", "partly"),
+        (Standing(1, 4, 3, 5, 90, "rows"), "1st of 4 on 90 rows, beats random by 3 of 5 metrics", "partly"),
         (Standing(12, 12, 0, 5, 30), "12th of 12 on 30 inputs, not better than random", "no"),
         (Standing(None, 2, 0, 0, 1, "images"), "1 image: too few to rank methods (30 needed)", "unknown"),
     ],
@@ -141,7 +141,7 @@ def test_one_input_has_no_intervals_and_says_so() -> None:
     inputs = {name: value[:1] for name, value in case.inputs().items()}
     report = wf.report(model, inputs, method=["saliency", "random"], checks=[])
     assert report.view().lead[0].startswith("1 text: too few to rank methods (30 needed)")
-    assert report.checkup is None and "left out" in report.unchecked
+    assert report.checkup is None and "skipped" in report.unchecked
     assert {s.verdict for s in report.standings.values()} == {"unknown"}
 
 

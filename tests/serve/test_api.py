@@ -121,7 +121,7 @@ def test_an_uploaded_picture_is_explained_and_a_patch_erased(ask: TestClient) ->
     after = ask.post("/api/explain", json=erased).json()["beside"]["difference"]
     assert after["value"][0] != after["value"][1] and len(after["units"]) == 17
     none = ask.post("/api/explain", json=asked("image", input={"image": up["image"], "erased": [0]})).json()
-    assert "no patch" in none["error"]  # unit 0 is [CLS]
+    assert "not a patch" in none["error"]  # unit 0 is [CLS]
 
 
 def test_a_language_model_is_asked_and_answers(ask: TestClient) -> None:
@@ -176,8 +176,8 @@ def test_trust_holds_what_the_method_held(ask: TestClient) -> None:
     whole = ask.post("/api/trust", json={"result": plain, "wait": 60}).json()["about"]
     assert told["curves"]["parts"] == whole["curves"]["parts"] - 1
     assert told["curves"]["remove"]["lines"][0]["curve"][-1] != whole["curves"]["remove"]["lines"][0]["curve"][-1]
-    assert [f["title"] for f in told["findings"]].count("What was held") == 1
-    assert "What was held" not in [f["title"] for f in whole["findings"]]
+    assert [f["title"] for f in told["findings"]].count("Held features") == 1
+    assert "Held features" not in [f["title"] for f in whole["findings"]]
 
 
 def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_a_folder_is_served_as_what_it_holds(tmp_path: Path, kind: str) -> None:
 
 
 def test_kinds_that_the_page_cannot_ask_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"no page can ask.*in Python"):
+    with pytest.raises(BadInput, match=r"the server does not support.*use Python"):
         ServedModel("lxmert", "regions", explainer("text"))
     twice = Models([ServedModel("mine", "text", explainer("text")), ServedModel("mine", "image", explainer("image"))])
     assert [(name, model.kind) for name, model in twice.by_name.items()] == [("mine", "text"), ("mine #2", "image")]

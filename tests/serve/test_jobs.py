@@ -88,7 +88,7 @@ def test_a_second_question_waits_for_a_unit_of_the_first_and_not_for_all(jobs: J
 def test_too_many_are_refused_in_words(jobs: Jobs) -> None:
     gate, first = held(jobs, "m")
     waiting = [jobs.add("m", str(i), lambda: None) for i in range(4)]
-    with pytest.raises(Busy, match="4 questions are waiting"):
+    with pytest.raises(Busy, match="4 requests are waiting"):
         jobs.add("m", "one too many", lambda: None)
     assert jobs.add("other", "of another model", lambda: 1)
     jobs.cancel(waiting[0])
@@ -139,9 +139,9 @@ def test_closing_ends_all(jobs: Jobs) -> None:
     opening.start()
     jobs.close(seconds=300)
     opening.join()
-    assert (running.state, waiting.state) == ("cancelled", "cancelled") and "closed" in waiting.error
+    assert (running.state, waiting.state) == ("cancelled", "cancelled") and "stopped" in waiting.error
     assert not jobs.at_work
-    with pytest.raises(Busy, match="closed"):
+    with pytest.raises(Busy, match="was stopped"):
         jobs.add("m", "late", lambda: None)
 
 
@@ -171,7 +171,7 @@ def test_a_full_queue_is_a_429_with_words() -> None:
     gate, _ = held(whole.jobs, "text")
     assert asking.post("/api/explain", json=asked(wait=0)).status_code == 202
     full = asking.post("/api/explain", json=asked(wait=0))
-    assert full.status_code == 429 and "1 questions are waiting" in full.json()["error"] and full.headers["retry-after"]
+    assert full.status_code == 429 and "1 requests are waiting" in full.json()["error"] and full.headers["retry-after"]
     gate.on.set()
     whole.jobs.close()
 
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_the_server_while_it_listens_and_works(tmp_path: Path) -> No
             ).close()
             process.send_signal(signal.SIGINT)
             rest = events.read()
-        assert b"event: cancelled" in rest and b"closed" in rest
+        assert b"event: cancelled" in rest and b"stopped" in rest
         assert process.wait(300) == 0
         assert TOKEN not in process.stdout.read()  # said once, in the address, and in no log
 
@@ -241,7 +241,7 @@ def test_another_model_of_the_same_name_is_not_asked_about_an_old_result(tmp_pat
     another = ServedModel("text", "text", bert(3.0, num_labels=3, initializer_range=0.5))
     other = Served(Models([another]), store, Jobs())
     for about in ("trust", "heads"):
-        refused(client(other), about, "says something else now", result=result, wait=60)
+        refused(client(other), about, "has changed since", result=result, wait=60)
     assert client(other).get(f"/api/results/{result}").status_code == 200  # what was said then is still there
     other.jobs.close()
 
@@ -260,7 +260,7 @@ def test_side_by_side_are_results_of_one_input_and_one_model(whole: Served) -> N
     row = whole.models["table"].samples[0]
     rows = [explained(ask, "table", input={"row": row | {"age": age}})["id"] for age in (30, 60)]
     for pair in (pictures, rows):
-        refused(ask, "compare", "inputs that differ", results=pair)
+        refused(ask, "compare", "different inputs", results=pair)
     assert ask.post("/api/compare", json={"results": [pictures[0], pictures[0]]}).status_code == 200
     models = Models([*whole.models.by_name.values(), ServedModel("twin", "text", explainer("text"))])
     twin = client(Served(models, whole.store, whole.jobs))
@@ -325,7 +325,7 @@ def test_what_is_about_a_result_that_was_deleted_meanwhile_is_not_kept(whole: Se
     gate.on.set()
     over(job)
     assert job.state == "failed" and whole.store.about(result, "heads") == []
-    with pytest.raises(Exception, match="deleted meanwhile"):
+    with pytest.raises(Exception, match="deleted in the meantime"):
         whole.store.add(Entry("text", "heads", "", "", "", {}, [{}], parent=result))
 
 

@@ -237,7 +237,7 @@ def test_words_of_errors_are_shown_and_markup_stays_text(browser: Browser, at: s
     assert browser.does("document.querySelectorAll('img[src=x]').length") == 0 and browser.errors == []
     write(browser, "   ")
     until(browser, "!!document.querySelector('.sv-prediction .sv-error')")
-    assert "nothing to explain" in texts(browser, ".sv-prediction")[0]
+    assert "is empty" in texts(browser, ".sv-prediction")[0]
     browser.errors.clear()  # the browser reports the 422 itself
 
 

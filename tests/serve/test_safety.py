@@ -92,7 +92,7 @@ def test_a_token_is_needed_where_others_can_reach_it() -> None:
     asking = client(whole, follow_redirects=False)
     for path in ("/", "/static/serve.js", "/api/models", "/r/abc", "/?token=wrong", "/?token="):
         assert asking.get(path).status_code == 401
-    assert asking.get("/r/abc").text.startswith("a token is needed")  # words, where a person opens a page
+    assert asking.get("/r/abc").text.startswith("a token is required")  # words, where a person opens a page
     for headers in ({"authorization": "Bearer wrong"}, {"cookie": "whyformer=wrong"}, {"cookie": "\x01;;="}):
         assert asking.get("/api/models", headers=headers).status_code == 401
     assert asking.get("/api/models", headers={"authorization": f"Bearer {made}"}).status_code == 200
@@ -131,7 +131,7 @@ def test_picture_bombs_are_refused_before_they_are_decoded(
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
     refused = ask.post("/api/images", content=bomb(*size))
-    assert refused.status_code == 422 and ("pixels" in refused.json()["error"] or "picture" in refused.json()["error"])
+    assert refused.status_code == 422 and ("pixels" in refused.json()["error"] or "image" in refused.json()["error"])
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_bodies_beyond_their_limit_are_refused(ask: TestClient, monkeypatch: pyt
     [
         ({"input": {"text": "x" * 20_001}}, "20000"),
         ({"options": {"steps": 10**6}, "method": "integrated_gradients"}, "10000"),
-        ({"options": {"batch_size": 3}}, "no option"),
+        ({"options": {"batch_size": 3}}, "not an option"),
         ({"options": {"nothing": 3}}, "nothing"),
         ({"input": {"text": "a", "prompt": "b"}}, "one of"),
         ({"input": {}}, "one of"),
         ({"input": {"text": "anna", "row": {"age": 1}}}, "one of"),
         ({"input": {"prompt": "anna", "second": "bob"}}, "pair of texts"),
-        ({"input": {"text": "anna", "erased": [1]}}, "patches of a picture"),
+        ({"input": {"text": "anna", "erased": [1]}}, "patches of an image"),
         ({"input": {"text": "anna", "answer": "bob"}}, "language models"),
         ({"input": {"sound": "abc"}}, "model of text"),
         ({"target": 2.5}, "target"),
@@ -176,13 +176,13 @@ def test_bodies_beyond_their_limit_are_refused(ask: TestClient, monkeypatch: pyt
         ({"target": 10**30}, "target"),
         ({"model": "none such"}, "unknown model"),
         ({"edited_from": "../../etc/passwd"}, "edited_from"),
-        ({"edited_from": "nothing"}, "no result"),
+        ({"edited_from": "nothing"}, "unknown result"),
         ({"trust_remote_code": True}, "not permitted"),
         ({"input": {"row": {"age": 3}}}, "model of text"),
         ({"input": {"image": "abc"}}, "model of text"),
         ({"model": "image", "input": {"text": "/etc/passwd"}}, "model of image"),
-        ({"model": "image", "input": {"image": "0" * 24}}, "not known"),
-        ({"model": "image", "input": {"sample": 99}}, "no 99"),
+        ({"model": "image", "input": {"image": "0" * 24}}, "unknown image"),
+        ({"model": "image", "input": {"sample": 99}}, "99 does not exist"),
         ({"model": "table", "input": {"row": {NASTY: NASTY}}}, "missing"),
         ({"model": "table", "input": {"row": {"age": 10**400}}}, "missing"),
     ],

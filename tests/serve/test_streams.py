@@ -57,8 +57,8 @@ def test_pairs_of_texts(ask: TestClient) -> None:
     assert np.allclose(scores(told), twin.scores, rtol=1e-4) and told["title"] == "who is anna · anna lives in rome"
     alike = ask.post("/api/predict", json={"model": "similarity", "input": {"text": "a cat", "second": "a dog"}}).json()
     assert alike["value"] == pytest.approx(explainer("similarity").explain(("a cat", "a dog")).value, rel=1e-5)
-    refused(ask, "predict", "reads two texts", model="similarity", input={"text": "a cat"})
-    refused(ask, "predict", "reads one text", model="translation", input=pair)
+    refused(ask, "predict", "needs two texts", model="similarity", input={"text": "a cat"})
+    refused(ask, "predict", "takes one text", model="translation", input=pair)
 
 
 def test_a_sound_is_uploaded_at_any_rate(ask: TestClient) -> None:
@@ -134,7 +134,7 @@ def test_trust_and_heads_are_of_the_object_that_was_chosen(ask: TestClient) -> N
     assert whole == pytest.approx([twins[0].value, twins[last].value], abs=1e-4) and whole[0] != whole[1]
     again = ask.post("/api/trust", json={"result": result["id"], "item": last}).json()["about"]
     assert again == told[1]  # remembered, each by itself
-    refused(ask, "trust", "no 99", result=result["id"], item=99)
+    refused(ask, "trust", "object 99 does not exist", result=result["id"], item=99)
 
 
 def test_written_tokens_are_all_told_and_the_first_explained(ask: TestClient) -> None:

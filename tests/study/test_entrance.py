@@ -88,7 +88,7 @@ class Patches(nn.Module):
 @pytest.mark.parametrize("how", [{"order": "flipped"}, {"order": "rolled"}, {"cls": 2}], ids=str)
 def test_a_text_in_another_order_is_refused(how: dict[str, Any], method: str) -> None:
     model = seeded(lambda: Words(**how))
-    with pytest.raises(NotOverUnits, match="in another order"):
+    with pytest.raises(NotOverUnits, match="reorders the input"):
         wf.explain(model, {"input_ids": IDS}, method=method, target=TARGET)
     left_out = wf.explain(model, {"input_ids": IDS}, method="occlusion", target=TARGET, replace=OTHER)
     for one, ids in zip(left_out, IDS, strict=True):
@@ -138,7 +138,7 @@ def test_columns_in_another_order_are_refused_unless_they_are_described(order: t
     if order == (0, 1, 2, 3, 4):
         (one, _) = wf.explain(model, (numbers, codes), method="raw_attention", target=TARGET)
     else:
-        with pytest.raises(NotOverUnits, match="which column stands where"):
+        with pytest.raises(NotOverUnits, match="the position of each column is detected"):
             wf.explain(model, (numbers, codes), method="raw_attention", target=TARGET)
         one = None
     table = wf.Table(numerical=list("abc"), categorical={"d": list(range(8)), "e": list(range(8))})

@@ -191,7 +191,7 @@ def test_every_class_is_held_to_what_the_model_says_by_itself() -> None:
 
     model = Model().eval()
     model.register_forward_hook(aside)
-    refused(model, IDS, NotOffered, "something else while it is looked into")
+    refused(model, IDS, NotOffered, "output changes under interception")
 
 
 @pytest.mark.parametrize(

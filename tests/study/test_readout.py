@@ -66,8 +66,8 @@ def test_a_row_that_is_picked_counts_only_if_it_reaches_the_output(kind: str) ->
     (found,) = wf.explain(model, IDS, method="generic_attention", target=0)
     if kind != "maximum":  # which rows win depends on the input
         assert found.readout == ("first position" if kind == "besides" else "mean over all positions")
-    assert any("pools others besides" in w for w in found.warnings) == (kind == "besides")
-    assert any("takes the largest value" in w for w in found.warnings) == (kind == "maximum")
+    assert any("also pools other positions" in w for w in found.warnings) == (kind == "besides")
+    assert any("max-pooling" in w for w in found.warnings) == (kind == "maximum")
 
 
 @pytest.mark.parametrize(("head", "layers"), [("last two", 2), ("last two", 3), ("all layers", 3)])
@@ -75,7 +75,7 @@ def test_a_head_that_reads_states_of_several_layers_is_noted(head: str, layers: 
     model = seeded(lambda: Pooling(head))
     model.layers = model.layers[:layers]
     (found,) = wf.explain(model, IDS, method="attention_rollout", target=1)
-    assert any("states after several layers" in w for w in found.warnings)
+    assert any("output of several layers" in w for w in found.warnings)
 
 
 def test_a_head_that_weighs_positions_reads_all_of_them_and_says_so() -> None:
@@ -83,7 +83,7 @@ def test_a_head_that_weighs_positions_reads_all_of_them_and_says_so() -> None:
         wf.explain(seeded(lambda head=head: Pooling(head)), IDS, method="generic_attention", target=0)[0]
         for head in ("weighed", "first")
     )
-    assert weighed.readout == "mean over all positions" and "weighs the positions itself" in " ".join(weighed.warnings)
+    assert weighed.readout == "mean over all positions" and "weights the positions itself" in " ".join(weighed.warnings)
     assert (plain.readout, plain.warnings) == ("first position", ())
 
 
@@ -99,7 +99,7 @@ def test_a_head_that_reads_an_earlier_layer_is_refused_for_that_and_the_model_is
 
 
 class Reading(nn.Module):
-    """A head that reads by place, or by what stands there."""
+    """A head that reads by place, or depends on the content."""
 
     def __init__(self, head: str) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ PICTURES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize("method", ["raw_attention", "generic_attention"])
 def test_a_row_that_moves_with_the_picture_is_refused_with_gradients_or_without(method: str) -> None:
     model = OfOnePatch("largest").eval()
-    with pytest.raises(CaptureError, match="by what stands there"):
+    with pytest.raises(CaptureError, match="depends on the content"):
         wf.explain(model, {"pixel_values": PICTURES[:1]}, method=method, target=0)
     assert wf.explain(model, {"pixel_values": PICTURES}, method="occlusion", target=0)  # nothing is read at rows
 
@@ -201,7 +201,7 @@ def test_a_row_that_moves_with_the_picture_is_refused_with_gradients_or_without(
 def test_a_row_that_stays_as_the_picture_is_turned_is_refused_where_its_gradient_shows() -> None:
     explainer = wf.Explainer(OfOnePatch("mean").eval())
     explainer.explain({"pixel_values": PICTURES[:1]}, method="generic_attention", target=0)
-    with pytest.raises(CaptureError, match="by what stands there"):
+    with pytest.raises(CaptureError, match="depends on the content"):
         explainer.explain({"pixel_values": PICTURES}, method="generic_attention", target=0)
 
 
@@ -233,7 +233,7 @@ def test_an_input_on_which_the_model_halts_early_has_no_last_row():
     early = shares[0] + shares[1] >= 1
     ids = {"input_ids": torch.stack([texts[~early][0], texts[early][0]])}
     explainer = wf.Explainer(model)
-    with pytest.raises(CaptureError, match=r"reaches the answer to input 1.*halts early") as refusal:
+    with pytest.raises(CaptureError, match=r"reach the output for input 1.*halts early") as refusal:
         explainer.explain(ids, method="generic_attention", progress=False)
     advice = str(refusal.value).rpartition("Use ")[2]
     assert "occlusion" in advice and "generic_attention" not in advice, "which runs on the first input alone"

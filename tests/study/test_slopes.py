@@ -128,8 +128,8 @@ def test_what_a_part_is_missing_from_is_refused(method: str, how: str, at: tuple
 def test_other_verbs_are_held_to_it() -> None:
     model, pictures = Layers("function", (0,)).eval(), {"pixel_values": PICTURES}
     for kind, words, call in (
-        (CaptureError, "autograd knows no way", lambda: wf.Explainer(model).record(IDS, grad=True, target=0)),
-        (CaptureError, "autograd knows no way", lambda: wf.head_importance(model, IDS, kind="gradient", target=0)),
+        (CaptureError, "autograd has no path", lambda: wf.Explainer(model).record(IDS, grad=True, target=0)),
+        (CaptureError, "autograd has no path", lambda: wf.head_importance(model, IDS, kind="gradient", target=0)),
         (
             NotOffered,
             NOT_AT_THE_INPUT,
@@ -229,7 +229,7 @@ BY_GRADIENT = sorted(
 
 @pytest.mark.parametrize("method", [name for name in BY_GRADIENT if name != "grad_cam"])
 def test_every_method_that_differentiates_refuses_layers_without_gradients(method: str) -> None:
-    with pytest.raises(WhyformerError, match=r"slope|autograd knows no way") as refused:
+    with pytest.raises(WhyformerError, match=r"slope|autograd has no path") as refused:
         wf.explain(Cycles(2).eval(), IDS, method=method, target=0)
     assert not any(name in str(refused.value).split("Use ")[-1] for name in BY_GRADIENT)
     assert wf.explain(Cycles(0).eval(), IDS, method=method, target=0, **QUICK.get(method, {}))
@@ -270,7 +270,7 @@ def test_a_backward_of_the_models_own_that_fails_is_called_that(monkeypatch: pyt
 # Ties are no hidden functions: where equal values meet a maximum or a kink, gradients are held to slopes beside.
 
 
-TIES = "equal values tie"
+TIES = "values are exactly equal"
 CHEATS = ["reversed", "detach"]
 
 
@@ -400,7 +400,7 @@ def test_what_cannot_be_put_in_its_place_is_refused_or_named(method: str) -> Non
 @pytest.mark.parametrize("again", ["", "the same", "index", "bag"])
 def test_attention_methods_mention_what_goes_around_attention(again: str, pool: str) -> None:
     for explanation in wf.explain(Twice(again, pool).eval(), IDS, method="generic_attention", target=0):
-        assert any("through no attention at all" in warning for warning in explanation.warnings) == bool(again)
+        assert any("through no attention" in warning for warning in explanation.warnings) == bool(again)
 
 
 class Normed(nn.Module):

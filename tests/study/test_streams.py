@@ -299,7 +299,7 @@ def test_the_vision_layers_are_followed(name: str, tokens: int, group: int, skip
         close(found["attention_rollout"][row].scores, placed(rolled[1], rolled[0], tokens, group, skipped))
         assert [explanation.units.stream.count(s) for s in ("image", "text")] == [tokens, (10, 7)[row]]
         assert explanation.heatmap().shape == {"llava": (4, 4), "qwen2_vl": (2, 3)}[name]
-        assert any("become no token" in w for w in explanation.warnings) == bool(skipped)
+        assert any("without a token in the other stream" in w for w in explanation.warnings) == bool(skipped)
         (single,) = wf.explain(model_of(name), unpadded(name, row), target=7)
         close(explanation.scores, single.scores)
 
@@ -321,7 +321,7 @@ def test_images_of_different_sizes_in_one_batch() -> None:
     close(found[1].scores, wf.explain(model_of("qwen2_vl"), one, target=7)[0].scores)
     with pytest.raises(BadInput, match="one image each"):
         wf.explain(model_of("qwen2_vl"), wide | {"image_grid_thw": wide["image_grid_thw"][:1]}, target=7)
-    with pytest.raises(BadInput, match="speaks of 40 patches"):
+    with pytest.raises(BadInput, match="lists 40 patches"):
         wf.explain(model_of("qwen2_vl"), wide | {"pixel_values": wide["pixel_values"][1:]}, target=7)
 
 
@@ -358,7 +358,7 @@ def test_vision_layers_of_tiles_or_windows_are_not_followed_and_a_warning_says_s
 ) -> None:
     """LLaVA-Next reads the whole image and its tiles; Qwen 2.5 looks at it through windows."""
     for row, explanation in enumerate(wf.explain(model_of(name), ALL[name].inputs(), target=7)):
-        assert any("image layers are not followed" in w for w in explanation.warnings)
+        assert any("image layers are not included" in w for w in explanation.warnings)
         close(explanation.scores, twin.one_stream(softmaxes_of(name, row, 7, last_logits)[-2:])[-1])
         assert explanation.units.stream.count("image") == tokens and explanation.units.grid == grid
 

@@ -337,7 +337,7 @@ def test_wrong_permutations_are_refused() -> None:
     for model, frame, truth, said in (
         (Blind(), FRAME, TRUTH[:39], "39"),
         (Blind(), FRAME, np.where(TRUTH == "no", "perhaps", TRUTH), "class in y: 'perhaps'"),
-        (3, FRAME, TRUTH, "predicts nothing"),
+        (3, FRAME, TRUTH, "cannot predict"),
         (Blind(), FRAME.assign(age=np.nan), TRUTH, "'age' has no value"),
     ):
         with pytest.raises(BadInput, match=said):

@@ -98,7 +98,7 @@ class Grouped(InContext):
 def test_columns_of_one_token_share_its_score_and_of_several_tokens_there_is_none() -> None:
     shared = explained(seeded(lambda: Grouped(False)).eval(), method="generic_attention")[0]
     assert shared.scores[0] == shared.scores[1] != shared.scores[2] == shared.scores[3]
-    assert "one token together" in shared.warnings[0]
+    assert "share one token" in shared.warnings[0]
     overlapping = seeded(lambda: Grouped(True)).eval()
     with pytest.raises(NotOffered, match="column 1 reaches several tokens"):
         explained(overlapping, method="generic_attention")
@@ -123,7 +123,7 @@ class Standardized(InContext):
 
 def test_training_rows_that_change_each_others_numbers_are_warned_of() -> None:
     net = model(Standardized)
-    assert "normalises its columns" in explained(net)[0].warnings[0]
+    assert "normalises columns" in explained(net)[0].warnings[0]
     assert not explained(net, rows="cells")[0].warnings and not explained(model())[0].warnings
 
 
@@ -245,10 +245,10 @@ class Averages(nn.Module):
     [
         ({"net": Unclear()}, BadInput, "call=lambda context, answers, rows"),
         ({"net": Averages()}, NothingCaptured, "no attention was captured"),
-        ({"answers": ["ill"] * 8 + ["dead"]}, BadInput, "'dead' is none of the classes"),
+        ({"answers": ["ill"] * 8 + ["dead"]}, BadInput, "'dead' is not one of the classes"),
         ({"answers": [0, 1]}, BadInput, "one answer per row"),
         ({"answers": [0.0] * 8 + [float("nan")]}, BadInput, "NaN or infinity"),
-        ({"context": KNOWN[:2].numpy(), "answers": [0, 1]}, NotOffered, "three or more"),
+        ({"context": KNOWN[:2].numpy(), "answers": [0, 1]}, NotOffered, "3 or more"),
         ({"context": KNOWN[:, :3].numpy()}, BadInput, "3 columns were given"),
         ({"processor": "a table"}, BadInput, "described by a whyformer.Table"),
         ({"target": "dead"}, UnknownName, "dead"),

@@ -182,7 +182,7 @@ def test_row_attention_is_the_model_s_own() -> None:
     expected = np.stack([a.detach().numpy()[:, 0] for a in found[1::2]])
     np.testing.assert_allclose(seen.weights_LHR, expected, atol=1e-5)
     assert seen.ranked()[0][1] >= seen.ranked()[-1][1]
-    with pytest.raises(NotOffered, match="do not look at each other"):
+    with pytest.raises(NotOffered, match="do not attend to each other"):
         row_attention(LAYOUTS["rtdl"].build(), row, processor=beside())
 
 

@@ -55,7 +55,7 @@ def test_every_way_to_give_rows_gives_the_same_scores(explainer: wf.Explainer) -
 WRONG: list[tuple[Any, str]] = [
     ({k: v for k, v in ROW.items() if k != "hours"}, "'hours' is missing"),
     ({("Hours" if k == "hours" else k): v for k, v in ROW.items()}, "Is it 'Hours'"),
-    (ROW | {"country": "x"}, "'country' is not one the model knows"),
+    (ROW | {"country": "x"}, "'country' is not in the table"),
     (ROW | {"work": "privat"}, r"row 0 of column 'work': 'privat'\. Did you mean 'private'"),
     (ROW | {"age": float("nan")}, "'age' has no value in row 0"),
     (ROW | {"sex": None}, "'sex' has no value in row 0"),
@@ -63,7 +63,7 @@ WRONG: list[tuple[Any, str]] = [
     (ROW | {"age": float("inf")}, "'age' is infinite"),
     (np.zeros((2, 4)), "4 columns were given without names and the table has 5.*age, hours, gain"),
     (np.array([["private", *list(ROW.values())[1:]]], dtype=object), "'age' holds 'private' in row 0"),
-    (np.zeros((2, 5, 1)), "no table"),
+    (np.zeros((2, 5, 1)), "not a table"),
     (pd.DataFrame([ROW])[:0], "no rows"),
     ({k: [v] if k == "hours" else [v, v] for k, v in ROW.items()}, "'hours' has 1 values and 'age' 2"),
     ({"numerical": torch.zeros(1, 2), "categorical": torch.tensor([[0, 0]])}, "'numerical' has shape"),

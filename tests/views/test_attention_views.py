@@ -283,7 +283,7 @@ def test_roles_are_points_by_kind() -> None:
         ("--kind gradeint", 1, "Did you mean 'gradient'"),
         ("--out heads.xls", 2, "use .html, .png"),
         ("--out nowhere/heads.png", 2, "no folder"),
-        ("--what induction", 1, "looks ahead"),
+        ("--what induction", 1, "attends to later tokens"),
     ],
 )
 def test_whyformer_heads(arguments: str, code: int, says: str) -> None:

@@ -136,11 +136,13 @@ def test_refusals(kind: type[Result], tmp_path: Path) -> None:
         result.save(tmp_path / "nowhere" / "x.json")
     other: Any = ALL[HeadImportance]()
     path = other.save(tmp_path / "other.json")
-    with pytest.raises(BadInput, match=f"no saved {kind.what}.*it holds a {other.what}: {type(other).__name__}.load"):
+    with pytest.raises(
+        BadInput, match=f"not a saved {kind.what}.*it contains a {other.what}: use {type(other).__name__}.load"
+    ):
         kind.load(path)
     for bad in ("{}", "[]", "nonsense", '{"format": 2}', json.dumps({"format": 1, "what": kind.what})):
         (tmp_path / "bad.json").write_text(bad)
-        with pytest.raises(BadInput, match=f"no saved {kind.what}"):
+        with pytest.raises(BadInput, match=f"not a saved {kind.what}"):
             kind.load(tmp_path / "bad.json")
     if kind is not wf.Explanation:  # whose first argument is a picture
         with pytest.raises(BadInput):

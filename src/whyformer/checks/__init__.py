@@ -1,4 +1,4 @@
-"""A check-up of an explanation: what is known to go wrong, tried out on this model and these inputs.
+"""Sanity checks of an explanation method on a given model and inputs.
 
 >>> explainer = wf.Explainer(*wf.demo.load_sentiment())
 >>> explainer.check("I like the movie", checks=["class_dependence"]).show()

@@ -40,7 +40,7 @@ BEHIND = 0.1  # share of the weights by which attention may lag behind the best 
 
 @dataclass(frozen=True)
 class Erasure:
-    """One input."""
+    """Erasure of attention weights on one input."""
 
     title: str
     units: int
@@ -79,16 +79,16 @@ class SerranoSmith:
         if flips < OFTEN:
             where = f"on {flips:.0%} of the inputs at most" if flips else "on none of the inputs"
             text = (
-                f"Erasing the attention weights of ordinary tokens changes the decision {where}, in whatever order: in "
-                "these rows attention rarely decides (layers='all' looks at all layers)."
+                f"Erasing the attention weights of ordinary tokens changes the prediction {where}, in any order: these "
+                "rows rarely decide the prediction (layers='all' tests all layers)."
             )
             return (Finding("warning", "serrano_smith", "Erased attention", text, numbers),)
         best = min(shares, key=lambda order: shares[order])
         listed = ", ".join(f"{order} {share:.0%}" for order, share in shares.items())
         behind = shares["attention"] > shares[best] + BEHIND
-        text = f"Share of the weights that must be erased until the decision flips, by the order they go in: {listed}. "
-        better = f"Attention does not name the decisive weights first; {best} does better."
-        text += better if behind else "The order of attention is about as good as any."
+        text = f"Share of weights to erase until the prediction changes, by order of erasure: {listed}. "
+        better = f"The largest attention weights are not the decisive ones: erasure by {best} needs fewer."
+        text += better if behind else "Erasure by attention needs about as few as the other orders."
         return (Finding("warning" if behind else "ok", "serrano_smith", "Erased attention", text, numbers),)
 
 
@@ -101,21 +101,21 @@ def serrano_smith(
     draws: Count = 3,
     points: Count = 40,
 ) -> SerranoSmith:
-    """How many attention weights must go until the decision flips, by attention, by gradient, by both, or by chance?
+    """Count the attention weights to erase until the prediction changes: by attention, gradient, both, or at random.
 
     A weight is a key position, erased in all chosen heads and rows: set to 0 and the row renormalised. Only ordinary
-    tokens are erased. ``draws``: random orders that are averaged. ``points``: how often the decision is looked at;
-    after every weight where there are no more of them.
+    tokens are erased. ``draws``: the number of random orders to average. ``points``: how often the prediction is
+    computed on the way; at most once per weight.
 
-    Misleads when: the residual carries the decision by itself; then no order flips it.
+    Misleads when: the residual stream alone determines the prediction; then no order changes it.
     """
 
     def one(row: int) -> Erasure:
         run = exam.run(row)
         if run.modality.compares:
             raise NotOffered(
-                "the model compares two inputs: a similarity is no decision, so none can flip. jain_wallace and "
-                "wiegreffe_pinter measure how far it moves."
+                "the model compares two inputs: a similarity is not a decision that can change. Use jain_wallace or "
+                "wiegreffe_pinter, which measure the change of the similarity."
             )
         return _one(exam, row, rows_of(run, layers, heads, rows), run, draws, points)
 
@@ -147,7 +147,7 @@ def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, po
 
 
 def importance(run: Run, places: list[LayerRows]) -> list[Tensor]:
-    """(P,) attention, its gradient (of the decision's log-odds), and their product, over heads, rows and layers."""
+    """Return (P,) attention, its gradient (of the log-odds) and their product, summed over heads, rows and layers."""
     sites = run.record(grad=True, multi_stream=True).sites
     totals = [torch.zeros(places[0].positions, device=places[0].weights_HRK.device) for _ in range(3)]
     for place in places:
@@ -160,7 +160,7 @@ def importance(run: Run, places: list[LayerRows]) -> list[Tensor]:
 
 
 def _until_flip(run: Run, places: list[LayerRows], order: Tensor, before_C: Tensor, points: int) -> float:
-    """Share of the keys that were erased when the decision first changed; NaN where it never did."""
+    """Return the share of keys that were erased when the prediction first changed; NaN if it never did."""
     counts = np.unique(np.ceil(np.linspace(0, len(order), min(points, len(order)) + 1)[1:]).astype(int)).tolist()
     gone = [order[:count] for count in counts]
     filled = torch.stack([torch.cat([g, g[:1].expand(len(order) - len(g))]) for g in gone])
@@ -210,15 +210,12 @@ class WiegreffePinter:
         names = ("change", "change_everywhere", "flips", "flips_everywhere", "jsd")
         numbers = {name: self.mean(name) for name in names}
         needless = everywhere < SMALL_CHANGE
-        meaning = "Where attention goes matters to the model somewhere, so a test of attention means something here."
+        meaning = "The attention pattern matters to the model, so tests of attention are meaningful here."
         if needless:
-            meaning = (
-                "The model hardly needs to look anywhere in particular on these inputs, so where it looks explains "
-                "little."
-            )
+            meaning = "The attention pattern hardly matters on these inputs, so attention maps explain little."
         text = (
-            f"With uniform attention over ordinary tokens the output changes by {here:.3f} (|Δp|) in the rows that are "
-            f"read, and by {everywhere:.3f} in all rows of all layers. {meaning}"
+            f"With uniform attention over ordinary tokens, the output changes by |Δp| = {here:.3f} (rows at the output "
+            f"position) and {everywhere:.3f} (all rows of all layers). {meaning}"
         )
         uniform = Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers)
         if not self.models:
@@ -226,9 +223,9 @@ class WiegreffePinter:
         apart, change = self.mean("seed_jsd"), self.mean("seed_change")
         numbers = {"seed_jsd": apart, "seed_change": change, "models": float(self.models)}
         text = (
-            f"The same model trained with {self.models} other seed{'s' if self.models > 1 else ''} attends "
-            f"{'elsewhere' if apart >= FAR else 'alike'} ({how_far_apart(apart)}), and their probabilities "
-            f"differ by {change:.3f}. An adversarial map is surprising only if it differs by more than that."
+            f"The same model trained with {self.models} other seed{'s' if self.models > 1 else ''} has "
+            f"{'different' if apart >= FAR else 'similar'} attention ({how_far_apart(apart)}); its probabilities "
+            f"differ by {change:.3f}. An adversarial map counts as evidence only if it differs by more than that."
         )
         return uniform, Finding("note" if apart >= FAR else "ok", "wiegreffe_pinter", "Other seeds", text, numbers)
 
@@ -236,14 +233,14 @@ class WiegreffePinter:
 def wiegreffe_pinter(
     exam: Exam, *, layers: Choice = "last", models: Sequence[Any] = (), heads: Choice = "all"
 ) -> WiegreffePinter:
-    """What is left of the output with uniform attention, and how much does attention vary with the training seed?
+    """Measure the change of the output under uniform attention, and of attention under other training seeds.
 
-    Uniform: each ordinary token gets the same share of what ordinary tokens get together, in the readout rows of
-    ``layers`` and, beside it, in all rows of all layers. ``models``: the same architecture trained with other seeds;
-    their shown attention is compared by JSD.
+    Uniform: each ordinary token gets the same share of the weight of all ordinary tokens, once in the readout rows of
+    ``layers``, once in all rows of all layers. ``models``: the same architecture trained with other seeds; their
+    attention maps are compared by JSD.
 
-    Misleads when: a model that could do without attention was not trained to. The retrained version, the guided MLP
-    and the model-consistent adversary need training: ``whyformer.retrained_attention``.
+    Misleads when: the model was not trained with uniform attention, though it could work with it. The retrained
+    version, the guided MLP and the model-consistent adversary need training: ``whyformer.retrained_attention``.
     """
     others = [CoreExplainer(model, exam.explainer.processor) for model in models]
     ours = exam.explain(method="raw_attention", scalar="probability")
@@ -274,7 +271,7 @@ def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], flo
 def _apart(a: Explanation, b: Explanation) -> tuple[float, float]:
     """JSD of the shown maps over ordinary units, and how far the outputs are apart."""
     if len(a.scores) != len(b.scores):
-        raise BadInput("the other models split the input into other units: give models with the same tokenizer.")
+        raise BadInput("the other models split the input into different units: give models with the same tokenizer.")
     words = ~np.array(a.units.special, bool)
     maps = [torch.from_numpy(e.scores[words] / max(1e-12, float(e.scores[words].sum()))) for e in (a, b)]
     change = abs(a.value - b.value) if a.target.index == b.target.index else math.nan

@@ -33,7 +33,7 @@ from whyformer.study.streams import slices
 
 TINY = 1e-12
 SMALL_CHANGE = 0.05  # |Δp| that counts as none
-FAR = 0.2  # JSD in nats from which two maps tell different stories
+FAR = 0.2  # JSD in nats from which two maps count as different
 FEWEST = 3  # units below which a rank correlation is not defined
 
 
@@ -89,7 +89,7 @@ def rank_agreement(a: Array, b: Array) -> float:
 
 
 def mean_known(values: Any) -> float:
-    """The mean of what is not NaN; NaN where nothing is known."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     known = np.asarray([v for v in values if not np.isnan(v)], float)
     return float(known.mean()) if len(known) else float("nan")
 
@@ -99,7 +99,7 @@ def mean_known(values: Any) -> float:
 NOTHING = 1e-6  # a change of similarity that is none
 
 IN_SHARES = (
-    "The model compares two inputs: |Δp| is the change of their similarity as a share of what their units add to it."
+    "The model compares two inputs: |Δp| is the change of their similarity as a share of the effect of all units on it."
 )
 
 
@@ -114,7 +114,7 @@ def said_of(run: Run) -> Callable[[Tensor], Tensor]:
     # (s - s∅) / (s(x) - s∅), with s∅ that of both inputs with every unit replaced.
     whole, empty = float(run.value_B[0]), value_of_nothing(run)
     if abs(whole - empty) < NOTHING:
-        raise NotOffered("the similarity is the same without any unit: there is nothing that attention could change.")
+        raise NotOffered("the similarity is the same with all units masked, so attention cannot change it.")
     return lambda logits_VC: _both((logits_VC.float() - empty) / (whole - empty))
 
 
@@ -209,7 +209,7 @@ def _rows_together(attention_XHQK: Tensor, copies: int) -> Tensor:
 def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str = "readout") -> list[LayerRows]:
     """The rows to change: all, or those that feed the head. Layers are counted for each pair of streams."""
     if run.modality.mixes_rows:
-        raise NotOffered("attention runs over the rows of a table too: there is no one row of attention to change.")
+        raise NotOffered("attention also runs over the rows of the table: there is no single attention row to change.")
     run.record(multi_stream=True)  # refuses what cannot be read
     said, place = said_of(run), _windowed if run.windowed else _plain
     # Numbers of the attention calls, by the streams of queries and keys.
@@ -224,7 +224,7 @@ def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str 
     ]
     places = [f for f in every if f is not None]
     if max((int(f.free_RK.sum(-1).max()) for f in places), default=0) < 2:
-        raise NotOffered("fewer than two ordinary units share attention here: there is nothing to change.")
+        raise NotOffered("fewer than two ordinary units receive attention here: there are no weights to change.")
     return places
 
 
@@ -298,7 +298,7 @@ def logits_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) -
     except AmbiguousLayout:
         if size == 1:
             raise
-    # Batch and heads could not be told apart at this batch size; one copy at a time leaves no doubt.
+    # Batch and heads have the same size here and cannot be distinguished; with one copy at a time they can.
     run.forwards_B[0] -= size
     return torch.cat([logits_with(run, places, [m[i : i + 1] for m in maps]) for i in range(size)])
 

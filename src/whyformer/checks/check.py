@@ -1,4 +1,4 @@
-"""wf.check: a check-up of a model's explanations, from capture to the attention debate."""
+"""wf.check: run sanity checks on explanations of a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEVEL_OF = {"yes": "ok", "partly": "note", "no": "warning", "unknown": "note"}
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """One method by the metrics of compare, beside random scores on the same inputs."""
+    """One method and random scores on the same inputs, by the metrics of compare."""
 
     method: str
     standing: Standing
@@ -46,7 +46,7 @@ class Faithfulness:
     def findings(self) -> tuple[Finding, ...]:
         standing = self.standing
         metric, gain = next(iter(self.gains.items()))
-        text = f"Gain in {metric} over random scores: {with_interval(gain)}, with its 95 % confidence interval."
+        text = f"Gain in {metric} over random scores: {with_interval(gain)}."
         if standing.verdict == "unknown":
             text = f"{too_few(standing.inputs)}. {text}"
         else:
@@ -58,7 +58,7 @@ class Faithfulness:
 
 
 def faithfulness(exam: Exam) -> Faithfulness:
-    """Whether the method beats random scores, by the metrics of ``wf.compare``.
+    """Test whether the method beats random scores, by the metrics of ``wf.compare``.
 
     Misleads when: inputs with masked features are unlike anything the model has seen.
     """
@@ -82,7 +82,7 @@ MUCH = 0.5
 
 @dataclass(frozen=True)
 class Sinks:
-    """Shares, mean over inputs."""
+    """Shares of scores and of attention on special tokens, mean over inputs."""
 
     method: str
     scores: float  # share of the map's total |score| on special tokens and the first position
@@ -92,22 +92,22 @@ class Sinks:
     def findings(self) -> tuple[Finding, ...]:
         numbers = {"scores": self.scores, "expected": self.expected, "attention": mean_known(self.attention)}
         text = (
-            f"Special tokens and the first position get {self.scores:.0%} of the scores and are {self.expected:.0%} of "
-            "the units."
+            f"Special tokens and the first position received {self.scores:.0%} of the total score; they are "
+            f"{self.expected:.0%} of the units."
         )
         if self.attention:
             most = int(np.argmax(self.attention))
-            text += f" Of the model's attention they get {self.attention[most]:.0%} in layer {most}, where it is most."
+            text += f" Their share of attention is highest in layer {most}: {self.attention[most]:.0%}."
         much = self.scores > MUCH
         if much:
-            text += " Read the ranking of the others among themselves; what they get together is the smaller part."
+            text += " The ranking of the other tokens is still usable; their sum is the smaller share."
         return (Finding("note" if much else "ok", "sinks", "Sink tokens", text, numbers),)
 
 
 def sinks(exam: Exam) -> Sinks:
-    """Share of attention and of scores on special tokens ([CLS], [SEP], …) and on the first position.
+    """Measure the share of attention and of scores on special tokens ([CLS], [SEP], …) and on the first position.
 
-    Misleads when: [CLS] is where the answer is read: its own score is then part of the story, not waste.
+    Misleads when: [CLS] is the output position: its own score is then meaningful.
     """
     shares, expected = [], []
     for explanation in exam.explanations:
@@ -142,7 +142,7 @@ ALIKE = 0.9
 
 @dataclass(frozen=True)
 class ClassDependence:
-    """Maps of the explained class beside those of another class: the prediction's strongest rival."""
+    """Maps of the explained class and of the next most probable class."""
 
     method: str
     classes: tuple[tuple[str, str], ...]
@@ -158,21 +158,21 @@ class ClassDependence:
             level = "warning"
             text = (
                 f"{self.method} gives the same map for '{one}' and for '{other}': this map does not depend on the "
-                "class. It shows where the model looked, not what speaks for this answer."
+                "class. It does not show which features support this prediction."
             )
         elif rho > ALIKE:  # NaN is not
             level = "note"
             text = (
-                f"The maps for '{one}' and '{other}' rank the units nearly alike ({same_order(rho)}): read it as what "
-                "matters for telling them apart, not as what speaks for one of them."
+                f"The maps for '{one}' and '{other}' rank the units nearly alike ({same_order(rho)}): the map shows "
+                "which units matter for the choice between the two classes, not which support one of them."
             )
         return (Finding(level, "class_dependence", "Other class", text, numbers),)
 
 
 def class_dependence(exam: Exam) -> ClassDependence:
-    """Explain another class, too, and compare: the highest-scored one that is not the explained one.
+    """Compare the map with that of another class: the highest-scored one besides the explained one.
 
-    Misleads when: classes share their evidence; two maps may rightly be alike.
+    Misleads when: both classes depend on the same features; similar maps are then correct.
     """
     with exam.borrowing():
         logits = [exam.run(row).logits[0].clone() for row in range(exam.size)]
@@ -194,7 +194,7 @@ def class_dependence(exam: Exam) -> ClassDependence:
 
 @dataclass(frozen=True)
 class CaptureAudit:
-    """What was seen inside the model."""
+    """Captured attention, and the audit of its coverage."""
 
     sites: int
     heads: int
@@ -208,34 +208,34 @@ class CaptureAudit:
         numbers = {"sites": float(self.sites), "unclaimed": float(len(self.unclaimed)), "leak": self.leak}
         numbers["compared"] = float(self.compared)
         if not self.sites:
-            text = "No attention was seen in this model: methods that read attention cannot be used on it."
+            text = "No attention was found in this model: attention-based methods cannot be used on it."
             return (Finding("warning", "capture_audit", "Capture", text, numbers),)
         warnings: dict[str, str] = {}
         if self.unclaimed:
             warnings["Unclaimed softmaxes"] = (
-                f"{len(self.unclaimed)} softmaxes look like attention, and what they weigh was not found: "
-                f"{self.unclaimed[0]}. Explanations by attention would leave them out."
+                f"{len(self.unclaimed)} softmaxes look like attention, but the values they weight were not found: "
+                f"{self.unclaimed[0]}. Attention-based explanations would leave them out."
             )
         if self.leak:
             warnings["Leak"] = (
-                f"Positions exchange information outside the captured attention (seen at {self.leak_path}, a change of "
-                f"{self.leak:.1e} where there should be none): attention maps are blind to part of the computation."
+                f"Positions exchange information outside the captured attention (at {self.leak_path}: a change of "
+                f"{self.leak:.1e}, expected 0): attention maps miss part of the computation."
             )
         if self.trouble:
             warnings["Capture"] = self.trouble
         if warnings:
             return tuple(Finding("warning", "capture_audit", title, text, numbers) for title, text in warnings.items())
-        leaks = "; whether something passes between positions without them takes more positions."
+        leaks = ". Leaks between positions cannot be tested with a single position."
         if self.compared:
-            leaks = f", and nothing passes between positions without them: {self.compared} places compared."
-        text = f"All {self.sites} attentions were seen ({self.heads} heads){leaks}"
+            leaks = f". Positions do not exchange information outside of them ({self.compared} places compared)."
+        text = f"All {self.sites} attention calls were captured ({self.heads} heads){leaks}"
         return (Finding("ok", "capture_audit", "Capture", text, numbers),)
 
 
 def capture_audit(exam: Exam) -> CaptureAudit:
-    """Are there softmaxes that nobody claimed, or ways around the captured attention (study/facts.py)?
+    """Test for attention that was not captured, and for exchange between positions outside the captured attention.
 
-    Misleads when: an input has a single position: nothing can pass between positions there, and the audit is not run.
+    Misleads when: an input has a single position: exchange between positions cannot be tested there.
     """
     study = exam.study
     return CaptureAudit(
@@ -283,12 +283,12 @@ def check(
     attention_at: Mapping[str, str] | None = None,
     **options: Any,
 ) -> CheckUp:
-    """Should this explanation be believed? Run checks on ``method`` (the default one; ``options`` go to it).
+    """Run sanity checks on explanations by ``method`` (default: the default method); ``options`` are passed to it.
 
     ``checks``: names, or names with options: ``{"jain_wallace": {"layers": "all"}, "sinks": {}}``; all by default. A
-    check that this model or method does not allow becomes a note that says why. Ctrl-C keeps what is done.
-    ``cache``: a folder in which every finished piece is kept (a check, an input of it, a set of random weights); a
-    stopped check-up goes on from there.
+    check that does not support this model or method becomes a note with the reason. Ctrl-C keeps finished checks.
+    ``cache``: a folder for finished work (a check, an input of it, a set of random weights); a stopped check-up resumes
+    from it.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.check(model, "I like the movie", tokenizer, checks=["class_dependence", "stability"]).show()
@@ -317,7 +317,7 @@ def check(
             if not results:
                 raise
             left = ", ".join(n for n in wanted if n not in results)
-            findings.append(Finding("note", name, "Stopped", f"Interrupted: what was done is here, without {left}."))
+            findings.append(Finding("note", name, "Stopped", f"Interrupted: these checks were not run: {left}."))
             break
         except WhyformerError as error:
             findings.append(Finding("note", name, f"{name.replace('_', ' ')} was not run", str(error)))
@@ -337,12 +337,12 @@ def check(
 
 
 def _concerning(finding: Finding, exam: Exam) -> Finding:
-    """What is wrong with attention is a note where the method weighs it with something else, or goes without."""
+    """Turn a warning about attention into a note if the method does not use attention alone."""
     if finding.check in ABOUT_ATTENTION and exam.modality.compares:
         finding = replace(finding, text=f"{finding.text} {IN_SHARES}")
     if finding.check not in ABOUT_ATTENTION or finding.level != "warning" or exam.method.needs == {"attention"}:
         return finding
-    text = f"{finding.text} This is about attention by itself; {exam.method.name} does not rest on it alone."
+    text = f"{finding.text} This concerns attention alone; {exam.method.name} does not use attention alone."
     return replace(finding, level="note", text=text)
 
 
@@ -353,7 +353,7 @@ def _wanted(checks: Wanted) -> dict[str, dict[str, Any]]:
     chosen = [checks] if isinstance(checks, str) else checks
     options_of = {n: dict(chosen[n]) if isinstance(chosen, Mapping) else {} for n in chosen}
     if not options_of:
-        raise BadInput("checks is empty: name at least one, or leave it out for all of them.")
+        raise BadInput("checks is empty: name at least one, or omit checks= for all of them.")
     for name, settings in options_of.items():
         if name not in CHECKS:
             raise UnknownName("check", name, CHECKS)

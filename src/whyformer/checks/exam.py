@@ -37,18 +37,18 @@ LEVELS = ("ok", "note", "warning")
 
 
 def same_order(rho: float) -> str:
-    """A rank correlation, with what its ends are."""
-    return f"Spearman {rho:.2f}, where 1 is the same order and 0 is chance"
+    """Return a rank correlation with its scale."""
+    return f"Spearman {rho:.2f}; 1: same order, 0: chance"
 
 
 def how_far_apart(jsd: float) -> str:
-    """The distance of two attention maps, with what its ends are."""
-    return f"JSD {jsd:.2f}, where 0 is the same map and 0.69 one with nothing in common"
+    """Return the distance of two attention maps with its scale."""
+    return f"JSD {jsd:.2f}; 0: same map, 0.69: no overlap"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check found. ``warning``: doubt the explanation; ``note``: know this; ``ok``: looked, fine."""
+    """One finding of a check. ``warning``: the explanation is unreliable; ``note``: a limitation; ``ok``: passed."""
 
     level: str
     check: str
@@ -58,7 +58,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
-            raise ValueError(f"level {self.level!r} is none of {', '.join(LEVELS)}")
+            raise ValueError(f"level {self.level!r} is not one of {', '.join(LEVELS)}")
 
     def __str__(self) -> str:
         return f"{self.title}: {self.text}"
@@ -70,7 +70,7 @@ Results = Annotated[dict[str, Any], Keyed(lambda: import_module("whyformer.check
 
 @dataclass(frozen=True, eq=False)
 class CheckUp(Result):
-    """Findings in plain words, and the numbers behind them by check.
+    """Findings as sentences, and the values of each check.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> checkup = wf.check(model, "I like the movie", tokenizer, checks=["class_dependence"])
@@ -89,12 +89,12 @@ class CheckUp(Result):
 
     @checked
     def of(self, level: Annotated[str, OneOf(*LEVELS)]) -> tuple[Finding, ...]:
-        """The findings of one level: "warning", "note" or "ok"."""
+        """Return the findings of one level: "warning", "note" or "ok"."""
         return tuple(f for f in self.findings if f.level == level)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What should be known before the explanations are believed, in sentences."""
+        """The warnings of all checks, as sentences."""
         return tuple(str(f) for f in self.of("warning"))
 
     @property
@@ -104,13 +104,13 @@ class CheckUp(Result):
         return f"Check-up of {self.method} on {self.model}, {inputs}"
 
     def attach(self, explanation: Explanation, notes: bool = False) -> Explanation:
-        """The explanation with the warnings (and notes) of this check-up under "What to doubt"."""
+        """Return the explanation with the warnings (and notes) of this check-up added to its warnings."""
         said = [*self.warnings, *(str(f) for f in self.of("note") if notes)]
         new = [f"check-up: {text}" for text in said]
         return explanation.replace(warnings=(*explanation.warnings, *(n for n in new if n not in explanation.warnings)))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per finding."""
+        """Return one row per finding."""
         names = ["level", "check", "title", "text"]
         return dataframe([[getattr(finding, name) for name in names] for finding in self.findings], columns=names)
 
@@ -186,7 +186,7 @@ class Exam:
         batch = self.batch
         if any("written" in facts for facts in batch.encodings):
             raise NotOffered(
-                "answers of different lengths cannot be told apart here, since the decoder takes no mask: pass the "
+                "answers of different lengths cannot be batched here, because the decoder has no mask: pass the "
                 "tensors of one prefix (decoder_input_ids)."
             )
         positions: Sequence[int | None] = batch.positions or [None] * batch.size
@@ -217,7 +217,7 @@ class Exam:
             self.inputs if inputs is None else inputs, **(asked | settings)
         )
         if any(not isinstance(e, Explanation) for e in explanations):
-            raise NotOffered("other inputs give several explanations each (detections, generated tokens) here.")
+            raise NotOffered("the changed inputs have several explanations each (detections, generated tokens).")
         return list(explanations)
 
     @cached_property

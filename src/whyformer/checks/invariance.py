@@ -30,7 +30,7 @@ STEADY = 0.7  # mean Spearman from which a map counts as steady
 
 @dataclass(frozen=True)
 class Stability:
-    """Maps of noisy inputs against the original ones; means over inputs."""
+    """Maps of noisy inputs compared with the original ones; means over inputs."""
 
     method: str
     noise: float
@@ -48,15 +48,15 @@ class Stability:
             numbers = {"max_sensitivity": self.sensitivity, "spearman": self.spearman, "same_answer": self.same_answer}
             steady = self.spearman >= STEADY
             text = (
-                f"Noise of {self.noise:.0%} of the input's spread moves the map by up to {self.sensitivity:.0%}, "
-                f"{same_order(self.spearman)}, compared with the original, while {self.same_answer:.0%} of the "
-                "answers stay."
+                f"Noise of {self.noise:.0%} of the input's standard deviation changes the map by up to "
+                f"{self.sensitivity:.0%} ({same_order(self.spearman)}); {self.same_answer:.0%} of the predictions stay "
+                "the same."
             )
             findings.append(Finding("ok" if steady else "warning", "stability", "Noise", text, numbers))
         if not math.isnan(self.paraphrase_same_answer):
             rho, same = self.paraphrase_spearman, self.paraphrase_same_answer
-            maps = "too few words are shared to compare" if math.isnan(rho) else f"{same_order(rho)}, over shared words"
-            text = f"Said in other words, the answer stays for {same:.0%} of the inputs; the maps: {maps}."
+            maps = "too few shared words to compare" if math.isnan(rho) else f"{same_order(rho)}, over shared words"
+            text = f"For the paraphrases, {same:.0%} of the predictions stay the same. Maps: {maps}."
             level = "warning" if rho < STEADY and same == 1 else "ok"
             numbers = {"spearman": rho, "same_answer": same}
             findings.append(Finding(level, "stability", "Paraphrase", text, numbers))
@@ -68,13 +68,13 @@ def stability(
 ) -> Stability:
     """Explain again with noise on the input (word embeddings, pixels, floats), or with a paraphrase of each input.
 
-    ``noise``: standard deviation of the normal noise as a share of the spread of the input. Max-sensitivity (Yeh et al.
-    2019, arXiv:1901.09392) is the largest relative change over ``draws``. ``paraphrases``: one per input.
+    ``noise``: standard deviation of the noise as a share of that of the input. Max-sensitivity (Yeh et al. 2019,
+    arXiv:1901.09392) is the largest relative change over ``draws``. ``paraphrases``: one per input.
 
-    Misleads when: the model itself changes its mind under the noise; look at how many answers stay.
+    Misleads when: the prediction itself changes under the noise; see the share of predictions that stay the same.
     """
     if paraphrases is not None and (isinstance(paraphrases, str) or len(paraphrases) != exam.size):
-        raise BadInput(f"paraphrases: one per input, {exam.size} here.")
+        raise BadInput(f"paraphrases: give one per input ({exam.size}).")
     base = exam.explanations
     each = tuple[tuple[float, float, float], ...]
     drawn = [
@@ -113,7 +113,7 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
     if modality.embeds:
         table = modality.embedding()
         if table is None:
-            raise NotOffered("the word embedding of this model was not found, so no noise can be put on it.")
+            raise NotOffered("the word embedding of this model was not found, so noise cannot be added to it.")
         spread = noise * float(table.weight.detach().float().std())
         moves = spread * torch.randn(table.weight.shape, generator=generator)
         with ShiftEmbedding(table, lambda ids: F.embedding(ids.to(moves.device), moves)):
@@ -121,7 +121,7 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
     main = exam.batch.tensors.get(modality.main)
     several = modality.multi_input and not modality.pixels  # a detector's one input are those
     if main is None or not main.is_floating_point() or several:
-        raise NotOffered("noise needs one tensor of numbers or of token ids; this input has several, or categories.")
+        raise NotOffered("noise needs one tensor of floats or token ids; this input has several, or categories.")
     noisy = main + noise * float(main.float().std()) * torch.randn(main.shape, generator=generator).to(main)
     changed = exam.batch.with_tensors(**{modality.main: noisy})
     return exam.explain(Source(modality, changed, changed.size), target=exam.targets)
@@ -166,39 +166,38 @@ class Invariance:
         changed = self.company > COMPANY
         numbers = {"difference": self.company, "output": self.company_output}
         if not changed:
-            text = "Beside other inputs, with padding, the map is what it is alone."
+            text = "The map is the same alone and in a padded batch."
         elif self.company_output > COMPANY:
             text = (
-                f"Beside other inputs the model itself says something else (the explained value moves by "
-                f"{self.company_output:.2g}), so its map does, too: explain inputs alone, or pad on the other side."
+                f"In a batch, the model's output itself changes (the explained value by {self.company_output:.2g}), "
+                "and so does the map: explain inputs one by one, or pad on the other side."
             )
         else:
             text = (
-                f"Beside other inputs the map is not what it is alone (up to {self.company:.1%} of the largest score): "
-                "padding or batch mates leak into it."
+                f"In a batch, the map changes by up to {self.company:.1%} of the largest score: padding or other "
+                "inputs of the batch influence it."
             )
         company = Finding("warning" if changed else "ok", "invariance", "Padding and neighbours", text, numbers)
         if math.isnan(self.shift):
             return (company,)
         numbers = {"difference": self.shift, "spearman": self.shift_spearman}
         moved = self.shift > SHIFT
-        text = "A constant added to the input, which the model's first step takes away again, " + (
-            f"changes the map (Spearman {self.shift_spearman:.2f} with the original): the map depends on where zero "
-            "happens to be."
+        text = "Adding a constant to the input, and subtracting it inside the model, " + (
+            f"changes the map (Spearman {self.shift_spearman:.2f} with the original): the map depends on where zero is."
             if moved
-            else "leaves the map alone."
+            else "does not change the map."
         )
         return company, Finding("warning" if moved else "ok", "invariance", "Shifted input", text, numbers)
 
 
 def invariance(exam: Exam) -> Invariance:
-    """Explain each input alone and among others; shift the input by a constant that the model takes back.
+    """Explain each input alone and in a batch; shift the input by a constant that the model subtracts again.
 
     The shifted model predicts the same at the shifted input, so its explanation should stay the same (input invariance,
     Kindermans et al. 2019, arXiv:1711.00867). Texts are shifted at their word embeddings.
 
-    Misleads when: a method measures against a fixed reference point on purpose (zero, black); it then fails this check
-    by design, and its result is only as good as that point.
+    Misleads when: a method uses a fixed baseline (zero, black): it fails this check by design, and its result depends
+    on the choice of that baseline.
     """
     each: list[Any] = [dict(exam.batch.select([row]).tensors) for row in range(exam.size)]
     if exam.raw is not None:

@@ -1,4 +1,4 @@
-"""Attention is not explanation? The three experiments of Jain & Wallace 2019 (arXiv:1902.10186), inside this model."""
+"""The three experiments of "Attention is not explanation" (Jain & Wallace 2019, arXiv:1902.10186) on a given model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GAIN = 1e-3  # JSD that counts as better
 
 @dataclass(frozen=True)
 class Adversarial:
-    """What the search found; where nothing differs and keeps the output, the model's own attention."""
+    """The adversarial attention that was found, or the model's own attention if there was none."""
 
     jsd: float  # of the shown maps, mean over layers: 0 to ln 2
     change: float  # |Δp|, total variation distance of the outputs
@@ -175,9 +175,9 @@ class JainWallace:
             "significant_loo": self.significant("loo"),
         }
         text = (
-            f"Attention ranks the units {'differently from' if low else 'partly like'} what the output depends on: "
+            f"Attention ranks the units {'differently from' if low else 'partly like'} other importance scores: "
             f"Kendall's τ is {_signed(gradient)} with gradient × input and {_signed(loo)} with leave-one-out "
-            f"({_signed(between)} between those two); 1 is the same order, 0 is chance."
+            f"({_signed(between)} between these two; 1: same order, 0: chance)."
         )
         return (Finding("warning" if low else "ok", "jain_wallace", "Attention and importance", text, numbers),)
 
@@ -185,24 +185,24 @@ class JainWallace:
         change, largest, mixing = self.mean("median_change"), self.mean("max_attention"), self.mean("mixing")
         numbers = {"median_change": change, "max_attention": largest, "mixing_ratio": mixing}
         small = change < SMALL_CHANGE
-        then = f", although the largest weight is {largest:.2f}. " if small else ": where attention goes matters here. "
+        then = f", although the largest weight is {largest:.2f}. " if small else ": the attention pattern matters. "
         text = (
-            f"Shuffling the attention weights of ordinary tokens changes the output's probability by {change:.3f} (the "
-            f"median of {self.permutations} shuffles){then}"
+            f"Shuffling the attention weights of ordinary tokens changes the probability by {change:.3f} (median of "
+            f"{self.permutations} shuffles){then}"
         )
         if not math.isnan(mixing):
-            text += f"Attention brings {mixing:.0%} of the vector that is read there; the residual has the rest."
+            text += f"Attention contributes {mixing:.0%} of the vector at the output position; the residual the rest."
         return Finding("warning" if small else "ok", "jain_wallace", "Shuffled attention", text.strip(), numbers)
 
     def _adversary(self) -> Finding:
         far, change = self.mean("jsd"), self.mean("change")
         numbers = {"jsd": far, "change": change, "epsilon": self.epsilon, "largest_possible_jsd": math.log(2)}
         text = (
-            f"Another attention map that points elsewhere ({how_far_apart(far)}) gives the same output (its "
-            f"probability moves by {change:.3f}): this map is one of many that go with this answer."
+            f"A different attention map ({how_far_apart(far)}) gives the same output (the probability changes by "
+            f"{change:.3f}): attention is not the only explanation of this prediction."
             if far >= FAR
-            else f"No very different attention map with the same output was found ({how_far_apart(far)}; the "
-            f"probability was allowed to move by {self.epsilon:g})."
+            else f"A very different attention map with the same output was not found (best: {how_far_apart(far)}; "
+            f"allowed change of the probability: {self.epsilon:g})."
         )
         return Finding("warning" if far >= FAR else "ok", "jain_wallace", "Adversarial attention", text, numbers)
 
@@ -218,15 +218,14 @@ def jain_wallace(
     steps: Count = 100,
     epsilon: Annotated[float, Limits(0, 1, open_low=True)] = 0.05,
 ) -> JainWallace:
-    """Does attention agree with importance, does shuffling it matter, and does another map give the same output?
+    """Compare attention with importance scores, shuffle it, and search for another map with the same output.
 
     τ: Kendall's rank correlation of the shown attention (mean over heads and chosen layers, readout row) with
     |gradient × input|, attention held constant in the graph, and with leave-one-out. Permutation: median |Δp| when the
     weights of ordinary tokens are shuffled, each head by itself. Adversary: the largest JSD under |Δp| ≤ ``epsilon``.
 
-    Misleads when: the layer that is changed carries little (the mixing ratio says how much). That a single map can be
-    exchanged says that it is not the only explanation, not that it is none (Wiegreffe & Pinter 2019); their answer is
-    in the check ``wiegreffe_pinter``.
+    Misleads when: the changed layer contributes little (see the mixing ratio). An adversarial map shows that attention
+    is not the only explanation, not that it is no explanation (Wiegreffe & Pinter 2019; check ``wiegreffe_pinter``).
     """
     shown = exam.explain(method="raw_attention", scalar="probability")
     settings: dict[str, Any] = {"candidates": candidates, "steps": steps, "epsilon": epsilon}
@@ -296,4 +295,4 @@ def permuted(places: list[LayerRows], count: int, seed: int) -> list[Tensor]:
 
 
 def _signed(value: float) -> str:
-    return "not known" if math.isnan(value) else f"{value:+.2f}"
+    return "undefined" if math.isnan(value) else f"{value:+.2f}"

@@ -73,8 +73,8 @@ def _twin_value(value: Any, twins: dict[int, Any]) -> Any:
         return functools.partial(_twin_value(value.func, twins), *(_twin_value(v, twins) for v in value.args), **named)
     if isinstance(value, FunctionType) and any(_holds(cell, twins) for cell in value.__closure__ or ()):
         raise NotOffered(
-            f"the function {value.__qualname__} holds a module of the model itself, so a copy with random weights "
-            "would still run the trained ones. Give the module as an argument instead (functools.partial)."
+            f"the function {value.__qualname__} refers to a module of the model, so a copy with random weights would "
+            "still run the trained ones. Pass the module as an argument instead (functools.partial)."
         )
     return value
 
@@ -88,11 +88,11 @@ def _holds(cell: Any, twins: dict[int, Any]) -> bool:
 
 
 def require_whole(model: nn.Module, twin: nn.Module, forward: Callable[[nn.Module], Any]) -> None:
-    """Refuse a twin whose pass leads through other modules than the model's: something in it still leads there."""
+    """Raise if the copy still runs modules of the original model."""
     if calls_of(twin, forward) != calls_of(model, forward):
         raise NotOffered(
             f"a copy of {type(model).__name__} with random weights would still run parts of the trained model (an "
-            "object in it holds one of its modules), so random weights cannot be tried out."
+            "object in it refers to one of its modules), so random weights cannot be tested."
         )
 
 
@@ -140,12 +140,12 @@ class Redrawn:
     def __init__(self, model: nn.Module) -> None:
         for name, parameter in model.named_parameters():
             if not parameter.is_floating_point():
-                raise NotOffered(f"{name} is quantised: its weights cannot be drawn anew. Load the model in float32.")
+                raise NotOffered(f"{name} is quantised: its weights cannot be randomised. Load the model in float32.")
             if parameter.is_meta:
-                raise NotOffered(f"{name} is not in memory (offloaded): its weights cannot be drawn anew and put back.")
+                raise NotOffered(f"{name} is not in memory (offloaded): its weights cannot be randomised and restored.")
         self.model, self._parameters = model, dict(model.named_parameters())
         if not self._parameters:
-            raise NotOffered("the model has no weights here that could be drawn anew: it is asked from outside.")
+            raise NotOffered("the model has no weights here that could be randomised: it is called remotely.")
         self._originals: dict[str, Tensor] = {}
 
     def __enter__(self) -> Redrawn:
@@ -201,7 +201,7 @@ SAME = 0.5  # mean Spearman from which the map of a randomised model is nearly t
 
 @dataclass(frozen=True)
 class Stage:
-    """Maps with some parts randomised, against the original: means over inputs; NaN where no map could be made."""
+    """Maps of a partly randomised model compared with the original ones: means over inputs; NaN without a map."""
 
     part: str
     cascading: float  # this part and all above it: Spearman
@@ -212,7 +212,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Randomisation:
-    """The cascade from the output down to the input, and what the model makes of its input beside its copies."""
+    """The cascade of randomised layers from output to input, and the model's log-odds beside those of random copies."""
 
     method: str
     stages: tuple[Stage, ...]
@@ -223,28 +223,29 @@ class Randomisation:
 
     @property
     def final(self) -> float:
-        """Agreement when everything is random: the higher of both ways to compare."""
+        """The agreement with all weights random: the higher of the signed and the absolute correlation."""
         return max((v for v in (self.spearman, self.spearman_abs) if not math.isnan(v)), default=math.nan)
 
     @property
     def untrained(self) -> bool:
-        """The model makes hardly more of the input than a copy with random weights does."""
+        """Whether the model's log-odds are hardly above those of copies with random weights."""
         return self.evidence <= MORE * float(np.median(self.random_evidence))
 
     def findings(self) -> tuple[Finding, ...]:
         numbers, agreement = {"spearman": self.spearman, "spearman_abs": self.spearman_abs}, same_order(self.final)
-        level, text = "ok", f"another map ({agreement}): it depends on what the model has learned."
+        level, text = "ok", f"a different map ({agreement}): the map depends on the trained weights."
         if self.final >= SAME:
-            level, text = "warning", f"nearly the same map ({agreement}): it does not show what the model has learned."
+            level, text = "warning", f"nearly the same map ({agreement}): the map does not depend on trained weights."
         text = f"With all weights random, {self.method} gives {text}"
         if math.isnan(self.final):
-            level, text = "note", "No map could be made of the randomised model, so nothing can be said."
+            level, text = "note", "Inconclusive: the randomised model could not be explained."
         findings = [Finding(level, "randomisation", "Random weights", text, numbers)]
         if self.untrained:
             text = (
-                "The model makes hardly more of these inputs than copies with random weights do (log-odds against an "
-                f"empty input {self.evidence:.3g}, median of the copies {np.median(self.random_evidence):.3g}): it "
-                "looks untrained, or these inputs mean nothing to it."
+                "The output depends on these inputs hardly more than that of copies with random weights (log-odds "
+                f"against an empty input {self.evidence:.3g}, median of the copies "
+                f"{np.median(self.random_evidence):.3g}): the model looks untrained, or the inputs are unlike its "
+                "training data."
             )
             numbers = {"evidence": self.evidence, "random_evidence": mean_known(self.random_evidence)}
             findings.append(Finding("warning", "randomisation", "The model itself looks random", text, numbers))
@@ -254,18 +255,18 @@ class Randomisation:
 def randomisation(
     exam: Exam, *, by: Annotated[str, OneOf(*BY)] = "block", copies: Count = 5, beside: Count = 9
 ) -> Randomisation:
-    """Draw the weights anew from the output down, block by block, and see whether the map changes with them.
+    """Randomise the weights from the output down, block by block, and test whether the map changes.
 
-    Cascading: a part and all above it; independent: that part alone. Maps are compared by Spearman's ρ over ordinary
-    units, with and without the sign. All parameters are drawn, also tokens and positions, each part with a seed of
-    its own, in a copy of the model. ``by``: "block" or "module". ``copies``: fully randomised models over which the
-    verdict is averaged; ``beside``: how many of them, not all explained, the model itself is compared with.
+    Cascading: a block and all blocks above it; independent: that block alone. Maps are compared by Spearman's ρ over
+    ordinary units, with and without the sign. All parameters are randomised, embeddings included, each block with its
+    own seed, in a copy of the model. ``by``: "block" or "module". ``copies``: the number of fully randomised models to
+    average over; ``beside``: the number of random models that the model's log-odds are compared with.
 
-    Misleads when: the input itself shapes the map (edges of an image, word order): agreement above zero is not yet a
-    failure; and a method can pass without being faithful.
+    Misleads when: the input itself shapes the map (edges of an image, word order): agreement above zero is not a
+    failure then. A method can also pass without being faithful.
     """
     if not 1 <= copies <= beside:
-        raise BadInput(f"copies={copies}, beside={beside}: at least one copy, and no more than beside.")
+        raise BadInput(f"copies={copies}, beside={beside}: copies must be at least 1 and at most beside.")
     original = [ordinary(e) for e in exam.explanations]
     evidence = exam.cached(float, (NAME, "evidence"), lambda: _evidence(exam))
     # The same examination of a twin of the model, of which weights can be drawn anew.

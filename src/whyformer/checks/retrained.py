@@ -1,4 +1,4 @@
-"""Attention is not not explanation, on a model of your own: twins of it are trained (Wiegreffe & Pinter 2019)."""
+"""The experiments of "Attention is not not explanation" (Wiegreffe & Pinter 2019): train copies of a given model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GUIDES = (
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What one model does on the validation examples, and how far it is from the user's."""
+    """Accuracy of one model on the validation examples, and its distance from the user's model."""
 
     name: str
     weight: float  # λ of an adversary; NaN for others
@@ -59,7 +59,7 @@ class TrainedModel:
 
 @dataclass(frozen=True, eq=False)
 class RetrainedAttention(Result):
-    """Twins of a model with their attention frozen, pushed elsewhere, or lent to a classifier without context."""
+    """Copies of a model with uniform or adversarial attention, and classifiers without context that use attention."""
 
     what: ClassVar[str] = "retrained attention"
 
@@ -77,11 +77,11 @@ class RetrainedAttention(Result):
         for one in self.models:
             if one.name == name and (math.isnan(weight) or one.weight == weight):
                 return one
-        raise BadInput(f"no model is called {name!r} here: {', '.join(dict.fromkeys(m.name for m in self.models))}.")
+        raise BadInput(f"unknown model {name!r}. Known: {', '.join(dict.fromkeys(m.name for m in self.models))}.")
 
     @property
     def adversaries(self) -> tuple[TrainedModel, ...]:
-        """By λ."""
+        """The adversaries, ordered by λ."""
         return tuple(m for m in self.models if not math.isnan(m.weight))
 
     @property
@@ -89,19 +89,19 @@ class RetrainedAttention(Result):
         return f"{self.model}: retrained attention, {self.training} + {self.validation} examples"
 
     def findings(self) -> tuple[Finding, ...]:
-        """The results of the three experiments, in words."""
+        """The results of the three experiments, as sentences."""
         return self._uniform(), self._guide(), self._adversary()
 
     def _uniform(self) -> Finding:
         control, uniform = self.named(CONTROL), self.named(UNIFORM)
         lost = control.accuracy - uniform.accuracy
         needless = lost < SLACK
-        meaning = "The task needs attention, so a test of it means something here."
+        meaning = "The task needs attention, so tests of attention are meaningful here."
         if needless:
-            meaning = "The task does not need attention, so where the model looks explains little here."
+            meaning = "The task does not need attention, so attention maps explain little here."
         text = (
-            f"Trained with uniform attention, a twin reaches an accuracy of {uniform.accuracy:.3f}; with its own, "
-            f"{control.accuracy:.3f}. {meaning}"
+            f"Accuracy of a copy trained with uniform attention: {uniform.accuracy:.3f}; trained with its own "
+            f"attention: {control.accuracy:.3f}. {meaning}"
         )
         numbers = {"uniform": uniform.accuracy, "control": control.accuracy, "lost": lost}
         return Finding("warning" if needless else "ok", "retrained_attention", "Uniform attention", text, numbers)
@@ -109,12 +109,13 @@ class RetrainedAttention(Result):
     def _guide(self) -> Finding:
         even, own, theirs, other = (self.named(name).accuracy for name in GUIDES)
         helps = theirs > even
-        meaning = "The weights help no more than uniform ones: outside this model they say little about the units."
+        meaning = "The model's attention helps no more than uniform weights: it is not informative by itself."
         if helps:
-            meaning = "The weights say something about the units by themselves."
+            meaning = "The model's attention is informative by itself."
         text = (
-            f"A classifier without context, weighted by the model's attention, reaches {theirs:.3f}; uniform weights "
-            f"{even:.3f}, weights that it learns {own:.3f}, the adversary's {other:.3f}. {meaning}"
+            f"Accuracy of a classifier without context: {theirs:.3f} with the model's attention as weights, "
+            f"{even:.3f} with uniform weights, {own:.3f} with learned weights, {other:.3f} with the adversary's "
+            f"attention. {meaning}"
         )
         numbers = {"uniform": even, "learned": own, "model": theirs, "adversary": other}
         return Finding("ok" if helps else "note", "retrained_attention", "Guided MLP", text, numbers)
@@ -122,13 +123,13 @@ class RetrainedAttention(Result):
     def _adversary(self) -> Finding:
         chosen, first = self.named("adversary", self.chosen), self.adversaries[0]
         far = chosen.jsd >= FAR
-        meaning = "No twin kept the output and looked elsewhere: attention and answer hang together here."
+        meaning = "No copy kept the output with different attention: attention and output depend on each other here."
         if far:
-            meaning = "Another model with another story gives these answers: attention is not the only explanation."
+            meaning = "A model with different attention gives the same output: attention is not the only explanation."
         text = (
-            f"A twin that was trained to say the same and look elsewhere (λ = {chosen.weight:g}) looks elsewhere by "
-            f"{how_far_apart(chosen.jsd)}; its probabilities differ by {chosen.tvd:.3f} (TVD), those of one that only "
-            f"imitates the output by {first.tvd:.3f}. {meaning}"
+            f"A copy was trained for the same output with different attention (λ = {chosen.weight:g}). Its attention "
+            f"differs by {how_far_apart(chosen.jsd)}. Its probabilities differ by {chosen.tvd:.3f} (TVD; "
+            f"{first.tvd:.3f} for a copy trained for the same output only). {meaning}"
         )
         numbers = {"jsd": chosen.jsd, "tvd": chosen.tvd, "imitation_tvd": first.tvd, "lambda": chosen.weight}
         return Finding("warning" if far else "ok", "retrained_attention", "Model-consistent adversary", text, numbers)
@@ -138,7 +139,7 @@ class RetrainedAttention(Result):
         return [{"model": m.name, "lambda": m.weight} | {k: getattr(m, k) for k in measured} for m in self.models]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per model."""
+        """Return one row per model."""
         return dataframe(self.rows())
 
 
@@ -164,19 +165,19 @@ def retrained_attention(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> RetrainedAttention:
-    """Does the task need attention, and could the model have attended elsewhere? Twins of the model are trained.
+    """Train copies of the model to test whether the task needs attention, and whether other attention gives the same.
 
-    Uniform: a twin whose attention is frozen to uniform, beside one that is trained in the same way with its own.
-    Guided MLP: a classifier that sees positions one by one, weighted by uniform weights, weights it learns, the model's
-    attention, or an adversary's. Adversary: a twin trained with TVD(y_a, y_b) - λ KL(α_a ‖ α_b), for each λ: it is to
-    say what the model says and attend elsewhere. α is what would be shown: last layer, mean over heads, the row that
-    feeds the head, over ordinary tokens. The model is not changed.
+    Uniform: a copy with attention frozen to uniform, and one trained in the same way with its own attention. Guided
+    MLP: a classifier that processes each position separately, weighted by uniform weights, learned weights, the model's
+    attention, or an adversary's. Adversary: a copy trained with TVD(y_a, y_b) - λ KL(α_a ‖ α_b), for each λ: the same
+    output with different attention. α is the attention map of the last layer: mean over heads, the row of the output
+    position, over ordinary tokens. The model is not changed.
 
     labels: one per input, names or numbers of classes. validation: (inputs, labels), or the share of the inputs that is
-    kept from training. start: from the model's weights, or "fresh" ones, as in the paper. lr: of Adam; 1e-4, or 1e-3
-    for fresh weights.
+    held out. start: from the model's weights, or from "fresh" ones, as in the paper. lr: learning rate of Adam; 1e-4,
+    or 1e-3 for fresh weights.
 
-    Misleads when: the training is too short or too coarse for the model: compare "retrained" with "the model".
+    Misleads when: the training is too short or the learning rate too high: compare "retrained" with "the model".
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> texts, labels = list(wf.demo.SENTENCES) * 2, list(wf.demo.SENTENCE_LABELS) * 2
@@ -283,7 +284,7 @@ def _examples(
 ) -> fine_tuning.Examples:
     """Check inputs and labels before long work, and split them into training and validation."""
     if labels is None:
-        raise BadInput("labels=None: twins are trained on labels, so give one per input.")
+        raise BadInput("labels=None: copies are trained on labels, so give one per input.")
     source = loaded.source(inputs)
     if source.single:
         raise BadInput("inputs is a single input: training needs a list of them, with a label for each.")
@@ -291,7 +292,7 @@ def _examples(
     if source.size < FEWEST:
         raise BadInput(f"{source.size} examples are too few to train on: give at least {FEWEST}, better some hundreds.")
     if len({str(label) for label in known}) < 2:
-        raise BadInput(f"all labels are {known[0]!r}: there is nothing to learn. Give examples of two classes or more.")
+        raise BadInput(f"all labels are {known[0]!r}: give examples of two classes or more.")
     if isinstance(validation, tuple):
         more = loaded.source(validation[0])
         if more.single:
@@ -312,16 +313,16 @@ def _classes(reader: fine_tuning.ExampleRunner) -> tuple[dict[int, int], tuple[s
     run.record()  # refuses several streams, windows, and attention that cannot be read
     if run.output.speaks or run.modality.compares or run.modality.objects:
         raise NotOffered(
-            "twins are trained as classifiers, and this model writes tokens, compares inputs or finds objects: give a "
-            "classifier with one label per input."
+            "copies are trained as classifiers, and this model generates tokens, compares inputs or detects objects: "
+            "give a classifier with one label per input."
         )
     if run.output.independent:
-        raise NotOffered("the model's classes do not exclude each other (multi-label): one label per input is needed.")
+        raise NotOffered("the model is multi-label: only classifiers with one label per input are supported.")
     fine_tuning.require_logits(run)
     try:
         every = label_indices(examples.labels, run.logits.expand(len(examples.labels), -1), run)
     except BadInput as error:
         raise BadInput(f"labels: {error}") from error
     if len(set(every[examples.train].tolist())) < 2:
-        raise BadInput("the training examples have one class only: give more of them, or another seed for the split.")
+        raise BadInput("the training examples have one class only: give more examples, or another seed for the split.")
     return dict(enumerate(every.tolist())), reader.sessions[0].warnings

@@ -1,4 +1,4 @@
-"""Twins of a model, trained on the user's examples: with attention as it is, frozen to uniform, or pushed elsewhere."""
+"""Copies of a model, trained on the user's examples: with their own, uniform, or adversarial attention."""
 
 # A twin is a copy of the model, trained without dropout (its passes draw the same random numbers each time), by Adam,
 # for a number of epochs; the last state counts, so that nothing is chosen on the validation examples.
@@ -87,7 +87,7 @@ class ExampleRunner:
         except AmbiguousLayout:
             if run.batch.size == 1:
                 raise
-        # Batch and heads could not be told apart at this batch size; one at a time leaves no doubt.
+        # Batch and heads have the same size here and cannot be distinguished; with one input at a time they can.
         alone = [self._answers(run, run.batch.select([i]), slice(i, i + 1)) for i in range(run.batch.size)]
         logits, shown = zip(*alone, strict=True)
         return torch.cat(logits), torch.cat(shown)
@@ -216,7 +216,7 @@ def descend(
         with torch.enable_grad():
             for loss in losses(rows):
                 if not bool(torch.isfinite(loss)):
-                    raise NotOffered(f"training ({label}) went to infinity: give a smaller lr than {lr:g}.")
+                    raise NotOffered(f"training ({label}) diverged: give a smaller lr than {lr:g}.")
                 loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -311,7 +311,7 @@ PLAIN = 1  # variants of an example that are the example itself
 
 @dataclass(frozen=True, eq=False)
 class MaskedSurrogate:
-    """The copy, and how often it says the label on examples that it was not trained on, masked at random."""
+    """A fine-tuned copy, and its accuracy on held-out examples masked at random."""
 
     model: nn.Module  # for compare(surrogate=…)
     before: float
@@ -343,16 +343,15 @@ def masked_surrogate(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> MaskedSurrogate:
-    """Fine-tune a copy of a classifier on inputs with parts masked at random, for F-Fidelity (Zheng et al. 2025).
+    """Fine-tune a copy of a classifier on randomly masked inputs, for F-Fidelity (Zheng et al. 2025).
 
-    Of every example, ``draws`` variants with none to a share ``beta`` of the parts away, and the example itself, are
-    trained on with cross-entropy and Adam. labels: one per input, names or numbers; None trains on what the model says
-    itself, so that the copy keeps its answers. The model is not changed, and no scores play a part, so that no method
-    gains. One example in five is held out: ``before`` and ``after`` are how often its masked variants get their label.
-    Inputs for this should not be those that are compared on. replace, hold: as for ``wf.compare``.
+    The copy is trained with cross-entropy and Adam on every example and ``draws`` variants of it, with up to a share
+    ``beta`` of the features masked. labels: one per input, names or numbers; None uses the model's own predictions as
+    labels. The model is not changed. Explanations are not used in training, so no method has an advantage. One example
+    in five is held out: ``before`` and ``after`` are the accuracies on its masked variants. Use other inputs than those
+    for ``wf.compare``. replace, hold: as for ``wf.compare``.
 
-    Misleads when: ``after`` is not above ``before``, or far below 1: then the copy minds absent parts still, and is
-    another model for nothing.
+    Misleads when: ``after`` is not above ``before``, or far below 1: then the copy is still sensitive to masking.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> surrogate = wf.masked_surrogate(model, list(wf.demo.SENTENCES) * 2, tokenizer=tokenizer, epochs=1)
@@ -380,7 +379,7 @@ def masked_surrogate(
 def require_logits(run: Run) -> None:
     if run.gives_probabilities:
         raise NotOffered(
-            "the model returns probabilities, and training needs logits: leave its last softmax or sigmoid out."
+            "the model returns probabilities, and training needs logits: remove its final softmax or sigmoid."
         )
 
 
@@ -388,8 +387,8 @@ def _labels(games: Games, known: list[Any] | None) -> list[int]:
     run = games.runs[0]
     if run.output.speaks or games.modality.compares or games.modality.objects or run.output.independent:
         raise NotOffered(
-            "a surrogate is trained as a classifier with one label per input, and this model writes tokens, compares "
-            "inputs, finds objects or has classes that do not exclude each other."
+            "a surrogate is trained as a classifier with one label per input, and this model generates tokens, "
+            "compares inputs, detects objects or is multi-label."
         )
     require_logits(run)
     if known is None:
@@ -436,7 +435,7 @@ class _Training:
 
     @torch.no_grad()
     def accuracy(self, numbers: Sequence[int]) -> float:
-        """The share of masked variants that get their label; the same variants whenever it is asked."""
+        """Return the accuracy on masked variants, which are the same in every call."""
         generator = np.random.default_rng([self.seed, 2])
         right = [
             float((prediction_of(self.logits(n, self.masks(n, generator)[PLAIN:])) == self.labels[n]).float().mean())

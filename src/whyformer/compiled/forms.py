@@ -123,7 +123,7 @@ class Computation:
 
     def _numbers(self, attribution: Attribution) -> dict[str, Tensor]:
         if attribution.detail or attribution.warnings or attribution.checks or isinstance(attribution.matrix_BQK, dict):
-            raise NotOffered(f"{self.question.method.name} says more than scores and maps here.")
+            raise NotOffered(f"{self.question.method.name} returns more than scores and maps here.")
         self.told = {"signed": attribution.signed, "used": attribution.used}
         named = {"scores": attribution.scores_BN, "matrix": attribution.matrix_BQK, "layers": attribution.layers_BLQK}
         return {name: tensor for name, tensor in named.items() if isinstance(tensor, Tensor)}
@@ -294,37 +294,37 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
     """Return why these inputs are never recorded, "" if they can be."""
     modality, batch, options = session.modality, session.batch, question.options
     if not question.method.compiles:
-        return f"{question.method.name} is more than one forward and backward on the device."
+        return f"{question.method.name} needs more than one forward and backward on the device."
     if any(options[name] not in free for name, free in ON_THE_HOST.items() if name in options):
         return f"these options of {question.method.name} are computed on the host."
     if options.get("residual") == "mixing":
         return "residual='mixing' measures the blocks around attention."
     if contrast is None:
-        return "targets of several kinds, or at a position, are no single index per input."
+        return "targets of several kinds, or at a position, are not a single index per input."
     if modality.generates or says_tokens(session.model):
         return "language models are explained at a token that the text decides."
     rows = batch.positions or batch.answers or batch.trunks or batch.groups or batch.spans or batch.targets
     if rows or batch.predictions or modality.opaque or modality.compares or modality.objects:
-        return "what is explained is found out on the host."
+        return "the explained output is determined on the host."
     if batch.constants or batch.reference_rows or modality.mixes_rows or modality.multi_input:
-        return "inputs of several streams, beside other rows, or with arguments of their own are not recorded."
+        return "inputs of several streams, with reference rows, or with other arguments are not recorded."
     if not is_tensors_alone(batch):
-        return "the model is given more than tensors."
+        return "the model gets other arguments than tensors."
     facts = known_about(session.model)
     if session.one_by_one or (facts.get(MIXES) and session.size > 1):
         return "these inputs are run one by one."
     if facts.get("draws") is not False:
-        return "the model draws random numbers."
+        return "the model uses random numbers."
     masked = batch.keep_BN is not None and (
         "attention_mask" in batch.tensors or is_unmasked(modality, batch, padding_index(modality))
     )
     if (modality.embeds or modality.padding_in_doubt or modality.lengths_vary) and not (modality.embeds and masked):
-        return "which positions are real is not said by an attention_mask."
+        return "the inputs have no attention_mask that marks padding."
     study = session.study
     if not study.plain or study.windows is not None or study.readout is None:
         return "the model has more than one stream of plain self-attention."
     if study.readout.kind == "rows" and modality.lengths_vary:
-        return "the head reads other rows of each text."
+        return "the output position depends on the text."
     return ""
 
 

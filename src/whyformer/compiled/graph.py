@@ -60,12 +60,12 @@ class Unasked(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         there = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.device.type == self.kind]
         if there and name in ASKING and func._overloadname != "self_int":  # a number of repeats is no tensor
-            raise HostAsked(f"{name} brings numbers from the device to the host, or back")
+            raise HostAsked(f"{name} copies values between device and host")
         if there and name in INDEXING and any(t.dtype is torch.bool for t in args[1] if isinstance(t, Tensor)):
-            raise HostAsked("indexing by truth values counts them on the host")
+            raise HostAsked("indexing by a boolean mask synchronises with the host")
         out = func(*args, **kwargs)
         if name in COPYING and len({t.device.type for t in (*tree_leaves(args), out) if isinstance(t, Tensor)}) > 1:
-            raise HostAsked("a copy goes from the device to the host, or back")
+            raise HostAsked("a tensor is copied between device and host")
         return out
 
 
@@ -75,7 +75,7 @@ class Unfetched(TorchFunctionMode):
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in FETCHING:
-            raise HostAsked(f"{name} brings numbers from the device to the host")
+            raise HostAsked(f"{name} copies values from the device to the host")
         return func(*args, **(kwargs or {}))
 
 

@@ -78,7 +78,7 @@ class Graphs:
         if device.type not in RECORDERS:
             raise BadInput(
                 f"compiled=True records explanations as CUDA graphs, and the model is on {device.type!r}. Move it to a "
-                "GPU first, model.to('cuda'), or leave compiled out."
+                "GPU first, model.to('cuda'), or omit compiled=."
             )
         return device
 
@@ -293,7 +293,7 @@ class Graphs:
     def _record(self, form: Form, fit: PaddedShape, asked: BatchQuestion, session: Session) -> None:
         self._recorded[fit.key] += 1
         if self._recorded[fit.key] > 2:
-            self._refuse(form, "the model was another one at each of the last calls")
+            self._refuse(form, "the model changed at each of the last calls")
             return
         modality, part, question, _, contrast = asked
         device = self.require_device()
@@ -339,7 +339,7 @@ class Graphs:
         if answer is None:
             form.recording = None
             if self._borrowed is not None:  # the model is the same
-                form.why_not = "the head reads rows that it finds by what stands there."
+                form.why_not = "the output position depends on the content of the input."
             return
         pairs = list(zip(plain, make(*answer), strict=True))
         sizes = answer.run.logits.abs().amax(1).clamp(min=1e-6).tolist()
@@ -355,11 +355,11 @@ class Graphs:
             del self.forms[fit.key]
             self._exact = True  # the model's output depends on padding
             return
-        self._refuse(form, f"a replay is off the plain way by {off:.1e}")
+        self._refuse(form, f"a replay differs from the eager result by {off:.1e}")
 
     def _refuse(self, form: Form, cause: str) -> None:
         form.recording, form.loud = None, True
-        form.why_not = f"compiled=True: no CUDA graph could be made ({cause}); explained in the plain way."
+        form.why_not = f"compiled=True: no CUDA graph could be recorded ({cause}); explained without a graph."
         if cause not in self._warned:
             self._warned.add(cause)
             warnings.warn(form.why_not, RuntimeWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Concepts: does a layer know them, does the output use them, and what does a unit like best?
+"""Concepts: sensitivity of the output to concepts (TCAV), and inputs that maximise a unit's activation.
 
 >>> model, image_processor = wf.demo.load_pets()
 >>> wf.concepts.activation_maximization(model, "dog", processor=image_processor, steps=4).show()

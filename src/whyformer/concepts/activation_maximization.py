@@ -1,4 +1,4 @@
-"""Activation maximisation: an input made to drive one unit of the model as high as it goes."""
+"""Activation maximisation: optimise an input to maximise the activation of one unit of the model."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def checkerboard(image: Tensor, grid: tuple[int, int]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Maximized(Result):
-    """The input that a unit likes best, a picture or tokens, and how it was reached."""
+    """The input (image or tokens) that maximises a unit's activation, and the history of the optimisation."""
 
     what: ClassVar[str] = "activation maximization"
 
@@ -113,7 +113,7 @@ class Maximized(Result):
     penalties: dict[str, float] = field(default_factory=dict)  # of the result, in units of the activation
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per step."""
+        """Return one row per step."""
         return dataframe({"step": range(len(self.history)), "activation": self.history})
 
 
@@ -174,11 +174,11 @@ def maximized_text(explainer: CoreExplainer, unit: Any, settings: dict[str, Any]
     ids_1N, free_N = _frame(explainer, settings["length"])
     modality, batch, _ = explainer.prepare({"input_ids": ids_1N})
     if not modality.embeds:
-        raise NotOffered("activation maximisation is for models of one image or one text.")
+        raise NotOffered("activation maximisation supports models of one image or one text only.")
     table = modality.embedding()
     weight_VD = getattr(table, "weight", None)
     if weight_VD is None:
-        raise NotOffered("the model does not say which table holds its word embeddings.")
+        raise NotOffered("the model's word embedding was not found (get_input_embeddings).")
     allowed_V = torch.ones(len(weight_VD), dtype=torch.bool)
     allowed_V[[i for i in modality.special_ids() if i < len(weight_VD)]] = False
     words_VD = weight_VD.detach()[allowed_V]
@@ -261,20 +261,20 @@ def activation_maximization(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> Maximized:
-    """Which input does a unit like best?
+    """Find the input that maximises the activation of a unit.
 
     Images: max_x f(T(x)) − l2·‖x‖² − tv·TV(x), with a new random T each step (``jitter`` pixels, default one
-    patch, and ``scale``). x is made of waves that fall off with 1/f (``fourier``) and kept between black and
-    white (``bounded``). ‖x‖² = Σ x² and TV(x) = Σ |difference of neighbours| are sums over the model's input;
-    ``penalties`` of the result says what they cost. Raise l2 and tv by tens until the picture clears up.
+    patch, and ``scale``). x is parametrised by Fourier coefficients scaled by 1/f (``fourier``) and clipped between
+    black and white (``bounded``). ‖x‖² = Σ x² and TV(x) = Σ |difference of neighbours| are sums over the model's input;
+    ``penalties`` of the result has their values. Multiply l2 and tv by ten until the image is clear.
     Text: max_E f(E) − norm·mean (‖e‖/‖typical e‖ − 1)² over ``length`` soft embeddings, then the nearest tokens;
-    ``value`` is that of the tokens, and often far below what the soft embeddings reached.
+    ``value`` is that of the tokens, often far below the value of the soft embeddings.
 
     unit: a class (name or index), ("neuron", layer, index), ("token", layer, position, index) or ("layer", layer).
     optimizer: "adam", or "gradient" for plain gradient steps.
 
-    Misleads when: taken for what the model sees in real inputs. Most maxima lie far from the data, depend on the
-    penalties and the seed, and show one of many things that drive a unit.
+    Misleads when: used to describe the model on real inputs. Most maxima lie far from the data, depend on the penalties
+    and the seed, and show one of many patterns that activate a unit.
 
     >>> model, image_processor = wf.demo.load_pets()
     >>> wf.activation_maximization(model, "cat", processor=image_processor, steps=4).save("cat.png")
@@ -311,11 +311,9 @@ def activation_maximization(
             final = float(value_of(image).detach())
     warnings = []
     if jitter < patch / 2:
-        warnings.append(f"jitter={jitter:g} is less than half a patch ({patch} pixels): expect a grid in the picture.")
+        warnings.append(f"jitter={jitter:g} is less than half a patch ({patch} pixels): the image may show a grid.")
     if final <= start:
-        warnings.append(
-            "the unit is no higher than at the start: more steps, another lr, or smaller penalties may help."
-        )
+        warnings.append("the activation did not rise: try more steps, another lr, or smaller penalties.")
     options: dict[str, Any] = {"steps": steps, "lr": lr, "l2": l2, "tv": tv, "jitter": jitter, "scale": scale}
     options |= {"fourier": fourier, "bounded": bounded, "optimizer": optimizer, "seed": seed}
     return Maximized(
@@ -339,7 +337,7 @@ def stepper(parameters: Tensor, optimizer: str, lr: float) -> Any:
 
     def step(objective: Tensor) -> None:
         if not objective.requires_grad:
-            raise BadInput("this unit does not depend on the input: there is nothing to maximise.")
+            raise BadInput("this unit does not depend on the input, so it cannot be maximised.")
         (parameters.grad,) = torch.autograd.grad(objective, parameters)
         rule.step()
 
@@ -352,7 +350,7 @@ def _blank(explainer: CoreExplainer, size: tuple[int, int] | None) -> tuple[Moda
     if size is None:
         size = getattr(config, "image_size", None)
     if size is None:
-        raise BadInput("the model does not say how large its images are: give size=(height, width).")
+        raise BadInput("the image size of the model is not known: give size=(height, width).")
     height, width = (size, size) if isinstance(size, int) else size
     channels = getattr(config, "num_channels", 3)
     modality, batch, _ = explainer.prepare(torch.zeros(1, channels, height, width))

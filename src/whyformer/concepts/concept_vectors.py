@@ -1,4 +1,4 @@
-"""TCAV: does the output of a model depend on a concept that people have a word for? (Kim et al. 2018)"""
+"""TCAV: sensitivity of a model's output to a concept that is given by examples (Kim et al. 2018)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from whyformer.views.view import view_of
 if TYPE_CHECKING:
     import pandas as pd
 
-# A concept activation vector: the direction in a layer that tells a concept from something else.
+# A concept activation vector: the direction in a layer that separates a concept from other inputs.
 
 
 CLASSIFIERS = ("logistic", "sgd")
@@ -46,7 +46,7 @@ class CAV:
     accuracy: float  # on the held-out third
 
     def __neg__(self) -> CAV:
-        """The same line, read the other way round."""
+        """The vector in the opposite direction."""
         return CAV(-self.direction_D, self.accuracy)
 
 
@@ -110,7 +110,7 @@ class ConceptScore:
 
     @property
     def name(self) -> str:
-        """The concept, and what it was told from where that was not random."""
+        """The concept, and the concept that it was compared with if that was not random."""
         return self.concept if self.versus == "random" else f"{self.concept} | {self.versus}"
 
 
@@ -142,7 +142,7 @@ class TCAVResult(Result):
         return f"{self.model}: concepts for {self.target!r} at {self.layer}, {self.inputs} inputs"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per concept."""
+        """Return one row per concept."""
         return dataframe([dataclasses.asdict(row) for row in self.rows])
 
 
@@ -205,25 +205,25 @@ def tcav(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> TCAVResult:
-    """How often would more of a concept raise the model's score for a class?
+    """Measure how often a concept raises the model's output for a class (TCAV).
 
     score = share of class inputs x with ∇h f_target(x) · v > 0, where f is the logit, h the pooled output of a layer
     and v the concept vector: the weights of a linear classifier of the concept's activations against others'.
 
     layer: number of an attention block (its residual stream), or a dotted module name.
-    concepts: name → inputs that show it. random_sets: lists of inputs that show nothing in particular, 20 or more; each
-    gives one vector per concept, from examples of its own where the concept has enough of them.
-    relative: compare concepts with each other instead, all pairs or those given. ``random_sets`` then serve the test
-    only; without them, concepts of 120 examples or more are tested against shuffled ones.
+    concepts: name → example inputs. random_sets: lists of random inputs, 20 or more; each gives one vector per concept,
+    from separate examples if the concept has enough of them.
+    relative: compare concepts with each other instead, all pairs or those given. ``random_sets`` are then used for the
+    test only; without them, concepts of 120 examples or more are tested against shuffled ones.
     pooling: "cls" (first token), "mean" (real tokens), "flat" (inputs of one length).
     classifier: "logistic", or "sgd" (hinge loss, as in the authors' code).
 
-    Scores are tested by Welch's test, Holm-corrected over the concepts. A claim also needs vectors that are right for
-    60 % of the held-out examples.
+    Scores are tested by Welch's test, Holm-corrected over the concepts. A score counts as significant only if the
+    vectors also classify 60 % of the held-out examples correctly.
 
-    Misleads when: the random sets differ from the concept in more than the concept (background, length); the concept
-    is no direction in this layer (see ``accuracy``); concepts go together in the data. A score says how often, not how
-    much: see ``magnitude``.
+    Misleads when: the random sets differ from the concept examples in other ways, too (background, length); the concept
+    is not linear in this layer (see ``accuracy``); or concepts are correlated in the data. A score counts how often the
+    output rises, not by how much: see ``magnitude``.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> likes = [f"I like the {thing}" for thing in ("movie", "book", "film", "song", "story", "play")]
@@ -234,8 +234,8 @@ def tcav(
     require("sklearn", why="tcav")
     if not len(random_sets) and relative is False:
         raise BadInput(
-            "concepts are compared with random_sets: give some, 20 or more, or compare two concepts with each other, "
-            "which needs none: relative=True."
+            "concepts are compared with random_sets: give 20 or more, or compare two concepts with each other with "
+            "relative=True."
         )
     pairs = _pairs(concepts, relative)
     explainer = CoreExplainer(model, processor)
@@ -269,9 +269,9 @@ def tcav(
 
 
 def _pairs(concepts: Mapping[str, Any], relative: bool | Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Each concept, and what it is told from."""
+    """Return each concept with the concept (or "random") that it is compared with."""
     if "random" in concepts:
-        raise BadInput('"random" is what concepts are compared with: call the concept something else.')
+        raise BadInput('the name "random" is reserved: rename the concept.')
     if relative is False:
         return [(name, "random") for name in concepts]
     pairs = [(a, b) for a in concepts for b in concepts if a != b] if relative is True else list(relative)
@@ -279,7 +279,7 @@ def _pairs(concepts: Mapping[str, Any], relative: bool | Sequence[tuple[str, str
         if name not in concepts:
             raise UnknownName("concept", name, concepts)
     if not pairs or any(a == b for a, b in pairs):
-        raise BadInput("relative concepts are pairs of two different names: give at least two concepts.")
+        raise BadInput("relative concepts are pairs of different names: give at least two concepts.")
     return pairs
 
 
@@ -381,14 +381,14 @@ def _warnings(
     random_magnitude: float,
 ) -> tuple[str, ...]:
     remarks = [
-        f"{row.name}: the concept vectors are right for {row.accuracy:.0%} of the held-out examples, little better "
-        "than guessing; this layer does not know the concept, and no claim is made."
+        f"{row.name}: inconclusive. The concept vectors classify {row.accuracy:.0%} of the held-out examples "
+        "correctly, little better than chance: this layer does not represent the concept."
         for row in rows
         if row.doubtful
     ]
     remarks += [
-        f"{row.name}: signs agree more than by chance (p = {row.p:.2g}), but the logit moves by {row.magnitude:+.2g} "
-        f"only, and by ±{random_magnitude:.2g} along random vectors: a small effect."
+        f"{row.name}: significant (p = {row.p:.2g}), but the effect is small: the logit changes by "
+        f"{row.magnitude:+.2g} along the concept vector, and by ±{random_magnitude:.2g} along random vectors."
         for row in rows
         if row.significant and row.small
     ]
@@ -397,21 +397,21 @@ def _warnings(
     few = [name for name, examples in known.items() if len(examples) < needed]
     if few and sets >= 3:
         remarks.append(
-            f"{', '.join(few)}: fewer than {needed} examples ({sets} vectors of {needed // sets}), so vectors share "
-            "some, their scores are not independent, p is too small, and no claim is made. Give more examples, or "
-            "fewer or smaller random sets."
+            f"{', '.join(few)}: inconclusive. There are fewer than {needed} examples ({sets} vectors of "
+            f"{needed // sets}), so vectors share examples, scores are not independent, and p is too small. Give more "
+            "examples, or fewer or smaller random sets."
         )
     if not sets:
         fewest = min(map(len, known.values()))
         if fewest < RUNS * SMALLEST:
             remarks.append(
-                f"{fewest} examples of a concept are too few for {RUNS} vectors of their own: nothing can be said "
-                f"about significance. Give {RUNS * SMALLEST} or more, or random sets."
+                f"significance cannot be tested: {fewest} examples of a concept are too few for {RUNS} separate "
+                f"vectors. Give {RUNS * SMALLEST} or more, or random sets."
             )
     elif sets < 3:
-        remarks.append("fewer than three random sets: nothing can be said about significance.")
+        remarks.append("significance cannot be tested: there are fewer than three random sets.")
     elif sets < 10:
-        remarks.append(f"{sets} random sets make a weak test: 20 or more are usual.")
+        remarks.append(f"the test is weak: {sets} random sets; 20 or more are usual.")
     if not gradient_BD.any():
-        remarks.append("the target's logit does not depend on this layer as it was pooled: all derivatives are zero.")
+        remarks.append("the target's logit does not depend on the pooled output of this layer: all gradients are zero.")
     return tuple(remarks)

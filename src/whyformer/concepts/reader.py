@@ -1,4 +1,4 @@
-"""What a layer makes of inputs, pooled over positions, and how a target's logit depends on it."""
+"""Activations of a layer, pooled over positions, and the gradient of a target's logit at them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Tap:
     def _keep(self, module: nn.Module, args: Any, out: Any) -> Any:
         tensor = out[0] if isinstance(out, (tuple, list)) else out
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise NotOffered(f"{self.name} gives a {type(tensor).__name__}, no tensor of activations: choose another.")
+            raise NotOffered(f"{self.name} returns a {type(tensor).__name__}, not a tensor: choose another layer.")
         tensor = tensor.detach().requires_grad_() if self.leaf else tensor
         self._outputs.append(tensor)
         if not self.leaf:
@@ -130,7 +130,7 @@ class Reader:
             inputs = torch.stack(list(inputs))  # a list of images, not a list of arguments
         if not isinstance(inputs, (Tensor, Mapping)):
             if isinstance(inputs, str) or not list(inputs):
-                raise BadInput("each set of inputs is a list with at least one text or image.")
+                raise BadInput("each set of inputs must be a list with at least one text or image.")
             inputs = list(inputs)
         return Session(self.explainer, inputs, batch_size=self.batch_size, at_once=False)
 
@@ -151,7 +151,7 @@ class Reader:
     def gradients(self, inputs: Any, target: Any) -> tuple[Array, str]:
         """(N, D) of the target's logit, and the target's name."""
         if target is None or isinstance(target, list):
-            raise BadInput("tcav asks about one class: give target, by name or index.")
+            raise BadInput("tcav explains one class: give target, by name or index.")
         parts, name = [], ""
         with Tap(self.model, self.name, leaf=True) as tap, torch.enable_grad():
             for modality, batch in self._batches(inputs):

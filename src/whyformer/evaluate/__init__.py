@@ -1,4 +1,4 @@
-"""Is the explanation to be believed? Metrics, comparison, choice of a method, checks.
+"""Evaluation of explanations: metrics, comparison of methods, choice of a method.
 
 >>> explainer = wf.Explainer(*wf.demo.load_sentiment())
 >>> explainer.compare(list(wf.demo.SENTENCES), method=["grad_sam", "saliency"]).show()

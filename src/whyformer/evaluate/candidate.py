@@ -32,7 +32,7 @@ from whyformer.shapes import Array
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One explanation of one input, and all that a metric reads. Parts: units that can be masked, no special tokens."""
+    """One explanation of one input, and the data for metrics. Parts: the units that can be masked (no specials)."""
 
     scores_P: Array
     game: Game
@@ -102,7 +102,7 @@ def wanted(
         options = {} if isinstance(one, str) else {k: v for k, v in one.items() if k != "method"}
         name = one if isinstance(one, str) else one.get("method")
         if name is None:
-            raise BadInput(f"{one!r} names no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
+            raise BadInput(f"{one!r} has no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
         if name == AUTO:
             name, chosen = answers(kind, 1, options.pop("passes", PASSES))[0]
             options = chosen | options
@@ -155,10 +155,7 @@ def other_games(games: Games, candidates: Sequence[Candidate]) -> list[str]:
     for candidate in candidates:
         held = games.held_by(candidate.options["hold"]) if "hold" in candidate.options else games.held_U
         if any((a != b).any() for a, b in zip(held, games.held_U, strict=True)):
-            remarks.append(
-                f"{candidate.name} holds other parts than those that are held in the evaluation: pass the same "
-                "hold=… to both."
-            )
+            remarks.append(f"{candidate.name} holds other features than the evaluation: pass the same hold=… to both.")
     return remarks
 
 
@@ -228,7 +225,7 @@ def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: i
 
 
 def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
-    """(P,) the marked parts, from one number or boolean per part, unit or word, or from character ranges."""
+    """Return the (P,) marked features, from one number or boolean per token or word, or from character ranges."""
     with reading("a rationale cannot be read", "Give one number per token or word, or ranges [(start, end), …]."):
         values = list(marked)
         if values and isinstance(values[0], (tuple, list)):
@@ -246,8 +243,8 @@ def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
         assert units.word is not None
         return np.array([units.word[p] >= 0 and bool(flags[units.word[p]]) for p in parts], dtype=bool)
     raise BadInput(
-        f"a rationale of {len(flags)} entries for an input of {len(parts)} tokens ({words} words, {len(units)} with "
-        "special tokens): give one entry per token or per word, or character ranges [(start, end), …]."
+        f"a rationale has {len(flags)} entries, and its input {len(parts)} tokens ({words} words, {len(units)} "
+        "with special tokens): give one entry per token or per word, or character ranges [(start, end), …]."
     )
 
 
@@ -280,7 +277,7 @@ VARIANTS = 512  # about so many are tried in one search: with very many parts th
 
 
 def random_scores(parts: int, number: int, seed: int, draws: int = RANDOM_SEEDS) -> list[Array]:
-    """Scores that know nothing: one set per draw, other ones for every input."""
+    """Return random scores: one set per draw, different for every input."""
     return [np.random.default_rng([seed, number, draw]).random(parts) for draw in range(draws)]
 
 
@@ -314,7 +311,7 @@ FLOOR, CEILING = "random", "greedy"
 
 @dataclass(frozen=True)
 class Annotations:
-    """What metrics read besides the game of the model: marks of people, per input, and other games."""
+    """Further data for metrics: human annotations per input, and the games of a surrogate model."""
 
     rationales: Sequence[Any] | None = None
     masks: Sequence[Any] | None = None
@@ -323,7 +320,7 @@ class Annotations:
 
 
 class OneInput:
-    """One input on which all methods are tried."""
+    """One input on which all methods are evaluated."""
 
     def __init__(self, games: Games, number: int, marks: Annotations, scalar: str) -> None:
         self.games, self.number, self.scalar = games, number, scalar
@@ -391,7 +388,7 @@ def mean_ranks(metrics: Judged, values: Values, names: Sequence[str]) -> Array:
 
 
 def run_variants(games: Games, candidate: Candidate, judged: Judged) -> None:
-    """Run the variants that metrics need of one candidate, so that ``judge`` finds them run."""
+    """Run the variants that metrics need of one candidate, so that ``judge`` finds them cached."""
     for number in range(games.size):
         if len(games.parts[number]) and not candidate.failure:
             one = OneInput(games, number, Annotations(), games.scalar)
@@ -424,7 +421,7 @@ def mean_of(values: list[float]) -> float:
 
 
 def _add_curves(one: OneInput, trials: Mapping[str, Trial], floor: list[Trial], judged: Judged, curves: Curves) -> None:
-    """The prediction as parts go or come; for the curves whose variants the metrics have asked for anyway."""
+    """Return deletion and insertion curves, if the metrics have run their variants anyway."""
     names = {metric.name for metric, options in judged if not options}
     for kind, make, drawn_by in (("remove", without_top, {"aopc", "deletion"}), ("keep", only_top, {"insertion"})):
         if not names & drawn_by:

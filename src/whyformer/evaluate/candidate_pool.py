@@ -243,7 +243,7 @@ TIME = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|seconds?|forwards?)?\s*")
 
 @dataclass(frozen=True)
 class Budget:
-    """So many forwards, or seconds, for one explanation."""
+    """The most forwards, or seconds, for one explanation."""
 
     most: float
     seconds: bool = False
@@ -259,7 +259,7 @@ def budget_of(asked: int | str) -> Budget:
     match = TIME.fullmatch(asked)
     amount, unit = (float(match[1]), match[2] or "forwards") if match else (0.0, "")
     if not match or not amount or (unit.startswith("forward") and amount != int(amount)):
-        raise BadInput(f"budget={asked!r} is no cost: give a number of forwards (20), or a time ('2s', '500ms').")
+        raise BadInput(f"budget={asked!r} is not a cost: give a number of forwards (20), or a time ('2s', '500ms').")
     if unit.startswith("forward"):
         return Budget(amount)
     return Budget(amount / 1000 if unit == "ms" else amount, seconds=True)
@@ -410,7 +410,7 @@ class AffordableMethods:
         self.pool: CandidatePool = pool_of(games, fitting, fit)
         if not self.pool.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.pool.excluded.items())
-            raise NotOffered(f"nothing that fits into {budget} can explain this model: {reasons}")
+            raise NotOffered(f"no method within {budget} can explain this model: {reasons}")
 
     def truth_M(self, choosing: Sequence[int]) -> Array:
         """(M,) mean ranked truthfulness of every candidate on the inputs that choose."""

@@ -1,4 +1,4 @@
-"""compare: run methods on the same inputs, judge them by the same metrics, and return a Comparison."""
+"""compare: run methods on the same inputs, evaluate them by the same metrics, and return a Comparison."""
 
 from __future__ import annotations
 
@@ -70,21 +70,21 @@ def compare(
     progress: bool | None = None,
     cache: str | Path | None = None,
 ) -> Comparison:
-    """Which method explains this model best on these inputs?
+    """Compare explanation methods on these inputs, and rank them.
 
-    method: names, or {"method": name, option: value}; None is all of them. One that fails is listed with its reason.
+    method: names, or {"method": name, option: value}; None is all of them. A failing method is listed with the reason.
     metric: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given (one per
     input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per image:
     height × width, or boxes). surrogate: a copy fine-tuned on masked inputs (``wf.masked_surrogate``), for
-    f_fidelity_plus and f_fidelity_minus. replace: the baseline of a masked part: text "mask", "unk", "pad", "delete",
+    f_fidelity_plus and f_fidelity_minus. replace: the baseline of masked features: text "mask", "unk", "pad", "delete",
     "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean",
     "resample". reference: inputs that means and resampling are taken from (None: the inputs themselves). units: as for
-    ``explain``. hold: parts that are never masked and not evaluated, by text, label or number, such as the question of
-    a prompt; methods with this option hold the same unless given their own. (prompt, answer) is evaluated by the
-    log-probability of the answer. cache: a folder for what was computed; a stopped job goes on from there.
+    ``explain``. hold: features that are never masked and not evaluated, by text, label or number, such as the question
+    of a prompt; methods with this option hold the same unless given their own. (prompt, answer) is evaluated by the
+    log-probability of the answer. cache: a folder for finished work; a stopped job resumes from it.
 
-    Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
-    saw: repeat with another ``replace`` and see whether the order holds.
+    Misleads when: there are few inputs (see the confidence intervals), or inputs with masked features are unlike the
+    training data: repeat with another ``replace`` and check that the order stays.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> texts = ["I like the movie", "This is so boring"]
@@ -96,9 +96,9 @@ def compare(
     judged = chosen_metrics(metric, rationales is not None, masks is not None)
     for entry, _ in judged:
         if "rationale" in entry.needs and rationales is None:
-            raise BadInput(f"{entry.name} compares with what people marked: pass rationales=[…], one per input.")
+            raise BadInput(f"{entry.name} compares with human annotations: pass rationales=[…], one per input.")
         if "region" in entry.needs and masks is None:
-            raise BadInput(f"{entry.name} compares with where the object is: pass masks=[…], one per image.")
+            raise BadInput(f"{entry.name} compares with the region of the object: pass masks=[…], one per image.")
     given = (rationales, masks, surrogate)
     candidates = wanted(method, explainer.source(inputs).modality.kind)
     with comparing(explainer, inputs, candidates, judged, settings, scalar, *given) as (comparison, _):
@@ -151,7 +151,7 @@ def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
     if isinstance(metrics, str):
         metrics = [metrics]
     if not metrics:
-        raise BadInput("there is no metric to compare by: name one, or omit metric=.")
+        raise BadInput("metric is empty: name at least one, or omit metric=.")
     options_of = metrics if isinstance(metrics, Mapping) else {name: {} for name in metrics}
     named = [(get_metric(name), options) for name, options in options_of.items()]
     return [(metric, metric.checked(options)) for metric, options in named]
@@ -166,7 +166,7 @@ def comparison_of(
     warnings: Sequence[str] = (),
     search: bool = True,
 ) -> Comparison:
-    """Judge candidates that have been evaluated. search: False leaves out the greedy search and the curves."""
+    """Apply the metrics to evaluated candidates. search: False leaves out the greedy search and the curves."""
     failures = {e.name: e.failure for e in candidates if e.failure}
     done = [e for e in candidates if not e.failure]
     if not done:
@@ -287,25 +287,25 @@ def _warnings(
     if twice and squashed:
         reason, last = SIGNS[bool(twice[0].output.ends_in_sigmoid)]
         warnings.append(
-            f"the model returns probabilities ({reason}), and a softmax is taken of them again by "
-            f"{', '.join(squashed)}: pass a model without the {last} at its end, or "
-            f"metrics={{{squashed[0]!r}: {{'value': 'logit'}}, …}}, which takes what the model returns."
+            f"the model returns probabilities ({reason}), and a softmax is applied to them again by "
+            f"{', '.join(squashed)}: pass a model without the final {last}, or "
+            f"metrics={{{squashed[0]!r}: {{'value': 'logit'}}, …}}, which uses the model's output as it is."
         )
     plain = [m.name for m, _ in judged if m.on_surrogate and marks.surrogate is None]
     if plain:
         warnings.append(
-            f"{' and '.join(plain)}: taken on the model as it is, with the paper's bounded removal but without its "
-            "fine-tuning on masked inputs; wf.masked_surrogate trains such a copy, and surrogate=… judges by it."
+            f"{' and '.join(plain)}: measured on the original model, with the paper's bounded removal but without its "
+            "fine-tuning on masked inputs. To fine-tune a copy, use wf.masked_surrogate and pass it as surrogate=…."
         )
-    warnings += games.doubts()
+    warnings += games.warnings()
     flat = sum((np.ptp(s, axis=1) == 0).astype(int) for s in scores if s.shape[1] > 1)
     for candidate, count in zip(candidates, np.broadcast_to(flat, len(candidates)), strict=True):
         if count:
             warnings.append(
-                f"{candidate.name}: all scores are equal on {count} of {len(scores)} inputs, so units are ranked "
-                "there by their positions."
+                f"{candidate.name}: all scores are equal on {count} of {len(scores)} inputs, so features are ranked "
+                "by position there."
             )
     none = sum(len(p) == 0 for p in games.parts)
     if none:
-        warnings.append(f"{none} inputs have nothing but special tokens and were left out.")
+        warnings.append(f"{none} inputs consist of special tokens only and were left out.")
     return warnings

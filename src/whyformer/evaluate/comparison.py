@@ -1,4 +1,4 @@
-"""Comparison: methods side by side, with the rank correlations between them and the chance that a lead is luck."""
+"""Comparison: methods side by side, rank correlations between them, and the p-value of the best one's lead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 
 from whyformer.engines.perturbation.players import count_of, order_of
 from whyformer.errors import NotOffered, UnknownName, listed
-from whyformer.evidence import Standing, too_few
+from whyformer.evidence import Standing, too_few, with_interval
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
@@ -31,9 +31,9 @@ TOP = 0.25  # share of the parts whose overlap is measured
 
 def chance_of_lead(values_IM: Array, choice: int, seed: int, of: Sequence[int]) -> float:
     """Return the p-value of the largest lead over the choice; NaN without another candidate, or for a single input."""
-    # A sign-flip test: the best in hindsight is picked by the numbers that it is judged by, so its own interval is too
-    # narrow, and the largest standardised lead of *any* candidate is compared with the observed one. All detections of
-    # an image are one input.
+    # A sign-flip test. The best method is picked by the same values that its lead is measured by, so its own confidence
+    # interval is too narrow. Therefore the observed lead is compared with the largest standardised lead of *any*
+    # candidate. All detections of an image count as one input.
     number = np.unique(np.asarray(of), return_inverse=True)[1]
     inputs = int(number.max(initial=-1)) + 1
     differences_IM = np.delete(values_IM - values_IM[:, [choice]], choice, 1)
@@ -49,17 +49,17 @@ def chance_of_lead(values_IM: Array, choice: int, seed: int, of: Sequence[int]) 
     # Squares do not change with signs, so t rises with sum / √squares: no need for a variance per flip.
     size_M = np.sqrt((each_IM**2).sum(0))
     largest_F = np.where(size_M > 0, signs_FI @ each_IM / np.where(size_M > 0, size_M, 1), 0.0).max(1)
-    return float((largest_F >= largest_F[0] - 1e-9).mean())  # the first flip turns nothing: what was observed
+    return float((largest_F >= largest_F[0] - 1e-9).mean())  # the first row flips no sign: the observed value
 
 
 def spearman(scores_MP: Array) -> Array:
-    """(M, M) correlation of ranks; NaN where all scores of a method are equal."""
+    """Return the (M, M) Spearman correlation; NaN where all scores of a method are equal."""
     ranks = np.stack([rankdata(scores) for scores in scores_MP])
     return _cosines(ranks - ranks.mean(1, keepdims=True))
 
 
 def kendall(scores_MP: Array) -> Array:
-    """(M, M) Kendall's τ-b: pairs of parts in the same order, less those in the opposite one."""
+    """Return (M, M) Kendall's τ-b: the share of feature pairs in the same order minus those in the opposite order."""
     first, second = np.triu_indices(scores_MP.shape[1], 1)
     return _cosines(np.sign(scores_MP[:, first] - scores_MP[:, second]))
 
@@ -71,7 +71,7 @@ def _cosines(vectors_MX: Array) -> Array:
 
 
 def top_overlap(scores_MP: Array, share: float = TOP) -> Array:
-    """(M, M) share of the highest-scored parts that two methods have in common."""
+    """Return the (M, M) share of the highest-scored features that two methods have in common."""
     count = count_of(share, scores_MP.shape[1])
     named = np.zeros(scores_MP.shape)
     for row, scores in enumerate(scores_MP):
@@ -95,7 +95,7 @@ def agreement(scores: Sequence[Array]) -> dict[str, Array]:
 
 
 def ranking_agreement(goodness_TM: Array) -> Array:
-    """(T, T) rank correlation of metrics over the methods that all have a value for; NaN for fewer than two methods."""
+    """Return the (T, T) rank correlation of metrics over methods with a value in all of them; NaN for fewer than 2."""
     known = ~np.isnan(goodness_TM).any(0)
     if known.sum() < 2:
         return np.full((len(goodness_TM),) * 2, np.nan)
@@ -104,7 +104,7 @@ def ranking_agreement(goodness_TM: Array) -> Array:
 
 @dataclass(frozen=True)
 class MetricScore:
-    """One metric of one method: the mean over inputs with 95 % limits, and the gain over random scores."""
+    """One metric of one method: mean over inputs and gain over random scores, each with a 95 % confidence interval."""
 
     mean: float
     low: float
@@ -137,7 +137,7 @@ class ComparedMethod:
 
 @dataclass(frozen=True)
 class Leader:
-    """Which method one metric puts first, and how far ahead of the method that comes first overall it is there."""
+    """The method that one metric ranks first, and its gain by that metric over the method ranked first overall."""
 
     metric: str
     name: str
@@ -152,7 +152,7 @@ class Leader:
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """Which explanation to trust here: measured on these inputs, with this replacement.
+    """Explanation methods ranked on these inputs, with metrics, confidence intervals and costs.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> comparison = wf.compare(model, list(wf.demo.SENTENCES), tokenizer, method=["grad_sam", "saliency"])
@@ -207,7 +207,7 @@ class Comparison(Result):
         return {"method": row.method, **row.options}
 
     def standing(self, name: str, called: str = "inputs") -> Standing:
-        """How a method did: its place among all, and whether it beats random scores."""
+        """Return the place of a method among all, and whether it beats random scores."""
         methods = [row for row in self.rows if not row.baseline]
         row = self[name]
         known = [score for score in row.scores.values() if not math.isnan(score.gain_low)]
@@ -221,30 +221,30 @@ class Comparison(Result):
 
     @property
     def verdict(self) -> str:
-        """Which method comes first, whether the metrics agree about that, and how far their rankings do."""
+        """The method ranked first, by which metrics, and the rank correlation between metrics."""
         if few := too_few(self.inputs):
-            return f"{few}. The limits are of these inputs alone: methods whose limits overlap cannot be told apart."
+            return f"{few}. Treat methods whose 95 % confidence intervals overlap as tied."
         if not self.leaders:
             return ""
         methods = [row for row in self.rows if not row.baseline]
         names, first = [row.name for row in methods], [row.name for row in methods if row.rank == methods[0].rank]
-        said, pairs, count = _first_of_all(self.leaders, names), self.metric_pairs(), len(names)
+        text, pairs, count = _first_by_metric(self.leaders, names), self.metric_pairs(), len(names)
         if len(first) > 1:
-            said += f" {listed(first, 'and')} share the first place: what sets them apart may be chance."
+            text += f" {listed(first, 'and')} are tied for first place."
         if count < 3 or not pairs:
-            return said
+            return text
         mean = sum(rho for *_, rho in pairs) / len(pairs)
         one, other, lowest = min(pairs, key=lambda pair: pair[2])
-        least = f", least of all {one} and {other} ({lowest:+.2f})" if len(pairs) > 1 else ""
-        said += f" Two metrics rank the {count} methods alike by {mean:+.2f} on average{least}, where +1 is the same "
-        said += f"order and -1 the opposite (Spearman); over {count} methods "
-        chance = 1.96 / math.sqrt(count - 1)  # the size that ρ passes by chance in one case of twenty, about
-        if chance >= 1:
-            return said + "no correlation can be told from chance."
-        return said + f"chance alone reaches ±{chance:.2f} in one pair of twenty."
+        least = f"; lowest {lowest:+.2f}, between {one} and {other}" if len(pairs) > 1 else ""
+        text += f" Mean Spearman correlation between the metrics' rankings of the {count} methods: {mean:+.2f} "
+        text += f"(+1: same order, -1: opposite){least}. "
+        significant = 1.96 / math.sqrt(count - 1)  # normal approximation of ρ under independence, p = 0.05
+        if significant >= 1:
+            return text + f"With {count} methods, no correlation is significant (p > 0.05)."
+        return text + f"Correlations below {significant:.2f} are not significant (p > 0.05)."
 
     def metric_pairs(self) -> list[tuple[str, str, float]]:
-        """Pairs of metrics with the rank correlation of their values over the methods, where it is defined."""
+        """Return pairs of metrics with the rank correlation of their values over the methods, if it is defined."""
         names = [leader.metric for leader in self.leaders or ()]
         return [
             (names[i], names[j], rho)
@@ -257,11 +257,11 @@ class Comparison(Result):
     def title(self) -> str:
         """Model, number of inputs and baseline, on one line."""
         inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
-        absent = f", absent parts: {self.replacement}" if self.replacement is not None else ""
-        return f"{self.model}: methods compared on {inputs}{absent}"
+        baseline = f", baseline: {self.replacement}" if self.replacement is not None else ""
+        return f"{self.model}: methods compared on {inputs}{baseline}"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per method: each metric with its limits, rank and cost."""
+        """Return one row per method: each metric with its 95 % confidence interval, rank and cost."""
         records = []
         for row in self.rows:
             record: dict[str, Any] = {"method": row.name, "rank": row.rank, "baseline": row.baseline}
@@ -273,35 +273,36 @@ class Comparison(Result):
         return dataframe(records)
 
 
-def _first_of_all(leaders: Sequence[Leader], methods: Sequence[str]) -> str:
-    """Who comes first, and by which metrics."""
+def _first_by_metric(leaders: Sequence[Leader], methods: Sequence[str]) -> str:
+    """Return a sentence: the method ranked first by each metric, and by mean rank."""
     best = methods[0]
     if len(methods) == 1:
-        return f"{best} was judged alone."
+        return f"Only {best} was evaluated."
     by_name: dict[str, list[Leader]] = {}
     for leader in leaders:
         by_name.setdefault(leader.name, []).append(leader)
     if set(by_name) == {best}:
-        return f"{_listed(leaders)} put{'s' * (len(leaders) == 1)} {best} first."
+        return f"{_listed(leaders)} rank{'s' * (len(leaders) == 1)} {best} first."
     order = sorted(by_name.items(), key=lambda pair: (pair[0] != best, -len(pair[1])))
     words = "; ".join(
-        f"{_listed(each)} put{'s' * (len(each) == 1)} {name} first{_how_far(each, best)}" for name, each in order
+        f"{_listed(each)} rank{'s' * (len(each) == 1)} {name} first{_ahead_of(best, each)}" for name, each in order
     )
     if len(by_name) == 1:
         return f"By mean rank {best} comes first; {words}."
     return f"Metrics disagree: {words}. By mean rank {best} comes first."
 
 
-def _how_far(leaders: Sequence[Leader], best: str) -> str:
-    """Whether they are really ahead of the best by mean rank, input by input."""
+def _ahead_of(best: str, leaders: Sequence[Leader]) -> str:
+    """Return the gains over the best method by mean rank, paired by input; "tied" if none is significant."""
     if leaders[0].name == best or any(math.isnan(leader.low) for leader in leaders):
         return ""
-    ahead = [leader for leader in leaders if leader.ahead]
+    ahead = [leader for leader in leaders if leader.ahead and round(leader.gain, 3) > 0]  # +0.000 is shown as a tie
     if not ahead:
-        return f" (but cannot tell it from {best})"
-    gains = ", ".join(f"{leader.gain:+.3f} ({leader.low:+.3f} to {leader.high:+.3f})" for leader in ahead)
-    rest = "" if len(ahead) == len(leaders) else f" by {_listed(ahead)}"
-    return f" (ahead of {best}{rest}: {gains})"
+        return f", tied with {best}"
+    gains = [with_interval((leader.gain, leader.low, leader.high)) for leader in ahead]
+    if len(leaders) > 1:
+        gains = [f"{gain} in {leader.metric.replace('_', ' ')}" for gain, leader in zip(gains, ahead, strict=True)]
+    return f", ahead of {best} by {', '.join(gains)}"
 
 
 def _listed(leaders: Sequence[Leader]) -> str:

@@ -79,7 +79,7 @@ def _of_vectors(run: Run, row: int, players: Sequence[Sequence[int]], say: Say, 
         with mode:
             answer = say(batch)
         if not mode.lookups:
-            raise NotOffered("the model looked no words up in its table, so their vectors cannot be erased in part.")
+            raise NotOffered("the model did not look up word embeddings, so elements of them cannot be erased.")
         return answer
 
     return said
@@ -122,7 +122,7 @@ SAME = 0.5  # overlap (intersection over union) from which two boxes are of one 
 
 
 def asks_each(modality: Modality, classes: int) -> bool:
-    """Is each class asked for by itself (a sigmoid), as DETR's successors do? DETR has one class more: no object."""
+    """Return whether classes are independent (sigmoid), as in DETR's successors. DETR has a class "no object"."""
     return modality.objects and classes == getattr(modality.model.config, "num_labels", None)
 
 
@@ -224,8 +224,8 @@ class Games:
             # Explanations of one input as inputs of their own: the image once per detection, the text once per answer.
             if session.one_by_one or any("written" in facts for facts in self.batch.encodings):
                 raise NotOffered(
-                    "each input gives an explanation per token of its answer, and here they have to be run one by one: "
-                    "they cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."
+                    "each input has one explanation per token of its answer, and these tokens have to be run one by "
+                    "one here: they cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."
                 )
             self.inputs = {**self.batch.tensors, **self.batch.constants}
         self.replacement = variant_kinds.checked_replacement(self.modality, replace) if perturb else None
@@ -286,27 +286,28 @@ class Games:
             return dict(options)
         return {"hold": self.hold, **options}
 
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Warnings about the variants of these inputs, once they were run."""
-        doubts = _held_in_words(self.held)
+        warnings = _held_in_words(self.held)
         if self._games and self.replacement is not None and self.modality.pointers:
-            doubts += variant_kinds.pointer_remarks(self.modality, self.replacement, self.by_default)
-        doubts += dict.fromkeys(remark for remarks in self._remarks.values() for remark in remarks)
+            warnings += variant_kinds.pointer_remarks(self.modality, self.replacement, self.by_default)
+        warnings += dict.fromkeys(remark for remarks in self._remarks.values() for remark in remarks)
         if self.input_count < self.size:
-            doubts.append(
-                f"{self.size} explanations of {self.input_count} inputs: each input counts as often as it has "
-                "explanations; limits are over inputs, since explanations of one input are not independent."
+            warnings.append(
+                f"{self.size} explanations of {self.input_count} inputs: an input with several explanations counts "
+                "several times in the means. Confidence intervals are over inputs, because explanations of one input "
+                "are not independent."
             )
         said = [game.said for game in self._games.values() if game.columns > COLUMNS]
         gone_N = np.concatenate([s[s[:, 2] < 1] for s in said]) if said else np.zeros((0, COLUMNS + 1))
         taken = int(gone_N[:, COLUMNS].sum())
         if taken:
-            doubts.append(
-                f"another query took the object over (same class, boxes that overlap by half or more) in {taken} of "
-                f"the {len(gone_N)} variants in which the explained query gave it up ({taken / len(gone_N):.0%}): "
-                "there its value falls, although the detector still finds the object."
+            warnings.append(
+                f"another query detected the object (same class, boxes overlap by half or more) in {taken} of the "
+                f"{len(gone_N)} variants in which the explained query lost it ({taken / len(gone_N):.0%}): there the "
+                "explained value falls, although the detector still finds the object."
             )
-        return tuple(doubts)
+        return tuple(warnings)
 
     def label(self, number: int) -> str:
         """The name of what is explained of one input."""
@@ -332,7 +333,7 @@ class Games:
         return None if self.batch.answers else list(self.targets)
 
     def _parts(self, number: int, units: Units) -> Array:
-        """The units that are judged: those that can be taken away, without special tokens and what is held."""
+        """Return the units that are evaluated: those that can be masked, without special tokens and held features."""
         removable = np.array(self.modality.removable(units), dtype=bool)
         parts = np.flatnonzero(removable & ~np.array(units.special, dtype=bool))
         run, row = self.run_of(number)
@@ -355,7 +356,7 @@ class Games:
             run, row = self.run_of(number)
             if self.modality.objects or self.modality.opaque:
                 raise NotOffered(
-                    "numbers of words and pixels cannot be erased one by one here: use pi_soft_nc, pi_soft_ns."
+                    "elements of words and pixels cannot be erased one by one here: use pi_soft_nc, pi_soft_ns."
                 )
             variants, seed = self.variants(number), (self.seed, number)
 
@@ -369,8 +370,8 @@ class Games:
                 erased = partial(_of_entries, variants, say, seed)
             else:
                 raise NotOffered(
-                    "soft_nc and soft_ns erase numbers of single words, pixels or columns, and here it is not known "
-                    "which numbers belong to which part: use pi_soft_nc and pi_soft_ns, which take whole parts away."
+                    "soft_nc and soft_ns erase elements of single words, pixels or columns, and it is not known here "
+                    "which elements belong to which feature: use pi_soft_nc and pi_soft_ns, which mask whole features."
                 )
             self._soft[number] = SoftGame(erased, self.batch_size)
         return self._soft[number]
@@ -389,7 +390,7 @@ class Games:
         return variant_kinds.variants_of(run, row, self._players(number), self.replacement, pool, (self.seed, number))
 
     def new_game(self, number: int) -> Game:
-        """A game that knows nothing but what is on disk."""
+        """A game that reads its values from disk only."""
         run, row = self.run_of(number)
         parts, variants = self.parts[number], self.variants(number)
         self._remarks[number] = variants.remarks
@@ -416,12 +417,12 @@ def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
     """Once where it is the same in all inputs, else for the first few."""
     if held is None:
         return []
-    always = "always there, for the judge and for methods that can hold, so that nothing is judged of it."
+    always = "never masked, neither by the evaluation nor by methods with hold=, and not evaluated."
     if len(set(held)) == 1:
-        return [f"{held[0]} was held in {'every input' if len(held) > 1 else 'the input'}: {always}"]
+        return [f"{held[0]} is held in {'every input' if len(held) > 1 else 'the input'}: {always}"]
     named = "; ".join(f"{text} (input {number})" for number, text in enumerate(held[:most]))
     rest = f"; and so on, {len(held)} inputs" if len(held) > most else ""
-    return [f"held: {named}{rest}: {always}"]
+    return [f"Held, {always} {named}{rest}."]
 
 
 def _say(
@@ -453,6 +454,6 @@ def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:
 
 @contextmanager
 def games_of(explainer: CoreExplainer, inputs: Any, **settings: Any) -> Iterator[Games]:
-    """The games of these inputs; the model is borrowed for as long as they are played."""
+    """The games of these inputs; the model is borrowed until they end."""
     with explainer.borrowed():
         yield Games(explainer, inputs, **settings)

@@ -1,4 +1,4 @@
-"""recommend: search the ways to explain a model, choose as compare ranks, test on inputs that did not choose."""
+"""recommend: choose the method that compare ranks first on some inputs, and test it on the others."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def within_effort(
     for name, price in sorted(prices.items(), key=lambda each: each[1]):
         if effort is not None and spent + price > effort:
             dear[name] = (
-                f"left out: about {price:.0f} forwards for each input of {units:.0f} units, and of effort={effort} "
-                f"{effort - spent:.0f} were left. Name it in method=, or raise effort=."
+                f"left out: about {price:.0f} forwards per input of {units:.0f} units, with {effort - spent:.0f} of "
+                f"effort={effort} left. Name it in method=, or raise effort=."
             )
         else:
             spent += price
@@ -168,7 +168,7 @@ def chosen_within(
     picked = {recommendation.ANY: dict.fromkeys(testing, best)}
     # Without a search for the ceiling, which would cost more than all the rest.
     outcomes = outcomes_of(games, pool, testing, picked, search=False) if testing else ()
-    few = (f"{len(choosing)} inputs chose: with so few, several methods are equally good by chance.",)
+    few = (f"Only {len(choosing)} inputs were used to choose: several methods are probably tied.",)
     rates, chance = methods.rates, chance_of_lead(tested_IM, column, games.seed, of)
     return _recommendation(
         games,
@@ -178,7 +178,7 @@ def chosen_within(
         outcomes=outcomes,
         chosen_on=len(choosing),
         reported_on=len(testing),
-        warnings=(*games.doubts(), *(few if len(choosing) < FEW else ())),
+        warnings=(*games.warnings(), *(few if len(choosing) < FEW else ())),
         options={"value": value, "budget": str(budget)},
         budgeted=recommendation.Budgeted(str(budget), rates.backward, methods.units, tuple(rows), over, chance),
     )
@@ -254,33 +254,33 @@ def recommend(
     progress: bool | None = None,
     cache: str | Path | None = None,
 ) -> recommendation.Recommendation:
-    """How should this model be explained on inputs like these?
+    """Choose the best explanation method for this model on these inputs, and test it on inputs it was not chosen on.
 
-    The choice is the method that ``compare`` ranks first on these inputs; of the spaces, three of each class of cost
-    take part, the best by ranked truthfulness (RFT). It is tested by AOPC on inputs that did not choose: each half of
-    the inputs is explained by the choice of the other half. spaces: "attention" is raw attention with every choice of
-    layers (mean, product, each), heads (mean, each) and reading (row, column, column mean, column max),
-    (L + 2)(H + 1)·4 candidates; "gradient" the same of attention × gradient; "rollout" every start layer of the
-    rollouts. method: the other candidates; None is all methods, [] none. effort: about so many forwards per input are
-    spent on methods that were not named (None: no limit); the most expensive are left out and listed in ``excluded``.
-    budget: the best method, by AOPC, that costs no more than so many forwards (20; a backward counts as two) or seconds
-    ("2s", "500ms") per explanation of the longest input; methods that can do with fewer passes (integrated_gradients,
-    smooth_grad, shap) take as many as fit. ``budgeted`` has what each cost, and how far the choice is behind the best.
-    scope: one choice for the "dataset", one per "label" (the class that is explained), or one per "instance", which
-    is chosen by RFT and then tested on the same inputs by other variants of them. report: False chooses only. value:
-    RFT of the "logit", or of the "probability" as the authors have it. Other options as for ``compare``.
+    The choice is the method that ``compare`` ranks first. Of each space, the best three by ranked truthfulness (RFT) in
+    each class of cost are compared. The test is AOPC: each half of the inputs is explained by the choice of the other
+    half. spaces: "attention" is raw attention with every choice of layers (mean, product, each), heads (mean, each) and
+    reading (row, column, column mean, column max), (L + 2)(H + 1)·4 candidates; "gradient" the same for attention ×
+    gradient; "rollout" every start layer of the rollouts. method: the other candidates; None is all methods, [] none.
+    effort: the number of forwards per input for methods that were not named (None: no limit); the most expensive are
+    left out and listed in ``excluded``. budget: choose the best method, by AOPC, within this cost per explanation of
+    the longest input, in forwards (20; a backward counts as two) or seconds ("2s", "500ms"). Methods with a variable
+    number of passes (integrated_gradients, smooth_grad, shap) use as many as fit. ``budgeted`` lists the cost of each
+    candidate, and the gap between the choice and the best. scope: one choice for the "dataset", one per "label" (the
+    explained class), or one per "instance", which is chosen by RFT and then tested on the same inputs by other variants
+    of them. report: False skips the test. value: RFT of the "logit", or of the "probability" as in the paper. Other
+    options as for ``compare``.
 
-    Misleads when: inputs are few, or unlike those that will be explained.
+    Misleads when: there are few inputs, or they are unlike those that will be explained.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> texts = ["I like the movie", "This is so boring", "She hates the book", "A great film"]
     >>> wf.recommend(model, texts, tokenizer, spaces=[], method=["grad_sam", "saliency"]).show()
     """
     if method is not None and not method and not spaces:
-        raise BadInput("there is nothing to choose from: give method= or spaces=.")
+        raise BadInput("method and spaces are both empty: name at least one method or space.")
     limit = None if budget is None else candidate_pool.budget_of(budget)
     if limit is not None and scope != "dataset":
-        raise BadInput(f"budget={budget!r} chooses one method for all inputs: leave scope={scope!r} out.")
+        raise BadInput(f"budget={budget!r} chooses one method for all inputs: omit scope={scope!r}.")
     explainer = CoreExplainer(model, processor, attention_at=attention_at)
     explainer.advises = False
     candidates = wanted(method, explainer.source(inputs).modality.kind)
@@ -291,13 +291,13 @@ def recommend(
         inputs_left = len({games.of[i] for i in known})
         if scope != "instance" and inputs_left < 4:
             raise BadInput(
-                f"{inputs_left} inputs cannot be split into those that choose and those that test: give at least 4 "
-                "(50 or more say something), or scope='instance'."
+                f"recommend needs at least 4 inputs (got {inputs_left}): half of them choose, half test. Give 50 or "
+                "more for a reliable choice, or use scope='instance'."
             )
         if value == "probability" and any(run.gives_probabilities for run in games.runs):
             raise NotOffered(
-                "value='probability' is made of logits, and this model returns probabilities already: use "
-                "value='logit', which takes what it returns, or pass a model without the softmax or sigmoid at its end."
+                "value='probability' needs logits, and this model returns probabilities already: use value='logit', "
+                "which uses the model's output as it is, or pass a model without the final softmax or sigmoid."
             )
         otherwise = other_games(games, candidates)
         if limit is not None:
@@ -357,7 +357,7 @@ def _recommended(
         outcomes=outcomes_of(games, pool, known, picked) if report else (),
         chosen_on=len(known),
         reported_on=len(known) if report else 0,
-        warnings=(*games.doubts(), *_warnings(missing, scope, report)),
+        warnings=(*games.warnings(), *_warnings(missing, scope, report)),
         options={"value": value},
     )
 
@@ -411,7 +411,7 @@ def _warnings(missing: set[str], scope: str, report: bool) -> list[str]:
         )
     if missing:
         warnings.append(
-            f"{listed(sorted(missing), 'and')}: in one half of the inputs only, so that it was tested with the choice "
-            "for all labels."
+            f"{listed(sorted(missing), 'and')}: in one half of the inputs only, so it was tested with the choice for "
+            "all labels."
         )
     return warnings

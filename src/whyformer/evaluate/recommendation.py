@@ -1,4 +1,4 @@
-"""Recommendation: how to explain a model, chosen on some inputs and tested on others."""
+"""Recommendation: a method for a model, chosen on some inputs and tested on others."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CandidateOutcome:
-    """One method with options that fits into the budget."""
+    """One method with options that fits into the budget, and its result on the test inputs."""
 
     name: str
     method: str
     options: dict[str, Any]
-    price: float  # beforehand, for the longest input: forwards (a backward is so many), or seconds
+    price: float  # estimated for the longest input: forwards (a backward counts as ``Budgeted.backward``), or seconds
     forwards: float  # counted, per input
     backwards: float
     seconds: float  # measured, per input
-    chosen_by: float  # mean AOPC on the inputs that choose
-    mean: float  # on those that test
+    chosen_by: float  # mean AOPC on the inputs that it was chosen on
+    mean: float  # mean AOPC on the test inputs
     low: float
     high: float
-    over_choice: tuple[float, float, float] = (math.nan,) * 3  # how far ahead of the choice it is there, paired
+    over_choice: tuple[float, float, float] = (math.nan,) * 3  # gain over the choice on the test inputs, paired
 
 
 @dataclass(frozen=True)
 class Budgeted:
-    """A choice within a budget, and all candidates that it was chosen from, the choice first."""
+    """The method chosen within a budget, and all candidates, the choice first."""
 
     limit: str  # "20 forwards", "2 s"
-    backward: float  # what a backward counted as, in forwards
+    backward: float  # cost of a backward, in forwards
     units: int  # of the longest input, which prices are for
     candidates: tuple[CandidateOutcome, ...]
-    over: dict[str, str] = field(default_factory=dict)  # method → what it would cost, or did
-    chance: float = math.nan  # of a lead like that of the best in hindsight, if no candidate were better (p-value)
+    over: dict[str, str] = field(default_factory=dict)  # method over the budget → its cost
+    chance: float = math.nan  # p-value of the lead of the best candidate on the test inputs
 
     @property
     def choice(self) -> CandidateOutcome:
@@ -55,17 +55,18 @@ class Budgeted:
 
     @property
     def hindsight(self) -> CandidateOutcome:
-        """The best single method on the inputs that test, not known beforehand."""
+        """The best candidate on the test inputs, which is not known when the choice is made."""
         return max(self.candidates, key=lambda c: (c.mean, c is self.choice))
 
     @property
     def behind(self) -> bool:
-        """Whether a candidate is ahead of the choice by more than chance, the best being picked in hindsight."""
+        """Whether a candidate is significantly better than the choice on the test inputs."""
         return self.chance < RARE
 
     @property
     def chosen(self) -> str:
-        return f"Within {self.limit}, {self.choice.name} was chosen among {len(self.candidates)}"
+        count = len(self.candidates)
+        return f"Within {self.limit}, {self.choice.name} was chosen from {count} candidate{'s' * (count != 1)}"
 
     @property
     def verdict(self) -> str:
@@ -73,15 +74,11 @@ class Budgeted:
         if math.isnan(choice.mean):
             return words + "."
         if best is choice:
-            return words + ", and it is the best of them on the inputs that did not choose, too."
-        gap = "{:.3f} ({:+.3f} to {:+.3f})".format(*best.over_choice)
-        gap = f"{best.over_choice[0]:.3f}" if math.isnan(best.over_choice[1]) else gap
-        words += f"; in hindsight {best.name} would have been better: what it names first, taken away, makes the "
-        words += f"prediction fall {gap} further (AOPC)"
+            return words + ". It is also the best of them on the test inputs."
+        words += f". On the test inputs, {best.name} has a higher AOPC by {with_interval(best.over_choice)}"
         if math.isnan(best.over_choice[1]) or math.isnan(self.chance):  # one input, or saved before this was measured
             return words + "."
-        told = "more than chance" if self.behind else "which cannot be told from chance"
-        return words + f", {told} ({self.chance:.0%} of such picks lead by as much if nobody is better)."
+        return words + f", which is {'' if self.behind else 'not '}significant (p = {self.chance:.2g})."
 
 
 ANY = "any cost"
@@ -90,7 +87,7 @@ SCOPES = ("dataset", "label", "instance")
 
 @dataclass(frozen=True)
 class ChosenMethod:
-    """What was chosen for one group of inputs (all, one label, one input) within one class of cost."""
+    """The method chosen for one group of inputs (all, one label, one input) within one class of cost."""
 
     group: str
     cost_class: str
@@ -98,19 +95,19 @@ class ChosenMethod:
     method: str
     options: dict[str, Any]
     truthfulness: float  # mean ranked truthfulness (RFT) on the inputs it was chosen by
-    inputs: int  # it was chosen by so many
+    inputs: int  # number of inputs that it was chosen on
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the choices of one class of cost did by AOPC: on other inputs, or (per instance) on other variants."""
+    """AOPC of the choices of one class of cost: on other inputs, or (per instance) on other variants."""
 
     cost_class: str
     name: str
     mean: float
     low: float
     high: float
-    over_random: tuple[float, float, float] = (math.nan,) * 3  # mean gain and its 95 % limits, input by input
+    over_random: tuple[float, float, float] = (math.nan,) * 3  # mean gain and its 95 % confidence interval, paired
     over_attention: tuple[float, float, float] = (math.nan,) * 3  # over last-layer attention at the readout
 
     @property
@@ -124,7 +121,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Recommendation(Result):
-    """Which explanation to use, per class of cost, and how it did where it was not chosen.
+    """The recommended method, per class of cost, and its test on inputs that it was not chosen on.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> texts = ["I like the movie", "This is so boring", "She hates the book", "A great film"]
@@ -156,13 +153,13 @@ class Recommendation(Result):
 
     @property
     def best(self) -> Any:
-        """For ``explain(model, x, **recommendation.best)``: a dict; per label a dict of them, per instance a list."""
+        """Options for ``explain(model, x, **recommendation.best)``; per label a dict of them, per instance a list."""
         if self._few or (self.reported_on and not self.within(ANY).beats_random):
             warnings.warn(self.verdict, stacklevel=2)
         return self.chosen(ANY)
 
     def chosen(self, cost_class: str) -> Any:
-        """The same within one class of cost: "one forward", "forward and backward", "many passes"."""
+        """Return the same within one class of cost: "one forward", "forward and backward", "many passes"."""
         by_group = {c.group: {"method": c.method, **c.options} for c in self.choices if c.cost_class == cost_class}
         if not by_group:
             raise UnknownName("class of cost", cost_class, dict.fromkeys(c.cost_class for c in self.choices))
@@ -171,7 +168,7 @@ class Recommendation(Result):
         return by_group if self.scope == "label" else list(by_group.values())
 
     def within(self, cost_class: str) -> Outcome:
-        """The outcome of one class of cost, or of "random", "greedy", …"""
+        """Return the outcome of one class of cost, or of "random", "greedy", …"""
         for outcome in self.outcomes:
             if outcome.cost_class == cost_class:
                 return outcome
@@ -179,51 +176,44 @@ class Recommendation(Result):
 
     @property
     def verdict(self) -> str:
-        """In plain words: is the choice better than chance, and than looking at the last layer?"""
+        """Whether the choice beats random scores and last-layer attention, in sentences."""
         if self.budgeted is None:
             return self._against()
         return f"{self.budgeted.chosen + '.' if self._few else self.budgeted.verdict} {self._against()}"
 
     @property
     def _few(self) -> str:
-        """Within a budget one half of the inputs chooses and the other tests; else all do both."""
+        """A warning if there are too few inputs. With a budget, half of them choose and half test; else all do both."""
         return too_few(self.chosen_on + (0 if self.budgeted is None else self.reported_on))
 
     def _against(self) -> str:
         if not self.reported_on:
-            return "Chosen, but not tested: it was asked for without a report."
+            return "Chosen, but not tested (report=False)."
         outcome = self.within(ANY)
-        gain = "{:+.3f} (95 % limits {:+.3f} to {:+.3f})".format
-        random, attention = gain(*outcome.over_random), gain(*outcome.over_attention)
+        random, attention = with_interval(outcome.over_random), with_interval(outcome.over_attention)
+        metric = "AOPC: mean fall of the prediction while features are removed, highest scores first; higher is better"
         if self._few:
-            return (
-                f"{self._few}. On those that did not choose, taking away what it names first makes the prediction fall "
-                f"{with_interval(outcome.over_random)} further than taking parts away at random (AOPC, 95 % limits)."
-            )
+            return f"{self._few}. Gain in AOPC over random scores on test inputs: {random}. {metric}."
         if not outcome.beats_random:
             return (
-                "Nothing beats random here: taking away what the choice names first makes the prediction fall "
-                f"{random} further than taking parts away at random (AOPC), and these limits include zero. Don't rely "
-                "on any of these explanations for this model and these inputs."
+                f"The choice does not beat random scores on test inputs: the gain in AOPC is {random}, not "
+                f"significant. {metric}. Don't rely on any of these explanations for this model and these inputs."
             )
-        words = (
-            "The choice beats random scores: taking away what it names first makes the prediction fall "
-            f"{random} further than taking parts away at random (AOPC)."
-        )
+        words = f"The choice beats random scores on test inputs: the gain in AOPC is {random}. {metric}."
         if math.isnan(outcome.over_attention[1]):
             return words
         if outcome.beats_attention:
-            return f"{words} It beats looking at the last layer's attention, too, by {attention}."
-        return f"{words} It cannot be told from looking at the last layer's attention: {attention} includes zero."
+            return f"{words} It also beats last-layer attention, by {attention}."
+        return f"{words} It is tied with last-layer attention: the gain of {attention} is not significant."
 
     @property
     def title(self) -> str:
         """Model and scope, on one line."""
         per = {"dataset": "one for all inputs", "label": "one per label", "instance": "one per input"}[self.scope]
-        return f"{self.model}: how to explain it, {per}"
+        return f"{self.model}: recommended method, {per}"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per choice, with the outcome of its class of cost."""
+        """Return one row per choice, with the outcome of its class of cost."""
         known = {o.cost_class: o for o in self.outcomes}
         rows = []
         for choice in self.choices:

@@ -1,4 +1,4 @@
-"""Attention heads: which of them matter, what they do, and how many the model needs.
+"""Attention heads: their importance, their roles, and pruning.
 
 >>> model, tokenizer = wf.demo.load_sentiment()
 >>> wf.heads.layer_profile(model, list(wf.demo.SENTENCES), tokenizer).show()

@@ -49,10 +49,10 @@ WEIGHTS = ("query", "key", "value", "output")
 class Circuits(Result):
     """Weights per layer, (H, in, D) for q, k, v and (H, D, out) for o, and summaries (L, H) of them.
 
-    ``copying``: Σλ/Σ|λ| over the eigenvalues of the OV circuit, 1 where what is attended to is raised, -1 where it is
-    lowered. From token to logits (W_E W_V W_O W_U) where the model has both tables, else in the stream (W_V W_O).
-    ``matching``: the same of the QK circuit: 1 where a token looks for tokens like itself.
-    Gains of the norms in between are not folded in, biases are left out.
+    ``copying``: Σλ/Σ|λ| over the eigenvalues of the OV circuit: 1 if the head raises attended tokens, -1 if it lowers
+    them. From token to logits (W_E W_V W_O W_U) if the model has both tables, else in the residual stream (W_V W_O).
+    ``matching``: the same for the QK circuit: 1 if a token attends to tokens like itself.
+    Gains of the norms in between are not folded in; biases are left out.
     """
 
     what: ClassVar[str] = "circuits"
@@ -77,7 +77,7 @@ class Circuits(Result):
         return self.value[layer][head] @ self.output[layer][head]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per head: the summaries of its circuits."""
+        """Return one row per head: the summaries of its circuits."""
         return dataframe(rows_of(copying=self.copying, matching=self.matching))
 
 
@@ -91,13 +91,13 @@ def circuits(
     attention_at: Mapping[str, str] | None = None,
     seed: Seed = 0,
 ) -> Circuits:
-    """The QK and OV circuits of every head.
+    """Return the QK and OV circuits of every head.
 
-    The weights are found by running the model once and looking for each head's queries, keys and values among what its
-    linear layers produced (capture/roles.py). ``inputs``: one input to run it on; random tokens by default.
+    The weights are found by running the model once and matching each head's queries, keys and values with the outputs
+    of its linear layers (capture/roles.py). ``inputs``: one input to run it on; random tokens by default.
 
-    Misleads when: norms, MLPs and other layers stand in between, which the product of a few matrices does not see; an
-    eigenvalue summary also hides that a head may copy some tokens and suppress others.
+    Misleads when: norms, MLPs and other layers lie in between: the product of the matrices ignores them. An eigenvalue
+    summary also hides that a head may copy some tokens and suppress others.
     """
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
     if inputs is None:
@@ -129,9 +129,9 @@ def _complete(site: SiteWeights) -> dict[str, HeadWeights]:
     if missing:
         per_head = " (queries or keys that are normalised per head have no fixed W_QK)"
         raise NotOffered(
-            f"{site.path}: the weight that makes the {missing[0]}s of its heads was not found among the model's linear "
-            f"layers{per_head if missing[0] in {'query', 'key'} else ''}. Circuits are offered for plain, packed and "
-            "grouped projections, with or without rotary positions."
+            f"{site.path}: the weight of the {missing[0]}s of its heads was not found among the model's linear layers"
+            f"{per_head if missing[0] in {'query', 'key'} else ''}. Circuits support plain, packed and grouped "
+            "projections, with or without rotary positions."
         )
     return weights
 
@@ -172,7 +172,7 @@ def _positive_shares(left: Tensor, between: Tensor | None, right: Tensor) -> Ten
 
 @dataclass(frozen=True, eq=False)
 class DirectShares(Result):
-    """``shares`` (B, L, H) and ``rest`` (B,) of the logit ``value`` (B,): they add up to it, input by input.
+    """``shares`` (B, L, H) and ``rest`` (B,) of the logit ``value`` (B,): for each input, they add up to it.
 
     Its pictures take ``index``, the input that is drawn.
     """
@@ -189,12 +189,12 @@ class DirectShares(Result):
     model: str = ""
 
     def ranked(self, index: int = 0) -> list[tuple[int, int, float]]:
-        """(layer, head, share) of one input, the largest first."""
+        """Return (layer, head, share) of one input, the largest first."""
         known = np.argwhere(~np.isnan(self.shares[index])).tolist()
         return sorted(((i, j, float(self.shares[index, i, j])) for i, j in known), key=lambda head: -head[2])
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per input and head."""
+        """Return one row per input and head."""
         known = np.argwhere(~np.isnan(self.shares)).tolist()
         rows = [{"input": n, "layer": i, "head": j, "share": float(self.shares[n, i, j])} for n, i, j in known]
         return dataframe(rows)
@@ -212,22 +212,22 @@ def direct_logit(
     batch_size: BatchSize | None = None,
     progress: bool | None = None,
 ) -> DirectShares:
-    """Split each input's target logit into what every head writes straight into it, and the rest.
+    """Split the target logit of each input into the direct contribution of every head, and the rest.
 
-    share_h = w_t · N(W_O^h A_h V_h at the readout row), N the final norm with its scale held at what it was. For models
-    whose heads reach the logits along the residual stream through norms and linear maps only: GPT-2, Llama and their
-    kin, ViT. ``target`` as in ``explain``; ``(a, b)`` splits the difference of two logits.
+    share_h = w_t · N(W_O^h A_h V_h at the readout row), N the final norm with its scale held constant. For models whose
+    heads reach the logits along the residual stream through norms and linear maps only: GPT-2, Llama and similar
+    models, ViT. ``target`` as in ``explain``; ``(a, b)`` splits the difference of two logits.
 
-    Misleads when: a head works through later layers (it moves information that an MLP turns into the answer): its
-    direct share is then small although ablating it changes everything.
+    Misleads when: a head acts through later layers (for example, an MLP uses the information that it moves): its direct
+    contribution is then small, although ablating it changes the output much.
     """
     options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with passing_through(model, inputs, target=target, progress=progress, **options) as session:
         refuse_without_gradients(session.model, "direct_logit")
         if not session.study.one_stream:
             raise NotOffered(
-                "the model has several streams of tokens, which meet in a product or in cross-attention: its logits do "
-                'not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
+                "the model has several streams of tokens, combined by a product or by cross-attention: its logits "
+                'cannot be split into contributions of heads. Use head_importance (kind="gradient" or "ablation").'
             )
         targets: dict[int, Target] = {}
 
@@ -264,8 +264,8 @@ def _shares(run: Run) -> Tensor:
         if "does not depend on any captured attention" not in str(error):
             raise
         raise NotOffered(
-            "the logits are not a linear function of the last layer's stream (a pooler or an MLP stands before them), "
-            'so they do not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
+            "the logits are not a linear function of the residual stream (there is a pooler or an MLP before them), so "
+            'they cannot be split into contributions of heads. Use head_importance (kind="gradient" or "ablation").'
         ) from None
     require_sites(maps)
     return mask_gradient(maps)

@@ -41,7 +41,7 @@ REPETITION = ("previous_token", "duplicate_token", "induction")
 
 @dataclass(frozen=True, eq=False)
 class InductionScores(Result):
-    """Mean attention (L, H) of each kind on repeated random tokens, between 0 and 1."""
+    """Mean attention (L, H) of each pattern on repeated random tokens, between 0 and 1."""
 
     what: ClassVar[str] = "induction scores"
     axes: ClassVar[Mapping[str, str]] = {"paths": "L", **dict.fromkeys(REPETITION, "LH")}
@@ -54,7 +54,7 @@ class InductionScores(Result):
     sequences: int
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
+        """Return one row per head."""
         return dataframe(rows_of(**{name: getattr(self, name) for name in REPETITION}))
 
 
@@ -71,10 +71,10 @@ def induction(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> InductionScores:
-    """Score each head of a causal model on ``sequences`` of ``length`` random tokens, each read twice.
+    """Score each head of a causal model on ``sequences`` of ``length`` random tokens, each repeated once.
 
-    Misleads when: a head attends there for another reason (a head that always looks ``length`` - 1 back scores as an
-    induction head: try two lengths).
+    Misleads when: a head attends there for another reason: a head that always attends ``length`` - 1 positions back
+    scores as an induction head. Try two lengths.
     """
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
     ids = repeated_tokens(loaded, length, sequences, seed)
@@ -91,7 +91,7 @@ def repeated_tokens(loaded: LoadedModel, length: int, sequences: int, seed: int)
     config = getattr(loaded.model, "config", None)
     others = any(name.startswith(("pixel_", "visual_", "image_", "input_features")) for name in modality.parameters)
     if embedding is None or others or getattr(config, "is_encoder_decoder", False):
-        raise NotOffered("random tokens can be made for a model of one text only, which knows its token embedding.")
+        raise NotOffered("random tokens are supported for models of one text with a known token embedding only.")
     special = modality.special_ids()
     start = getattr(config, "bos_token_id", None)
     words = torch.tensor([i for i in range(embedding.num_embeddings) if i not in special])
@@ -110,8 +110,8 @@ def _scores(run: Run, period: int) -> Tensor:
         attention = site.attention_BHQK.float()
         if bool(attention.triu(1).any()):
             raise NotOffered(
-                f"{site.path} looks ahead: previous-token, duplicate-token and induction scores are about causal "
-                "models. For encoders use heads.roles."
+                f"{site.path} attends to later tokens: previous-token, duplicate-token and induction scores are for "
+                "causal models. For encoders use heads.roles."
             )
         # The token before; in the second copy, the same token in the first, and the one after that.
         layers[0].append(attention.diagonal(-1, dim1=-2, dim2=-1).mean(-1))
@@ -155,7 +155,7 @@ ALIGNED = 0.5  # ours: most argmaxes, and twice what chance gives
 
 @dataclass(frozen=True, eq=False)
 class HeadRoles(Result):
-    """Shares (L, H) behind each role; NaN where a layer has fewer heads, or where a role needs text."""
+    """Shares (L, H) for each role; NaN where a layer has fewer heads, or a role needs text."""
 
     what: ClassVar[str] = "head roles"
     later: ClassVar[tuple[str, ...]] = ("parts", "aligned")
@@ -177,7 +177,7 @@ class HeadRoles(Result):
     aligned_chance: float = float("nan")  # what a head that looks anywhere would get
 
     def name(self, layer: int, head: int) -> str:
-        """The role of a head by the thresholds of this file, "" where none fits."""
+        """Return the role of a head, or "" if it has none of them."""
         if self.aligned is not None and self.aligned[layer, head] >= max(ALIGNED, RARE_LIFT * self.aligned_chance):
             return "alignment"
         if self.positional[layer, head] >= POSITIONAL:
@@ -191,17 +191,17 @@ class HeadRoles(Result):
         return ""
 
     def named(self) -> dict[tuple[int, int], str]:
-        """All heads with a role."""
+        """Return all heads that have a role."""
         layers, heads = self.positional.shape
         names = {(i, j): self.name(i, j) for i in range(layers) for j in range(heads)}
         return {at: name for at, name in names.items() if name}
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
+        """Return one row per head."""
         return dataframe(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per head: its role and the numbers behind it."""
+        """Return one dict per head: its role and the numbers behind it."""
         layers, heads = self.positional.shape
         return [
             {
@@ -236,16 +236,16 @@ def roles(
     batch_size: BatchSize | None = None,
     progress: bool | None = None,
 ) -> HeadRoles:
-    """Where does each head look: at a fixed offset, at separators, at the first position, at rare tokens?
+    """Classify heads by what they attend to: a fixed offset, separators, the first position, rare tokens.
 
-    Rows of special tokens are left out; a head's choice in a row is its largest weight over all real positions.
-    frequencies: how often each token occurs, from a corpus; counted over the inputs by default.
-    Of a model that translates, inputs are texts or (text, translation) pairs, and the decoder reads the translation.
-    alignments: for each input, (position of a source token, position of the decoder that writes its translation),
-    both counted from 0 with special tokens; heads of the cross-attention that look there are named "alignment".
+    Rows of special tokens are left out; the position with the largest weight in a row counts. frequencies: how often
+    each token occurs, from a corpus; counted over the inputs by default. For translation models, inputs are texts or
+    (text, translation) pairs, and the translation is the input of the decoder. alignments: for each input, pairs
+    (position of a source token, decoder position that predicts its translation), both counted from 0 with special
+    tokens; heads of the cross-attention that attend there are named "alignment".
 
-    Misleads when: the inputs are few or short. Many offsets are tried, so the best of them is flattered, and in a
-    handful of sentences nearly every token is a rarest one (see ``rare_chance``).
+    Misleads when: the inputs are few or short. Many offsets are tried, so the share of the best one is biased upwards,
+    and in a few sentences nearly every token is a rare one (see ``rare_chance``).
     """
     options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with through(model, inputs, progress=progress, **options) as session:
@@ -254,9 +254,7 @@ def roles(
             if given != session.size:
                 raise BadInput(f"{given} alignments for {session.size} inputs: give a list of pairs for each input.")
             if "cross" not in (parts_of(session.study) or ()):
-                raise BadInput(
-                    "alignments are about the cross-attention of an encoder-decoder, and this model has none."
-                )
+                raise BadInput("alignments are for the cross-attention of an encoder-decoder, and this model has none.")
         text = session.modality.stream in READ
         if frequencies is None:  # counted over the inputs
             starts = range(0, session.size, session.step) if text else ()

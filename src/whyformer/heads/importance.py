@@ -58,7 +58,7 @@ UNITS = ("share of all layers", "nats", "tokens or patches", "share from other p
 
 @dataclass(frozen=True, eq=False)
 class LayerProfile(Result):
-    """Per layer, the mean over inputs of each curve with its 95 % limits; ``samples`` (S, 4, L) holds every input."""
+    """Mean of each curve over inputs, per layer, with 95 % confidence intervals; ``samples`` (S, 4, L): per input."""
 
     what: ClassVar[str] = "layer profile"
     later: ClassVar[tuple[str, ...]] = ("parts",)
@@ -77,21 +77,21 @@ class LayerProfile(Result):
         return self.samples[:, CURVES.index(name)].mean(0)
 
     def curves(self) -> list[tuple[str, str, Array, Array, Array]]:
-        """Name, unit, mean and 95 % limits of each curve."""
+        """Return name, unit, mean and 95 % confidence interval of each curve."""
         low, high = interval(self.samples)
         return [(n, u, self.curve(n), low[i], high[i]) for i, (n, u) in enumerate(zip(CURVES, UNITS, strict=True))]
 
     @property
     def title(self) -> str:
         """Model and number of inputs, on one line."""
-        return f"{self.model}: what its layers do, {self.inputs} inputs"
+        return f"{self.model}: layer profile, {self.inputs} inputs"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per layer."""
+        """Return one row per layer."""
         return dataframe(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per layer."""
+        """Return one dict per layer."""
         curves = {name: self.curve(name) for name in CURVES}
         return [
             {
@@ -116,18 +116,18 @@ def layer_profile(
     batch_size: BatchSize | None = None,
     progress: bool | None = None,
 ) -> LayerProfile:
-    """Relevance added, attention entropy, attention distance and mixing ratio of every layer.
+    """Compute relevance added, attention entropy, attention distance and mixing ratio of every layer.
 
-    relevance added: what the layer adds to generic attention's relevance of the readout row, as a share of what all
-    layers add. entropy: -Σ_k A log A, mean over heads and real rows. distance: the mean of |q - k| that attention
-    bridges, in tokens (in patches on an image), special tokens left out. mixing ratio: how much of a position's new
-    vector comes from others (Kobayashi et al. 2021), NaN where the model's blocks cannot be taken apart.
+    relevance added: the layer's contribution to generic attention's relevance at the output position, as a share of all
+    layers. entropy: -Σ_k A log A, mean over heads and real rows. distance: the attention-weighted mean of |q - k|, in
+    tokens (in patches on an image), special tokens left out. mixing ratio: the share of a position's new vector that
+    comes from other positions (Kobayashi et al. 2021); NaN where the model's blocks are not understood.
 
-    Of a model that translates, inputs are texts or (text, translation) pairs, and relevance is that of the last token.
-    The mixing ratio is known for models with one stream only.
+    For translation models, inputs are texts or (text, translation) pairs, and relevance is that of the last token. The
+    mixing ratio is available for models with one stream only.
 
-    Misleads when: the layers are compared across models of different depth, or inputs of different length: entropy and
-    distance grow with length.
+    Misleads when: compared across models of different depth, or inputs of different length: entropy and distance grow
+    with length.
     """
     options: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with kinds.through(model, inputs, target=target, progress=progress, **options) as session:
@@ -205,7 +205,7 @@ def normalized(scores_LH: Array, settings: str | None) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class HeadImportance(Result):
-    """Scores (L, H), with 95 % limits of the mean over inputs; NaN where a layer has fewer heads than the widest."""
+    """Scores (L, H), with 95 % confidence intervals over inputs; NaN where a layer has fewer heads than the widest."""
 
     what: ClassVar[str] = "head importance"
     later: ClassVar[tuple[str, ...]] = ("parts",)
@@ -232,12 +232,12 @@ class HeadImportance(Result):
     parts: tuple[str, ...] | None = None  # encoder, decoder or cross, per layer, where there are several streams
 
     def part(self, name: str) -> Array:
-        """The scores (layers of the part, H) of one part: "encoder", "decoder", "cross" or a stream."""
+        """Return the scores (layers, H) of one part of the model: "encoder", "decoder", "cross" or a stream."""
         one_of("part", name, tuple(dict.fromkeys(self.parts or ("the model has one stream of tokens",))))
         return self.scores[[i for i, part in enumerate(self.parts or ()) if part == name]]
 
     def ranked(self) -> list[tuple[int, int, float]]:
-        """(layer, head, score) from the most to the least important; ties keep their order."""
+        """Return (layer, head, score) from the most to the least important; ties keep their order."""
         flat = self.scores.ravel()
         order = [int(i) for i in np.argsort(-flat, kind="stable") if not np.isnan(flat[i])]
         heads = self.scores.shape[1]
@@ -251,7 +251,7 @@ class HeadImportance(Result):
         return f"{self.model}: head importance, {self.kind} ({what}), {inputs}"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per head, the most important first."""
+        """Return one row per head, the most important first."""
         rows = [
             {
                 "layer": layer,
@@ -293,23 +293,23 @@ def head_importance(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> HeadImportance:
-    """How much does each attention head matter for what the model says about these inputs?
+    """Compute the importance of each attention head for the predictions on these inputs.
 
     kind:
       "gradient"    E_x |∂s/∂ξ_h| for a mask ξ on the head's result (Michel et al. 2019, eq. 2); one backward pass.
-                    ``per`` says where the absolute value is taken: per "example" (the paper), per "token" (the
+                    ``per``: where the absolute value is taken: per "example" (the paper), per "token" (the
                     authors' code), or per "batch" (Hugging Face's bertology script; depends on the batch size).
       "confidence"  mean over tokens of the largest attention weight, special tokens left out (Voita et al. 2019).
       "relevance"   share of its layer's relevance that passes through the head: ``rule="lrp"`` (layer-wise relevance
                     propagation, as in Voita et al. 2019) or "generic" (generic attention, Chefer et al. 2021).
-      "ablation"    s(x) - s(x without the head), signed; ``ablate="all_but_one"`` takes the others of its layer away.
+      "ablation"    s(x) - s(x without the head), signed; ``ablate="all_but_one"`` removes the others of its layer.
     scalar: "logit" of ``target`` (default: the predicted class), or "loss" at ``labels`` (one per input).
     normalize: None, "l2" (per layer), "minmax", "l2_minmax" or "share" (heads/importance.py).
-    Of a model that translates, inputs are texts or (text, translation) pairs, and scores are means over the tokens of
-    the translations; ``parts`` of the result says which layers are encoder, decoder and cross-attention.
+    For translation models, inputs are texts or (text, translation) pairs, and scores are means over the tokens of the
+    translations; ``parts`` of the result marks the layers of encoder, decoder and cross-attention.
 
-    Misleads when: heads back each other up. A gradient or a single ablation sees a head on its own; two heads that do
-    the same job both look useless. ``heads.pruning_curve`` takes heads away together.
+    Misleads when: heads are redundant. Gradients and single ablations test one head at a time, so two redundant heads
+    both look unimportant. ``heads.pruning_curve`` removes heads together.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.head_importance(model, list(wf.demo.SENTENCES), tokenizer).show()
@@ -321,9 +321,9 @@ def head_importance(
     if rule != "lrp" and kind != "relevance":
         raise BadInput(f'rule="{rule}" belongs to kind="relevance".')
     if kind in {"confidence", "relevance"} and (labels is not None or scalar == "loss"):
-        raise BadInput(f'kind="{kind}" is not about a loss: leave labels and scalar="loss" out.')
+        raise BadInput(f'kind="{kind}" does not use a loss: omit labels and scalar="loss".')
     if kind == "confidence" and target is not None:
-        raise BadInput('kind="confidence" does not depend on the output: leave target out.')
+        raise BadInput('kind="confidence" does not depend on the output: omit target.')
     if scalar == "loss" and (labels is None or target is not None):
         raise BadInput('scalar="loss" is the loss at the true labels: pass labels=[…], one per input, and no target.')
     if labels is not None and target is not None:
@@ -336,8 +336,8 @@ def head_importance(
         if labels is not None:
             if session.at_once:
                 raise BadInput(
-                    "labels are one per input, and a translation is scored token by token: give (source, translation) "
-                    "pairs, whose tokens are what is scored, and leave labels out."
+                    "a translation is scored token by token, so labels per input cannot be used: give (source, "
+                    "translation) pairs, and omit labels."
                 )
             labels = kinds.checked_labels(labels, session.size)
             if scalar == "logit":  # a label is then the class whose logit is explained
@@ -381,8 +381,8 @@ def _gradient_samples(session: Session, per: str, labels: list[Any] | None) -> t
     """(S, L, H) one table per input (or batch), and the mean signed gradient (L, H)."""
     if per == "token" and not (session.study.one_stream or session.study.multi_stream):
         raise NotOffered(
-            'per="token" needs to know whose tokens each layer is about, and which stream asks which could not be told '
-            'for this model. Use per="example".'
+            'per="token" needs the query and key streams of each layer, which were not found for this model. Use '
+            'per="example".'
         )
 
     def measure(run: Run, rows: list[int]) -> Tensor:

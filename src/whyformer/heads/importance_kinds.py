@@ -435,5 +435,5 @@ def gated(run: Run, rows: Sequence[int], gates: Tensor) -> Tensor:
         if batch.size == 1:
             raise
     np.add.at(run.forwards_B, list(rows), -1)
-    # Batch and heads could not be told apart at this batch size; one input at a time leaves no doubt.
+    # Batch and heads have the same size here and cannot be distinguished; with one input at a time they can.
     return torch.cat([gated(run, [row], gates if gates.ndim == 2 else gates[i : i + 1]) for i, row in enumerate(rows)])

@@ -40,7 +40,7 @@ PAIRS = parameters.domain_of(Sequence[tuple[parameters.Place, parameters.Place] 
 
 @dataclass(frozen=True, eq=False)
 class PruningCurve(Result):
-    """A metric against the number of heads kept, from all of them to none, with 95 % limits over the inputs.
+    """A metric against the number of heads kept, from all to none, with 95 % confidence intervals over the inputs.
 
     Its pictures take ``beside``, other curves to draw with it.
     """
@@ -63,7 +63,7 @@ class PruningCurve(Result):
 
     @property
     def area(self) -> float:
-        """Mean height of the curve over the share of heads kept: one number to compare orders by."""
+        """Mean of the metric over the share of heads kept: a single value to compare orders."""
         order = np.argsort(self.kept)
         return float(np.trapezoid(self.values[order], self.kept[order] / self.heads))
 
@@ -73,7 +73,7 @@ class PruningCurve(Result):
         return f"{self.model}: {self.metric} against heads kept ({self.name})"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per point."""
+        """Return one row per point."""
         return dataframe({"kept": self.kept, self.metric: self.values, "low": self.low, "high": self.high})
 
 
@@ -93,15 +93,16 @@ def pruning_curve(
     seed: parameters.Seed = 0,
     progress: bool | None = None,
 ) -> PruningCurve:
-    """Take heads away, the least important first, and measure after each step.
+    """Remove heads, the least important first, and compute the metric after each step.
 
-    order: a ``HeadImportance``, ``LearnedGates`` or (L, H) array (lowest score goes first), a list of (layer, head) in
-    the order they go, or "random" (seeded).
+    order: a ``HeadImportance``, ``LearnedGates`` or (L, H) array (lowest score first), a list of (layer, head) in the
+    order of removal, or "random" (seeded).
     metric: "accuracy", "loss" or "agreement" (same prediction as the whole model; needs no labels), or a function of
-    (logits, labels) that gives one value per input.
-    points: how many numbers of heads are tried, all and none included; every one by default, 21 from 48 heads on.
+    (logits, labels) that returns one value per input.
+    points: the number of points of the curve, all heads and none included; every number of heads by default, 21 points
+    from 48 heads on.
 
-    Misleads when: the order was found on the inputs it is tested on; use others.
+    Misleads when: the order was computed on the test inputs: use other inputs for the curve.
     """
     if labels is None and metric != "agreement":
         raise BadInput('labels are needed, one per input, or metric="agreement".')
@@ -191,7 +192,7 @@ def _measured(logits_BC: Tensor, label_B: Tensor, metric: str | Metric) -> Tenso
     if callable(metric):
         values = metric(logits_BC, label_B)
         if not isinstance(values, Tensor) or values.shape != (len(logits_BC),):
-            raise BadInput(f"metric gave {shown(values)}: a tensor with one value per input is needed.")
+            raise BadInput(f"metric returned {shown(values)}: it must return a tensor with one value per input.")
         return values
     return (
         kinds.loss_of(logits_BC, label_B) if metric == "loss" else (kinds.prediction_of(logits_BC) == label_B).float()
@@ -224,7 +225,7 @@ def open_probability(log_a: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class LearnedGates(Result):
-    """What training left of the heads. ``scores`` (log a) order them: use it as ``order=`` of a pruning curve."""
+    """Gates of heads after training. ``scores`` (log a) order the heads: pass it as ``order=`` of a pruning curve."""
 
     what: ClassVar[str] = "learned gates"
     axes: ClassVar[Mapping[str, str]] = {"gates": "LH", "scores": "LH", "open": "LH"}
@@ -241,11 +242,11 @@ class LearnedGates(Result):
 
     @property
     def kept(self) -> int:
-        """How many heads the gates leave open."""
+        """The number of heads with an open gate."""
         return int((np.nan_to_num(self.gates) > 0).sum())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per head."""
+        """Return one row per head."""
         return dataframe(kinds.rows_of(gate=self.gates, score=self.scores, open=self.open))
 
 
@@ -268,11 +269,11 @@ def learn_gates(
 ) -> LearnedGates:
     """Train one gate per head to close as many heads as the task allows: loss + penalty · Σ_h P(gate_h open).
 
-    penalty: what an open head costs, in units of the loss: the larger, the fewer heads stay.
-    steps, lr: Adam on log a, on batches drawn from the inputs. start: log a at the beginning (2: nearly open).
+    penalty: the cost of an open head, in units of the loss: the larger, the fewer heads stay open.
+    steps, lr: Adam on log a, on batches drawn from the inputs. start: initial log a (2: nearly open).
 
-    Misleads when: read as importance of a head on its own; gates are learned together, and of two heads that do the
-    same job it is arbitrary (the seed) which one stays.
+    Misleads when: used as the importance of single heads: gates are learned together, and of two redundant heads an
+    arbitrary one (by the seed) stays open.
     """
     opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
     with passing_through(model, inputs, progress=progress, **opening) as session:

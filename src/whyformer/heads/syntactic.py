@@ -1,7 +1,7 @@
-"""Syntactic heads: how often does a head's strongest word hit a given dependency arc?
+"""Syntactic heads: how often the most attended word of a head matches a given dependency arc.
 
-Clark et al. 2019 (arXiv:1906.04341) and Voita et al. 2019 (arXiv:1905.09418): per relation and direction, against
-the best fixed offset, which for many relations is hard to beat.
+Clark et al. 2019 (arXiv:1906.04341) and Voita et al. 2019 (arXiv:1905.09418): per relation and direction, compared with
+the best fixed offset, which is a strong baseline for many relations.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Sentence:
 
 @checked
 def read_conllu(source: str | Path) -> list[Sentence]:
-    """Sentences of a file, or of a text that is CoNLL-U itself.
+    """Return the sentences of a CoNLL-U file, or of a text in CoNLL-U format.
 
-    Multiword tokens (``3-4``) and empty nodes (``5.1``) are left out: the words inside and around them count.
+    Multiword tokens (``3-4``) and empty nodes (``5.1``) are left out; the words inside and around them are kept.
     """
     if isinstance(source, str) and "\t" in source:
         text = source
@@ -81,7 +81,7 @@ def read_conllu(source: str | Path) -> list[Sentence]:
             sentences.append(_sentence(rows, number))
             rows = []
     if not sentences:
-        raise BadInput("there is no sentence in the CoNLL-U text.")
+        raise BadInput("the CoNLL-U text has no sentences.")
     return sentences
 
 
@@ -92,7 +92,7 @@ def _sentence(rows: list[list[str]], number: int) -> Sentence:
         heads = tuple(place[row[6]] for row in words)
     except KeyError as error:
         raise BadInput(
-            f"before line {number} of the CoNLL-U text a word has the head {error}, which is no word."
+            f"before line {number} of the CoNLL-U text, a word has the head {error}, which does not exist."
         ) from None
     return Sentence(tuple(row[1] for row in words), heads, tuple(row[7] for row in words))
 
@@ -104,7 +104,7 @@ Arcs = list[tuple[str, str, int, int]]  # relation, direction, from word, to wor
 
 @dataclass(frozen=True, eq=False)
 class SyntacticHeads(Result):
-    """Hits per relation and direction: ``share[relation, direction]`` is (L, H), to be read against ``baseline``."""
+    """Hit rates per relation and direction: compare ``share[relation, direction]``, (L, H), with ``baseline``."""
 
     what: ClassVar[str] = "syntactic heads"
 
@@ -116,7 +116,7 @@ class SyntacticHeads(Result):
     warnings: tuple[str, ...] = ()
 
     def best(self) -> list[tuple[str, str, int, int, float, float, int]]:
-        """(relation, direction, layer, head, share, baseline, arcs) of the best head of each, largest gain first."""
+        """Return (relation, direction, layer, head, share, baseline, arcs) of each best head, largest gain first."""
         rows = []
         for key, share in self.share.items():
             layer, head = divmod(int(np.nanargmax(share)), share.shape[1])
@@ -124,7 +124,7 @@ class SyntacticHeads(Result):
         return sorted(rows, key=lambda f: f[5] - f[4])
 
     def to_frame(self) -> pd.DataFrame:
-        """The best head of each relation and direction."""
+        """Return one row per relation and direction: its best head."""
         names = ["relation", "direction", "layer", "head", "share", "baseline", "arcs"]
         return dataframe(self.best(), columns=names)
 
@@ -146,18 +146,19 @@ def syntactic(
     batch_size: BatchSize | None = None,
     progress: bool | None = None,
 ) -> SyntacticHeads:
-    """The share of dependency arcs that each head hits with its strongest word, itself and special tokens left out.
+    """Return the share of dependency arcs that match the most attended word of each head.
 
-    processor: the (fast) tokenizer. conllu: a file, or its text. pieces: how word pieces become words, "max" over
-    them, the "first" one, or "sum" over the keys and mean over the queries (Clark et al.). relations: which ones
-    (default all but punct and root). subtypes: keep ``nsubj:pass`` apart from ``nsubj``.
+    The word itself and special tokens are left out. processor: the (fast) tokenizer. conllu: a file, or its text.
+    pieces: how word pieces become words: "max" over them, the "first" one, or "sum" over the keys and mean over the
+    queries (Clark et al.). relations: names of relations (default: all but punct and root). subtypes: distinguish
+    ``nsubj:pass`` from ``nsubj``.
 
-    Misleads when: there are few arcs, or many heads: the best of them is chosen on the same sentences. A causal model
-    cannot look ahead, so it misses every arc that points to the right.
+    Misleads when: there are few arcs, or many heads: the best head is chosen on the same sentences. A causal model
+    cannot attend to later tokens, so it misses every arc that points to the right.
     """
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
     if loaded.processor is None:
-        raise MissingProcessor("words are found among tokens by the model's tokenizer: pass processor=….")
+        raise MissingProcessor("syntactic heads need the model's tokenizer: pass processor=….")
     sentences = read_conllu(conllu)
     wanted = None if relations is None else set(relations)
     arcs = [_arcs(s, wanted, subtypes) for s in sentences]
@@ -206,7 +207,7 @@ def _encoded(loaded: LoadedModel, sentences: list[Sentence]) -> list[Any]:
         try:
             encoding.word_ids()
         except ValueError:
-            raise BadInput("the tokenizer does not know which word a piece belongs to: load the fast one.") from None
+            raise BadInput("the tokenizer cannot map word pieces to words: load the fast tokenizer.") from None
         encodings.append(encoding if limit is None or len(encoding["input_ids"]) <= limit else None)
     return encodings
 

@@ -39,8 +39,8 @@ class SpanInput(LocatedInput):
         """(B, 1) the span's logit; beside it, for probabilities, that of all other spans together."""
         if isinstance(output, Mapping) and "start_top_log_probs" in output:
             raise NotOffered(
-                f"{type(self.model).__name__} searches for answers by beams, and returns the best it met in place of a "
-                "start and an end for every token. A model of a class …ForQuestionAnsweringSimple gives those."
+                f"{type(self.model).__name__} uses beam search and returns the best answers instead of a start and an "
+                "end for every token. Use a class …ForQuestionAnsweringSimple, which returns these."
             )
         if not batch.spans or scalar == "cosine":
             return None
@@ -71,9 +71,7 @@ class SpanInput(LocatedInput):
         if said is None or said[0].shape[1] != 2:
             return batch
         if any(isinstance(text, str) for text in batch.raw):
-            raise BadInput(
-                "a model that finds an answer in a text takes a question and the text: give ('question', 'context')."
-            )
+            raise BadInput("a question-answering model takes a question and a text: give ('question', 'context').")
         aims, predictions, notes = [], [], []
         for row, want in enumerate(each_of(target, batch.size)):
             logits_N2, within_N = said[row], self._context(batch, row)
@@ -82,7 +80,7 @@ class SpanInput(LocatedInput):
             aims.append(self._aim(batch, row, want, logits_N2, best))
             none = float(logits_N2[0].sum())
             doubt = not within_N[0] and none > float(logits_N2[best[0], 0] + logits_N2[best[1], 1])
-            notes.append((f"the model prefers no answer (token 0, {none:.3g}) to its best one.",) * doubt)
+            notes.append((f'the model predicts "no answer" (token 0, {none:.3g}).',) * doubt)
         return replace(
             batch,
             spans=tuple((aim.position, aim.end) for aim in aims),
@@ -108,7 +106,7 @@ class SpanInput(LocatedInput):
                 raise BadInput(f"target {want!r}: the answer would end before it starts.")
             return self._answer(batch, row, start, end)
         raise BadInput(
-            f"target {want!r}: of a model that finds an answer, the answer's text is a target, 'start' or 'end', "
+            f"target {want!r}: targets of a question-answering model are the answer's text, 'start' or 'end', "
             "Target(0, position=first token, end=last token), or Target(0, position=…) for the start at a token and "
             "Target(1, position=…) for the end."
         )
@@ -182,8 +180,8 @@ class SpanInput(LocatedInput):
                 results += [(i, i + count - 1) for i in within if spelling and ids[i : i + count] == spelling]
         if not results:
             raise BadInput(
-                f"target {answer!r} does not stand in the context (or was cut off with its end): give an answer as it "
-                "stands there, 'start' or 'end', or its tokens as Target(0, position=first, end=last)."
+                f"target {answer!r} is not in the context (or was cut off): give an answer as written there, 'start' "
+                "or 'end', or its tokens as Target(0, position=first, end=last)."
             )
         return results
 
@@ -250,8 +248,8 @@ class ChoiceInput(LocatedInput):
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         if scalar == "probability":
             raise NotOffered(
-                "the probability of a choice depends on the tokens of all others, and one choice is explained: leave "
-                "scalar out, for its logit."
+                "the probability of a choice depends on the tokens of all others, and one choice is explained: omit "
+                "scalar= to explain its logit."
             )
         return None
 
@@ -265,7 +263,7 @@ class ChoiceInput(LocatedInput):
             tensors = {k: v[row : row + 1, : len(names)] for k, v in batch.tensors.items()}
             logits = logits_of(self.call(replace(batch, tensors=tensors))).flatten()
             if logits.shape != (len(names),):
-                raise NotOffered(f"the model gives {len(logits)} logits for {len(names)} choices, not one each.")
+                raise NotOffered(f"the model returns {len(logits)} logits for {len(names)} choices, not one each.")
             best = int(logits.argmax())
             chosen.append(_choice(want, names, best))
             aims.append(Target(0, names[chosen[-1]]))
@@ -277,8 +275,8 @@ class ChoiceInput(LocatedInput):
                 alone = logits_of(self.call(replace(batch, tensors={k: v[:, best] for k, v in tensors.items()})))
                 if float((alone - logits[best]).abs().max()) > ALIKE * float(logits.abs().max()):
                     raise NotOffered(
-                        "this model says something else of a choice alone than beside the others: its choices look at "
-                        "each other, and the logit of one cannot be explained by its own tokens."
+                        "the logit of a choice changes with the other choices: they attend to each other, so the logit "
+                        "of one cannot be explained by its own tokens."
                     )
         rows, facts = list(range(batch.size)), batch.encodings
         keep_BN = batch.real_BN[rows, chosen]

@@ -277,8 +277,8 @@ class AudioInput(Modality):
         layout = self.layout(batch)
         if layout.unplaced:
             raise NotOffered(
-                f"the model attends over {layout.positions} patches of time and frequency in an order that was not "
-                "found, so none can be taken away."
+                f"the model attends over {layout.positions} patches of time and frequency in an unknown order, so they "
+                "cannot be masked."
             )
         shape = batch.tensors[self.main].shape[1:]
         axis = 0 if layout.bands is None else layout.bands
@@ -352,10 +352,10 @@ def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
             raw = sound.reshape(-1, file.getnchannels()).mean(1), file.getframerate()
     if isinstance(raw, tuple):
         if len(raw) != 2:
-            raise BadInput(f"a clip with its rate is a pair, (samples, rate), and this has {len(raw)} parts.")
+            raise BadInput(f"a clip with its rate is a pair, (samples, rate), and this has {len(raw)} entries.")
         samples, clip_rate = raw
         if not isinstance(clip_rate, Real) or clip_rate != rate:
-            raise BadInput(f"the clip has {clip_rate} samples a second and the model wants {rate}: resample it first.")
+            raise BadInput(f"the clip has {clip_rate} samples a second and the model needs {rate}: resample it first.")
         raw = samples
     try:
         plain = np.asarray(raw)

@@ -102,8 +102,8 @@ class Modality(ABC):
         """Store what a language model is asked for, and what is scored as one."""
         if decoding:
             raise NotOffered(
-                "generate, span, choices and one_pass are for language models that read text, and "
-                f"{type(self.model).__name__} was taken for none. Leave them out."
+                "generate, span, choices and one_pass are for language models of text, and "
+                f"{type(self.model).__name__} was not recognised as one. Omit them."
             )
         self.segments = segments
 
@@ -184,7 +184,7 @@ class Modality(ABC):
         if self.segments == "token":
             return None
         kind = "joins columns of a table" if self.segments == GROUPS else "divides a text"
-        raise NotOffered(f"units={self.segments!r} {kind}, and this input is none. Leave units out.")
+        raise NotOffered(f"units={self.segments!r} {kind}, and this input is none. Omit units=.")
 
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         """(B, length) the sum, or the largest, of a (B, …) tensor like the input's own at each position."""

@@ -379,7 +379,7 @@ def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
     for name, tensor in tensors.items():
         hides = "mask" in name or "padding" in name or "bias" in name
         if not tensor.numel():
-            raise BadInput(f"{name} has shape {tuple(tensor.shape)}: it holds nothing to explain.")
+            raise BadInput(f"{name} has shape {tuple(tensor.shape)}: it is empty.")
         if tensor.dtype is torch.bool and not hides and (name == main or len(tensors) == 1):
             raise BadInput(
                 f"{name} holds True and False, and numbers are expected: convert it, {name}.long() or .float()."
@@ -398,7 +398,7 @@ def require_shown(name: str, keep_BN: Tensor) -> None:
     """Raise if a mask hides a whole input: it probably means the opposite of what it is taken for."""
     hidden = (~keep_BN.any(1)).nonzero()[:, 0].tolist()
     if hidden and name == "attention_mask":
-        raise BadInput(f"attention_mask hides every position of input {hidden[0]}: there is nothing to explain in it.")
+        raise BadInput(f"attention_mask masks every position of input {hidden[0]}: unmask at least one.")
     if hidden:
         raise BadInput(
             f"{name} hides every position of input {hidden[0]}, where True is taken for a real position. If True means "
@@ -415,14 +415,14 @@ def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFaile
     said = f"{type(error).__name__}: {message[:300]}{'…' if len(message) > 300 else ''}"
     return ModelFailed(
         f"{name} raised {said} (in {Path(last.filename).name}, line {last.lineno}, {last.name}), when it was run on "
-        f"{shapes}. Call it by yourself on the same tensors, model(**tensors): where that fails too, the model and "
-        "these inputs do not fit each other (their processor, length, dtype or device)."
+        f"{shapes}. Call it directly on the same tensors, model(**tensors): if that fails, too, the model does not "
+        "fit these inputs (processor, length, dtype or device)."
     )
 
 
 OTHERS = (
-    "the model also reads {others}, which {are} no unit{s} here: what is taken away or put back is {main} alone, and "
-    "scores of attention, or of gradients where the first block begins, are of all that was put together at a position."
+    "the model also reads {others}, which {are} no unit{s} here: only {main} is masked, and scores by attention, or by "
+    "gradients at the first block, include everything that is added at a position."
 )
 
 

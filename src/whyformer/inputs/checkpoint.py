@@ -125,7 +125,7 @@ def processed(processor: Any, *inputs: Any, **options: Any) -> Any:
     """Call a tokenizer, image processor or feature extractor; whatever it raises becomes a BadInput."""
     for text in (*inputs, options.get("text"), options.get("text_target")):
         _require_characters(text)
-    advice = "Call it on the same input by yourself: if that fails too, change the input or the processor."
+    advice = "Call it directly on the same input: if that fails, too, change the input or the processor."
     with reading(f"{type(processor).__name__} could not encode the input", advice):
         return processor(*inputs, **options)
 
@@ -149,7 +149,7 @@ def _require_characters(text: str | Sequence[Any] | None) -> None:
 
 HUB = " Give a folder written by save_pretrained(), or a name on the model hub."
 PAUSE = 1.0  # seconds before a name server is asked again
-LOAD_IT = "load the model by yourself with trust_remote_code=True, and pass that"
+LOAD_IT = "load the model with trust_remote_code=True, and pass it"
 PROCESSORS = dict.fromkeys(("text", "regions"), "AutoTokenizer") | {
     "image": "AutoImageProcessor",
     "pair": "AutoProcessor",
@@ -186,8 +186,8 @@ class Checkpoint:
         bare = classes[0].endswith("Model") and not classes[0].endswith(("LMHeadModel", "MTModel"))
         if bare and not headless:
             raise BadInput(
-                f"{name!r} is a {classes[0]}, which has no head and predicts nothing: there is no prediction to "
-                "explain. Use a fine-tuned checkpoint, e.g. one for sequence or image classification."
+                f"{name!r} is a {classes[0]}, which has no head and makes no predictions. Use a fine-tuned checkpoint, "
+                "e.g. one for sequence or image classification."
             )
         with self._loading(f"the weights of {name!r} could not be loaded"):
             read = self._places if pickles else self._places | {"use_safetensors": True}
@@ -211,7 +211,7 @@ class Checkpoint:
         doors = [door for door in named if door.startswith("AutoModel")]
         if not doors:
             raise BadInput(
-                f"{self.name!r} does not say which transformers model it is (config.json: architectures={classes})."
+                f"{self.name!r} does not name its transformers class (config.json: architectures={classes})."
             )
         return getattr(transformers, doors[0])
 
@@ -248,7 +248,7 @@ class Checkpoint:
 
     def _code_of_its_own(self) -> CodeOfItsOwn:
         return CodeOfItsOwn(
-            f"{self.name!r} brings code of its own, which is not run unasked. Read it (the .py files beside its "
+            f"{self.name!r} contains its own code, which is not run by default. Read it (the .py files next to "
             f"config.json); if you trust it, {self.to_trust}."
         )
 

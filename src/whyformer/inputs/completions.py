@@ -24,8 +24,8 @@ LONGEST_PAUSE = 30.0
 BUSY = {408, 425, 429, 500, 502, 503, 504}  # statuses that are tried again
 NOT_THERE = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # errors that are not
 NEEDED = (
-    "Explaining needs the log-probabilities of tokens that are sent, in the reply to POST /v1/completions with "
-    '"echo": true and "logprobs": 1. vLLM gives them; a model whose server does not has to be explained where it is.'
+    "Explaining needs the log-probabilities of the tokens of the prompt, in the reply to POST /v1/completions with "
+    '"echo": true and "logprobs": 1. vLLM returns them; if a server does not, explain the model locally.'
 )
 
 
@@ -56,7 +56,7 @@ class CompletionServer:
         self.url = url.rstrip("/").removesuffix("/completions").removesuffix("/v1").rstrip("/")
         host = _host(self.url)
         if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key and key):
-            raise BadInput("key is no bearer token: those are printable, without spaces or line breaks around them.")
+            raise BadInput("key is not a bearer token: give printable text without spaces or line breaks around it.")
         self.timeout, self.parallel, self.retries, self.start = timeout, parallel, retries, start
         self.requests = 0  # sent so far, those that were tried again included
         self._model, self._key = model, key
@@ -107,9 +107,9 @@ class CompletionServer:
             number = self._summed(self.start + prompt, answer)
         if number is None:
             raise NotOffered(
-                f"the server has no log-probability for {shown(answer)} after {shown(prompt)}, also not with start="
-                f"{shown(self.start)} before it: give CompletionServer(start=…) the text that its model begins with, "
-                "such as '<s>' or '<|endoftext|>'."
+                f"the server returns no log-probability for {shown(answer)} after {shown(prompt)}, not even with start="
+                f"{shown(self.start)} before it: give CompletionServer(start=…) the start token of its model, such as "
+                "'<s>' or '<|endoftext|>'."
             )
         return number
 
@@ -134,7 +134,7 @@ class CompletionServer:
         """Return what the model generates greedily."""
         text = self._completion({"prompt": prompt or self.start}, max_tokens).get("text")
         if not isinstance(text, str):
-            raise ModelFailed(f"{self.url} replied without a text: it does not speak OpenAI's /v1/completions.")
+            raise ModelFailed(f"{self.url} replied without a text: it does not support OpenAI's /v1/completions.")
         return text
 
     # Requests
@@ -153,7 +153,7 @@ class CompletionServer:
             raise self._explained(refusal) from None
         choices = reply.get("choices") if isinstance(reply, dict) else None
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            raise ModelFailed(f"{self.url} replied without choices: it does not speak OpenAI's /v1/completions.")
+            raise ModelFailed(f"{self.url} replied without choices: it does not support OpenAI's /v1/completions.")
         return choices[0]
 
     def _only_model(self) -> str:
@@ -175,11 +175,11 @@ class CompletionServer:
     def _explained(self, refusal: _Refused) -> WhyformerError:
         said = f"{self.url} refused the request ({refusal})."
         if refusal.status in {401, 403}:
-            return BadInput(f"{said} Give the key that it wants, CompletionServer(url, key=…).")
+            return BadInput(f"{said} Give its key, CompletionServer(url, key=…).")
         if refusal.status == 404:
-            return BadInput(f"{said} Is the address right, and model={self._model!r} one that it has (GET /v1/models)?")
+            return BadInput(f"{said} Check the address, and that it has model={self._model!r} (GET /v1/models).")
         if 300 <= refusal.status < 400:
-            return BadInput(f"{said} It sends on to another address: give that one as url.")
+            return BadInput(f"{said} It redirects to another address: give that one as url.")
         if any(word in str(refusal) for word in ("echo", "logprobs")):
             return NotOffered(f"{said} {NEEDED}")
         return ModelFailed(said)
@@ -214,8 +214,8 @@ class CompletionServer:
             if left:
                 time.sleep(pause)
         raise ModelFailed(
-            f"{self.url} did not answer in {self.retries + 1} tries ({trouble}). Is it up, and does it have the time? "
-            "CompletionServer takes timeout=, parallel= and retries=."
+            f"{self.url} did not answer in {self.retries + 1} tries ({trouble}). Check that it is running and not "
+            "overloaded; see timeout=, parallel= and retries= of CompletionServer."
         )
 
 
@@ -227,10 +227,10 @@ def _host(url: str) -> str:
     except ValueError:  # half a bracket, a port beyond all ports
         address, host, port = urlsplit(""), None, None
     if address.username is not None:
-        raise BadInput("url holds a user's name: give the address alone, and what lets you in as key=.")
+        raise BadInput("url contains a user name: give the address alone, and the credentials as key=.")
     plain = url.isascii() and url.isprintable() and " " not in url and port != 0
     if address.scheme not in {"http", "https"} or not host or not plain:
-        raise BadInput(f"url={shown(url)} is no address of a server: give one such as 'http://localhost:8000'.")
+        raise BadInput(f"url={shown(url)} is not the address of a server: give one such as 'http://localhost:8000'.")
     return host
 
 

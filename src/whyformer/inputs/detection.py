@@ -22,8 +22,8 @@ from whyformer.results.types import Target, Units
 THRESHOLD = 0.5
 TIE = 1e-6  # of two queries that say the same, the one that is explained
 PICKED = (
-    "this detector picks its queries anew for each picture: a changed picture is asked about the object that is most "
-    "like the explained one in its box and classes."
+    "this detector selects its queries for each image: in a changed image, the query most similar to the explained one "
+    "by box and classes is used."
 )
 
 
@@ -225,8 +225,8 @@ class PaddedImage(ImageInput):
         if rows * columns != length:
             raise NotOverUnits(
                 f"attention runs over {length} positions that are no patches of a {height}×{width} image: a detector "
-                "that looks at sampled points (Deformable DETR) attends between its queries only. What it saw cannot "
-                "be laid over the image."
+                "that samples points (Deformable DETR) attends between its queries only, so attention cannot be shown "
+                "on the image."
             )
         return (rows, columns), (Fraction(height, rows), Fraction(width, columns))
 

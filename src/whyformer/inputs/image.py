@@ -47,8 +47,8 @@ class ImageInput(Modality):
             )
         if not hasattr(processor, "preprocess"):
             raise BadInput(
-                f"processor is a {type(processor).__name__}, which is no image processor, and the inputs are images. "
-                "Pass the image processor that was made for this model."
+                f"processor is a {type(processor).__name__}, which is not an image processor, and the inputs are "
+                "images. Pass the image processor that was made for this model."
             )
         images = [open_image(r) for r in raw]
         encoded = dict(processed(processor, images=images, return_tensors="pt"))
@@ -62,8 +62,8 @@ class ImageInput(Modality):
         pixels = self.require_main(batch)
         if not pixels.is_floating_point():
             raise BadInput(
-                f"{self.main} holds whole numbers ({pixels.dtype}): give what the model's image processor makes of the "
-                "pictures, or the pictures themselves with that processor."
+                f"{self.main} holds whole numbers ({pixels.dtype}): give the output of the model's image processor, or "
+                "images with that processor."
             )
         if pixels.ndim != 4:
             raise BadInput(
@@ -110,7 +110,7 @@ class ImageInput(Modality):
             if 0 < rows * columns <= length and length - rows * columns < 16:
                 return rows, columns
         raise NotOverUnits(
-            f"attention runs over {length} positions, which is no grid of patches of a {height}×{width} image."
+            f"attention runs over {length} positions, which is not a grid of patches of a {height}×{width} image."
         )
 
     def _names(self, extra: int) -> list[str]:
@@ -202,7 +202,7 @@ class ImageInput(Modality):
     def _black(self, pixels: Tensor) -> Tensor:
         processor = self.image_processor
         if processor is None:
-            raise NotOffered("what black looks like to the model is known to its image processor: pass processor=….")
+            raise NotOffered("replace='black' needs the model's image processor: pass processor=….")
         if not getattr(processor, "do_normalize", True):
             return torch.zeros_like(pixels)
         mean, std = (torch.tensor(getattr(processor, name)).to(pixels) for name in ("image_mean", "image_std"))
@@ -225,8 +225,8 @@ class ImageInput(Modality):
     def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         if any(units.grid is None for units in placed.units):
             raise NotOffered(
-                "which positions of the model's attention are the patches of the image is not known here, so "
-                "gradients at its pixels belong to no unit."
+                "the positions of the image patches in the model's attention are not known here, so gradients at its "
+                "pixels cannot be assigned to units."
             )
         return [Pixels(placed, stream, self, layout[stream])]
 
@@ -369,8 +369,8 @@ def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(f"{len(sizes)} images for {inputs} inputs: explain inputs with one image each.")
     if patches.ndim != 2 or len(patches) != sum(counts):
         raise BadInput(
-            f"{PATCHES} has shape {tuple(patches.shape)}, and {SIZES} speaks of {sum(counts)} patches: pass both as "
-            "the processor gives them."
+            f"{PATCHES} has shape {tuple(patches.shape)}, and {SIZES} lists {sum(counts)} patches: pass both as the "
+            "processor returns them."
         )
     rows = torch.nn.utils.rnn.pad_sequence(list(patches.split(counts)), batch_first=True)
     return {**tensors, PATCHES: rows}
@@ -392,7 +392,7 @@ def require_pixels(units: Units, of_pixels: bool, what: str) -> None:
     """Every image token has to stand for a piece of the picture of its own."""
     if any(is_image(units)) and (units.grid is None or not of_pixels):
         raise NotOffered(
-            f"the {sum(is_image(units))} image tokens in this text are no grid of pieces of the picture (several views "
+            f"the {sum(is_image(units))} image tokens in this text are no grid of pieces of the image (several views "
             f"of it, or summaries of all of it), so {what}."
         )
 

@@ -227,7 +227,7 @@ class ImageTextInput(StreamsInput, TextInput):
         if self.image_token() is None or "image" in layout:
             return stream_inputs
         for units in placed.units:
-            require_pixels(units, isinstance(self._image, ImageInput), "gradients at its pixels belong to none of them")
+            require_pixels(units, isinstance(self._image, ImageInput), "gradients at pixels cannot be assigned to them")
         return [*stream_inputs, TokenPixels(placed, "image", self._pixels, layout[stream])]
 
     @property
@@ -239,7 +239,7 @@ class ImageTextInput(StreamsInput, TextInput):
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         if self.image_token() is None:
             return super().owners(units, one)
-        require_pixels(units, isinstance(self._image, ImageInput), "none of them can be taken away by itself")
+        require_pixels(units, isinstance(self._image, ImageInput), "they cannot be masked one by one")
         # Patches that are a stream of their own (BLIP-2) come first.
         tokens = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.real_BN.sum()) :]
         owners = {self.main: owners_of_words(units, tokens, one.real_BN[0])}

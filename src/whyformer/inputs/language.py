@@ -45,8 +45,7 @@ def require_next_token(modality: Modality, batch: Batch, wishes: str) -> None:
     """Raise if the model does not predict the next token. wishes: the options that need it."""
     if not is_causal(modality, batch):
         raise NotOffered(
-            f"{wishes} for models that write the next token, and {type(modality.model).__name__} does not: leave that "
-            "out."
+            f"{wishes} for models that predict the next token, and {type(modality.model).__name__} does not: omit that."
         )
 
 
@@ -103,7 +102,7 @@ def at_positions(modality: Modality, batch: Batch, target: Any) -> Batch:
         return batch
     keep = batch.keep_BN
     if keep is None or modality.multi_input or modality.compares:
-        raise BadInput("Target(position=…) is for models that read one text: leave the position out here.")
+        raise BadInput("Target(position=…) is for models of one text: omit the position here.")
     positions = []
     for want, count in zip(wanted, keep.sum(1).tolist(), strict=True):
         position = want.position if isinstance(want, Target) else None
@@ -215,11 +214,11 @@ def has_answers(batch: Batch) -> bool:
 def require_one_wish(decoding: Decoding, answers: bool) -> None:
     """Raise for options that exclude each other."""
     if decoding.generate is not None and answers:
-        raise BadInput("the answer came with the prompt: leave generate out, or give the prompt without an answer.")
+        raise BadInput("the answer is given with the prompt: omit generate=, or give the prompt without an answer.")
     if decoding.choices and (answers or decoding.span or decoding.generate is not None):
-        raise BadInput("choices= is what comes after a prompt: leave out the answer, generate and span.")
+        raise BadInput("choices= are tokens that follow a prompt: omit the answer, generate= and span=.")
     if decoding.span and decoding.generate is None and not answers:
-        raise BadInput("span=True explains an answer: give (prompt, answer), or generate= to have it written.")
+        raise BadInput("span=True explains an answer: give (prompt, answer), or generate= to generate it.")
 
 
 def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
@@ -248,7 +247,7 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
         wanted = target[row] if isinstance(target, list) else target
         if decoding.span:
             if wanted is not None:
-                raise BadInput("span= explains the answer itself: leave target out.")
+                raise BadInput("span= explains the answer itself: omit target=.")
             spoken.append(_continuation(modality, exchange, decoding.span))
             steps = [spoken[-1].start + len(spoken[-1].tokens) - len(exchange.prompt)]
         else:
@@ -290,7 +289,7 @@ def _lengthened(modality: Any, batch: Batch, name: str, ids: Tensor, keep: Tenso
     else:
         counted, numbers = torch.zeros_like(keep_BN, dtype=torch.long), torch.zeros_like(ids)
     if one.shape != keep_BN.shape or bool((one != counted)[keep_BN].any()):
-        raise NotOffered(f"what {name} is to hold for the tokens of an answer is not known here: leave {name} out.")
+        raise NotOffered(f"the values of {name} for the tokens of an answer are not known here: omit {name}.")
     return numbers
 
 
@@ -310,7 +309,7 @@ def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int
     prompt, answer = len(exchange.prompt), exchange.answer
     if exchange.text is None or exchange.spans is None:
         if span is not True:
-            raise NotOffered("span=(start, end) counts characters, and which token has which is not known here.")
+            raise NotOffered("span=(start, end) counts characters, and the positions of the tokens are not known here.")
         return Continuation(tuple(answer), prompt - 1, exchange.said or " ".join(modality.labels(answer)))
     begin = exchange.begin
     said = exchange.text[begin:]
@@ -320,7 +319,7 @@ def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int
         at = [(chars.start - begin, chars.end - begin) for chars in exchange.spans[prompt:]]
         inside = [token for token, (first, last) in enumerate(at) if first < end and last > start]
     if not inside:
-        raise BadInput(f"span=({start}, {end}): no token of the answer {said!r} stands there.")
+        raise BadInput(f"span=({start}, {end}): the answer {said!r} has no token there.")
     return Continuation(tuple(answer[inside[0] : inside[-1] + 1]), prompt - 1 + inside[0], said[start:end])
 
 
@@ -382,9 +381,7 @@ def _count_at_end(ids: Sequence[int], ends: set[int | None]) -> int:
 def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
     """Return prompts with what the model generates, one by one: together they would be padded."""
     if not hasattr(modality.model, "generate"):
-        raise NotOffered(
-            f"{type(modality.model).__name__} has no generate(): write the answer yourself, and give (prompt, answer)."
-        )
+        raise NotOffered(f"{type(modality.model).__name__} has no generate(): give the answer, (prompt, answer).")
     exchanges = []
     for row in range(batch.size):
         ids = batch.tensors[modality.main][row][batch.real_BN[row]].tolist()
@@ -407,7 +404,7 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
     ids = modality.move(torch.tensor([prompt]))
     ours = {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False}
     if taken := sorted(told.keys() & {*ours, "inputs", "inputs_embeds", "num_return_sequences"}):
-        raise BadInput(f"generate={shown(wish)}: one answer to the prompt is written: leave {', '.join(taken)} out.")
+        raise BadInput(f"generate={shown(wish)}: one answer per prompt is generated: omit {', '.join(taken)}.")
     tokens = domain_of(Count)
     if tokens.take(told.get("max_new_tokens", 1)) is NOT_ALLOWED:
         raise not_allowed("generate['max_new_tokens']", told["max_new_tokens"], tokens.words)
@@ -423,11 +420,11 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
     except Exception as error:
         said = f"{type(modality.model).__name__}.generate raised {type(error).__name__}: {str(error).rstrip('.')}"
         if isinstance(wish, Mapping):
-            raise BadInput(f"generate={shown(wish)}: {said}. Give it settings that it takes, or a number.") from error
-        raise ModelFailed(f"{said}. Write the answer yourself, and give (prompt, answer).") from error
+            raise BadInput(f"generate={shown(wish)}: {said}. Give settings that it supports, or a number.") from error
+        raise ModelFailed(f"{said}. Give the answer, (prompt, answer).") from error
     answer = [int(i) for i in written[0, len(prompt) :]]
     if not answer:
-        raise BadInput("the model wrote nothing: generate= asks for at least one new token.")
+        raise BadInput("the model generated no token: generate= needs at least one new token.")
     return answer
 
 

@@ -92,7 +92,7 @@ def source_of(modality: Modality, inputs: Any) -> Source:
     single = is_single(inputs)
     raw = (inputs,) if single else tuple(inputs)
     if not raw:
-        raise BadInput("there is nothing to explain: the list of inputs is empty.")
+        raise BadInput("the list of inputs is empty: give at least one.")
     return Source(modality, None, len(raw), raw, single)
 
 

@@ -252,7 +252,7 @@ class Seq2SeqInput(StreamsInput, TextInput):
         plain = decoding == Decoding(generate=decoding.generate, seed=decoding.seed)
         if not plain or not isinstance(decoding.generate, int | None):
             raise NotOffered(
-                "span, choices and other wishes are for models without an encoder: give generate=<tokens>."
+                "span, choices and other settings are for models without an encoder: give generate=<tokens>."
             )
         if segments != "token":
             super().ask(decoding, segments)
@@ -311,9 +311,8 @@ class Seq2SeqInput(StreamsInput, TextInput):
         """Raise for sources other than text: units of all streams are needed only where no streams were found."""
         if not isinstance(self._source, TextInput):
             raise NotOverUnits(
-                "which positions of the model's attention belong to which part of the input is not known: its encoder "
-                "attends inside windows (Donut), or over positions that change from layer to layer, so scores could "
-                "not be laid over the input."
+                "positions of the model's attention cannot be matched with the input: its encoder attends inside "
+                "windows (Donut), or over positions that change from layer to layer."
             )
 
     @property
@@ -323,9 +322,7 @@ class Seq2SeqInput(StreamsInput, TextInput):
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         if self.target not in one.tensors:
-            raise NotOffered(
-                "the decoder is fed the source itself, so a unit cannot be taken away from one stream alone."
-            )
+            raise NotOffered("the decoder is fed the source itself, so a feature cannot be masked in one stream alone.")
         return super().owners(units, one)
 
 

@@ -34,8 +34,8 @@ class Output:
         self.model = modality.model
         if batch.constants.get("past_key_values") is not None:
             raise BadInput(
-                "past_key_values holds tokens that are not among the inputs, so no score could be theirs: give the "
-                "whole text, without past_key_values."
+                "past_key_values holds tokens that are not among the inputs, so they cannot be scored: give the whole "
+                "text, without past_key_values."
             )
         self.ends_in_sigmoid: bool | None = None  # the model returns probabilities; None until it has run here
         self.extra: dict[str, Any] = {"use_cache": False} if "use_cache" in modality.parameters else {}
@@ -56,7 +56,7 @@ class Output:
         estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
         self.chooses = not (estimates or modality.objects or modality.opaque)
         if estimates and scalar in {"probability", "log_odds"}:
-            raise NotOffered(f"scalar={scalar!r}: the model estimates a number, which has none. Leave scalar out.")
+            raise NotOffered(f"scalar={scalar!r}: the model is a regression model, without classes. Omit scalar=.")
         self.positions: list[int] | None = list(batch.positions) or None
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them
         self.remarks: tuple[str, ...] = ()
@@ -67,9 +67,8 @@ class Output:
                 raise NotOffered("a language model is explained at the last token: give it token ids.")
             if has_answers(batch):
                 raise BadInput(
-                    "(prompt, answer) gives one explanation per token of the answer, which explain() and check() know "
-                    "how to make. Here give one text, the prompt with the answer so far, and target= the token that "
-                    "follows."
+                    "(prompt, answer) has one explanation per token of the answer, which only explain() and check() "
+                    "support. Here give one text, the prompt with the answer so far, and the next token as target=."
                 )
             if modality.decoding.choices:
                 self.choices, self.remarks = choice_tokens(modality, modality.decoding.choices)
@@ -126,13 +125,13 @@ class Output:
             if logits.ndim != 3 or logits.shape[1] != batch.real_BN.shape[1]:
                 raise BadInput(
                     f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, "
-                    "not one row per token. Leave the position out."
+                    "not one row per token. Omit the position."
                 )
             return logits[torch.arange(len(logits)), torch.tensor(places(batch)).to(logits.device)]
         if logits.ndim != 2 and getattr(output, "last_hidden_state", None) is logits:  # as transformers returns it
             raise NotOffered(
                 f"{type(self.model).__name__} has no head: it returns a vector of {logits.shape[-1]} numbers per token "
-                "or patch, and no class to explain. Load the same weights with their head "
+                "or patch, not classes. Load the same weights with their head "
                 "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
                 "encoder of texts, a pair (a, b) as one input explains how alike they are."
             )
@@ -189,8 +188,8 @@ class Output:
         which = which.to(logits.device)
         if logits.ndim == 2:
             raise NotOffered(
-                f"{type(self.model).__name__} gives logits at one position, and an answer as a whole needs them at "
-                "each of its tokens. Leave span out: tokens are explained one by one."
+                f"{type(self.model).__name__} returns logits at one position, and a whole answer needs them at each of "
+                "its tokens. Omit span=: tokens are explained one by one."
             )
         if batch.answers:
             with scalar_from(logits):
@@ -232,8 +231,8 @@ class Output:
         if len(ids) != 1 or unknown:  # the next token is one of the vocabulary
             pieces = " ".join(map(repr, self.tokenizer.convert_ids_to_tokens(ids))) or "none"
             raise BadInput(
-                f"target {text!r} is no single token of this tokenizer (it is {pieces}): give one of its tokens, with "
-                "the space in front that many of them have (' mat'), or a token id."
+                f"target {text!r} is not a single token of this tokenizer (it is {pieces}): give one of its tokens, "
+                "with the leading space that many of them have (' mat'), or a token id."
             )
         return int(ids[0])
 
@@ -269,7 +268,7 @@ def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tup
             "Name them by letters in the prompt, and give those; or compare answers, target=(one, other)."
         )
     longer = ", ".join(repr(choice) for choice, ids in zip(choices, spelled, strict=True) if len(ids) > 1)
-    note = f"of {longer} the first token counts: the next token is what the model decides on."
+    note = f"only the first token of {longer} counts, because the model predicts the next token."
     return first, (note,) if longer else ()
 
 
@@ -294,13 +293,12 @@ def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
         return  # no forecaster
     if not given:
         raise NotOffered(
-            "the model returns hidden states alone, and no forecast: it was not told what follows (future_values and "
-            "future_time_features, which a forecaster is trained with). Give them, too, and what it then says about a "
-            "step can be explained."
+            "the model returns hidden states only, and no forecast, because future_values and future_time_features are "
+            "missing. Give them, too; then the forecast of a step can be explained."
         )
     raise NotOffered(
-        "a forecaster gives each step the parameters of a distribution, one tensor of params each. Explain one, "
-        "params[number][:, step, None], as One(model) gives it; put the parameter and the step you mean into its last "
+        "a forecaster returns parameters of a distribution for each step, one tensor of params each. Explain one of "
+        "them, params[number][:, step, None], with One(model); set the parameter and the step in its last "
         f"line:\n{_one(batch, '.params[1][:, 0, None]')}"
     )
 
@@ -326,6 +324,6 @@ def one_answer(batch: Batch, output: Any, logits: Tensor) -> str:
     of = f".{field}" if field else "" if isinstance(output, Tensor) else "[0]"
     code = _one(batch, f"{of}[:, {', '.join(places)}]")
     return (
-        f"Explain one answer of the many, {of.removeprefix('.')}[:, {', '.join(names)}], as One(model) gives it; put "
-        f"the place you mean into its last line:\n{code}"
+        f"Explain one of them, {of.removeprefix('.')}[:, {', '.join(names)}], with One(model); set the indices in its "
+        f"last line:\n{code}"
     )

@@ -34,7 +34,7 @@ class Says(Protocol):
 
 
 PROTOCOL = (
-    "a model that is asked from outside is a function of two lists, (prompts, answers), that returns the "
+    "a remote model is a function of two lists, (prompts, answers), that returns the "
     "log-probability of each answer after its prompt; wf.CompletionServer(url) is one"
 )
 
@@ -103,8 +103,8 @@ class AskedModel(nn.Module):
             raise
         except Exception as error:
             raise ModelFailed(
-                f"{name} raised {type(error).__name__}: {error}, when it was asked for the log-probability of "
-                f"{shown(answers[0])} after {shown(prompts[0])} (and {len(prompts) - 1} others). Call it by yourself: "
+                f"{name} raised {type(error).__name__}: {error}, when it was called for the log-probability of "
+                f"{shown(answers[0])} after {shown(prompts[0])} (and {len(prompts) - 1} others). Call it directly: "
                 f"{PROTOCOL}."
             ) from error
         if len(numbers) != len(prompts):
@@ -112,13 +112,13 @@ class AskedModel(nn.Module):
         for number, prompt, answer in zip(numbers, prompts, answers, strict=True):
             if not math.isfinite(number):
                 raise NonFinite(
-                    f"{name} says {number} of {shown(answer)} after {shown(prompt)}: a log-probability is a finite "
-                    "number. Of an answer that is impossible there, let it return a very low one, such as -100."
+                    f"{name} returned {number} for {shown(answer)} after {shown(prompt)}: a log-probability must be "
+                    "finite. For an impossible answer, return a very low number, such as -100."
                 )
             if number > ROUNDING:
                 raise BadInput(
-                    f"{name} says {number:.4g} of {shown(answer)} after {shown(prompt)}, and a log-probability is "
-                    f"never above 0. Let it return logarithms, not probabilities or losses: {PROTOCOL}."
+                    f"{name} returned {number:.4g} for {shown(answer)} after {shown(prompt)}, and a log-probability is "
+                    f"never above 0. Return logarithms, not probabilities or losses: {PROTOCOL}."
                 )
         return numbers
 
@@ -170,18 +170,18 @@ class PromptInput(Modality):
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         if processor is not None:
-            raise BadInput("processor= is for models at hand: one that is asked from outside gets plain text.")
+            raise BadInput("processor= is for local models: a remote model gets plain text.")
         super().__init__(model)
         self.size: str | Sequence[Any] = "word"
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
         if decoding.choices or isinstance(decoding.span, tuple) or isinstance(decoding.generate, Mapping):
             raise NotOffered(
-                "choices, a range as span, and settings for generate are for models at hand. Here the answer is "
-                "explained as a whole: give it, (prompt, answer), or generate= a number of tokens."
+                "choices, a range as span, and settings for generate are for local models. Here the whole answer is "
+                "explained: give it, (prompt, answer), or generate= a number of tokens."
             )
         if decoding.one_pass:
-            raise NotOffered("one_pass shares gradients, and a model that is only asked has none: leave it out.")
+            raise NotOffered("one_pass needs gradients, and a remote model has none: omit it.")
         self.decoding = decoding
         self.size = "word" if isinstance(segments, str) and segments == "token" else segments  # there is no tokenizer
 
@@ -207,16 +207,16 @@ class PromptInput(Modality):
             require_one_wish(self.decoding, answers=True)
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise BadInput(
-                f"the input is {shown(pair)}, and a model that is asked from outside takes (prompt, answer), two "
-                "texts: the answer is what is explained. For what a server itself answers: generate= so many tokens."
+                f"the input is {shown(pair)}, and a remote model takes (prompt, answer), two texts: the answer is "
+                "explained. To explain the server's own answer, give generate= a number of tokens."
             )
         text, answer = pair
         if not answer:
-            raise BadInput("the answer is empty: give (prompt, answer), the answer with the space that it begins with.")
+            raise BadInput("the answer is empty: give (prompt, answer), the answer with its leading space.")
         spans = tuple(spans_of(text, self.size))
         if not spans:
             name = f"{self.size}s" if isinstance(self.size, str) else "units"
-            raise BadInput(f"the prompt {shown(text)} has no {name}: there is nothing to explain by.")
+            raise BadInput(f"the prompt {shown(text)} has no {name}: give at least one.")
         return Prompt(text, answer, spans)
 
     def _generated(self, prompt: str, tokens: Any) -> str:
@@ -228,7 +228,7 @@ class PromptInput(Modality):
             )
         answer = str(generate(prompt, tokens))
         if not answer:
-            raise NotOffered(f"the model answers nothing to {shown(prompt)}: there is nothing to explain.")
+            raise NotOffered(f"the model's answer to {shown(prompt)} is empty.")
         return answer
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
@@ -239,14 +239,14 @@ class PromptInput(Modality):
             chosen = want.index if isinstance(want, Target) and want.versus is None else want
             if isinstance(chosen, bool) or chosen not in (None, answer.index, answer.label):
                 raise BadInput(
-                    f"target={shown(want)}: what is explained of {shown(answer.label)} is its own probability. Leave "
-                    "target out, and give another answer as another input, (prompt, answer)."
+                    f"target={shown(want)}: the probability of {shown(answer.label)} itself is explained. Omit "
+                    "target=, and give another answer as another input, (prompt, answer)."
                 )
         return batch, targets
 
     def scalar(self, scalar: str) -> str:
         if scalar == "cosine":
-            raise NotOffered("scalar='cosine' is for models that compare two inputs: leave it out here.")
+            raise NotOffered("scalar='cosine' is for models that compare two inputs: omit it here.")
         return "log_probability" if scalar == "logit" else scalar
 
     def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
@@ -271,8 +271,8 @@ class PromptInput(Modality):
         assert isinstance(self.model, AskedModel)
         if not isinstance(name, str) or name in OF_TOKENS:
             raise BadInput(
-                f"replace={name!r} is for tokens of a model at hand: here a unit is left out, replace='delete', or any "
-                "text stands in its place, such as replace='…' or replace='[MASK]'."
+                f"replace={name!r} is for tokens of a local model: here a unit is deleted, replace='delete', or "
+                "replaced by a text, such as replace='…' or replace='[MASK]'."
             )
         number = GONE if name == "delete" else self.model.number(name)
         return [{self.main: torch.full_like(one.tensors[self.main], number)}]

@@ -25,19 +25,18 @@ from whyformer.shapes import Array
 from whyformer.targets import logits_of
 
 NO_REFERENCE = (
-    "{} of its reference rows, not of the rows that happen to be explained together, and this table names none: pass "
+    "{} of its reference rows, not of the rows that are explained together, and this table has none: pass "
     "Table(…, reference=rows), or use 'zero'."
 )
 KINDS = {"numerical": torch.float32, "categorical": torch.int64}
 UNSEEN = (
-    "not explained by attention: {columns}. The model hands {them} to its head without attention, so {they} no token "
+    "not explained by attention: {columns}. The model passes {them} to its head without attention, so {they} no token "
     "here; feature_permutation covers every column."
 )
 TOGETHER = '{} carry the same information, so their scores depend on each other: units="groups" scores them as one.'
 COMPANY = (
-    "rows of this model look at each other: explained beside {count} {name}. Row attention is kept apart "
-    "(whyformer.tables.in_context), and columns also mix where rows do, which readings through several layers "
-    "do not see."
+    "rows of this model attend to each other: explained beside {count} {name}. Attention between rows is not included "
+    "(see whyformer.tables.in_context); columns also mix there, which methods over several layers miss."
 )
 
 
@@ -151,8 +150,8 @@ class TableInput(Modality):
             facts["mixes rows"] = (1, 1) in sizes and len(sizes) > 1
         if facts["mixes rows"] and self.table.reference is None:
             raise BadInput(
-                "rows of this model look at each other (SAINT), so what it says about one depends on the others: name "
-                "the rows it is explained beside, Table(…, reference=rows, reference_name='…'); 16 to 64 are usual."
+                "rows of this model attend to each other (SAINT), so the output for one depends on the others: give "
+                "reference rows, Table(…, reference=rows, reference_name='…'); 16 to 64 are usual."
             )
         return bool(facts["mixes rows"])
 
@@ -260,7 +259,7 @@ class TableInput(Modality):
         if self.table.groups is None and self.table.reference is None:
             raise BadInput(
                 'units="groups" scores columns that carry the same information as one; they are found in reference '
-                "rows, and this table names none: pass Table(…, reference=rows), or Table(…, groups={name: columns})."
+                "rows, and this table has none: pass Table(…, reference=rows), or Table(…, groups={name: columns})."
             )
         tokens = self.tokens(self.any_row(), len(units))
         group_of = {column: name for name, members in self.groups.items() for column in members}

@@ -25,8 +25,8 @@ Tokens = tuple[tuple[str, ...], ...]  # per attention position, the columns it w
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Arrange = Callable[[Tensor | None, Tensor | None], Arguments]
 HOW = (
-    "Say how it is called: Table(…, call=lambda numerical, categorical: (…)), with what goes into model(…) as a tuple, "
-    "or as a dict of arguments."
+    "Give Table(…, call=lambda numerical, categorical: (…)), which returns the arguments of model(…) as a tuple or a "
+    "dict."
 )
 
 
@@ -50,8 +50,8 @@ def arrangement(model: nn.Module, table: Table) -> Arrange:
     if len(needed) == 1:
         return partial(_one_tensor, table)
     raise BadInput(
-        f"{type(model).__name__} takes {', '.join(needed) or 'nothing'}: which of these are numbers and which are "
-        f"categories is not clear. {HOW}"
+        f"{type(model).__name__} takes {', '.join(needed) or 'nothing'}: it is not clear which of these are numbers "
+        f"and which are categories. {HOW}"
     )
 
 
@@ -211,8 +211,8 @@ def found_tokens(modality: TabularModel, batch: Batch, length: int) -> Tokens:
         moved = (changed != plain).any(-1).nonzero()[:, 0].tolist()
         if len(moved) > 1:
             raise NotOffered(
-                f"column {name!r} reaches {len(moved)} tokens before any attention, so which token stands for which "
-                f"column is not clear. {NAME_THEM}"
+                f"column {name!r} reaches {len(moved)} tokens before any attention, so columns cannot be matched with "
+                f"tokens. {NAME_THEM}"
             )
         for position in moved:
             where[position].append(name)

@@ -71,20 +71,19 @@ def _are_numbers(values: Any) -> bool:
 
 
 class Table:
-    """The columns of a table, in words that a model's tensors do not have: names, categories, preprocessing.
+    """The columns of a table: names, categories, preprocessing.
 
     numerical: names, in the order of the model's numerical tensor. categorical: name -> its categories, in the order
     of their codes. columns: the order of columns in plain arrays (numerical, then categorical, unless given; if it is
-    given, ``numerical`` may be left out). preprocess: from raw numbers (rows, numerical) to what the model reads: a
+    given, ``numerical`` may be omitted). preprocess: converts raw numbers (rows, numerical) to the model's input: a
     function, or an object with ``transform`` (a fitted scikit-learn scaler). classes: names of the outputs. target:
-    name of the column that is predicted, ignored where a table still has it. first_code: code of the first category.
+    name of the predicted column, which is ignored in inputs. first_code: code of the first category.
 
-    call: for models that are called in their own way, ``(numerical, categorical) -> arguments`` (a tuple or a dict;
-    either tensor is None where there are no such columns). tokens: for models where it cannot be found out, the column
-    of each token (None for a token of the model's own). reference: rows to stand beside the explained one in models
-    whose rows look at each other (SAINT), with ``reference_name`` to call them by; also what absent columns are filled
-    from. groups: name -> columns that ``units="groups"`` scores as one; if not given, those that carry the same
-    information in the reference (``tables.same_columns``).
+    call: for other call signatures, ``(numerical, categorical) -> arguments`` (a tuple or a dict; either tensor is None
+    if there are no such columns). tokens: the column of each token, for models where it cannot be detected (None for a
+    token that the model adds). reference: rows for the baseline of masked columns, and for models whose rows attend to
+    each other (SAINT); ``reference_name`` is their name in results. groups: name -> columns that ``units="groups"``
+    scores as one; by default, columns that carry the same information in the reference (``tables.same_columns``).
 
     >>> wf.Table(numerical=["age"], categorical={"job": ["Sales", "Tech"]}, classes=["<=50K", ">50K"])
     >>> model, table = wf.demo.load_adult()
@@ -203,7 +202,7 @@ class Table:
         single = rows.ndim == 1
         rows = rows[None] if single else rows
         if rows.ndim != 2:
-            raise BadInput(f"an array of shape {rows.shape} is no table: give (rows, columns), or a DataFrame.")
+            raise BadInput(f"an array of shape {rows.shape} is not a table: give (rows, columns), or a DataFrame.")
         if rows.shape[1] != len(self.columns):
             raise BadInput(
                 f"{rows.shape[1]} columns were given without names and the table has {len(self.columns)}, in this "
@@ -229,7 +228,7 @@ class Table:
             raise BadInput(f"column {missing[0]!r}{others} is missing{where}.{hint} Needed: {', '.join(self.columns)}.")
         if extra:
             raise BadInput(
-                f"column {extra[0]!r} is not one the model knows"
+                f"column {extra[0]!r} is not in the table"
                 + (f" (nor {', '.join(map(repr, extra[1:]))})" if extra[1:] else "")
                 + f": drop it{where}. Known: {', '.join(self.columns)}."
             )
@@ -240,7 +239,7 @@ class Table:
         """(rows, numerical) floats and (rows, categorical) codes as the model reads them; None where there are none."""
         rows = len(columns[self.columns[0]])
         if not rows:
-            raise BadInput("there is nothing to explain: the table has no rows.")
+            raise BadInput("the table has no rows: give at least one.")
         with reading(*CELLS):
             numbers = [numbers_of(name, columns[name]) for name in self.numerical]
             codes = [self._coded(name, columns[name]) for name in self.categorical]

@@ -238,8 +238,8 @@ class TensorInput(Modality):
         columns = [columns[i] for i in real] if whole else self.seen_columns(one, len(units))
         if not columns:
             raise NotOffered(
-                f"the model attends over {len(units)} positions of its own making; which input belongs to which is not "
-                "known, so none can be taken away."
+                f"the model attends over {len(units)} positions of its own making; they cannot be matched with the "
+                "input, so features cannot be masked."
             )
         places = [i for i, special in enumerate(units.special) if not special]
         return owners_of_columns(one, zip(places, columns, strict=True))
@@ -260,7 +260,7 @@ def require_steps(stream: str) -> None:
     """Raise for columns: the mean of an input is over its steps."""
     if stream == "table":
         raise BadInput(
-            "the mean of a column has to come from rows that are named, not from those that happen to be explained "
-            "together: pass processor=Table(…, reference=rows), use 'zero', or for integrated gradients give a tensor, "
+            "the mean of a column is taken from reference rows, not from the rows that are explained together: pass "
+            "processor=Table(…, reference=rows), use 'zero', or for integrated gradients give a tensor, "
             "baseline=rows.mean(0)."
         )

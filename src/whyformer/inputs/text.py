@@ -67,7 +67,7 @@ class TextInput(TokenInput):
     def ask(self, decoding: Decoding, segments: Any) -> None:
         if self.multi_input or self.compares:
             if segments != "token":
-                raise NotOffered("units= divides one text, and this model reads more than that. Leave units out.")
+                raise NotOffered("units= divides one text, and this model takes more than one. Omit units=.")
             super().ask(decoding, segments)
         self.decoding, self.segments = decoding, segments
 
@@ -205,8 +205,8 @@ class TextInput(TokenInput):
             return None
         if self.multi_input:
             raise NotOffered(
-                f"baseline={name!r} is a word, and an image is laid beside the words of this model: it would stay. "
-                "Use at='input', where each has its own baseline, or baseline='zero'."
+                f"baseline={name!r} is a word, and this model also takes an image, which it cannot replace. Use "
+                "at='input', where each has its own baseline, or baseline='zero'."
             )
         ids_BN, other = placed.batch.tensors[self.main], self.replacement_id(name)
         instead = torch.where(self.open_tokens(placed.batch, keep_special), other, ids_BN)

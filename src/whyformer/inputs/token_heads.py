@@ -105,9 +105,9 @@ class TokenLabelInput(LocatedInput):
             classes = _classes(first, labels)
             flat = int(probability_NC[:, classes].argmax())
             position, index = flat // len(classes), classes[flat % len(classes)]
-            reason = f"where '{labels[index]}' is the strongest"
+            reason = f"where '{labels[index]}' is most probable"
         token = self.labels(self.real_ids(batch, row))[position]
-        note = f"explained at token {position}, {token!r}, {reason}; target=Target(label, position=…) names another."
+        note = f"explained at token {position}, {token!r}, {reason}; for another, target=Target(label, position=…)."
         if isinstance(want, tuple):
             return position, (index, *want[1:]), (note,)
         return position, replace(want, index=index, position=position) if isinstance(want, Target) else index, (note,)
@@ -178,7 +178,7 @@ class MaskedInput(LocatedInput):
         named = "target=whyformer.Target(token, position=…) names a token of the text as it is."
         if mask is None:
             raise BadInput(
-                "a masked language model is explained at a mask, and which token that is is not known here: pass "
+                "a masked language model is explained at a mask, and its mask token is not known here: pass "
                 f"processor=<its tokenizer>. Or {named}"
             )
         sign = self.labels([mask])[0]
@@ -187,6 +187,6 @@ class MaskedInput(LocatedInput):
             words = (batch.raw[row] if isinstance(batch.raw[row], str) else batch.raw[row][-1]).split()
             example = f" ({' '.join([*words[-6:-1], sign])!r})"
         raise BadInput(
-            f"a masked language model is explained at its mask, and input {row} has none: put {sign} in the place of "
-            f"the word that it is asked for{example}. Or {named}"
+            f"a masked language model is explained at its mask, and input {row} has none: replace the word to predict "
+            f"by {sign}{example}. Or {named}"
         )

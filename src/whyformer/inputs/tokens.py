@@ -110,8 +110,8 @@ class TokenInput(Modality):
         tokenizer = getattr(self.processor, "tokenizer", self.processor)
         if not hasattr(tokenizer, "convert_ids_to_tokens"):
             raise BadInput(
-                f"processor is a {type(tokenizer).__name__}, which is no tokenizer, and the inputs are text. Pass the "
-                "tokenizer that was made for this model."
+                f"processor is a {type(tokenizer).__name__}, which is not a tokenizer, and the inputs are text. Pass "
+                "the tokenizer that was made for this model."
             )
         return tokenizer
 
@@ -136,8 +136,8 @@ class TokenInput(Modality):
         if count <= len(words) / 2:
             return ()
         return (
-            f"{count} of {len(words)} tokens are {tokenizer.unk_token}: the tokenizer does not know these words, and "
-            "the model sees the same in place of each. Is the text in a language and script that it was made for?",
+            f"{count} of {len(words)} tokens are {tokenizer.unk_token}: these words are not in the vocabulary, and the "
+            "model gets the same token for each. Check that it supports the language and script of the text.",
         )
 
     def max_length(self) -> int | None:
@@ -172,8 +172,8 @@ class TokenInput(Modality):
             raise BadInput(f"{self.main} holds the id {smallest}: token ids are 0 or more.")
         if table is not None and largest >= table.num_embeddings:
             raise BadInput(
-                f"the tokenizer produced id {largest}, but the model knows only {table.num_embeddings} tokens: "
-                "this is not the model's own tokenizer."
+                f"the tokenizer produced id {largest}, but the model has only {table.num_embeddings} tokens: this is "
+                "not the model's own tokenizer."
             )
         rows: list[list[int]] = numbers.tolist()
         return rows
@@ -223,8 +223,8 @@ class TokenInput(Modality):
                 return token
         whose = "the model's config" if self.processor is None else "the tokenizer"
         raise NotOffered(
-            f"deleting every token leaves the model nothing to read, and {whose} has no bos, eos or pad token to put "
-            f"there: use {self.in_place()}."
+            f"deleting every token leaves an empty input, and {whose} has no bos, eos or pad token to use instead: use "
+            f"{self.in_place()}."
         )
 
     def in_place(self) -> str:
@@ -236,7 +236,7 @@ class TokenInput(Modality):
             table = self.embedding()
             if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
                 known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
-                raise BadInput(f"token id {replacement}: the model knows {known}.")
+                raise BadInput(f"token id {replacement}: the model has {known}.")
             return replacement
         token_id = self._id_of(replacement)
         if token_id is None:

@@ -134,7 +134,7 @@ def prompt_of(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> PromptTe
         if not isinstance(message["content"], str) or not isinstance(message["role"], str):
             kind = type(message["content"]).__name__
             raise BadInput(
-                f"messages[{number}] holds a content of type {kind}: role and content of a message are strings."
+                f"messages[{number}] has a content of type {kind}: role and content of a message must be strings."
             )
     if not getattr(tokenizer, "chat_template", None):
         raise NotOffered(
@@ -343,12 +343,12 @@ def segmented(units: Units, by: str | Sequence[Any], whole: str | None) -> tuple
     """Return units grouped by word, sentence, role or chosen range, and the groups as units."""
     if units.text is None or units.spans is None:
         raise NotOffered(
-            "units= divides a text into words, sentences or ranges, and where its tokens stand in it is not known: "
+            "units= divides a text into words, sentences or ranges, and the positions of its tokens are not known: "
             "give a text (not tensors) with a fast tokenizer."
         )
     roles = units.role or ("",) * len(units)
     if by == "role" and units.role is None:
-        raise NotOffered('units="role" goes by who says what: give a chat (messages with roles), or an answer.')
+        raise NotOffered('units="role" needs roles: give a chat (messages with roles), or an answer.')
     # The text that this one is the beginning of (``whole``) decides where words end ("3." in "3.14").
     ranges = spans_of(whole or units.text, by) if isinstance(by, str) else spans_of(units.text, by)
     chosen = members(units.spans, ranges)
@@ -357,7 +357,7 @@ def segmented(units: Units, by: str | Sequence[Any], whole: str | None) -> tuple
     elif not isinstance(by, str):
         empty = [span for span, tokens in zip(ranges, chosen, strict=True) if not tokens]
         if empty:
-            raise BadInput(f"units: {empty[0]} holds no token of its own. Let it begin and end with words.")
+            raise BadInput(f"units: {empty[0]} contains no whole token. Use ranges that start and end at words.")
         groups = chosen
     else:
         groups = _completed(units, roles, chosen)

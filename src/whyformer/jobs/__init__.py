@@ -1,4 +1,4 @@
-"""Many inputs: a dataset explained part by part, written as it goes, and gone on with where it stopped.
+"""Datasets: explain a dataset part by part, write each part to disk, and resume after a stop.
 
 >>> model, tokenizer = wf.demo.load_sentiment()
 >>> wf.explain_dataset(model, "reviews.csv", column="text", out="jobs", tokenizer=tokenizer)

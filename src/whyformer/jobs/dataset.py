@@ -41,7 +41,7 @@ READ = ("row_id", "place", "name", "step", "method", "target", "units", "scores"
 
 @dataclass(frozen=True)
 class Importance:
-    """What a word, column or region of the picture is worth on average, for one class."""
+    """The mean score of a word, column or image region, for one class."""
 
     method: str
     target: str
@@ -53,7 +53,7 @@ class Importance:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A row that stands out: by what, and its explanations."""
+    """An unusual row: the reason, and its explanations."""
 
     row_id: str
     place: int
@@ -65,12 +65,11 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class DatasetSummary(Result):
-    """What the explanations of a dataset say together.
+    """Summary of the explanations of a dataset.
 
-    ``importance``: per method and class, from the largest mean size to the smallest. ``outliers``: rows whose scores
-    add up to far more or far less than is usual for their method and class (distance from the median, in robust
-    standard deviations). ``disagreements``: rows where the methods' rankings agree least (mean of Spearman's
-    correlation over pairs of methods).
+    ``importance``: per method and class, from the largest mean |score| to the smallest. ``outliers``: rows whose sum of
+    scores is far from the median of their method and class (in robust standard deviations). ``disagreements``: rows
+    with the lowest agreement between methods (mean Spearman correlation over pairs of methods).
     """
 
     what: ClassVar[str] = "dataset summary"
@@ -91,12 +90,12 @@ class DatasetSummary(Result):
     left_out: int = 0  # units that occur too rarely, or matter too little, to be listed
 
     def ranked(self, method: str | None = None, target: str | None = None) -> list[tuple[str, float]]:
-        """Units from the largest mean size to the smallest, of one method and class where they are named."""
+        """Return units from the largest mean |score| to the smallest, optionally of one method and class."""
         chosen = [i for i in self.importance if method in (None, i.method) and target in (None, i.target)]
         return [(i.unit, i.mean_size) for i in sorted(chosen, key=lambda i: -i.mean_size)]
 
     def overview(self) -> View:
-        """The first picture of the page: without the rows that stand out one by one."""
+        """The first picture of the page, without the explanations of single rows."""
         panels = []
         for method in self.methods:
             for target in sorted({i.target for i in self.importance if i.method == method}):
@@ -125,14 +124,13 @@ class DatasetSummary(Result):
             facts.append(Fact("agreement", f"{number(self.agreement)} (Spearman, mean over rows)"))
         rare = f", without those in fewer than {RARE_SHARE:.1%} of a class's rows" if self.left_out else ""
         caption = (
-            f"Mean scores of each {self.unit}, those of the largest mean size{rare}; × says how often it occurs. An "
-            "outlier's scores add up to more than is usual for its class, or (−) to less: by so many robust standard "
-            "deviations from the median."
+            f"Mean score of each {self.unit}, largest mean |score| first{rare}; ×: number of occurrences. Outliers: "
+            "distance of the sum of scores from the median of the class, in robust standard deviations (−: below)."
         )
-        return View("What matters in this dataset", tuple(panels), tuple(facts), (), caption, columns=2)
+        return View("Most important features of this dataset", tuple(panels), tuple(facts), (), caption, columns=2)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per method, class and unit."""
+        """Return one row per method, class and unit."""
         names = ["method", "target", "unit", "rows", "mean", "mean_size"]
         return dataframe([tuple(getattr(i, name) for name in names) for i in self.importance], names)
 
@@ -154,7 +152,7 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
         if len(dataset.methods) > 1:
             agreements += _agreements(commit.part, lines)
     importance, left_out = tallies.importances(MOST_UNITS)
-    least, differently = sorted(agreements)[:top], "methods rank its parts differently"
+    least, differently = sorted(agreements)[:top], "methods rank its features differently"
     return DatasetSummary(
         source=dataset.source,
         model=dataset.asked["model"],
@@ -188,8 +186,8 @@ def _outliers(dataset: ExplainedDataset, strengths: dict[Any, Any], top: int) ->
         if usual == 0:
             continue
         for i in np.argsort(-np.abs(away), kind="stable")[:top]:
-            what = "more" if away[i] > 0 else "less"
-            reason = f"{method} adds up to {what} than usual for {target}"
+            what = "higher" if away[i] > 0 else "lower"
+            reason = f"sum of scores by {method} {what} than usual for {target}"
             far.append((float(away[i]) / usual, entries[i][1], entries[i][2], reason))
     far.sort(key=lambda entry: -abs(entry[0]))
     for distance, part, line, reason in far[:top]:
@@ -224,7 +222,7 @@ def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, v
 
 @checked
 def summary_page(summary: DatasetSummary) -> Page:
-    """What matters first, then the rows that stand out, with their explanations."""
+    """Return the page: the summary, then unusual rows with their explanations."""
     views = [summary.overview()]
     for case in (*summary.disagreements, *summary.outliers):
         called = f" ({case.name})" if case.name else ""
@@ -247,9 +245,9 @@ SUMMARY = "summary.json"
 
 
 class ExplainedDataset(Pictured):
-    """Explanations of a dataset in a folder. Going through them reads one part at a time.
+    """Explanations of a dataset in a folder. Iteration reads one part at a time.
 
-    ``show``, ``save``, ``plot`` and ``to_html`` are those of its summary.
+    ``show``, ``save``, ``plot`` and ``to_html`` draw its summary.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain_dataset(model, ["I like the movie", "This is so boring"], out="explained", tokenizer=tokenizer)
@@ -286,7 +284,7 @@ class ExplainedDataset(Pictured):
         return (explanation for _, explanation in self.entries())
 
     def entries(self) -> Iterator[tuple[dict[str, Any], Explanation]]:
-        """Every explanation with what its row is called: row_id, place, name, step."""
+        """Yield every explanation with the identity of its row: row_id, place, name, step."""
         for commit in self.parts:
             yield from job_folder.explanations_in(self.table(commit.part), self._same)
 
@@ -299,10 +297,10 @@ class ExplainedDataset(Pictured):
 
     @checked
     def row(self, place: int) -> dict[str, Any]:
-        """The explanations of one row, by method; a list where the row gave several. Reads one part."""
+        """Return the explanations of one row, by method; a list if the row has several. Reads one part."""
         number = place // self.asked["part_rows"]
         if number not in {commit.part for commit in self.parts} or place < 0:
-            raise BadInput(f"there is no row {place}: {self.rows} rows are done, counted from 0.")
+            raise BadInput(f"row {place} does not exist: {self.rows} rows are done, counted from 0.")
         table = self.table(number)
         pa = arrow("reading explanations")
         chosen = table.filter(pa.compute.equal(table["place"], place))
@@ -311,21 +309,21 @@ class ExplainedDataset(Pictured):
             by_method.setdefault(explanation.method, []).append(explanation)
         if not by_method:
             reason = [f["reason"] for f in self.failures() if f["place"] == place]
-            raise BadInput(f"row {place} could not be explained: {reason[0] if reason else 'nothing is known of it'}")
+            raise BadInput(f"row {place} could not be explained: {reason[0] if reason else 'reason unknown'}")
         several = any(chosen[job_folder.SEVERAL].to_pylist())
         return by_method if several else {name: each[0] for name, each in by_method.items()}
 
     def table(self, part: int, columns: Sequence[str] | None = None) -> Any:
-        """One part as a table of pyarrow."""
+        """Return one part as a pyarrow table."""
         path = job_folder.part_file(self.folder, part)
         if not is_file(path):
-            raise BadInput(f"{str(path)!r} is gone: run the same job again to make it anew.")
+            raise BadInput(f"{str(path)!r} is missing: run the same job again to write it.")
         pa, whole = arrow("reading explanations"), job_folder.schema()
         wanted = whole if columns is None else pa.schema([whole.field(name) for name in columns])
         return pa.parquet.read_table(path, schema=wanted, partitioning=None)
 
     def failures(self) -> list[dict[str, Any]]:
-        """Rows that could not be explained: row_id, place, name, kind, reason, content."""
+        """Return the rows that could not be explained: row_id, place, name, kind, reason, content."""
         pa = arrow("reading errors")
         files = [
             job_folder.part_file(self.folder, commit.part, job_folder.ERRORS) for commit in self.parts if commit.errors
@@ -334,12 +332,12 @@ class ExplainedDataset(Pictured):
         return [row for table in tables for row in table.to_pylist()]
 
     def to_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """All explanations in a pandas table, one row each; ``columns``: some of them only, of a large dataset."""
+        """Return all explanations as a pandas table, one row each; ``columns``: only some columns."""
         pa = arrow("to_frame()")
         known = job_folder.schema().names
         for name in columns or ():
             if name not in known:
-                raise BadInput(f"there is no column {name!r}: there are {', '.join(known)}.")
+                raise BadInput(f"unknown column {name!r}. Known: {', '.join(known)}.")
         tables = [self.table(commit.part, columns) for commit in self.parts]
         return pa.concat_tables(tables).unify_dictionaries().to_pandas()
 
@@ -347,7 +345,7 @@ class ExplainedDataset(Pictured):
 
     @property
     def summary(self) -> DatasetSummary:
-        """What matters overall, outliers, and rows where methods disagree; made once, and read from then on."""
+        """Return the summary: mean scores, outliers, and rows where methods disagree. Computed once, then cached."""
         if is_file(self.folder / SUMMARY):
             summary = DatasetSummary.load(self.folder / SUMMARY)
             if summary.rows == self.rows and summary.errors == self.errors:
@@ -356,7 +354,7 @@ class ExplainedDataset(Pictured):
 
     @checked
     def summarize(self, top: int = 5) -> DatasetSummary:
-        """Make the summary anew, with ``top`` outliers and disagreements, as summary.json and summary.html."""
+        """Recompute the summary, with ``top`` outliers and disagreements; write summary.json and summary.html."""
         summary = summary_of(self, top)
         for path in (self.folder / SUMMARY, (self.folder / SUMMARY).with_suffix(".html")):
             beside = path.with_name(f"unfinished-{path.name}")  # by its ending a result knows what it is to be
@@ -368,7 +366,7 @@ class ExplainedDataset(Pictured):
         return summary
 
     def view(self, *settings: Any, **options: Any) -> Any:
-        """The picture of the summary."""
+        """Return the picture of the summary."""
         return self.summary.view(*settings, **options)
 
     def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:

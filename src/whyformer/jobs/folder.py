@@ -1,6 +1,6 @@
-"""The folder of a job: what was asked, what is done, and the files of each part, whole or not there at all.
+"""The folder of a job: its parameters, finished parts, and the files of each part, which are written atomically.
 
-manifest.json                    what was asked: input, model, methods, options, the sizes of parts and batches
+manifest.json                    the parameters: input, model, methods, options, the sizes of parts and batches
 commits.jsonl                    one line per part that is done; a part that is not in it is run again
 explanations/part-000000.parquet
 errors/part-000000.parquet       only of parts with rows that could not be explained
@@ -230,7 +230,7 @@ class JobFolder:
             strangers = sorted(p.name for p in self.folder.iterdir() if p.name != LOCK and UNFINISHED not in p.name)
             if strangers:
                 raise BadInput(
-                    f"out={str(self.folder)!r} holds other things ({strangers[0]}): give a new or an empty folder."
+                    f"out={str(self.folder)!r} contains other files ({strangers[0]}): give a new or an empty folder."
                 )
             self.write(path, json.dumps({"format": FORMAT, "source": source, "asked": dict(asked)}, indent=1).encode())
         before, now = read_manifest(self.folder)["asked"], json.loads(json.dumps(dict(asked)))
@@ -238,8 +238,8 @@ class JobFolder:
         if other:
             told = "; ".join(f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))}" for name in other)
             raise BadInput(
-                f"out={str(self.folder)!r} holds a job that was asked for something else: {told}. Ask for the same to "
-                "go on with it, or give another folder."
+                f"out={str(self.folder)!r} contains a job with other parameters: {told}. Use the same parameters to "
+                "resume it, or give another folder."
             )
         for kind in (EXPLANATIONS, ERRORS):
             (self.folder / kind).mkdir(exist_ok=True)
@@ -260,12 +260,12 @@ class JobFolder:
                 yield part
             elif self.commits[last].digest != part.digest:
                 first = part.rows[0].place
-                changed = f"rows {first} to {first + len(part.rows) - 1} are others now"
+                changed = f"rows {first} to {first + len(part.rows) - 1} are different"
                 break
         if changed or max(self.commits, default=-1) > last:
             raise BadInput(
-                f"the input is not what it was when this job began: {changed or 'it has fewer rows now'}. Give the "
-                "input as it was, or another folder."
+                f"the input has changed since this job began: {changed or 'it has fewer rows'}. Give the original "
+                "input, or another folder."
             )
 
     def commit(self, written: Written) -> None:
@@ -317,8 +317,8 @@ class JobFolder:
                 raise
             rows = sum(commit.rows for commit in self.commits.values())
             raise JobStopped(
-                f"nothing more can be written into {str(self.folder)!r} ({error.strerror or error}). {rows} rows are "
-                "done and safe there: make room, and run the same again to go on."
+                f"writing into {str(self.folder)!r} failed ({error.strerror or error}). {rows} rows are saved there: "
+                "free some disk space, and run the job again to resume."
             ) from error
 
 
@@ -330,11 +330,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest: the parameters of the job."""
     path = folder / MANIFEST
     if not is_file(path):
-        raise BadInput(f"{str(folder)!r} holds no explained dataset: there is no {MANIFEST} in it.")
+        raise BadInput(f"{str(folder)!r} is not an explained dataset: it has no {MANIFEST}.")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT or not isinstance(manifest["asked"], dict):
-            raise ValueError("it is of another version of whyformer")
+            raise ValueError("it was written by another version of whyformer")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{str(path)!r} cannot be read ({error}): give a folder that explain_dataset wrote.") from error
     return dict(manifest)

@@ -107,18 +107,17 @@ def explain_dataset(
     attention_at: Mapping[str, str] | None = None,
     **options: Any,
 ) -> ExplainedDataset:
-    """Explain every row of a dataset into the folder ``out``; run the same again to go on where it stopped.
+    """Explain every row of a dataset and write the results into the folder ``out``; call again to resume a stopped job.
 
-    source: a CSV, JSONL, Parquet or text file, a folder of images, a Dataset, a DataFrame, or any texts or dicts that
-    can be gone through. column: which of its columns holds the input (two: a pair of texts); key: which one names the
-    rows; target_column: which one says what is explained of a row, by name or number (a missing one: the prediction).
-    Several methods share one pass. A row that cannot be explained is in ``errors/``, with its reason; so are
-    texts that are too long, unless ``too_long="cut"``. ``part_rows`` rows are written at a time, and batches hold
-    ``batch_size`` rows and ``batch_tokens`` positions at most. ``top``: outliers and disagreements in the summary.
-    workers: so many processes here explain parts, each with a copy of the model: on GPUs in turn where the model is on
-    one, else with a share of torch's threads. engine: "ray" has them on a Ray cluster: the one at ``address``, or one
-    started here.
-    progress: None shows it on a terminal, "json" writes lines for a log. options: those of ``explain``.
+    source: a CSV, JSONL, Parquet or text file, a folder of images, a Dataset, a DataFrame, or an iterable of texts or
+    dicts. column: the column of the input (two: a pair of texts); key: the column with names of rows; target_column:
+    the column with the class to explain, by name or number (a missing value: the prediction). Several methods share one
+    pass. Rows that cannot be explained are written to ``errors/`` with the reason; so are texts that are too long,
+    unless ``too_long="cut"``. ``part_rows``: rows per file. ``batch_size`` and ``batch_tokens``: the most rows and
+    positions per batch. ``top``: the number of outliers and disagreements in the summary. workers: the number of
+    processes, each with a copy of the model: on GPUs in turn if the model is on one, else with a share of torch's
+    threads. engine: "ray" runs them on a Ray cluster: the one at ``address``, or a new local one. progress: None shows
+    it on a terminal, "json" writes lines for a log. options: those of ``explain``.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain_dataset(model, "reviews.csv", column="text", out="reviews", tokenizer=tokenizer)
@@ -130,17 +129,17 @@ def explain_dataset(
     explainer = loaded_as(CoreExplainer, model, processor, attention_at)
     if isinstance(target, list):
         raise BadInput(
-            "target: one class for all rows of a dataset, or None for the prediction of each. Where rows have targets "
-            "of their own, target_column names the column that holds them."
+            "target: give one class for all rows of a dataset, or None for the prediction of each row. For different "
+            "targets per row, name their column with target_column=."
         )
     if target is not None and target_column is not None:
         raise BadInput("target is one class for all rows, target_column a class for each: give one of the two.")
     if engine == "local" and address is not None:
-        raise BadInput("address is that of a cluster: add engine='ray', or leave it out.")
+        raise BadInput("address is the address of a Ray cluster: add engine='ray', or omit address=.")
     if is_sharded(explainer.model.parameters()):
         raise NotOffered(
-            "the model is spread over processes (tensor parallelism), and each of them would write this folder. Go "
-            "through the rows with explain, in all processes alike, and write what one of them says."
+            "the model is distributed over processes (tensor parallelism), and each of them would write this folder. "
+            "Call explain on the rows in all processes, and save the results of one of them."
         )
     if engine == "ray" or (workers or 1) > 1:
         require_whole(explainer.model, "engine='ray'" if engine == "ray" else f"workers={workers}")
@@ -152,7 +151,7 @@ def explain_dataset(
     parts = parts_of(rows, columns, part_rows)
     first = next(parts, None)
     if first is None:
-        raise BadInput("there is nothing to explain: source is empty.")
+        raise BadInput("source is empty: give at least one row.")
     names, options = _named_methods(names, options, explainer, first)
     settings = _admitted(names, {"target": target, "scalar": scalar, "seed": seed, **options})
     work = Work(names, settings, tokens, most, too_long == "cut", target_column is not None)
@@ -190,8 +189,8 @@ def _summarize(dataset: ExplainedDataset, top: int) -> None:
         if not isinstance(error.__cause__, OSError):
             raise
         raise JobStopped(
-            f"all {dataset.rows} rows are done and safe in {str(dataset.folder)!r}, but the summary is not "
-            f"({error.__cause__.strerror}): make room, and run the same again to have it."
+            f"all {dataset.rows} rows are saved in {str(dataset.folder)!r}, but the summary could not be written "
+            f"({error.__cause__.strerror}): free some disk space, and run the job again."
         ) from error
 
 
@@ -215,7 +214,7 @@ def _admitted(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
     existing = [name for m in list_methods().values() for name in m.options]
     parameters.refuse_misspelled(explain_dataset, options.keys() - PARAMETERS, existing)
     for name in options.keys() & NOT_HERE:
-        raise BadInput(f"{name}=… is not for datasets: leave it out.")
+        raise BadInput(f"{name}=… is not supported for datasets: omit it.")
     parameters.parameters_of(CoreExplainer.explain).admit(
         {k: v for k, v in options.items() if k in PARAMETERS and v is not None}
     )

@@ -68,8 +68,8 @@ class Pool:
                 done = self.staff.wait([*self.busy, *self.starting], PATIENCE)
                 if not done and not self.busy:
                     raise JobStopped(
-                        f"no worker could be started in {PATIENCE:.0f} seconds. What is done is safe: give the "
-                        "job a free CPU (and GPU, where there are some), and run the same again to go on."
+                        f"no worker could be started in {PATIENCE:.0f} seconds. Finished parts are saved: free a CPU "
+                        "(and a GPU, if the job uses them) and run the job again to resume."
                     )
                 for answer in done:
                     try:
@@ -123,18 +123,19 @@ class Pool:
         if self.attempts[number] >= ATTEMPTS * (self.staff.size if number < 0 else 1):
             what = "starting them" if number < 0 else f"explaining part {number}"
             raise JobStopped(
-                f"workers died {self.attempts[number]} times {what} ({str(error).strip().splitlines()[0]}). What is "
-                "done is safe: is their memory too small? Use fewer workers or smaller batches, and run it again."
+                f"workers died {self.attempts[number]} times {what} ({str(error).strip().splitlines()[0]}). Finished "
+                "parts are saved. A common cause is too little memory: use fewer workers or smaller batches, and run "
+                "the job again."
             )
 
 
 def require_whole(model: nn.Module, why: str) -> None:
-    """Refuse a model that is not on one device: workers get copies."""
+    """Raise if a model is not on one device, because workers get copies."""
     places = {p.device for p in model.parameters()}
     if len(places) > 1 or any(place.type == "meta" for place in places):
         raise BadInput(
-            f"{why} gives each worker a copy of the model, and this one is spread over devices or offloaded: use "
-            "engine='local' without workers, which explains it as it is, or load it as a whole."
+            f"{why} gives each worker a copy of the model, and this one is distributed over devices or offloaded: use "
+            "engine='local' without workers, or load the model onto one device."
         )
 
 
@@ -159,8 +160,8 @@ def run_here(worker: Worker, parts: Iterator[Part], commit: Callable[[Written], 
 
 CLOSED = (EOFError, ConnectionError, BrokenPipeError)  # the other end of a pipe is gone
 AT_START = (
-    "a worker ended before it was ready; its own words are above. In a script, call explain_dataset with workers under "
-    "if __name__ == '__main__': each of them reads the script, too."
+    "a worker ended before it was ready; its error output is above. In a script, call explain_dataset with workers "
+    "under if __name__ == '__main__': every worker imports the script."
 )
 
 
@@ -329,7 +330,7 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
         ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **place)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or ["it does not answer"])[0]
-        raise BadInput(f"no Ray cluster could be reached at address={address!r} ({reason}).") from error
+        raise BadInput(f"the Ray cluster at address={address!r} could not be reached ({reason}).") from error
     try:
         yield ray
     finally:

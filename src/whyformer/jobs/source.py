@@ -26,7 +26,7 @@ AT_ONCE = 1024  # rows of a Parquet file that are in memory
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Stands for a row that cannot be read, with the reason."""
+    """A row that cannot be read, with the reason."""
 
     reason: str
     content: str = ""
@@ -66,7 +66,7 @@ def rows_of(source: Any) -> Rows:
         )
     size = len(source) if isinstance(source, Sequence) else None
     if size == 0:
-        raise BadInput("there is nothing to explain: source is empty.")
+        raise BadInput("source is empty: give at least one row.")
     return Rows(f"a {type(source).__name__}", size, lambda: iter(source))
 
 
@@ -91,7 +91,7 @@ def _of_folder(folder: Path) -> Rows:
         return _of_parquet(folder.name, tables)
     images = [p for p in files if p.suffix.lower() in IMAGES]
     if not images:
-        raise BadInput(f"{str(folder)!r} holds no images ({', '.join(IMAGES)}) and no .parquet files.")
+        raise BadInput(f"{str(folder)!r} has neither images ({', '.join(IMAGES)}) nor .parquet files.")
     return Rows(folder.name, len(images), lambda: iter(images), lambda image: image.relative_to(folder).as_posix())
 
 
@@ -132,7 +132,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
         try:
             yield json.loads(line)
         except ValueError as error:
-            yield Unreadable(f"the line is no JSON ({error}).", line[:200])
+            yield Unreadable(f"the line is not valid JSON ({error}).", line[:200])
 
 
 def _text_rows(path: Path) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _lines(path: Path) -> int:
     with path.open("rb") as stream:
         size = sum(1 for line in stream if line.strip())
     if not size:
-        raise BadInput(f"{str(path)!r} holds no rows.")
+        raise BadInput(f"{str(path)!r} has no rows.")
     return size
 
 
@@ -172,10 +172,10 @@ class Columns:
         self.table = processor if isinstance(processor, Table) else None
         self.chosen = (column,) if isinstance(column, str) else tuple(column or ())
         if len(self.chosen) > 2:
-            raise BadInput(f"column={list(self.chosen)!r}: one column holds the input, or two a pair of texts.")
+            raise BadInput(f"column={list(self.chosen)!r}: name one column, or two for a pair of texts.")
         for name in filter(None, (*self.chosen, key, aim)):
             if rows.columns and name not in rows.columns:
-                raise BadInput(f"there is no column {name!r} in {rows.name}: it has {', '.join(rows.columns)}.")
+                raise BadInput(f"unknown column {name!r} of {rows.name}. Known: {', '.join(rows.columns)}.")
         if rows.columns and not self.chosen and self.table is None:
             self.chosen = (self._likely(rows.columns),)
         # CSV has words only: categories that are numbers are found by how they are written.
@@ -187,7 +187,7 @@ class Columns:
             return columns[0]
         likely = [name for name in INPUT_COLUMNS if name in columns]
         if not likely:
-            raise BadInput(f"which column holds the input? Say it with column=…; there are {', '.join(columns)}.")
+            raise BadInput(f"the column of the input is not clear: give column=…, one of {', '.join(columns)}.")
         return likely[0]
 
     def name(self, row: Any) -> str:

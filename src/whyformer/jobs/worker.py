@@ -1,4 +1,4 @@
-"""What explains the rows of a part: encoded ahead in batches of like length, bad rows told apart, files made."""
+"""Workers: explain the rows of a part in batches of similar length, report bad rows, and build the files."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Worker:
     def _source(self, rows: list[Row]) -> Source:
         source = self.explainer.source([row.content for row in rows])
         if source.size != len(rows):
-            raise errors.BadInput(f"{len(rows)} rows were taken for {source.size} inputs: give one input in each row.")
+            raise errors.BadInput(f"{len(rows)} rows were read as {source.size} inputs: give one input per row.")
         return replace(source, whole=source.batch())
 
     def explained(self, prepared: Prepared) -> Written:
@@ -213,9 +213,7 @@ class Worker:
             self.proven = self.proven or bool(entries)
             if not self.proven and len(failures) - before == len(rows) >= TELLING:
                 reason = failures[-1].reason
-                raise errors.BadInput(
-                    f"none of the first {len(rows)} rows could be explained, so it is not the rows: {reason}"
-                )
+                raise errors.BadInput(f"none of the first {len(rows)} rows could be explained. First error: {reason}")
         order = {name: number for number, name in enumerate(self.work.methods)}
         entries.sort(key=lambda entry: (entry[0].place, order.get(entry[2].method, 0), entry[1]))
         failures.sort(key=lambda failure: failure.place)

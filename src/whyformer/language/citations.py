@@ -1,4 +1,4 @@
-"""Citations: which documents, and which of their sentences, each sentence of a language model's answer rests on."""
+"""Citations: the documents and sentences that support each sentence of a language model's answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SourceSentence:
 
 @dataclass(frozen=True)
 class Citation:
-    """A source of a sentence. ``drop``: how much the sentence's log-probability falls without it."""
+    """A source of a sentence. ``drop``: the fall of the sentence's log-probability without it."""
 
     document: str
     text: str
@@ -63,7 +63,7 @@ class CitedSentence:
 
 @dataclass(frozen=True)
 class DocumentScore:
-    """A document, its score over the whole answer, and how much the answer's log-probability falls without it."""
+    """A document, its score over the whole answer, and the fall of the answer's log-probability without it."""
 
     name: str
     text: str
@@ -123,12 +123,12 @@ class Citations(Result):
 
     @property
     def supported(self) -> tuple[bool, ...]:
-        """Per sentence of the answer: some document makes it likelier by half or more."""
+        """Whether some document makes a sentence of the answer likelier by half or more, per sentence."""
         return tuple(bool(row.max() > SUPPORT) for row in self.document_drops)
 
     @property
     def documents(self) -> tuple[DocumentScore, ...]:
-        """Every document with its score and drop, added up over the sentences of the answer."""
+        """The documents with their scores and drops, summed over the sentences of the answer."""
         score, drop = self.document_scores.sum(0), self.document_drops.sum(0)
         return tuple(
             DocumentScore(name, text, float(s), float(d))
@@ -137,7 +137,7 @@ class Citations(Result):
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One row per sentence of the answer and sentence of the documents."""
+        """Return one row per sentence of the answer and sentence of the documents."""
         return [
             {
                 "answer": self.answer[start:end],
@@ -151,7 +151,7 @@ class Citations(Result):
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """The table with pandas."""
+        """Return the table as a pandas DataFrame."""
         return dataframe(self.table)
 
 
@@ -172,11 +172,11 @@ def cite(
     progress: bool | None = None,
     **options: Any,
 ) -> Citations:
-    """Which documents, and which sentences in them, support each sentence of the answer?
+    """Find the documents, and the sentences in them, that support each sentence of the answer.
 
-    documents: texts, or texts by name. answer: what is to be supported; None: what the model writes, ``generate``
-    tokens at most. method (and its options): what ranks the sentences, in one explanation per sentence of the answer.
-    The ``top`` of them, and every document, are then left out in turn: drops are what that does to the log-probability.
+    documents: texts, or texts by name. answer: the text to support; None: the model's own answer of at most
+    ``generate`` tokens. method (and its options): ranks the sentences, in one explanation per sentence of the answer.
+    The ``top`` of them, and every document, are then left out in turn: drops are the falls of the log-probability.
 
     >>> documents = {"atlas": "the capital of france is paris.", "note": "a cat sat on the mat."}
     >>> wf.cite("language-model", "what is the capital of france?", documents, answer="it is paris.").show()
@@ -190,7 +190,7 @@ def cite(
         answer = _written(explainer, prompt, generate)
     spans = sentences(answer)
     if not spans:
-        raise BadInput("the answer holds no sentence: there is nothing to support.")
+        raise BadInput("the answer is empty: give at least one sentence.")
     sources = [SourceSentence(d, text[a:b], (a, b)) for d, text in enumerate(texts) for a, b in sentences(text)]
     ranges = [tuple(place + places[source.document][1] for place in source.span) for source in sources]
     of_document = np.array([source.document for source in sources])
@@ -227,8 +227,8 @@ def cite(
         top=top,
         cost=Cost.of_all(costs),
         warnings=tuple(
-            f"no document supports {answer[a:b]!r}: without any one of them it is hardly less likely. The model may "
-            "know it by itself, have it from several documents alike, or have made it up."
+            f"no document supports {answer[a:b]!r}: leaving out any one document hardly makes it less likely. Possible "
+            "reasons: the model knows it without documents, several documents state it, or it is made up."
             for (a, b), row in zip(spans, document_drops, strict=True)
             if row.max() <= SUPPORT
         ),
@@ -247,7 +247,7 @@ def _documents(documents: Any) -> tuple[list[str], list[str]]:
         raise BadInput("documents is empty: give at least one text, or use explain(model, question, generate=…).")
     for name, text in zip(names, texts, strict=True):
         if not isinstance(text, str) or not sentences(text):
-            raise BadInput(f"documents: {name} is no text with a sentence in it ({type(text).__name__}).")
+            raise BadInput(f"documents: {name} is not a text with at least one sentence ({type(text).__name__}).")
     return names, texts
 
 
@@ -271,8 +271,8 @@ def _prompt(
     offset = prompt.find(content)
     if offset < 0:
         raise NotOffered(
-            "the tokenizer's chat template rewrites what it is given, so the documents are not found again in the "
-            "prompt. Explain (prompt, answer) with units=[…], the ranges of the documents."
+            "the tokenizer's chat template changes the text, so the documents were not found in the prompt. Explain "
+            "(prompt, answer) with units=[…], the character ranges of the documents."
         )
     places = [((offset + start, offset + end), offset + text) for start, text, end in marks]
     parts = [(*place, f"document {n}") for n, (place, _) in enumerate(places, 1)]
@@ -285,7 +285,7 @@ def _written(explainer: CoreExplainer, prompt: PromptText, tokens: int) -> str:
         batch = source.batch()
         if not is_causal(source.modality, batch):
             raise NotOffered(
-                f"{type(explainer.model).__name__} does not write the next token: give a language model, or the answer."
+                f"{type(explainer.model).__name__} does not predict the next token: give a language model, or answer=."
             )
         source.modality.ask(Decoding(generate=tokens), "token")
         return written_answer(source.modality, batch).strip()

@@ -233,7 +233,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     scores = scores * run.keep_BN
     missing = (scores.sum(1) - start_B).abs()
     lost_B = missing * 0
-    if INPUT_SLOPES not in run.study.undisturbed or run.study.doubts:  # else what was detached changes no slope
+    if INPUT_SLOPES not in run.study.undisturbed or run.study.warnings:  # else what was detached changes no slope
         for leaf, grad in zip(rules.cut, cut, strict=True):
             arrived = torch.where(grad == 0, 0.0, leaf.detach().float() * grad.float())  # a mask holds infinities
             per_input = arrived.ndim > 1 and len(arrived) == run.batch.size  # else it counts for each input in full

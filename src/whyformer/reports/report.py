@@ -1,4 +1,4 @@
-"""wf.report: a prediction, its explanations side by side, and how far each of them can be trusted, on one page."""
+"""wf.report: a prediction, its explanations side by side, and their evaluation, on one page."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ BAND = (0.05, 0.95)
 
 
 def counts_of(parts: int) -> tuple[int, ...]:
-    """How many parts are away at each point: none, all, and evenly between."""
+    """Return the number of masked features at each point of a curve: none, all, and evenly between."""
     steps = min(parts, STEPS)
     return tuple(round(step * parts / steps) for step in range(steps + 1))
 
 
 def deletion_of(games: Games, number: int, scores: Mapping[str, Array], value: str) -> Deletion | None:
-    """The curves of one input under methods by name; None where there is nothing to take away one by one."""
+    """Return the deletion curves of one input by method; None if it has no features that can be masked."""
     parts = games.parts[number]
     if games.replacement is None or len(parts) < 2:
         return None
@@ -89,7 +89,7 @@ Asked = tuple[tuple[Explanation, ...], ...]
 
 
 def contrasts(ask: Callable[[list[Any]], Sequence[Explanation]], explanations: Sequence[Explanation]) -> Asked | None:
-    """Per input one explanation for each of the next classes, by ``ask(targets)``; None where there is no contrast."""
+    """Return, per input, an explanation for each of the next classes, by ``ask(targets)``; None without a contrast."""
     following = [[] if e.prediction.independent else list(e.prediction.next or ())[:NEXT] for e in explanations]
     answers: list[list[Explanation]] = [[] for _ in explanations]
     for place in range(max(map(len, following), default=0)):
@@ -103,7 +103,7 @@ def contrasts(ask: Callable[[list[Any]], Sequence[Explanation]], explanations: S
     return tuple(map(tuple, answers)) if any(answers) else None
 
 
-# One of each way of looking, beside the method that would explain unasked.
+# One method of each kind, in addition to the default method.
 METHODS = ("attn_lrp", "generic_attention", "attention_rollout", "integrated_gradients", "occlusion")
 CALLED = {"text": "texts", "image": "images", "table": "rows"}
 CHECKED = 2  # inputs that are checked: that is slow, and says more of model and method than of an input
@@ -112,7 +112,7 @@ MISLEADS = "Misleads when:"
 
 @dataclass(frozen=True, eq=False)
 class Report(Result):
-    """What a model said of some inputs, why, by several methods, and what speaks for and against believing them.
+    """Predictions for some inputs, their explanations by several methods, and the evaluation of these methods.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> report = wf.report(model, "I like the movie", tokenizer, method=["grad_sam", "saliency"], checks=[])
@@ -130,7 +130,7 @@ class Report(Result):
     unchecked: str = ""  # why there is no check-up
     called: str = "inputs"  # texts, images, rows
     ideas: dict[str, str] = field(default_factory=dict)  # method → what it does, in a sentence
-    misleads: dict[str, str] = field(default_factory=dict)  # method → when its map should not be believed
+    misleads: dict[str, str] = field(default_factory=dict)  # method → when its map misleads
     seconds: float = 0.0
     # Per input that is drawn: why the prediction rather than the next classes, by the best method.
     others: tuple[tuple[Explanation, ...], ...] | None = None
@@ -138,7 +138,7 @@ class Report(Result):
     @property
     def title(self) -> str:
         """The question that the report answers."""
-        return f"Why did {self.comparison.model} say that, and can the explanation be trusted?"
+        return f"Why did {self.comparison.model} predict that, and can the explanation be trusted?"
 
     @property
     def best(self) -> dict[str, Any]:
@@ -147,12 +147,12 @@ class Report(Result):
 
     @cached_property
     def standings(self) -> dict[str, Standing]:
-        """Method → where it stands."""
+        """The result of each method: its place, and whether it beats random scores."""
         names = [row.name for row in self.comparison.rows if not row.baseline]
         return {name: self.comparison.standing(name, self.called) for name in names}
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per method: each metric with its limits, rank and cost."""
+        """Return one row per method: each metric with its 95 % confidence interval, rank and cost."""
         return self.comparison.to_frame()
 
 
@@ -182,16 +182,15 @@ def report(
     progress: bool | None = None,
     cache: str | Path | None = None,
 ) -> Report:
-    """Why did the model say that, and which explanation of it can be trusted? ``.save("report.html")`` is one page.
+    """Explain predictions by several methods, and evaluate these methods; ``.save("report.html")`` writes one page.
 
-    method: names, or {"method": name, option: value}; None is one of each way of looking and the one that explains
-    unasked. They are compared on all inputs; the ``shown`` best are drawn, of the first ``drawn`` inputs, each with the
-    deletion curve of its map. checks: names (``wf.check``); None is all that are not about attention by itself, on the
-    best method and the first two inputs; an empty list leaves them out. replace, reference, target, units, hold and
-    cache: as for ``wf.compare``.
+    method: names, or {"method": name, option: value}; None is one of each kind of method, and the default method. They
+    are compared on all inputs; the best ``shown`` methods are drawn for the first ``drawn`` inputs, with deletion
+    curves. checks: names (``wf.check``); None is all checks that are not about attention alone, on the best method and
+    the first two inputs; [] skips them. replace, reference, target, units, hold and cache: as for ``wf.compare``.
 
-    Misleads when: there are few inputs (limits say so where they can), and where absent parts make inputs that the
-    model never saw: then faithfulness is measured on something else than what the model is for.
+    Misleads when: there are few inputs (see the confidence intervals), or inputs with masked features are unlike the
+    training data: faithfulness is then measured on inputs that the model was not made for.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> report = wf.report(model, "I like the movie", tokenizer, method=["grad_sam", "saliency"], checks=[])
@@ -237,7 +236,7 @@ def report(
 
 
 def usual_methods(kind: str) -> list[str]:
-    """What is compared unasked: the method that explains this kind of input when none is named, and METHODS."""
+    """Return the methods that are compared by default: the default method for this kind of input, and METHODS."""
     return list(dict.fromkeys([default_method(kind), *METHODS]))
 
 
@@ -270,7 +269,7 @@ def _checked_up(
     settings: Mapping[str, Any],
 ) -> tuple[CheckUp | None, str]:
     if checks is not None and not len(checks):
-        return None, "The check-up was left out."
+        return None, "The check-up was skipped."
     # Faithfulness is what the comparison measures, on all inputs.
     wanted = [name for name in CHECKS if name not in (*ABOUT_ATTENTION, "faithfulness")] if checks is None else checks
     options = options_of_tokens(best.options, settings["units"])
@@ -285,6 +284,6 @@ def _checked_up(
 
 
 def misleading(run: Any) -> str:
-    """What a method's docstring says of when it misleads."""
+    """Return the "Misleads when" section of a method's docstring."""
     _, _, words = (inspect.getdoc(run) or "").partition(MISLEADS)
     return " ".join(words.split("\n\n")[0].replace("``", "").split())

@@ -1,4 +1,4 @@
-"""The codec: plain data and back, by the annotations of dataclasses. JSON has no NaN: it becomes null."""
+"""The codec: convert dataclasses to plain data and back, by their annotations. NaN becomes null, as JSON has no NaN."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Coded(ABC):
 
 @dataclass(frozen=True)
 class Keyed:
-    """Annotates a dict whose values are of a kind each: ``kinds()`` says, by key, which."""
+    """Annotation of a dict whose values have different types: ``kinds()`` returns the type of each key."""
 
     kinds: Callable[[], Mapping[str, Any]]
 
@@ -143,7 +143,7 @@ def _single(hint: Any, data: Any, at: str) -> Any:
         if not (whole or (hint is float and isinstance(data, float))):
             raise Misfit(at, "a number" if hint is float else "a whole number", data)
         if whole and abs(data) >= LARGEST:
-            raise Misfit(at, "a number of ordinary size", data)
+            raise Misfit(at, "a number that fits into 64 bits", data)
         return hint(data)
     if isinstance(hint, type) and not isinstance(data, hint):
         raise Misfit(at, {str: "a word", bool: "true or false"}.get(hint, f"a {hint.__name__}"), data)
@@ -211,7 +211,7 @@ def filled(kind: Any, data: Any, at: str = "") -> Any:
     hints = _hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}
     if unknown := sorted(mapping(data, at).keys() - fields.keys()):
-        raise Damaged(f"{below(at, unknown[0])!r} is not known here")
+        raise Damaged(f"{below(at, unknown[0])!r} is unknown")
     for name, f in fields.items():
         if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise Damaged(f"{below(at, name)!r} is missing")
@@ -237,7 +237,7 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def reason(error: Exception) -> str:
-    """What is wrong, in one line; what is not said here is put as the error that it was."""
+    """Return what is wrong in one line; other errors with the name of their type."""
     words = " ".join(str(error).split())[:300]
     return words if isinstance(error, (Damaged, Misfit)) else f"{type(error).__name__}: {words}"
 

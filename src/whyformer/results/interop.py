@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
-    """From rows (one dict each, or tuples with ``columns``) or from columns by name; pandas is an extra."""
+    """Return a DataFrame from rows (dicts, or tuples with ``columns``) or from columns by name; pandas is an extra."""
     require("pandas", why="to_frame()")
     import pandas as pd
 
@@ -32,10 +32,10 @@ def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
 
 @checked
 def to_shap(explanations: Any) -> Any:
-    """A ``shap.Explanation`` of one explanation, or of several as its rows, for shap's plots.
+    """Convert one explanation, or several as rows, to a ``shap.Explanation``, for shap's plots.
 
-    values: the scores; base_values: the value at the background, 0 where the method has none; data and feature_names:
-    the units' labels, for tables the values of the columns and their names. Rows may differ in length.
+    values: the scores; base_values: the value at the baseline, 0 if the method has none; data and feature_names: the
+    labels of the units; for tables, the values and names of the columns. Rows may differ in length.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> explanations = wf.explain(model, ["I like the movie", "A great film"], tokenizer)
@@ -81,15 +81,15 @@ def shap_package(why: str) -> Any:
 
 @checked
 def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-    """Scores in the shape of the model's input, as Captum's ``attribute`` returns them; float32, on the CPU.
+    """Return scores in the shape of the model's input, as Captum's ``attribute`` does; float32, on the CPU.
 
-    inputs: what the model was given, (B, N) token ids or columns, (B, N, E) vectors or (B, C, H, W) pixels. Without it,
-    (B, N) with zeros behind shorter inputs, and (B, 1, H, W) for images. mask: (B, N), 1 where a position is no padding
-    (``attention_mask``); it is needed where inputs were padded, for padding has no score.
+    inputs: the input of the model, (B, N) token ids or columns, (B, N, E) vectors or (B, C, H, W) pixels. Without it,
+    (B, N) with zeros after shorter inputs, and (B, 1, H, W) for images. mask: (B, N), 0 at padding
+    (``attention_mask``); required for padded inputs, because padding has no score.
 
-    What stands for one unit adds up to its score: where a method says nothing finer (``detail``), a patch shares it out
-    among its pixels and channels, a token among the entries of its vector. Special tokens of images (CLS) have no
-    pixels, and are left out.
+    The score of a patch is divided evenly among its pixels and channels, that of a token among the elements of its
+    vector, unless the method has scores for them (``detail``). Special tokens of images (CLS) have no pixels, and are
+    left out.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.to_captum(wf.explain(model, ["I like the movie", "So boring"], tokenizer)).shape
@@ -97,7 +97,7 @@ def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | No
     rows = _explanations(explanations, "to_captum")
     images = [e.units.grid is not None for e in rows]
     if any(images) != all(images):
-        raise BadInput("to_captum takes explanations of one kind: images, or none of them.")
+        raise BadInput("to_captum takes explanations of one kind: either all are of images, or none.")
     if inputs is not None and inputs.ndim == 0:
         raise BadInput("inputs is a tensor without axes: give the tensor that was explained, one row per explanation.")
     if inputs is not None and len(inputs) != len(rows):
@@ -107,10 +107,10 @@ def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | No
 
 @checked
 def to_quantus(explanations: Any, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Array]:
-    """The arrays that Quantus' metrics take: ``metric(model=model, **to_quantus(explanations, pixel_values))``.
+    """Return the arrays for metrics of Quantus: ``metric(model=model, **to_quantus(explanations, pixel_values))``.
 
-    x_batch: ``inputs`` as they are; y_batch: (B,) the explained class of each; a_batch: scores of as many axes as
-    x_batch, (B, 1, H, W) for images, else as ``to_captum`` has them.
+    x_batch: ``inputs``; y_batch: (B,) the explained classes; a_batch: scores with as many axes as x_batch,
+    (B, 1, H, W) for images, else as returned by ``to_captum``.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> tensors = tokenizer(["I like the movie", "What a dull book"], return_tensors="pt")
@@ -118,7 +118,7 @@ def to_quantus(explanations: Any, inputs: Tensor, mask: Tensor | None = None) ->
     """
     rows = _explanations(explanations, "to_quantus")
     if contrasts := [e.target for e in rows if e.target.versus is not None]:
-        raise BadInput(f"Quantus knows one class per input, and {contrasts[0]} was explained: explain one class.")
+        raise BadInput(f"Quantus takes one class per input, and {contrasts[0]} was explained: explain one class.")
     shares = to_captum(rows, inputs, mask)
     if shares.ndim == 4:
         shares = shares.sum(1, keepdim=True)
@@ -131,8 +131,8 @@ def _explanations(value: Any, verb: str) -> list[Any]:
     for e in rows:
         if len(streams := sorted(set(e.units.stream))) > 1:
             raise BadInput(
-                f"{verb} knows inputs of one stream, and this explanation is of {', '.join(streams)}: take its "
-                ".scores where .units.stream is the one that you want."
+                f"{verb} supports inputs of one stream, and this explanation has {', '.join(streams)}: select its "
+                ".scores by .units.stream."
             )
     return rows
 
@@ -160,7 +160,9 @@ def _pixel_shares(rows: list[Any], inputs: Tensor | None) -> Tensor:
     for row, e in enumerate(rows):
         high, wide = e.units.image_size or e.units.grid
         if high > shape[2] or wide > shape[3]:
-            raise BadInput(f"the model saw {high}×{wide} pixels, and inputs have shape {shape}: pass what it saw.")
+            raise BadInput(
+                f"the model's input has {high}×{wide} pixels, and inputs have shape {shape}: pass its input."
+            )
         if e.detail is not None and e.detail.shape in ((high, wide), (shape[1], high, wide)):
             pixels = e.detail if e.detail.ndim == 3 else e.detail / shape[1]
         else:
@@ -181,9 +183,8 @@ def _position_shares(rows: list[Any], inputs: Tensor | None, mask: Tensor | None
         raise BadInput(f"inputs are (batch, positions) or (batch, positions, width), and these have shape {shape}.")
     if inputs is not None and mask is None and any(len(each) != shape[1] for each in scores):
         raise BadInput(
-            f"inputs have {shape[1]} positions and the explanations {sorted({len(each) for each in scores})}: pass "
-            "mask=attention_mask, which says where the padding is; explain by units='token'; and pass the tensor that "
-            "was explained."
+            f"inputs have {shape[1]} positions and the explanations {sorted({len(each) for each in scores})}: pass the "
+            "tensor that was explained, and mask=attention_mask, which marks padding; explain with units='token'."
         )
     if mask is not None and tuple(mask.shape) != shape[:2]:
         raise BadInput(

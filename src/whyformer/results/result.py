@@ -1,4 +1,4 @@
-"""Result: what every verb returns. One set of doors to pictures, files and frames; codec.py writes and reads it."""
+"""Result: the base class of all results, with methods for pictures, files and tables; codec.py saves and loads it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Kind = TypeVar("Kind", bound="Result")
 
 
 class Pictured:
-    """What can be shown, drawn and put on a page: ``views.view_of`` knows how."""
+    """Base class of everything that can be shown and drawn; ``views.view_of`` has the picture of each class."""
 
     def view(self, *settings: Any, **options: Any) -> Any:
-        """The picture without a medium (a View or Page), to be put on a page with others."""
+        """Return the picture as a View or Page, independent of the medium, to combine it with others."""
         # By name: views import results, and drawing libraries are loaded only when something is drawn.
         return import_module("whyformer.views").view_of(self, *settings, **options)
 
@@ -52,20 +52,20 @@ class Pictured:
         self.view(*settings, **options).show()
 
     def plot(self, *settings: Any, **options: Any) -> Any:
-        """A matplotlib figure."""
+        """Return a matplotlib figure."""
         return self.view(*settings, **options).plot()
 
     def to_html(self, *settings: Any, **options: Any) -> str:
-        """One page that needs no network."""
+        """Return a self-contained HTML page."""
         return str(self.view(*settings, **options).to_html())
 
     def _repr_html_(self) -> str:
         return str(self.view()._repr_html_())
 
     def widget(self, *settings: Any, ask: Callable[..., Any] | None = None, **options: Any) -> Any:
-        """The page for a notebook that runs: a click on a class is answered by ``ask(target=…)``, an explain call.
+        """Return the page for a running notebook: a click on a class calls ``ask(target=…)``, an explain call.
 
-        It takes anywidget (the extra ``notebook``) and a kernel; elsewhere it is the page that notebooks draw anyway.
+        It needs anywidget (the extra ``notebook``) and a kernel; without them, it is the static page.
         """
         return self.view(*settings, **options).widget(ask)
 
@@ -77,10 +77,11 @@ class Pictured:
 
 
 class Result(Pictured, Coded):
-    """What a verb returns: it can be shown, drawn, saved, listed, and read back without the model.
+    """Base class of results: show, draw, save, convert to a table, and load without the model.
 
-    Subclasses are frozen dataclasses; ``what`` names them in files, and ``views.view_of`` knows their pictures. What a
-    picture can be told (``image`` and ``by`` of an Explanation, ``beside`` of a PruningCurve) every door takes.
+    Subclasses are frozen dataclasses; ``what`` names them in files, and ``views.view_of`` has their pictures. Options
+    of a picture (``image`` and ``by`` of an Explanation, ``beside`` of a PruningCurve) can be passed to ``show``,
+    ``plot``, ``to_html`` and ``save``.
     """
 
     what: ClassVar[str]
@@ -111,7 +112,7 @@ class Result(Pictured, Coded):
             return super().save(path, *settings, **options)
         if settings or options:
             told = ", ".join([*map(repr, settings), *map(repr, options)])
-            raise BadInput(f"{path.suffix} files hold the whole result: leave out {told}, which is for pictures.")
+            raise BadInput(f"{path.suffix} files contain the whole result: omit {told}, which is for pictures.")
         with files.writing(path):
             if path.suffix == ".json":
                 plain = json.dumps(self.to_dict(), ensure_ascii=False)
@@ -121,7 +122,7 @@ class Result(Pictured, Coded):
         return path
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: arrays as nested lists, null for NaN."""
+        """Return plain data: arrays as nested lists, null for NaN."""
         plain = {"format": FORMAT} | ({} if self.what == EXPLANATION else {"what": self.what}) | fields_of(self)
         for name in self.last:
             plain[name] = plain.pop(name)
@@ -129,23 +130,23 @@ class Result(Pictured, Coded):
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
-        """A pandas table."""
+        """Return a pandas table."""
 
     @classmethod
     @checked
     def load(cls: type[Kind], path: str | Path) -> Kind:
-        """Read what ``save`` wrote as .json or .npz; no model is needed."""
+        """Load a result that was saved as .json or .npz; the model is not needed."""
         named = cls.what if "what" in cls.__dict__ else f"{EXPLANATION} or other result"
         path = files.readable_file(path, f"saved {named}")
         if path.suffix.lower() not in DATA:
-            raise BadInput(f"{str(path)!r} is no saved {named}: those are {' and '.join(DATA)} files.")
+            raise BadInput(f"{str(path)!r} is not a saved {named}: give a {' or '.join(DATA)} file.")
         try:
             return cls._from_dict(_read(path))
         except (WhyformerError, Warning):  # a warning is raised where the user made errors of them
             raise
         except Exception as error:  # a file can hold anything
             raise BadInput(
-                f"{str(path)!r} is no saved {named} ({reason(error)}). Give a file as .save() writes it, or save again."
+                f"{str(path)!r} is not a saved {named} ({reason(error)}). Give a file that .save() wrote."
             ) from error
 
     @classmethod
@@ -154,17 +155,17 @@ class Result(Pictured, Coded):
         written = data.get("format")
         if isinstance(written, int) and written > FORMAT:
             raise files.Damaged(
-                f"it was written by a newer whyformer, in format {written}, and this one reads format {FORMAT}: "
+                f"it was written by a newer whyformer, in format {written}; this version reads format {FORMAT}: "
                 "pip install --upgrade whyformer"
             )
         if written != FORMAT:
-            raise files.Damaged("it holds something else, or comes from another version of whyformer")
+            raise files.Damaged("its content is different, or it was written by another version of whyformer")
         what = data.get("what", EXPLANATION)
         for home in () if not isinstance(what, str) or what in RESULTS else HOMES:
             import_module(home)
         reads = RESULTS.get(what) if isinstance(what, str) else None
         if reads is None or not issubclass(reads, cls):
-            raise files.Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
+            raise files.Damaged(f"it contains a {what}" + (f": use {reads.__name__}.load" if reads else ""))
         made: Kind = filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
         _check_axes(made, at)
         for name in made.finite:
@@ -179,7 +180,7 @@ class Result(Pictured, Coded):
 
 @checked
 def load(path: str | Path) -> Any:
-    """Read any saved result, .json or .npz, or the folder of an explained dataset; no model is needed.
+    """Load a saved result (.json or .npz), or the folder of an explained dataset; the model is not needed.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> wf.explain(model, "I like the movie", tokenizer).save("why.json")
@@ -228,7 +229,7 @@ def _read(path: Path) -> dict[str, Any]:
         return mapping(files.read_json(path), "it")
     arrays = files.read_arrays(path)
     if HEADER not in arrays:
-        raise files.Damaged(f"there is no {HEADER!r} in it")
+        raise files.Damaged(f"it has no {HEADER!r}")
     data = mapping(files.parsed(str(arrays.pop(HEADER))), HEADER)
     for entry, array in arrays.items():
         name, _, key = entry.partition(":")

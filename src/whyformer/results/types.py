@@ -1,4 +1,4 @@
-"""The nouns of the library: what is explained, what was captured, what came out."""
+"""The data types of the library: units, targets, captured attention, explanations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOSTLY = 0.99  # share of the scores on special tokens, beyond which nothing is 
 
 @dataclass(frozen=True)
 class Units:
-    """What is scored: one entry per input position, padding left out.
+    """The units that are scored: one entry per input position, padding left out.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> units = wf.explain(model, "I like the movie", tokenizer).units
@@ -70,11 +70,11 @@ class Units:
         return len(self.labels)
 
     def is_patch(self, index: int) -> bool:
-        """Whether a unit has its place on the image."""
+        """Whether a unit has a position on the image."""
         return not self.special[index] and (self.stream[index] == "image" or len(set(self.stream)) == 1)
 
     def text_of(self, members: Sequence[int]) -> str:
-        """The word that these units are the pieces of: as it stands in ``text``, else its labels joined."""
+        """Return the word that these units are pieces of: as written in ``text``, else their labels joined."""
         if self.spans is not None and self.text is not None:
             start, end = self.spans[members[0]][0], self.spans[members[-1]][1]
             if self.text[start:end].strip():  # empty: ``text`` is that of another stream
@@ -85,7 +85,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Choice:
-    """A class (or token) that the model could have said, and how likely it finds it."""
+    """A class (or token) and its predicted probability."""
 
     index: int
     label: str
@@ -97,7 +97,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Target:
-    """What is explained: a class (or token), optionally against another, at one output position.
+    """The target of an explanation: a class (or token), optionally against another, at one output position.
 
     >>> wf.Target(1, "positive")
     >>> model, tokenizer = wf.demo.load_sentiment()
@@ -128,9 +128,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one explanation took. Passes are counted per input; ``setup_forwards`` were spent once per model.
+    """The cost of one explanation. Passes are counted per input; ``setup_forwards`` were spent once per model.
 
-    ``peak_bytes``: the most memory above what was in use before, for the whole batch (loan/spread.py says how).
+    ``peak_bytes``: the peak memory above what was in use before, for the whole batch (measured by loan/spread.py).
     """
 
     forwards: float = 0.0
@@ -141,7 +141,7 @@ class Cost:
 
     @classmethod
     def of_all(cls, costs: Sequence[Cost]) -> Cost:
-        """Of one after the other: what they took together, and the most memory that one of them had."""
+        """Add the costs of consecutive explanations; peak memory is the maximum."""
         added = {f.name: sum(getattr(cost, f.name) for cost in costs) for f in dataclasses.fields(cls)}
         return cls(**added | {"peak_bytes": max(cost.peak_bytes for cost in costs)})
 
@@ -169,7 +169,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything one forward (and backward) pass told about attention.
+    """The attention of one forward (and backward) pass.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> record = wf.Explainer(model, tokenizer).record("I like the movie")
@@ -210,7 +210,7 @@ class AttentionMaps(Result):
     sites: tuple[SiteMap, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per cell of a map."""
+        """Return one row per cell of a map."""
         return dataframe(
             [
                 {"site": one.site, "path": one.path, "query": i, "key": j, "attention": float(weight)}
@@ -222,10 +222,10 @@ class AttentionMaps(Result):
 
 @dataclass(frozen=True, eq=False)
 class Explanation(Result):
-    """Why the model said what it said: one score per unit, and what to know before believing them.
+    """Explanation of one prediction: one score per unit, with warnings.
 
-    Its pictures take ``image``, what patches are drawn over, ``by``: "token" or "word", and ``detail=True``: scores of
-    single pixels, too, where the method has them.
+    Options of its pictures: ``image``: the image below the patches; ``by``: "token" or "word"; ``detail=True``: scores
+    of single pixels, if the method has them.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> explanation = wf.explain(model, "I like the movie", tokenizer)
@@ -264,7 +264,7 @@ class Explanation(Result):
     picture: str | None = None  # what the model saw, where raw images were given: a small JPEG as a data URI
     errors: Float32 | None = None  # standard error of each score, where the method has them
     interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
-    default_for: str | None = None  # "text", "image", …: of such inputs, the method is the one that explains unasked
+    default_for: str | None = None  # "text", "image", …: the method is the default for such inputs
     passes: int | None = None  # at most so many were asked for, where the method was chosen within them
 
     def __repr__(self) -> str:
@@ -278,21 +278,21 @@ class Explanation(Result):
 
     @property
     def nothing_found(self) -> str:
-        """Why these scores explain nothing, as a sentence; "" where they tell something."""
+        """Why these scores are not informative, as a sentence; "" if they are."""
         sizes = np.abs(self.scores.astype(float))
         if not len(sizes):
-            return "The input has no parts that could be scored."
+            return "The input has no features that can be scored."
         if not np.isfinite(sizes).all():
             return "Some scores are not finite: run the model in float32."
         if not sizes.any():
-            return "Every score is zero: by this method, no part of the input made a difference."
+            return "Every score is zero: by this method, no feature of the input had an effect."
         # Differences of float32 numbers as large as the explained one are rounded to about this. Two logits that tie
         # differ by nothing, but each of them is rounded as a number of its own size: 1 and more, as a rule.
         size = abs(self.value) if self.scalar == "probability" or not self.signed else max(abs(self.value), 1.0)
         if sizes.max() < ROUNDING * size:
             return (
-                f"The largest |score| is {sizes.max():.2g}, no more than the rounding of the explained number "
-                f"{self.value:.4g}: by this method, no part of the input made a difference."
+                f"The largest |score| is {sizes.max():.2g}, within the rounding error of the explained value "
+                f"{self.value:.4g}: by this method, no feature of the input had an effect."
             )
         special = np.array(self.units.special, dtype=bool)
         share = sizes[special].sum() / sizes.sum()
@@ -304,13 +304,13 @@ class Explanation(Result):
 
     @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
-        """Units from the highest to the lowest score; ties keep their order."""
+        """Return units from the highest to the lowest score; ties keep their order."""
         order = np.argsort(-self.scores, kind="stable")
         return [(self.units.labels[i], float(self.scores[i])) for i in order if specials or not self.units.special[i]]
 
     @checked
     def words(self, reduce: Annotated[str, OneOf("sum", "max", "mean")] = "sum") -> list[tuple[str, float]]:
-        """Scores of whole words: word pieces summed (or ``reduce="max"``, ``"mean"``); special tokens left out."""
+        """Return scores of words: word pieces summed (or ``reduce="max"``, ``"mean"``); special tokens are left out."""
         if self.units.word is None:
             return [(label, float(s)) for label, s in zip(self.units.labels, self.scores, strict=True)]
         combine: Any = {"sum": np.sum, "max": np.max, "mean": np.mean}[reduce]
@@ -324,9 +324,9 @@ class Explanation(Result):
     def heatmap(
         self, size: Size | None = None, interpolation: Annotated[str, OneOf("bilinear", "nearest")] = "bilinear"
     ) -> Array:
-        """Scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).
+        """Return scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).
 
-        Special tokens (CLS, registers) have no place in the image and are left out. ``"bilinear"`` interpolates between
+        Special tokens (CLS, registers) are not part of the image and are left out. ``"bilinear"`` interpolates between
         the centres of patches, ``"nearest"`` repeats them.
         """
         if self.units.grid is None:
@@ -338,15 +338,15 @@ class Explanation(Result):
         return resized(self.scores[patches].reshape(self.units.grid), size, interpolation)
 
     def replace(self, **changes: Any) -> Explanation:
-        """The same explanation with some fields changed."""
+        """Return the same explanation with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def to_shap(self) -> Any:
-        """A ``shap.Explanation``, for shap's plots."""
+        """Return a ``shap.Explanation``, for shap's plots."""
         return to_shap(self)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per unit: label, score, special, stream, and word, value or error where there is one."""
+        """Return one row per unit: label, score, special, stream, and word, value or error if there is one."""
         units = self.units
         data = {"unit": units.labels, "score": self.scores, "special": units.special, "stream": units.stream}
         data |= {} if units.word is None else {"word": units.word}
@@ -357,7 +357,7 @@ class Explanation(Result):
 
 @dataclass(frozen=True, eq=False)
 class Generation(list[Explanation], Result):
-    """What a language model said, and why: a list with one Explanation per token of the answer, in order.
+    """The answer of a language model: a list with one Explanation per token of the answer, in order.
 
     >>> generation = wf.explain("language-model", "the capital of france is", generate=3)  # a folder or a name
     >>> generation.text
@@ -375,12 +375,12 @@ class Generation(list[Explanation], Result):
 
     @property
     def units(self) -> Units:
-        """All that was read by the end: the prompt, and the answer but its last token."""
+        """The input of the last token: the prompt, and the answer without its last token."""
         return self.tokens[-1].units
 
     @property
     def matrix(self) -> Array:
-        """(T, U) the scores of each token of the answer; NaN for what was not yet there."""
+        """(T, U) scores of each token of the answer; NaN for tokens that come later."""
         matrix = np.full((len(self.tokens), len(self.units)), np.nan, dtype=np.float32)
         for row, explanation in enumerate(self.tokens):
             matrix[row, : len(explanation.scores)] = explanation.scores
@@ -392,7 +392,7 @@ class Generation(list[Explanation], Result):
         return self.tokens[0].method
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per token of the answer and unit: token, label, unit, score."""
+        """Return one row per token of the answer and unit: token, label, unit, score."""
         rows = [
             (number, e.target.label, index, label, float(score))
             for number, e in enumerate(self.tokens)
@@ -405,7 +405,7 @@ T = TypeVar("T")
 
 
 class Explanations(list[T], Pictured):
-    """A list with one explanation per input (or a list per input that gives several), which is drawn as one page.
+    """A list with one explanation per input (or a list for inputs that have several), drawn as one page.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> explanations = wf.explain(model, ["I like the movie", "This is so boring"], tokenizer)
@@ -426,7 +426,7 @@ class Explanations(list[T], Pictured):
 
 
 class ByMethod(dict[str, T], Pictured):
-    """What one method would give, by the names of several; drawn side by side.
+    """The results of several methods, by name; drawn side by side.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> by_method = wf.explain(model, "I like the movie", tokenizer, method=["grad_sam", "occlusion"])

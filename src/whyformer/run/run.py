@@ -162,7 +162,7 @@ class Run(ScoredBatch):
         if role.plan is None and not role.rows_attend and role.plannable:
             self.study.plans.learn((grad, rows > 1), role.sites, role.steps)
         if isinstance(role, Recorder):
-            self.notes.update(self.study.doubts)
+            self.notes.update(self.study.warnings)
             if unchecked:
                 self.require_slopes(maps, role)
             self._last_site, self._unseen = maps.sites[-1], True
@@ -274,7 +274,7 @@ class Run(ScoredBatch):
         if self.modality.multi_input:
             raise NotOffered(
                 "gradients at the input are taken with respect to one tensor, and this model has several streams of "
-                "input: one of them would be left out."
+                "input: the others would be left out."
             )
 
     def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
@@ -284,7 +284,7 @@ class Run(ScoredBatch):
         """
         changed_rules = type(rules) is not BaseTorchFunctionMode
         if changed_rules and self.study.hidden and self.study.trouble is not None:
-            raise NotOffered(f"changed gradient rules do not hold where nothing is seen: {self.study.trouble}")
+            raise NotOffered(f"changed gradient rules need a captured model: {self.study.trouble}")
         self.forwards_B += self.rows_run / self.batch.size
         leaves: list[Tensor] = []
 
@@ -306,13 +306,13 @@ class Run(ScoredBatch):
             # The model may also read its word embeddings in a way that these gradients leave out.
             if isinstance(lookups, SwapEmbedding) and lookups.missed:
                 raise NotOffered(
-                    f"the model reads its word embeddings a second time, by {lookups.missed}, so that gradients at "
-                    "those that enter its layers would leave a part out."
+                    f"the model reads its word embeddings a second time, by {lookups.missed}, so gradients at the "
+                    "embeddings that enter its layers would be incomplete."
                 )
             if isinstance(lookups, SwapEmbedding) and lookups.other_tables:
                 self.notes.add(
-                    "the ids are also looked up in a second table; gradients are taken at the model's word embeddings, "
-                    "and leave out what the other table tells it."
+                    "the ids are also looked up in a second table; gradients are taken at the model's word embeddings "
+                    "only."
                 )
             if not leaves:
                 raise NotOffered(
@@ -365,7 +365,7 @@ class Run(ScoredBatch):
             gradient = joined(slopes(trace.value_B.sum(), trace.leaves))
             self.compare_slopes(joined(trace.leaves), gradient, trace.value_B.detach(), scored)
             self.setup_forwards += 1
-        self.notes.update(self.study.doubts)
+        self.notes.update(self.study.warnings)
 
     def compare_slopes(
         self, numbers: Tensor, gradient: Tensor, value_B: Tensor, scored: Callable[[Tensor], Tensor]
@@ -413,7 +413,7 @@ class Run(ScoredBatch):
                 else:
                     shared = self.rows_run < self.batch.size
                     self.passed(check, *interference.require_slopes(maps, score_B, changed, shared))
-        self.notes.update(self.study.doubts)
+        self.notes.update(self.study.warnings)
 
     def due_checks(self, lost: frozenset[int], measured: bool = True) -> list[tuple[Any, ...]]:
         """Return the checks of gradients at the maps that this model has not passed; lost: maps without a gradient."""
@@ -423,5 +423,5 @@ class Run(ScoredBatch):
     def passed(self, check: tuple[Any, ...], passes: int, doubt: str = "") -> None:
         """Remember that the model passed a check, what that took, and what remains open."""
         self.setup_forwards += passes
-        self.study.doubts.extend([doubt] * bool(doubt))
+        self.study.warnings.extend([doubt] * bool(doubt))
         self.study.undisturbed.add(check)

@@ -165,7 +165,7 @@ class ScoredBatch:
             rules = self.study.readouts
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
-            raise NotOffered("which output position feeds the prediction is not known for this model.")
+            raise NotOffered("the output position of this model is not known.")
         if self.batch.answers:  # equal weight to every row that predicts a token of the answer
             said_BN = torch.zeros(self.keep_BN.shape, device=self.keep_BN.device)
             for row, places in enumerate(spoken_at(replace(self.batch, keep_BN=self.keep_BN))):
@@ -242,8 +242,8 @@ class ScoredBatch:
         assert readout is not None
         if not self.modality.lengths_vary:
             raise CaptureError(
-                f"the head reads other rows of this input than of the one that was studied ({readout}): it finds them "
-                "by what stands there, and maps are read at the rows that feed the head."
+                f"the output position of this input differs from that of the analysed input ({readout}): it depends "
+                "on the content of the input, and this is not supported for inputs of fixed length."
             )
         self.study = replace(self.study, readout=replace(readout, kind="rows"))
         self.__dict__.pop("readout_BN", None)

@@ -318,7 +318,7 @@ class Session:
     ) -> list[tuple[list[int], T]]:
         """Return ``measure(run, rows)`` for every part of the inputs.
 
-        Halves the batch size when memory runs out. Runs inputs one by one if batch and heads cannot be told apart at
+        Halves the batch size when memory runs out. Runs inputs one by one if batch and heads cannot be distinguished at
         this batch size, or if inputs change each other's logits. ``beside``: each input with the reference rows that it
         attends to (SAINT). ``what``: named in errors about memory.
         """
@@ -336,13 +336,13 @@ class Session:
                 except AmbiguousLayout:
                     if len(part) == 1:
                         raise
-                    log.info("batch and heads cannot be told apart: inputs are run one by one")
+                    log.info("batch and heads cannot be distinguished: inputs are run one by one")
                     singly = True
                     continue
                 except MixedInputs:
                     if self.step == 1:
                         raise
-                    log.info("inputs change what the model says of others beside them: they are run one by one")
+                    log.info("inputs of a batch change each other's output: they are run one by one")
                     self.step = 1
                     self.__dict__.pop("study", None)  # its notes change
                     continue
@@ -357,8 +357,8 @@ class Session:
     def _halve(self, what: str, error: str) -> None:
         if is_sharded(self.model.parameters()):
             raise NotOffered(
-                f"{what}: the memory of this process does not suffice, and all processes that hold the model have to "
-                f"run the same passes. Give a smaller batch_size in all of them. torch: {error}"
+                f"{what}: out of memory in this process, and all processes of the model have to run the same "
+                f"passes. Give a smaller batch_size in all of them. torch: {error}"
             )
         if self.step == 1:
             folds = self.memory != "fold" and self.foldable()
@@ -367,7 +367,7 @@ class Session:
                 self.memory = "fold"
                 torch.cuda.empty_cache()
                 return
-            fold = " say memory='fold', which stores no attention maps," if folds else ""
+            fold = " use memory='fold', which stores no attention maps," if folds else ""
             raise NotOffered(
                 f"{what}: a single input takes more memory than the device has left. Shorten the input,{fold} or load "
                 f"the model in half precision. torch: {error}"
@@ -427,8 +427,8 @@ class Session:
         if not self.study.leak.found:
             return ()
         return (
-            f"positions also exchange information outside the captured attention (seen at {self.study.leak.path}): "
-            "the heads are not the whole story of this model.",
+            f"positions also exchange information outside the captured attention (at {self.study.leak.path}): the "
+            "results for heads are incomplete.",
         )
 
 

@@ -1,4 +1,4 @@
-"""whyformer serve: models behind a page in the browser. ``app.py`` has the routes, docs/guide/serve.md the words."""
+"""whyformer serve: models behind a web page. ``app.py`` has the routes; docs/guide/serve.md is the guide."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ PAGE = """<!doctype html>
 <link rel="stylesheet" href="/static/style.css">
 </head>
 <body class="wf-body">
-<div class="wf" id="serve"><noscript>This page is drawn by its script. Without one, ask over HTTP: \
+<div class="wf" id="serve"><noscript>This page needs JavaScript. Without it, use the HTTP API: \
 POST /api/explain.</noscript></div>
 <script type="module" src="/static/serve.js"></script>
 </body>
@@ -59,14 +59,14 @@ HEARTBEAT = 15.0  # seconds: proxies close what is silent for longer
 PREDICTED_WITHIN = 60.0
 LONGEST_SIDE = 1024  # of a picture that a page shows
 Identity = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
-UPLOAD, RESULT = "there is no such upload.", "there is no such result."  # in answers with 404
-JOB = "there is no such job, or it is long over."
+UPLOAD, RESULT = "unknown upload.", "unknown result."  # in answers with 404
+JOB = "unknown job, or it ended long ago."
 Found = TypeVar("Found")
 
 
 @dataclass(eq=False)
 class Served:
-    """All that the routes share."""
+    """The state that all routes share."""
 
     models: Models
     store: Store
@@ -83,7 +83,7 @@ def found(value: Found | None, words: str) -> Found:
 
 
 def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
-    """Pictures and sounds that come from a client or belong to a model; what is handed out is written anew."""
+    """Serve images and sounds that come from a client or belong to a model; files are re-encoded."""
 
     @app.get("/api/samples")
     def sample(
@@ -91,7 +91,7 @@ def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
     ) -> Response:
         chosen = models[model]
         if chosen.kind not in (*PICTURES, "sound") or number >= len(chosen.samples):
-            raise HTTPException(404, "there is no such picture or sound.")
+            raise HTTPException(404, "unknown image or sound.")
         one = chosen.samples[number]
         if chosen.kind == "sound":
             return Response(safety.written_sound(*one), media_type="audio/wav")
@@ -135,7 +135,7 @@ def answer(data: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 def application(served: Served) -> Any:
-    """The ASGI application behind its guard. It rehearses methods while it is idle, and stops its jobs at the end."""
+    """Return the ASGI application behind its guard. It tries out methods while idle, and stops its jobs at the end."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -260,7 +260,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         job = served.jobs.add(model.name, "predict", partial(predicted, model, asked, served.store), 1, "quick")
         if not await job.ended(PREDICTED_WITHIN):
             served.jobs.cancel(job)
-            raise Busy("the model is busy with long work: ask again in a moment.")
+            raise Busy("the model is busy with a long job: try again in a moment.")
         return answer(job.answer) if job.state == "done" else _failed(job)
 
     @app.post("/api/explain")
@@ -381,7 +381,7 @@ MOST_CONNECTIONS = 512
 
 
 def address(host: str, port: int, token: str | None) -> str:
-    """Where to open it."""
+    """Return the address to open."""
     name = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::1", "::") else host
     name = f"[{name}]" if ":" in name else name
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
@@ -397,7 +397,7 @@ def bound(host: str, port: int) -> socket.socket:
         made.listen(128)  # from now on nobody else can
     except (OSError, OverflowError) as error:
         made.close()
-        raise BadInput(f"{host}, port {port} cannot be used ({error}): choose another --host or --port.") from error
+        raise BadInput(f"host {host}, port {port} cannot be used ({error}): use another --host or --port.") from error
     return made
 
 
@@ -425,8 +425,8 @@ def run(served: Served, port: int, say: Callable[[str], None]) -> None:
     say(address(served.host, listening.getsockname()[1], served.token))
     if not safety.is_loopback(served.host):
         say(
-            "From another machine, put this one's name there. Everybody who has the address can ask the models and "
-            "read all results; the way is not encrypted."
+            "From another machine, use this machine's name as the host. Everybody with the address can use the models "
+            "and read all results. The connection is not encrypted."
         )
     try:
         Server(config).run(sockets=[listening])

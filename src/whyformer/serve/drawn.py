@@ -1,4 +1,4 @@
-"""A stored answer as the page draws it: the data of saved pages, or their markup; and as files to take away."""
+"""A stored answer as data or markup for the page, and as files to download."""
 
 from __future__ import annotations
 
@@ -140,12 +140,12 @@ def _live(view: View) -> dict[str, Any]:
 def exported(entry: Entry, form: str) -> bytes:
     """Return an answer as a file: HTML, JSON, PNG or CSV."""
     if form not in FORMATS:
-        raise BadInput(f"{form!r} is no form to take away: choose {', '.join(FORMATS)}.")
+        raise BadInput(f"unknown file format {form!r}: choose {', '.join(FORMATS)}.")
     if form == "json":
         plain = entry.results[0] if len(entry.results) == 1 else entry.results
         return json.dumps(plain, ensure_ascii=False).encode("utf-8", "backslashreplace")
     if entry.kind in ("trust", "heads"):
-        raise BadInput(f"{entry.kind} of a result can be taken away as json only.")
+        raise BadInput(f"{entry.kind} of a result can be downloaded as json only.")
     results = results_of(entry)
     if form == "csv":
         return _table(entry, results).encode("utf-8", "backslashreplace")
@@ -202,15 +202,15 @@ def subject_of(store: Store, identity: str, item: int = 0) -> Subject:
     """Return a stored explanation and its question. ``item``: the number of the object, of several."""
     entry = store.get(identity)
     if entry is None:
-        raise BadInput(f"there is no result {identity!r}.")
+        raise BadInput(f"unknown result {identity!r}.")
     results = results_of(entry) if entry.kind == "explanation" else []
     if not results or not isinstance(results[0], Explanation):
-        raise BadInput("this is asked of an explanation of one prediction.")
+        raise BadInput("this needs an explanation of one prediction.")
     items = items_of(entry, results)
     if items and results[0].target.position is None:
-        raise BadInput("this is asked of one prediction, and these are tokens that a model wrote one after the other.")
+        raise BadInput("this needs an explanation of one prediction, not of generated tokens.")
     if item >= max(1, len(items)):
-        raise BadInput(f"there are {max(1, len(items))} objects, numbered from 0: there is no {item}.")
+        raise BadInput(f"object {item} does not exist: there are {max(1, len(items))}, numbered from 0.")
     question = Explain.model_validate({**entry.question, "options": entry.question.get("options", {})})
     first = (items[item] if items else results)[0]
     same = [each for each in (items[item] if items else results) if each.target == first.target]
@@ -231,8 +231,8 @@ def require_same_answer(served: ServedModel, raw: Any, explanation: Explanation,
     close = math.isclose(now.value, explanation.value, rel_tol=CLOSE, abs_tol=CLOSE)
     if not close or now.units.labels != explanation.units.labels:
         raise NotOffered(
-            f"{served.name!r} says something else now ({now.value:.4g}) than when this was explained "
-            f"({explanation.value:.4g}): another model or sample has its name. Explain it again."
+            f"the output of {served.name!r} has changed since this was explained ({now.value:.4g}, was "
+            f"{explanation.value:.4g}): another model or sample has its name. Explain it again."
         )
 
 

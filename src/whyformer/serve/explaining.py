@@ -58,7 +58,7 @@ def _choices(prediction: Target) -> list[Target | Choice]:
 
 
 def _units(before: Explanation, after: Explanation) -> list[dict[str, Any]]:
-    """In the order of the text; what was put in place of something else stands behind it."""
+    """Return the words in the order of the text; a replacement follows the word that it replaces."""
     old, new = before.units, after.units
     told = []
     for _, i, j, k, m in SequenceMatcher(None, old.labels, new.labels, autojunk=False).get_opcodes():
@@ -87,7 +87,7 @@ log = logging.getLogger("whyformer.serve")
 def predicted(served: ServedModel, asked: Predict, store: Store) -> dict[str, Any]:
     """Return the prediction and the units of the input: one forward pass."""
     if asked.target is not None and served.kind != "detector":
-        raise BadInput("a probability as target is for detectors.")
+        raise BadInput("a probability as target is supported for detectors only.")
     result = served.explainer.explain(served.opened(asked.input, store), method="random", target=asked.target)
     first = first_of(result)
     said, *others = [
@@ -149,7 +149,7 @@ def _settings(question: Explain) -> dict[str, Any]:
         settings["generate"] = question.generate
     clash = question.options.keys() & {*settings, *TAKEN}
     if clash:
-        raise BadInput(f"{sorted(clash)[0]!r} is no option of a method.")
+        raise BadInput(f"{sorted(clash)[0]!r} is not an option of a method.")
     return settings | {name: tuple(v) if isinstance(v, list) else v for name, v in question.options.items()}
 
 
@@ -157,7 +157,7 @@ def listed(result: Any) -> list[Any]:
     """One explanation or answer, or one per object or written token."""
     if isinstance(result, list) and not isinstance(result, Generation):
         if not result:
-            raise NotOffered("the model says nothing about this input.")
+            raise NotOffered("the model has no prediction for this input.")
         return list(result)
     return [result]
 
@@ -214,11 +214,11 @@ def explanations_of(store: Store, identity: str, served: ServedModel) -> list[Ex
     """Return the explanations in a stored answer of this model; none for an answer of a language model."""
     entry = store.get(identity)
     if entry is None:
-        raise BadInput(f"there is no result {identity!r}.")
+        raise BadInput(f"unknown result {identity!r}.")
     if entry.kind != "explanation":
-        raise BadInput(f"{identity!r} is no explanation but {entry.kind}.")
+        raise BadInput(f"{identity!r} is not an explanation but {entry.kind}.")
     if entry.model != served.name:
-        raise BadInput(f"{identity!r} is of the model {entry.model!r}: an edit is asked of the same one.")
+        raise BadInput(f"{identity!r} is of the model {entry.model!r}: an edit needs the same model.")
     return [result for result in results_of(entry) if isinstance(result, Explanation)]
 
 
@@ -228,7 +228,7 @@ MOST_PASSES = 12  # of a method that is run beside others
 
 
 def compared(served: ServedModel, question: Compare, store: Store) -> Working:
-    """Each method is explained and its variants are run in a unit of work; then all of them are judged together."""
+    """Explain by each method and run its variants, one unit of work each; then evaluate all of them together."""
     raw = [served.opened(each, store) for each in question.inputs]
     explainer = copy(served.explainer)
     explainer.advises = False
@@ -277,19 +277,19 @@ def side_by_side_of(question: Compare, store: Store) -> str:
     for identity in question.results:
         entry = store.get(identity)
         if entry is None or entry.kind != "explanation":
-            raise BadInput(f"there is no explanation {identity!r}.")
+            raise BadInput(f"unknown explanation {identity!r}.")
         if entry.beside.get("count"):
-            raise BadInput("results of several objects or written tokens are looked at one by one.")
+            raise BadInput("results of several objects or generated tokens cannot be compared: open them one by one.")
         entries.append(entry)
     if len({entry.model for entry in entries}) > 1:  # maps are named by their methods: whose they are would be lost
-        raise BadInput("these results are of different models: choose results of one model.")
+        raise BadInput("the results are of different models: choose results of one model.")
     results = [result for entry in entries for result in results_of(entry)]
     if not all(isinstance(result, Explanation) for result in results):
-        raise BadInput("answers of language models are looked at one by one.")
+        raise BadInput("answers of language models cannot be compared: open them one by one.")
     # Patches and columns have the same names in every input: what they hold has to be the same, too.
     inputs = {(r.units.labels, r.units.text, r.units.values, r.units.wave, r.picture) for r in results}
     if len(inputs) > 1:
-        raise BadInput("these results are of inputs that differ: choose results of one input.")
+        raise BadInput("the results are of different inputs: choose results of one input.")
     first = entries[0]
     methods = ", ".join(dict.fromkeys(result.method for result in results))
     plain = [each for entry in entries for each in entry.results]
@@ -309,11 +309,11 @@ def heads(served: ServedModel, identity: str, store: Store, item: int = 0) -> Wo
     raw, explanation = served.opened(subject.question.input, store), subject.first
     require_same_answer(served, raw, explanation, subject.question.units)
     if served.kind == "similarity":
-        raise NotOffered("two texts are read one after the other here: their heads have no map in common.")
+        raise NotOffered("the two texts are run separately here, so heads have no common attention map.")
     record = served.explainer.record([raw])
     sites = [site for site in record.sites if site.kind == "self" and site.windows == 1]
     if not sites:
-        raise NotOffered("this model attends within windows or between streams: its heads have no map over the input.")
+        raise NotOffered("attention runs within windows or between streams: heads have no map over the whole input.")
     side = min(WIDEST, int(math.sqrt(MOST_CELLS / max(1, sum(site.attention_BHQK.shape[1] for site in sites)))))
     several, units = len({site.streams for site in sites}) > 1, explanation.units
     names: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Jobs: what a model is asked, unit by unit in turns; heard of while they run, stopped when nobody wants them."""
+"""Jobs: requests to a model, run unit by unit in turns; they report progress and can be cancelled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_REMEMBERED = 256  # finished jobs that can still be asked for
 PATIENCE = 10.0  # seconds that are waited for a unit of work when the server closes
 OFTEN = 0.1  # seconds between two words about one job
 ENDS = ("done", "failed", "cancelled")
-CLOSED = "the server was closed before it was done."
+CLOSED = "the server was stopped before the job was done."
 
 log = logging.getLogger("whyformer.serve")
 
@@ -40,7 +40,7 @@ class Cancelled(BaseException):
 
 @dataclass(eq=False)
 class Job:
-    """One question to one model. Only its worker thread writes to it."""
+    """One request to one model. Only its worker thread writes to it."""
 
     model: str
     what: str
@@ -165,13 +165,13 @@ class ModelQueue:
         with self._changed:
             waiting = len(self.lanes["quick"]) + len(self.lanes["ordinary"])
             if self.closed or waiting >= self.most:
-                room = CLOSED if self.closed else f"{waiting} questions are waiting for {self.model!r} already"
-                raise Busy(f"{room}: ask again in a moment, or cancel some.")
+                room = CLOSED if self.closed else f"{waiting} requests are waiting for {self.model!r} already"
+                raise Busy(f"{room}: try again in a moment, or cancel some.")
             self.lanes[lane].append(job)
             self._changed.notify()
 
     def remove(self, job: Job) -> None:
-        """A job that was cancelled while it waited."""
+        """Remove a job that was cancelled while it waited."""
         with self._changed:
             for lane in self.lanes.values():
                 if job in lane:
@@ -250,7 +250,7 @@ class Jobs:
         return job.told() | {"ahead": self.lines[job.model].ahead_of(job)}
 
     def listed(self) -> list[dict[str, Any]]:
-        """Those that are not over."""
+        """The jobs that have not ended."""
         with self._lock:
             running = [job for job in self._jobs.values() if job.state not in ENDS]
         return [self.told(job) for job in running]

@@ -1,4 +1,4 @@
-"""The models that are served: what each takes, samples of it, and what a client's input becomes."""
+"""The served models: the inputs of each, samples, and the conversion of a client's input."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ class ServedModel:
     def __post_init__(self) -> None:
         if self.kind not in TAKES:
             raise BadInput(
-                f"{self.name!r} takes {self.kind}, which no page can ask with: the server knows models of texts, "
-                "images, tables, sound, images with texts, detectors and language models. Others are explained in "
-                "Python, whyformer.explain(…)."
+                f"{self.name!r} takes {self.kind}, which the server does not support: it serves models of texts, "
+                "images, tables, sound, images with texts, detectors and language models. For others use Python: "
+                "whyformer.explain(…)."
             )
         if not self.samples:
             self.samples = [sample_of(self.explainer, self.kind)]
@@ -183,7 +183,7 @@ class ServedModel:
         sample = None
         if asked.sample is not None:
             if asked.sample >= (count := len(self.samples)):
-                raise BadInput(f"{self.name!r} has {count} samples, numbered from 0: there is no {asked.sample}.")
+                raise BadInput(f"sample {asked.sample} does not exist: {self.name!r} has {count}, numbered from 0.")
             sample = self.samples[asked.sample]
             sample = (sample,) if self.kind in ("image", "detector") else sample
         ways = asked.ways - {"sample"}
@@ -196,13 +196,13 @@ class ServedModel:
         if (asked.answer is not None or asked.chat) and self.kind != "language":
             raise BadInput("answer and chat are for language models.")
         if self.kind in PICTURES:
-            image = opened_picture(_uploaded(asked.image, store, "picture")) if sample is None else sample[0]
+            image = opened_picture(_uploaded(asked.image, store, "image")) if sample is None else sample[0]
             if self.kind != "pair":
                 return self.erased(image, asked)
             text = _filled(asked.text if asked.text is not None or sample is None else sample[1])
             return self.erased(image, asked, text), text
         if asked.erased:
-            raise BadInput("erased is for patches of a picture.")
+            raise BadInput("erased is for patches of an image.")
         if sample is not None and self.kind != "language":
             return sample
         if self.kind == "sound":
@@ -232,10 +232,10 @@ class ServedModel:
         pair = second_of(self.explainer, self.kind)
         if second is None or not second.strip():
             if pair is not None and pair[1]:
-                raise BadInput(f"{self.name!r} reads two texts, {pair[0][0]} and {pair[0][1]}: give the second, too.")
+                raise BadInput(f"{self.name!r} needs two texts, {pair[0][0]} and {pair[0][1]}: give the second, too.")
             return words
         if pair is None:
-            raise BadInput(f"{self.name!r} reads one text: leave the second out.")
+            raise BadInput(f"{self.name!r} takes one text: omit the second.")
         lines = [line.strip() for line in second.splitlines() if line.strip()]
         return (words, lines if "one per line" in pair[0][1] else second)
 
@@ -249,8 +249,8 @@ class ServedModel:
         units = first_of(self.explainer.explain(image if text is None else (image, text), method="random")).units
         if not erasable(units):
             raise NotOffered(
-                "patches can be erased where the model sees the whole picture, squeezed; this one crops it, keeps its "
-                "proportions, or reads no grid of patches."
+                "patches can be erased only if the image is resized as a whole; this model crops it, keeps its "
+                "proportions, or has no grid of patches."
             )
         rows, columns = units.grid or (0, 0)
         patches = [i for i in range(len(units)) if units.is_patch(i)]
@@ -259,7 +259,7 @@ class ServedModel:
         height, width = pixels.shape[:2]
         for unit in asked.erased:
             if unit not in patches:
-                raise BadInput(f"unit {unit} is no patch of this picture: it has {rows} × {columns} of them.")
+                raise BadInput(f"unit {unit} is not a patch of this image, which has {rows} × {columns} patches.")
             row, column = divmod(patches.index(unit), columns)
             top, bottom = round(row * height / rows), round((row + 1) * height / rows)
             left, right = round(column * width / columns), round((column + 1) * width / columns)
@@ -300,7 +300,7 @@ class ServedModel:
 
 
 def is_dear(method: str, units: int) -> bool:
-    """Too long to be run unasked; shap's package takes long to import."""
+    """Whether a method is too slow to be tried by default; the shap package takes long to import."""
     return method == "shap" or (get_method(method).slow and units > MANY_UNITS)
 
 
@@ -312,7 +312,7 @@ def first_of(result: Any) -> Explanation:
     """Of several explanations of one input (objects, written tokens), the first."""
     while not isinstance(result, Explanation):
         if not result:
-            raise NotOffered("the model says nothing about this input.")
+            raise NotOffered("the model has no prediction for this input.")
         result = result[0]
     return result
 
@@ -320,13 +320,13 @@ def first_of(result: Any) -> Explanation:
 def _uploaded(identity: str | None, store: Store, what: str) -> bytes:
     data = store.upload(identity or "")
     if data is None:
-        raise BadInput(f"this {what} is not known here: upload it again.")
+        raise BadInput(f"unknown {what}: upload it again.")
     return data
 
 
 def _filled(words: str | None) -> str:
     if words is None or not words.strip():
-        raise BadInput("there is nothing to explain: the text is empty.")
+        raise BadInput("the text is empty: give some text to explain.")
     return words
 
 
@@ -360,20 +360,20 @@ class Models:
         """Load a model by its name on the hub, never by a path."""
         if self.loader is None:
             raise NotOffered(
-                "models are loaded at the start only: begin the server with --allow-models, or --model NAME."
+                "loading models is not allowed: start the server with --allow-models, or with --model NAME."
             )
         with self._lock:
             if name in self.by_name:
                 return self.by_name[name]
             if len(self.by_name) - self._started_with >= MOST_MODELS:
-                raise NotOffered(f"{MOST_MODELS} models were loaded already: begin the server anew.")
+                raise NotOffered(f"{MOST_MODELS} models are loaded already: restart the server.")
             self.by_name[name] = self.loader(name)
             return self.by_name[name]
 
 
 def shipped_models() -> list[ServedModel]:
-    """Those of whyformer-models, with something to try each on."""
-    require(*SHIPPED, why="a server of the shipped models")
+    """Return the models of whyformer-models, with samples for each."""
+    require(*SHIPPED, why="serving the shipped models")
     from PIL import Image
 
     from whyformer import demo

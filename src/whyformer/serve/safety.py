@@ -51,7 +51,7 @@ Wait = Annotated[float, Field(ge=0, le=60)]
 
 
 class Asked(BaseModel):
-    """A request body: unknown fields and values of another type are refused."""
+    """A request body: unknown fields and values of another type raise an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -82,11 +82,11 @@ class Input(Asked):
     @model_validator(mode="after")
     def _one(self) -> Input:
         if len(self.ways) != 1 and self.ways not in TOGETHER:
-            raise ValueError(f"give one of {', '.join(WAYS[:-1])} and sample, or a picture with a text")
+            raise ValueError(f"give one of {', '.join(WAYS[:-1])} and sample, or an image with a text")
         if self.second is not None and self.ways != {"text"}:
             raise ValueError("second is for a pair of texts: give the first as text")
         if self.erased and not self.ways & {"image", "sample"}:
-            raise ValueError("erased is for patches of a picture")
+            raise ValueError("erased is for patches of an image")
         return self
 
 
@@ -136,14 +136,14 @@ class Compare(Asked):
     @model_validator(mode="after")
     def _some(self) -> Compare:
         if bool(self.results) == bool(self.inputs):
-            raise ValueError("give inputs to measure methods on, or results to put side by side")
+            raise ValueError("give inputs to compare methods on, or results to show side by side")
         if self.inputs and self.model is None:
             raise ValueError("name the model that the inputs are for")
         return self
 
 
 class About(Asked):
-    """What is known beside a result: its heads, or how far it can be trusted."""
+    """Further analysis of a result: its heads, or its evaluation."""
 
     result: Identity
     item: Annotated[int, Field(ge=0, le=1000)] = 0  # of several objects, which
@@ -204,14 +204,14 @@ def is_loopback(host: str) -> bool:
 def token_for(host: str, token: str | None) -> str | None:
     """Return the required token: generated if other machines can reach the server, None if none is needed."""
     if token is not None and len(token) < SHORTEST_TOKEN:
-        raise BadInput(f"--token has {len(token)} characters: give {SHORTEST_TOKEN} or more, or leave it out.")
+        raise BadInput(f"--token has {len(token)} characters: give {SHORTEST_TOKEN} or more, or omit --token.")
     if token is not None and not (token.isascii() and token.isprintable() and not set(token) & set(' ";,\\')):
-        raise BadInput("--token may hold letters, digits and signs of ASCII, no spaces, quotes, commas or semicolons.")
+        raise BadInput("--token allows printable ASCII without spaces, quotes, backslashes, commas and semicolons.")
     return token or (None if is_loopback(host) else secrets.token_urlsafe(24))
 
 
 class RequestGuard:
-    """ASGI middleware that refuses requests before the application sees them."""
+    """ASGI middleware that rejects requests before they reach the application."""
 
     def __init__(self, app: Application, host: str, token: str | None) -> None:
         self.app, self.loopback, self.token = app, is_loopback(host), token
@@ -252,12 +252,12 @@ class RequestGuard:
         host = headers.get("host", "")
         if self.loopback and not is_loopback(_name(host)):
             # A name that was made to point here (DNS rebinding): the page behind it is not ours.
-            return 403, f"the name {host!r} is none of this machine: open http://localhost instead."
+            return 403, f"the host name {host!r} is not allowed: open http://localhost instead."
         origin = headers.get("origin")
         if origin is not None and not _same(origin, host):
-            return 403, f"pages of {origin!r} may not ask here."
+            return 403, f"requests from pages of {origin!r} are not allowed."
         if scope["path"].startswith("/api") and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return 403, "other pages may not ask here."
+            return 403, "requests from other pages are not allowed."
         if self.token is not None:
             asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
             if scope["method"] == "GET" and PAGES.fullmatch(scope["path"]) and asked:
@@ -265,14 +265,14 @@ class RequestGuard:
                     # The address without the token: links are copied, and stand in the browser's history.
                     cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
                     return 303, "", {"location": scope["path"], "set-cookie": cookie}
-                return 401, "this is not the token: the terminal shows the right address."
+                return 401, "wrong token: open the address that the terminal shows."
             if not self._knows(headers):
-                return 401, "a token is needed: open the address that the terminal shows, or send it as a Bearer token."
+                return 401, "a token is required: open the address that the terminal shows, or send a Bearer token."
         try:
             if int(headers.get("content-length", "0")) > most:
                 return 413, f"too large: at most {most} bytes."
         except ValueError:
-            return 400, "content-length is no number."
+            return 400, "content-length is not a number."
         return None
 
     def _knows(self, headers: dict[str, str]) -> bool:
@@ -340,8 +340,8 @@ def opened_picture(data: bytes) -> Any:
                 width, height = image.size
                 if width * height > MOST_PIXELS:
                     raise BadInput(
-                        f"the picture has {width} × {height} pixels, and at most {MOST_PIXELS // 10**6} million are "
-                        "read: make it smaller."
+                        f"the image has {width} × {height} pixels; at most {MOST_PIXELS // 10**6} million are allowed: "
+                        "make it smaller."
                     )
                 image.load()
                 return open_image(image)
@@ -349,7 +349,7 @@ def opened_picture(data: bytes) -> Any:
             raise
         except Exception as error:  # each format has errors of its own, and Pillow some more for bombs
             raise BadInput(
-                f"this cannot be read as a picture: {', '.join(FORMATS)} are. ({type(error).__name__})"
+                f"the file cannot be read as an image ({type(error).__name__}): use {', '.join(FORMATS)}."
             ) from error
 
 
@@ -359,16 +359,16 @@ def opened_sound(data: bytes) -> tuple[Any, int]:
         with wave.open(BytesIO(data)) as file:
             channels, width, rate, frames = file.getparams()[:4]
             if width != 2 or not 1 <= channels <= MOST_CHANNELS or not RATES[0] <= rate <= RATES[1]:
-                raise BadInput("16-bit WAV files of 4 to 192 kHz and up to 8 channels are read, and this is another.")
+                raise BadInput("unsupported sound: give a 16-bit WAV file of 4 to 192 kHz and up to 8 channels.")
             if frames > LONGEST_SOUND * rate:
-                raise BadInput(f"the sound is longer than {LONGEST_SOUND} seconds: give a part of it.")
+                raise BadInput(f"the sound is longer than {LONGEST_SOUND} seconds: give a shorter one.")
             samples = np.frombuffer(file.readframes(frames), "<i2").astype(np.float32) / 32768
     except BadInput:
         raise
     except Exception as error:  # what was cut off or changed ends in errors of wave, struct or numpy
-        raise BadInput(f"this cannot be read as a sound: 16-bit WAV is. ({type(error).__name__})") from error
+        raise BadInput(f"the file cannot be read as a sound ({type(error).__name__}): use 16-bit WAV.") from error
     if len(samples) < channels:
-        raise BadInput("there is nothing to hear in this sound.")
+        raise BadInput("the sound is empty or silent.")
     return samples[: len(samples) // channels * channels].reshape(-1, channels).mean(1), rate
 
 

@@ -1,4 +1,4 @@
-"""What was explained, in one SQLite file: listed, searched, opened again; and what was uploaded."""
+"""Results and uploads in one SQLite file: list, search and open them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ BODY = ("question", "results", "failures", "beside")
 
 
 class Store:
-    """One file; ``None`` keeps everything in memory, and forgets it."""
+    """One SQLite file; ``None`` keeps everything in memory only."""
 
     def __init__(self, path: str | Path | None) -> None:
         self.path = None if path is None else writable_file(path, name="--store")
@@ -88,8 +88,7 @@ class Store:
             )
         elif owner != APPLICATION or version != VERSION:
             raise BadInput(
-                f"--store: {str(self.path)!r} holds something else, or was written by another version of whyformer: "
-                "name another file."
+                f"--store: {str(self.path)!r} is not a store of this version of whyformer: name another file."
             )
 
     @contextmanager
@@ -108,7 +107,7 @@ class Store:
         with self._using() as connection:
             there = connection.execute("SELECT 1 FROM results WHERE id = ?", [entry.parent]).fetchone()
             if entry.parent is not None and there is None:
-                raise NotOffered("the result that this is about was deleted meanwhile.")
+                raise NotOffered("the result that this belongs to was deleted in the meantime.")
             places = ", ".join("?" * (len(COLUMNS) + 1))
             connection.execute(f"INSERT INTO results ({', '.join(COLUMNS)}, body) VALUES ({places})", [*values, packed])
         return entry.id
@@ -122,10 +121,10 @@ class Store:
         try:
             return Entry(**dict(zip(COLUMNS, row[:-1], strict=True)), **json.loads(zlib.decompress(row[-1])))
         except (zlib.error, ValueError, TypeError) as error:  # the file was changed by something else
-            raise NotOffered(f"this result cannot be read any more ({error}): explain it again.") from error
+            raise NotOffered(f"this result cannot be read ({error}): explain it again.") from error
 
     def about(self, parent: str, kind: str) -> list[str]:
-        """Those of a kind that are about a result, the last one first."""
+        """Return the entries of a kind that belong to a result, newest first."""
         with self._using() as connection:
             asked = "SELECT id FROM results WHERE parent = ? AND kind = ? ORDER BY made DESC"
             return [str(row[0]) for row in connection.execute(asked, [parent, kind]).fetchall()]
@@ -167,7 +166,7 @@ class Store:
                     break
             if total > MOST_UPLOADS:
                 connection.rollback()
-                raise NotOffered("the store is full of pictures and sounds: delete results that you no longer need.")
+                raise NotOffered("the store has no room for more images and sounds: delete results.")
         return identity
 
     def upload(self, identity: str) -> bytes | None:

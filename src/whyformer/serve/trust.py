@@ -1,4 +1,4 @@
-"""How far what is on screen can be trusted: its curves, how other methods fare, and what the check-up says."""
+"""Evaluation of the explanation on screen: its deletion curves, other methods, and the check-up."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _others(served: ServedModel, subject: Subject) -> list[str]:
 
 
 def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item: int = 0) -> Working:
-    """The curves of what is on screen in their random band, other methods beside them, and the check-up."""
+    """Return deletion curves of the explanation, of random orders and of other methods, and the check-up."""
     subject = subject_of(store, identity, item)
     explanation, question = subject.first, subject.question
     raw = served.opened(question.input, store)
     require_same_answer(served, raw, explanation, question.units)
     settings = {"target": aim_of(served, explanation), "units": question.units, "seed": question.seed}
-    # What the method on screen held stays for the judge, and for other methods that can hold it.
+    # Features held by the method on screen are also held by the evaluation, and by other methods with hold=.
     hold = next((e.options["hold"] for e in subject.explanations if e.options.get("hold") is not None), None)
     judged = settings | {"hold": hold}
     shown = list(subject.explanations)
@@ -65,7 +65,7 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
         # What the curves are of (evaluate/games.py): a model without classes has no probability.
         likely = explanation.prediction.probability is not None or served.kind == "detector"
         curves = _curves(games, shown, "probability" if likely else "value")
-        parts, game, held = games.parts[0], games.game(0), list(games.doubts()) if games.hold is not None else []
+        parts, game, held = games.parts[0], games.game(0), list(games.warnings()) if games.hold is not None else []
         areas = [area(game.values(without_top(each.scores[parts], FRACTIONS)), FRACTIONS) for each in others]
     yield
     ran: list[dict[str, Any]] = [
@@ -81,7 +81,7 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
         agreeing = spearman(np.stack([each.scores[compared] for each in (*shown, *others)]))[0]
         for row, value in zip(ran, agreeing, strict=True):
             row["agreement"] = number_of(value)
-    findings = [{"level": "note", "check": "curves", "title": "What was held", "text": text} for text in held]
+    findings = [{"level": "note", "check": "curves", "title": "Held features", "text": text} for text in held]
     for name in (*QUICK_CHECKS, *(SLOW_CHECKS if thorough else ())):
         findings += _findings(served, raw, name, explanation, settings)
         yield
@@ -94,7 +94,7 @@ def _curves(games: Games, explanations: list[Explanation], value: str) -> dict[s
     """The model's output as the highest scores are removed, and as only they are kept; the same in random orders."""
     parts, game = games.parts[0], games.game(0)
     if len(parts) < 2:
-        raise NotOffered("the input has no two parts that could be taken away.")
+        raise NotOffered("the input has fewer than two features that can be masked.")
     drawn = random_scores(len(parts), 0, games.seed, DRAWS)
     told: dict[str, Any] = {"fractions": FRACTIONS, "parts": len(parts), "replacement": str(games.replacement)}
     told |= {"value": value, "draws": DRAWS}
@@ -133,11 +133,11 @@ def _findings(
 
 
 def _statement(curves: dict[str, Any]) -> str:
-    """What one input tells of the method on screen: no rank, and no advice on others."""
+    """Return the result of the method on screen on this input, without a rank, which needs more inputs."""
     line = curves["remove"]["lines"][0]
     if line["area"] is None:
-        return f"{line['method']} cannot be held against random orders here."
+        return f"{line['method']} cannot be compared with random orders here."
     return (
-        f"On this input, the {curves['value']} falls faster without what {line['method']} names first than in "
-        f"{line['worse']} of {DRAWS} random orders. {too_few(1)}: whyformer recommend measures on more."
+        f"On this input, the {curves['value']} falls faster by the ranking of {line['method']} than in "
+        f"{line['worse']} of {DRAWS} random orders. {too_few(1)}. To test on more inputs, use whyformer recommend."
     )

@@ -79,7 +79,7 @@ class Fingerprints:
         if not isinstance(operand, Tensor) or not isinstance(out, Tensor):
             return
         if name == "softmax" and any(n in self.lengths for n in out.shape):
-            self.last = None  # weights of positions, each of which hears of all others
+            self.last = None  # attention weights: each position depends on all others
         elif name in fn.POOLS and operand.ndim == 3 and operand.shape[1] in self.lengths:
             if operand.shape[2] == operand.shape[1]:
                 return  # a map that torch's attention hands back beside its result, no vectors (WavLM)

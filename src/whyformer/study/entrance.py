@@ -108,8 +108,8 @@ def reads_padding(row: int, first: bool) -> str:
     """The error message for a head that reads this row; first: it reads at the beginning."""
     place, other = (f"position {row}", "right") if first else ("the last position", "left")
     return (
-        f"the head reads {place} of each input, which is padding here (the mask hides it), so that no row of attention "
-        f"that belongs to the input feeds it. Pad on the {other} side, or give inputs one by one, without padding."
+        f"the head uses {place} of each input, which is padding here (masked), so it uses no position of the input. "
+        f"Pad on the {other} side, or give inputs one by one, without padding."
     )
 
 
@@ -131,12 +131,11 @@ def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: 
 
 MANY = 64  # columns, of which a part is changed
 ELSEWHERE = (
-    "the model puts the input in another order: a change of {unit} is not heard at position {place} of its attention, "
-    "where it is taken to stand, but elsewhere (patches column by column, a text that is turned around, a token of the "
-    "model's own among the others). Attention scores would be assigned to the wrong units. Let the model read "
-    "the input in its own order, or explain it by a method that does not read attention."
+    "the model reorders the input: a change of {unit} does not change position {place} of its attention, as expected, "
+    "but another one (patches column by column, a reversed text, an added token among the others). Attention scores "
+    "would be assigned to the wrong units. Keep the order of the input in the model, or use a method without attention."
 )
-DESCRIBED = " With processor=wf.Table(…) it is found out which column stands where."
+DESCRIBED = " With processor=wf.Table(…), the position of each column is detected."
 
 
 def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[int, int] | None) -> NotOverUnits | None:
@@ -169,7 +168,7 @@ def misplaced(run: Passes, first_BHKD: Tensor, front: int | None, grid: tuple[in
         if (place := _unheard(moved, expected)) is not None:
             message = ELSEWHERE.format(unit=_named(units, expected[place]), place=place)
             return NotOverUnits(message + (DESCRIBED if modality.stream == "table" else ""))
-        # Where neighbours hear of each other (convolutions), a single unit tells more.
+        # Convolutions mix neighbours, so a single changed unit is located better.
         clean &= moved <= expected.keys()
         if clean and number == len(sets):
             return None

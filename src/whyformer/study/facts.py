@@ -60,16 +60,16 @@ def unseen(model: nn.Module, called: Called, sites: Sequence[str]) -> PartlyCapt
             scripts.append(path)
     if scripts:
         return PartlyCaptured(
-            f"{', '.join(scripts[:8])}: TorchScript hides its functions from Python, so attention in there is not seen "
-            f"and a map would be partial. Pass the Python module that it was made from."
+            f"{', '.join(scripts[:8])}: attention inside TorchScript cannot be captured, so a map would be incomplete. "
+            f"Pass the Python module that it was made from."
         )
     modules = dict(model.named_modules())
     # What ran here as well is used by somebody else at the same time.
     elsewhere = [path for path, module in modules.items() if id(module) in called.in_threads - called.here]
     if elsewhere:
         return PartlyCaptured(
-            f"{', '.join(elsewhere[:8])}: this part of the model ran in another thread, where it is not seen, so a map "
-            f"would be partial. Run the model in the calling thread."
+            f"{', '.join(elsewhere[:8])}: this part of the model ran in another thread, where it cannot be captured, "
+            f"so a map would be incomplete. Run the model in the calling thread."
         )
     of_torch = ("torch.nn.modules.container", "torch.nn.modules.dropout", "torch.nn.modules.linear")
     kinds = {type(modules[path]) for path in sites if path} - {type(model)} | {nn.MultiheadAttention}
@@ -79,9 +79,9 @@ def unseen(model: nn.Module, called: Called, sites: Sequence[str]) -> PartlyCapt
     if not blind:
         return None
     return PartlyCaptured(
-        f"{', '.join(blind[:8])}: {len(blind)} of {len(alike)} modules of the same kind ran without their attention "
-        f"being seen (in a compiled function, or by a kernel that is not torch's), so a map would be partial. "
-        "Run the model uncompiled."
+        f"{', '.join(blind[:8])}: the attention of {len(blind)} of {len(alike)} modules of the same kind was not "
+        f"captured (a compiled function, or a kernel outside torch), so a map would be incomplete. Run the model "
+        "uncompiled."
     )
 
 
@@ -270,7 +270,7 @@ class Study:
     notes: tuple[str, ...] = ()  # what every explanation has to say about this model
     fused: bool = False  # every map came out of torch's own attention function
     hidden: bool = False  # part of the model ran out of sight
-    doubts: list[str] = field(default_factory=list, compare=False)  # about gradients, once they were taken
+    warnings: list[str] = field(default_factory=list, compare=False)  # about gradients, once they were taken
     plans: Plans = field(default_factory=Plans, compare=False)  # the calls of later passes
     read_rows: dict[Any, Tensor] = field(default_factory=dict, compare=False)  # by length: weights of unpadded rows
     undisturbed: set[Form] = field(default_factory=set, compare=False)  # batches on which looking changed nothing
@@ -346,17 +346,16 @@ def require_readable(study: Study, multi_stream: bool = False) -> None:
     ruled = multi_stream and (study.windows is not None or study.multi_stream)
     if not ruled and any(s.windows > 1 for s in study.sites):
         raise NotOverUnits(
-            "attention runs inside windows of the image (Swin), so maps of different layers do not line up."
+            "attention runs inside windows of the image (Swin), so maps of different layers cannot be combined."
         )
     if not ruled and not study.one_stream:
         raise NotOverUnits(
             "the model has several streams of tokens (cross-attention), or layers over different numbers of them: "
             + ", ".join(sorted({f"{s.kind} {s.queries}×{s.keys}" for s in study.sites}))
-            + ". A layer that asks for the keys and values of an earlier one (Gemma 3n) counts as cross-attention."
+            + ". A layer that uses the keys and values of an earlier one (Gemma 3n) counts as cross-attention."
         )
     if study.leak.amount:
         raise PartlyCaptured(
-            f"positions exchange information outside the captured attention (seen at {study.leak.path}: a change of "
-            f"{study.leak.amount:.1e} where there should be none), so an attention map would be blind to part of the "
-            "computation."
+            f"positions exchange information outside the captured attention (at {study.leak.path}: a change of "
+            f"{study.leak.amount:.1e}, expected 0), so an attention map would miss part of the computation."
         )

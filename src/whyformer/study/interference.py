@@ -40,24 +40,24 @@ APART = 0.25  # of the largest number of a row: noise that parts equal numbers f
 UNSTEADY = 0.2  # by how much of itself a slope may change with the step and still be one
 
 JUMPS = (
-    "the score jumps close to where gradients were first taken (experts or positions that the model picks), so that "
-    "they could not be held to measured slopes: they hold between two jumps at most."
+    "the output jumps close to this input (the model selects experts or positions), so gradients could not be compared "
+    "with measured slopes: they are valid between two jumps at most."
 )
 
 TIES = (
-    "equal values tie where gradients were first taken (pixels of a plain background in a max-pool, zeros under a "
-    "ReLU): of such values the gradient is that of one of them, or zero."
+    "some values are exactly equal at this input (pixels of a plain background in a max-pool, zeros under a ReLU): the "
+    "gradient there is that of one of them, or zero."
 )
 
 REMEDY = (
-    "Part of the model runs out of autograd's sight: a torch.autograd.Function with a backward of its own, re-entrant "
+    "Part of the model is not visible to autograd: a torch.autograd.Function with its own backward, re-entrant "
     "gradient checkpointing, detach() or no_grad(). Turn checkpointing off (model.gradient_checkpointing_disable(), or "
-    "use_reentrant=False) or write the function out in plain torch."
+    "use_reentrant=False) or write the function in plain torch."
 )
 
 NO_SLOPE = (
-    "the gradients recorded at the attention maps are not the slope of the score ({said:.3g} where {slope:.3g} was "
-    "measured), so that maps weighted by them would be wrong. " + REMEDY
+    "the gradients recorded at the attention maps are not the slope of the score ({said:.3g}; measured: {slope:.3g}), "
+    "so maps weighted by them would be wrong. " + REMEDY
 )
 
 
@@ -173,7 +173,7 @@ class Inputs:
 
     def measured(self, numbers: Tensor, gradient: Tensor, seed: int = 0) -> Measured:
         """Along one random direction from these numbers."""
-        # Of either sign, since many models normalise what they read: they do not hear a change of scale.
+        # Signs are random, because many models normalise their input, so a mere change of scale has no effect.
         direction = _randn(numbers, 2 * seed) * numbers.abs()
         terms = gradient.double() * direction
 
@@ -200,8 +200,8 @@ def require_input_slopes(inputs: Inputs, gradient: Tensor, score_B: Tensor) -> t
 
     def refusal(said: float, slope: float) -> NotOffered:
         return NotOffered(
-            f"the gradient at the input is not the slope of the score ({said:.3g} where {slope:.3g} was measured), so "
-            f"that scores made of it would be wrong. {REMEDY}"
+            f"the gradient at the input is not the slope of the score ({said:.3g}; measured: {slope:.3g}), so scores "
+            f"computed from it would be wrong. {REMEDY}"
         )
 
     return _require(inputs.measured(inputs.numbers.detach().double(), gradient), score_B, at, refusal)
@@ -273,8 +273,8 @@ def require_reached(lost: Sequence[str], score_B: Tensor, scaled: Callable[[floa
             return 2
     paths = ", ".join(dict.fromkeys(path or "the model itself" for path in lost))
     raise CaptureError(
-        f"the attention of {paths} reaches the score, and autograd knows no way from there, so that its gradient would "
-        f"be recorded as zero. {REMEDY}"
+        f"the attention of {paths} changes the score, but autograd has no path from there, so its gradient would be "
+        f"recorded as zero. {REMEDY}"
     )
 
 
@@ -288,19 +288,19 @@ def _direction(like: Tensor, seed: int) -> Tensor:
 FULL = (1e-3, 1e-5)  # of the largest logit, and besides: what float32 may lose over many layers
 COARSE_STEPS = (32.0, 16.0)  # the same in steps of a coarser type
 FUSED_ADVICE = (
-    "torch's fused encoder (nn.TransformerEncoder in eval mode) sets padded rows to zero, and the head reads them. Let "
-    "the head leave padded rows out; or make the model say what its layers say, by "
-    "torch.backends.mha.set_fastpath_enabled(False); or give inputs one by one, without padding."
+    "torch's fused encoder (nn.TransformerEncoder in eval mode) sets padded rows to zero, and the head uses them. "
+    "Exclude padded rows in the head; or disable the fused encoder, torch.backends.mha.set_fastpath_enabled(False); or "
+    "give inputs one by one, without padding."
 )
 OTHER_ADVICE = (
-    "Its code takes another way when gradients or torch function modes are on: find where it asks for "
-    "torch.is_grad_enabled(), requires_grad or has_torch_function."
+    "Its code behaves differently when gradients or torch function modes are on: look for torch.is_grad_enabled(), "
+    "requires_grad or has_torch_function in it."
 )
 
 MIXES = "mixes the inputs of a batch"  # a fact about a model: True or False, once it was tried
 SINGLY = (
-    "what this model says about an input changes with those beside it in a batch, so that every input, and every "
-    "variant of one, was run by itself."
+    "the output for an input changes with the other inputs of a batch, so every input, and every variant of it, was "
+    "run separately."
 )
 
 PRODUCTS = {"high": 2.0**-10, "medium": 2.0**-7}  # torch.set_float32_matmul_precision: the steps of TF32 and bfloat16
@@ -348,8 +348,8 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) ->
         again = part(everything).detach().float()
     if not same(model, together, again):
         raise NotOffered(
-            f"the model answers differently each time ({_shown(together, again)}), so that no explanation would be of "
-            "its answer. Take what is random out of its forward, or seed it there."
+            f"the model's output is random ({_shown(together, again)} in two passes), so it cannot be explained. "
+            "Remove the randomness from its forward, or seed it there."
         )
     if halves and same(model, together, looked):
         raise mixed(model, together, plain)
@@ -362,8 +362,8 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) ->
         finally:
             torch.backends.mha.set_fastpath_enabled(True)
     raise NotOffered(
-        f"the model says something else while it is looked into ({_shown(together, looked)}), so that this would "
-        f"explain another answer. {FUSED_ADVICE if fused else OTHER_ADVICE}"
+        f"the model's output changes under interception ({_shown(together, looked)}), so the explanation would be "
+        f"of another output. {FUSED_ADVICE if fused else OTHER_ADVICE}"
     )
 
 
@@ -384,8 +384,8 @@ def mixed(model: nn.Module, together: Tensor, apart: Tensor) -> MixedInputs:
     """Return the error, and remember that the model mixes rows."""
     known_about(model)[MIXES] = True
     return MixedInputs(
-        f"what the model says about an input changes with those beside it in a batch ({_shown(together, apart)}): "
-        "its forward mixes the rows. Pass batch_size=1, so that each is run by itself."
+        f"the output for an input changes with the other inputs of a batch ({_shown(together, apart)}): the forward "
+        "mixes the rows of a batch. Pass batch_size=1."
     )
 
 

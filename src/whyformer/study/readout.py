@@ -21,8 +21,8 @@ from whyformer.inputs.output import Output
 from whyformer.loan.borrow import module_names
 
 BY_CONTENT = (
-    "the head reads other rows of another picture than of the one that was studied ({readout}): it finds them by what "
-    "stands there, and maps are read at the rows that feed the head."
+    "the output position of another image differs from that of the analysed one ({readout}): it depends on the content "
+    "of the image, which is not supported."
 )
 FEW = 6  # positions, below which one is repeated to make an input longer; above, one is left out
 
@@ -234,7 +234,7 @@ def readout_rows(run: Passes, last: int, variant: Batch | None = None) -> Reache
     ending, finder.ending = finder.ending, None
     if ending is None or not logits.requires_grad:
         raise CaptureError(
-            "the last captured attention does not reach the model's output, so no row of it feeds the prediction. "
+            "the last captured attention does not reach the model's output. "
             "Check that the logits come from the same stream of tokens, without detach() or no_grad() in between "
             "(reentrant gradient checkpointing is such a no_grad(): turn it off, or pass use_reentrant=False)."
         )

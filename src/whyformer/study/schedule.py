@@ -101,7 +101,7 @@ class Shadows(Survey):
         super().at_site(site)
         asked = self._fused if self._fused is not None else self._asking.get(site.attention)
         if asked is None:
-            raise NotOverUnits(f"{site.path}: which tokens its windows hold could not be followed.")
+            raise NotOverUnits(f"{site.path}: the tokens of its windows were not found.")
         rows = asked.movedim(1, 0)[0] if asked.ndim == 4 else asked  # heads hold the same tokens
         self.placements.append(Placement(rows[..., 0].long(), len(self.sizes) - 1))
         self._last = asked
@@ -201,8 +201,8 @@ class Link:
         counts = places_BN.sum(1).tolist()
         if any(count != len(made_of) for count in counts):
             raise BadInput(
-                f"the inputs have {sorted(set(counts))} image tokens, and the model makes {len(made_of)} of an "
-                "image: every input needs one image of the same size. Explain the others separately."
+                f"the inputs have {sorted(set(counts))} image tokens, and the model makes {len(made_of)} per image: "
+                "every input needs one image of the same size. Explain the others separately."
             )
         placed = made_of.new_zeros(*places_BN.shape, made_of.shape[1])
         placed[places_BN] = made_of.repeat(len(places_BN), 1)
@@ -331,7 +331,7 @@ def unsteady(sites: Sequence[SiteFacts], schedule: Schedule, stream: str | None 
         fits = site.queries == queries or (site.queries < queries and not step.cross)  # a few rows may be asked for
         if stream in {None, step.query} and not (site.windows == 1 and fits and site.keys == keys):
             return NotOverUnits(
-                f"{site.path}: attention of {site.queries} × {site.keys} positions, where the streams {step.query} and "
-                f"{step.key} have {queries} and {keys}, so maps of different layers do not line up."
+                f"{site.path}: attention of {site.queries} × {site.keys} positions, but the streams {step.query} and "
+                f"{step.key} have {queries} and {keys}, so maps of different layers cannot be combined."
             )
     return None

@@ -1,4 +1,4 @@
-"""Several streams of positions: studied, told apart, and laid end to end so that one row of scores covers them all."""
+"""Several streams of positions: identified, and concatenated so that one row of scores covers all of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from whyformer.study.readout import Passes, Readout, Severed, direct_rows, posit
 from whyformer.study.schedule import START, Link, Schedule, unsteady, windows_of
 
 UNFOLLOWED = (
-    "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
-    "placed among the tokens of another stream. Scores are those of the tokens it became there."
+    "the {stream} layers are not included: no attention connects them to the output; their result is inserted as "
+    "tokens into another stream. Scores are those of these tokens."
 )
 LOST = (
-    "the model's {stream} layers have {count} position(s) that become no token ([CLS]): what they receive is not shown."
+    "the {stream} layers have {count} position(s) without a token in the other stream ([CLS]): their scores are hidden."
 )
 
 
@@ -162,7 +162,7 @@ def readouts_of(run: Passes, schedule: Schedule) -> dict[str, Readout]:
         if size != schedule.lengths[stream]:
             raise NotOverUnits(
                 f"attention runs over {schedule.lengths[stream]} positions of the {stream} stream, and the input has "
-                f"{size} tokens there: which position is which token is not known."
+                f"{size} tokens there: positions cannot be matched with tokens."
             )
     for stream, rows in _direct(run, schedule).items():
         part, view = modality.part(stream, one)
@@ -180,8 +180,8 @@ def readouts_of(run: Passes, schedule: Schedule) -> dict[str, Readout]:
             readouts[stream] = Readout("rows", tuple(real)) if guessed and part.lengths_vary else rule
     if not readouts:
         raise CaptureError(
-            "no row of any stream reaches the model's output directly, so there is none to read. Check that the logits "
-            "come from the attended positions, without detach() or no_grad() in between."
+            "no row of any stream reaches the model's output directly, so the output position was not found. Check "
+            "that the logits come from the attended positions, without detach() or no_grad() in between."
         )
     return readouts
 

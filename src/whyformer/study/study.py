@@ -27,37 +27,37 @@ from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
 from whyformer.study.streams import study_several
 
 WEIGHED = (
-    "the head weighs the positions itself (attention pooling, {path}); the rows that it reads are taken evenly, so "
-    "its own weights are not part of the scores."
+    "the head weights the positions itself (attention pooling, {path}); here they are weighted evenly, so its own "
+    "weights are not part of the scores."
 )
 POOLED_BESIDES = (
-    "the head reads the {rule} by itself and pools others besides; attention methods follow the {rule} alone, and miss "
-    "what the others tell the head."
+    "the head uses the {rule} and also pools other positions; attention methods use the {rule} only, and miss the "
+    "others."
 )
 MAXIMUM = (
-    "the head takes the largest value over the positions, number by number; the rows that it reads are taken evenly, "
-    "so which of them won how often is not part of the scores."
+    "the head uses max-pooling over the positions; here they are weighted evenly, so it is not part of the scores "
+    "which of them had the maximum."
 )
 SEVERAL_LAYERS = (
-    "the head reads the states after several layers, not after the last one alone; attention methods follow what "
-    "passes through all layers, and miss what earlier ones tell the head directly."
+    "the head uses the output of several layers, not only of the last one; attention methods use the last one only, "
+    "and miss direct contributions of earlier layers."
 )
 ONE_TOKEN = (
-    "the whole row is one of the {count} tokens that the model attends over; the others are rows of its own (examples "
-    "that it learns from, as TabPFN does), so attention tells nothing about columns."
+    "the whole row is one of the {count} tokens that the model attends over; the others are rows of its own (training "
+    "examples, as in TabPFN), so attention cannot score columns."
 )
 AROUND = (
-    "the head also reads vectors of the input that went through no attention at all (a sum of the embeddings beside "
-    "the layers); attention methods follow the layers, and miss what those tell the head directly."
+    "the head also uses vectors of the input that went through no attention (for example, a sum of the embeddings); "
+    "attention methods miss this contribution."
 )
 
 OWN_KEYS = (
-    "{path}: attention over {keys} keys from {queries} positions: the model adds keys that are no positions (prefix "
-    "tuning, a learned memory, add_bias_kv or add_zero_attn of nn.MultiheadAttention), so that its layers are no "
-    "product of maps over the units."
+    "{path}: attention over {keys} keys from {queries} positions: the model adds keys that are not positions (prefix "
+    "tuning, a learned memory, add_bias_kv or add_zero_attn of nn.MultiheadAttention), so maps of its layers cannot be "
+    "multiplied."
 )
 
-OPAQUE = "the model is asked from outside (a function, a server): no attention of it can be seen."
+OPAQUE = "the model is called remotely (a function, a server): its attention cannot be captured."
 
 
 def beside_others(modality: Modality, one: Batch) -> Study:
@@ -217,8 +217,8 @@ def _unread(schedule: Schedule, sites: Sequence[readouts.SiteFacts]) -> CaptureE
     if not unread or unread[-1] != len(sites) - 1 or len(unread) == len(sites):
         return None
     return CaptureError(
-        f"{len(unread)} of {len(sites)} attention layers, the last of them {sites[-1].path}, do not reach the model's "
-        "output: its head reads what is known before them."
+        f"{len(unread)} of {len(sites)} attention layers, the last of them {sites[-1].path}, do not reach the "
+        "model's output: its head uses the output of an earlier layer."
     )
 
 
@@ -241,8 +241,8 @@ def _lost(run: readouts.Passes, schedule: Schedule, sites: Sequence[readouts.Sit
         return None
     paths = ", ".join(sites[i].path or "the model itself" for i in sorted(unused)[:8])
     return PartlyCaptured(
-        f"what the attention of {paths} says reaches the output on a way that is not seen, so that positions may "
-        "exchange information outside the captured attention there."
+        f"the attention of {paths} reaches the output on a path that was not captured, so positions may exchange "
+        "information outside the captured attention there."
     )
 
 
@@ -254,14 +254,13 @@ def _side_by_side(survey: MarkingSurvey, schedule: Schedule) -> CaptureError | N
         follows = step.query_after == index - 1
         if site.parallel and follows:
             return NotOverUnits(
-                f"{site.path}: this attention was taken for another head of the layer before, and it starts from the "
-                "result of that."
+                f"{site.path}: this attention looks like another head of the layer before, but its input is the output "
+                "of that layer."
             )
         if not site.parallel and not follows:
             return NotOverUnits(
-                f"{site.path}: this attention starts from the same vectors as the one before it, not from its result, "
-                "so the two are no layers of one product (differential attention, a second stream of vectors for the "
-                "layout)."
+                f"{site.path}: this attention has the same input as the one before it, so the two are not consecutive "
+                "layers (differential attention, a second stream of vectors for the layout)."
             )
     return None
 
@@ -293,8 +292,8 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
         rows = readouts.readout_rows(readouts.Passes(modality, batch.select([row])), len(study.sites) - 1).rows
         if not rows:
             raise CaptureError(
-                f"nothing of the last attention reaches the answer to input {row}, so there is no row to read: a model "
-                "that halts early on some inputs (a Universal Transformer) has no last layer for those."
+                f"the last attention does not reach the output for input {row}, so there is no output position: a "
+                "model that halts early on some inputs (a Universal Transformer) has no last layer for them."
             )
         weights[row, rows] = 1 / len(rows)
     return weights

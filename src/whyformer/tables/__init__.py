@@ -1,4 +1,4 @@
-"""Tables as a whole: many rows explained together, columns shuffled, and rows that look at other rows.
+"""Tables: global explanations, permutation importance, and models whose rows attend to other rows.
 
 >>> model, table = wf.demo.load_adult()
 >>> wf.tables.explain_global(model, wf.demo.census.adult_rows()[:8], table).to_frame()

@@ -70,7 +70,7 @@ def arrangement_of(
 ) -> Arrangement:
     """Found by running the model: with one training row less, and with single numbers of the first one changed."""
     if len(context) < 3:
-        raise NotOffered(f"{len(context)} training rows are too few to tell rows from columns: give three or more.")
+        raise NotOffered(f"{len(context)} training rows are too few to distinguish rows from columns: give 3 or more.")
 
     def watched(known: Tensor, told: Tensor) -> list[OpenSite]:
         watch = _WatchRows(1, names)
@@ -81,11 +81,11 @@ def arrangement_of(
     whole, fewer = watched(context, answers), watched(context[:-1], answers[:-1])
     if not whole:
         raise NothingCaptured(
-            "no attention was captured: training rows are scored by the attention that they get. method="
-            "'input_x_gradient' with rows='cells' asks for gradients alone."
+            "no attention was captured, and training rows are scored by their attention. Use "
+            "method='input_x_gradient' with rows='cells', which needs gradients only."
         )
     if len(whole) != len(fewer):
-        raise NotOffered("the model attends another number of times beside fewer training rows: rows cannot be told.")
+        raise NotOffered("the number of attention calls changes with the number of training rows: not supported.")
     # An axis over rows is shorter with fewer of them; a row, or column, is where the first attention reads a change.
     kinds = [_kind(a, b) for a, b in zip(whole, fewer, strict=True)]
     moved = context.clone()
@@ -123,8 +123,8 @@ def _first_row(
     first = int(change_K.argmax())
     if first + rows > len(change_K):
         raise NotOffered(
-            f"training row 0 is key {first} of {len(change_K)}, so that {rows} training rows do not follow each other "
-            "from there: the model puts them in another order."
+            f"training row 0 is key {first} of {len(change_K)}, so {rows} training rows cannot follow from there: the "
+            "model reorders them, which is not supported."
         )
     return first, int((change_K > NEGLIGIBLE * change_K.max()).sum()) > 1
 
@@ -200,8 +200,8 @@ def cell_relevance(
     """
     if None in arrangement.tokens:
         raise NotOffered(
-            f"column {arrangement.tokens.index(None)} reaches several tokens before any attention, or none, so that no "
-            "token stands for it. method='input_x_gradient' does not ask."
+            f"column {arrangement.tokens.index(None)} reaches several tokens before any attention, or none, so it has "
+            "no single token. Use method='input_x_gradient', which does not need one."
         )
     grids = [_grid(s, g, arrangement, i) for i, (s, g) in enumerate(zip(sites, gradients, strict=True))]
     count = _rows(grids)
@@ -218,8 +218,8 @@ def cell_relevance(
         if width != relevance.shape[1]:
             raise NotOffered(
                 f"{arrangement.places[layer[-1]].path or 'an attention'} runs over {width} tokens per row and a later "
-                f"one over {relevance.shape[1]}: which of them are the same is not known. method='input_x_gradient' "
-                "does not ask."
+                f"one over {relevance.shape[1]}: the correspondence between them is not known. Use "
+                "method='input_x_gradient', which does not need it."
             )
         asked = relevance
         for number in layer:
@@ -234,7 +234,7 @@ def _rows(grids: Sequence[tuple[Tensor, str]]) -> int:
     """How many rows there are, with what the model adds: the asked one may look at the others in a call of its own."""
     sizes = [max(map_.shape[1], map_.shape[2] + (map_.shape[1] == 1)) for map_, kind in grids if kind == "rows"]
     if not sizes:
-        raise NotOffered("no attention of this model runs over training rows. method='input_x_gradient' needs none.")
+        raise NotOffered("attention of this model does not run over training rows: use method='input_x_gradient'.")
     return max([*sizes, *(len(map_) for map_, kind in grids if kind == "columns")])
 
 
@@ -256,13 +256,13 @@ def _grid(site: OpenSite, gradient: Tensor, arrangement: Arrangement, number: in
     if place.kind == "other":
         raise NotOffered(
             f"{place.path or 'an attention of the model'} runs neither over rows nor over the columns of a row "
-            "(inducing points?), so relevance cannot be followed through it. method='input_x_gradient' does not ask."
+            "(inducing points?), so relevance cannot be propagated through it. Use method='input_x_gradient'."
         )
     attention, slope = map(_of_one_table, _pair(site, gradient))
     if attention.ndim != 4:
         raise NotOffered(
             f"{place.path or 'an attention of the model'} has maps of shape {tuple(attention.shape)}, in which heads "
-            "cannot be told from rows or columns. method='input_x_gradient' does not ask."
+            "cannot be distinguished from rows or columns. Use method='input_x_gradient'."
         )
     return (attention * slope).clamp(min=0).mean(1), place.kind
 

@@ -41,10 +41,10 @@ LONGEST = 160  # characters of an example
 
 @dataclass(frozen=True, eq=False)
 class CorpusExplanation(Result):
-    """Scores of words over many texts: the mean over their occurrences, with 95 % limits.
+    """Scores of words over many texts: the mean over their occurrences, with 95 % confidence intervals.
 
-    Words are taken without their case. ``examples`` are the texts in which each weighed most. Limits take
-    occurrences for independent, which those inside one text are not quite.
+    Words are compared in lower case. ``examples``: the text with the largest |score| of each word. The intervals treat
+    occurrences as independent; occurrences in one text are not quite independent.
     """
 
     what: ClassVar[str] = "corpus explanation"
@@ -68,11 +68,11 @@ class CorpusExplanation(Result):
     model: str = ""
 
     def ranked(self) -> list[tuple[str, float]]:
-        """Words from the highest mean score to the lowest; ties keep their order."""
+        """Return words from the highest mean score to the lowest; ties keep their order."""
         return [(self.words[i], float(self.mean[i])) for i in np.argsort(-self.mean, kind="stable")]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per word."""
+        """Return one row per word."""
         numbers = {name: getattr(self, name) for name in ("counts", "mean", "low", "high", "mean_size")}
         return dataframe({"word": self.words, **numbers, "example": self.examples})
 
@@ -106,7 +106,7 @@ class _WordSums:
     """What each word is worth over its occurrences; only sums are kept."""
 
     of = "text"
-    mixed = "pass target= to ask about one."
+    mixed = "pass target= to explain one class."
 
     def __init__(self, texts: Sequence[str], least: int) -> None:
         self.texts, self.least = texts, least
@@ -145,7 +145,7 @@ view_of.register(CorpusExplanation, corpus_view)
 
 
 class CsvRows:
-    """The rows of a CSV file with a header, as pieces of ``size`` rows: columns by name, for ``explain_global``."""
+    """The rows of a CSV file with a header, in chunks of ``size`` rows, for ``explain_global``."""
 
     @checked
     def __init__(self, path: str | Path, table: Table, size: BatchSize = 128) -> None:
@@ -165,7 +165,7 @@ class CsvRows:
             yield self._columns(piece)
 
     def check(self, table: Table) -> None:
-        """Every row, before long work."""
+        """Check every row, before long work."""
         for number, piece in enumerate(self):
             try:
                 table.encode(table.read(piece)[0])
@@ -212,10 +212,10 @@ def explain_global(
 ) -> GlobalExplanation | CorpusExplanation:
     """Explain many rows and average their scores per column; or many texts, per word.
 
-    inputs: rows as for ``explain`` (with ``processor`` a Table), a CSV file (``tables.CsvRows``, which reads it a piece
-    at a time), or the model's own tensors. Rows are explained ``batch_size`` at a time and only sums are kept, besides
-    ``samples`` rows drawn evenly for pictures. Limits are mean ± 1.96 standard errors over rows. Of texts, words that
-    occur fewer than ``least`` times are left out.
+    inputs: rows as for ``explain`` (with ``processor`` a Table), a CSV file (``tables.CsvRows``, which reads it in
+    chunks), or the model's own tensors. Rows are explained ``batch_size`` at a time; only sums and ``samples`` rows for
+    pictures are kept. Confidence intervals are mean ± 1.96 standard errors over rows. Words of texts that occur fewer
+    than ``least`` times are left out.
 
     >>> model, table = wf.demo.load_adult()
     >>> wf.explain_global(model, wf.demo.census.adult_rows()[:8], table).show()
@@ -243,7 +243,7 @@ def explain_global(
         part = target[at : at + step] if isinstance(target, list) else target
         for explanation in explainer.explain(piece, target=part, progress=False, **settings):
             if not isinstance(explanation, Explanation):
-                raise NotOffered("each text gives several explanations (generated tokens): words have no one score.")
+                raise NotOffered("each text has several explanations (generated tokens), so words have several scores.")
             first = first or explanation
             names.add(str(explanation.target))
             remarks.add(explanation.warnings)
@@ -271,7 +271,7 @@ class _ColumnSums:
     """Means and variances as they go along (Welford), so that memory does not grow with the table."""
 
     of = "row"
-    mixed = "the mean size is what to look at, or pass target=."
+    mixed = "use the mean |score|, or pass target=."
 
     def __init__(self, sampled: set[int]) -> None:
         self.sampled, self.count = sampled, 0

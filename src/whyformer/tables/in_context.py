@@ -1,4 +1,4 @@
-"""Models that learn in context (TabPFN, TabICL): which columns, and which training rows, drove a prediction."""
+"""In-context models (TabPFN, TabICL): scores of columns and of training rows for a prediction."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 Call = Callable[[Tensor, Tensor, Tensor], Any]
 HOW = (
-    "Say how it is called: call=lambda context, answers, rows: (…), with what goes into model(…) as a tuple, or as a "
-    "dict of arguments; context is (training rows, columns), answers (training rows,), rows (1, columns)."
+    "Give call=lambda context, answers, rows: (…), which returns the arguments of model(…) as a tuple or dict; context "
+    "is (training rows, columns), answers (training rows,), rows (1, columns)."
 )
 
 
@@ -68,7 +68,7 @@ class InContextCall:
         rows = logits.reshape(-1, logits.shape[-1] if logits.ndim > 1 else 1)
         if len(rows) not in (1, len(context) + 1):
             raise BadInput(
-                f"{type(self.model).__name__} gave logits of shape {tuple(logits.shape)} for one row beside "
+                f"{type(self.model).__name__} returned logits of shape {tuple(logits.shape)} for one row with "
                 f"{len(context)} training rows: one row of logits was expected. {HOW}"
             )
         return rows[-1:]  # where there is one for every row, training rows come first
@@ -112,8 +112,8 @@ def _form(model: nn.Module, arrange: Call, columns: int) -> tuple[tuple[bool, bo
         if tuple(logits.shape[: len(lead)]) in (lead, (*lead[:-1], 6)) and logits.ndim <= len(lead) + 1:
             return (batched, floats), passes
     raise BadInput(
-        f"{type(model).__name__} could be called neither with tables of their own axis, (1, rows, {columns}), nor "
-        f"without, (rows, {columns}). {HOW}"
+        f"{type(model).__name__} accepts neither tables with a batch axis, (1, rows, {columns}), nor without, "
+        f"(rows, {columns}). {HOW}"
     )
 
 
@@ -128,8 +128,8 @@ def _by_name(model: nn.Module) -> Call:
         (known,) = [k for k in others if k not in asked]
         return lambda context, y, row: {known: context, answers[0]: y, asked[0]: row}
     raise BadInput(
-        f"{type(model).__name__} takes {', '.join(needed) or 'nothing'}: which of these are training rows, their "
-        f"answers and the rows asked about is not clear. {HOW}"
+        f"{type(model).__name__} takes {', '.join(needed) or 'nothing'}: it is not clear which of these are the "
+        f"training rows, their answers and the rows to predict. {HOW}"
     )
 
 
@@ -144,7 +144,7 @@ def encoded(table: Table, rows: Any) -> tuple[Tensor, list[dict[str, str]], bool
 
 
 def encoded_answers(table: Table, answers: Any, rows: int) -> tuple[Tensor, tuple[str, ...]]:
-    """(R,) what the model is told about each training row, and how it is called."""
+    """Return the (R,) encoded labels of the training rows, and their names."""
     values = np.asarray(answers.tolist() if hasattr(answers, "tolist") else list(answers))
     if values.ndim != 1 or len(values) != rows:
         raise BadInput(f"answers has shape {values.shape} for {rows} training rows: give one answer per row.")
@@ -152,13 +152,13 @@ def encoded_answers(table: Table, answers: Any, rows: int) -> tuple[Tensor, tupl
         unknown = [str(v) for v in values if str(v) not in table.classes]
         if unknown:
             raise BadInput(
-                f"answer {unknown[0]!r} is none of the classes ({', '.join(table.classes) or 'none are named'}): name "
-                "them in the order of the model's outputs, processor=Table(…, classes=[…]), or give class numbers."
+                f"answer {unknown[0]!r} is not one of the classes ({', '.join(table.classes) or 'none are named'}): "
+                "name them in the order of the model's outputs, processor=Table(…, classes=[…]), or give class numbers."
             )
         return torch.tensor([table.classes.index(str(v)) for v in values]), tuple(map(str, values))
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
-            raise BadInput("answers hold NaN or infinity: leave those training rows out.")
+            raise BadInput("answers contain NaN or infinity: remove those training rows.")
         return torch.from_numpy(values.astype(np.float32)), tuple(f"{v:.6g}" for v in values)
     codes = values.astype(np.int64)
     named = table.classes and 0 <= codes.min() and codes.max() < len(table.classes)
@@ -198,12 +198,12 @@ class RowAttention(Result):
     reference: str
 
     def ranked(self) -> list[tuple[str, float]]:
-        """Rows from the most to the least looked at, averaged over layers and heads."""
+        """Return rows from the most to the least attended, averaged over layers and heads."""
         mean = self.weights_LHR.mean((0, 1))
         return [(self.labels[i], float(mean[i])) for i in np.argsort(-mean, kind="stable")]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per row that was looked at, the most looked at first."""
+        """Return one row per attended row, the most attended first."""
         return dataframe(self.ranked(), columns=["row", "attention"])
 
 
@@ -212,9 +212,9 @@ view_of.register(RowAttention, row_attention_view)
 
 @checked
 def row_attention(model: Any, inputs: Any, processor: Any = None) -> RowAttention | list[RowAttention]:
-    """Run rows beside the table's reference rows and say how much each looked at every one of them.
+    """Run rows together with the table's reference rows, and return their attention to every reference row.
 
-    Kept apart from explanations: it says which rows were looked at, not which columns mattered.
+    This is attention between rows. It does not show which columns matter; for that, use ``explain``.
     """
     explainer = loaded_as(CoreExplainer, model, processor)
     readings = []
@@ -223,7 +223,7 @@ def row_attention(model: Any, inputs: Any, processor: Any = None) -> RowAttentio
         if not modality.named_columns:
             raise BadInput("row attention is for tables: pass processor=Table(…, reference=rows).")
         if not modality.mixes_rows:
-            raise NotOffered("rows of this model do not look at each other: there is no row attention to show.")
+            raise NotOffered("rows of this model do not attend to each other: there is no row attention.")
         for row in range(session.size):
             together = modality.beside_reference_rows(session.part([row]))
             observer = Observe(together.size, session.names)
@@ -240,12 +240,12 @@ def row_attention(model: Any, inputs: Any, processor: Any = None) -> RowAttentio
 METHODS = ("input_x_gradient", "generic_attention")
 ROWS = ("weight", "cells")
 ONE_TOKEN = (
-    "the whole row is one token of this model's attention, which therefore says nothing about its columns: "
-    "method='input_x_gradient' scores them."
+    "the whole row is one token of this model's attention, so attention cannot score columns: use "
+    "method='input_x_gradient'."
 )
 RESCALED = (
-    "the model normalises its columns by the training rows before any attention, so that leaving one out also changes "
-    "the others' numbers: that is no part of the scores of training rows (rows='weight')."
+    "the model normalises columns by the training rows before any attention, so leaving out a row also changes the "
+    "values of the others. The scores of training rows (rows='weight') do not include this effect."
 )
 
 
@@ -265,22 +265,22 @@ def explain_in_context(
     call: Callable[..., Any] | None = None,
     progress: bool | None = None,
 ) -> ContextExplanation | list[ContextExplanation]:
-    """One row or several, each asked about beside the same training rows: one forward and one backward per row.
+    """Explain one row or several with the same training rows: one forward and one backward pass per row.
 
-    inputs: rows as for ``explain``; context: the training rows, the same columns; answers: what the model is told about
-    each of these, classes by name or number, or numbers. processor: a Table, for names, categories and preprocessing.
-    The model gets all columns as numbers, categories by their codes. call: how the model is called, where the names of
-    its arguments do not say it: ``(context, answers, rows) -> arguments``, the place to pad columns or add axes.
+    inputs: rows as for ``explain``; context: the training rows, with the same columns; answers: the labels of the
+    training rows, classes by name or number, or numbers. processor: a Table, for names, categories and preprocessing.
+    The model gets all columns as numbers, categories as codes. call: returns the arguments of the model, if their names
+    do not make them clear: ``(context, answers, rows) -> arguments``; here columns can be padded and axes added.
 
     method="input_x_gradient": a column scores (x_u - b_u) ∂s/∂x_u, with b the mean of the training rows, or 0
-    (``baseline``); ``cells`` are the same of every training row. Training rows score ∂s/∂w_r, where a row of weight w
-    counts w times in every softmax over rows: what leaving it out does, to first order (rows="weight"); or the sum of
+    (``baseline``); ``cells`` are the same for every training row. Training rows score ∂s/∂w_r, where a row of weight w
+    counts w times in every softmax over rows: the first-order effect of leaving it out (rows="weight"); or the sum of
     their cells (rows="cells").
     method="generic_attention": Chefer's rule over all cells at once; a training row scores the sum of its tokens'.
 
-    Misleads when: two training rows say the same: leaving out either does little, and first order says so of both. The
-    model normalises columns by the training rows (TabPFN v2): what that does is in the gradients of cells, not in
-    ∂s/∂w_r; the result warns of it.
+    Misleads when: training rows are redundant: leaving out one of them changes little, so all of them score low. If the
+    model normalises columns by the training rows (TabPFN v2), that effect is in the gradients of cells, not in ∂s/∂w_r;
+    the result has a warning.
     """
     net = unwrapped(model)
     table = described(processor, context)
@@ -345,11 +345,11 @@ def _one(
             logits = caller(known, told, row)
         if recorder.unclaimed:
             raise PartlyCaptured(
-                "some attention was not followed to its values, so what training rows did would be partial:\n  "
+                "some attention was not captured, so the scores of training rows would be incomplete:\n  "
                 + "\n  ".join(recorder.unclaimed[:8])
             )
         if len(recorder.sites) != len(arrangement.places):
-            raise NotOffered("the model attends another number of times than when it was looked at: try again.")
+            raise NotOffered("the number of attention calls changed between two passes of the model: try again.")
         require_finite(logits.detach())
         if classes and len(classes) != logits.shape[1]:
             classes = ()  # the model has room for more classes than this table names
@@ -381,7 +381,7 @@ def _scores(
         elif arrangement.over_rows:
             row_scores = row_weights(sites, gradients, arrangement, count)
         else:
-            raise BadInput("no attention of this model runs over training rows: use rows='cells'.")
+            raise BadInput("attention of this model does not run over training rows: use rows='cells'.")
         if rows == "weight" and arrangement.rescaled:
             warnings = (RESCALED,)
     else:
@@ -394,7 +394,7 @@ def _scores(
             # Columns that share a token share its relevance evenly.
             of_columns = cells_TW[:, tokens] / torch.tensor([tokens.count(token) for token in tokens])
             if len(set(tokens)) < len(tokens):
-                warnings = ("some columns are one token together: they share its score evenly.",)
+                warnings = ("some columns share one token: its score is divided evenly among them.",)
         cells, scores = of_columns[first : first + count], of_columns[-1]
     made = {"scores": scores, "cells": cells, "row_scores": row_scores}
     return {name: v.detach().float().cpu().numpy() for name, v in made.items()} | {"warnings": warnings}

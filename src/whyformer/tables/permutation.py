@@ -1,4 +1,4 @@
-"""Permutation importance: shuffle a column and see how much worse the predictions get, by any score."""
+"""Permutation importance: the fall of a metric when a column is shuffled."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class TorchPredictor:
         with borrowed(self.model):
             if self.modality.mixes_rows:
                 self.warnings = (
-                    f"rows of this model look at each other: predictions were made in batches of {batch_size} rows, in "
-                    "the order of the table.",
+                    f"rows of this model attend to each other: predictions were made in batches of {batch_size} rows, "
+                    "in the order of the table.",
                 )
 
     def output(self, order: Array | None, shuffled: Sequence[str]) -> Array:
@@ -215,16 +215,16 @@ def feature_permutation(
     batch_size: BatchSize = 1024,
     progress: bool | None = None,
 ) -> FeaturePermutation:
-    """How much a metric falls when the values of a column are shuffled among the rows (Breiman 2001).
+    """Measure the fall of a metric when the values of a column are shuffled among the rows (Breiman 2001).
 
     PI_j = metric(X) - mean over ``repeats`` of metric(X with column j shuffled); use rows the model was not trained on.
     model: a torch module (with ``processor`` a Table), a scikit-learn estimator, or any function from a table to
-    predictions. metric: a scikit-learn scorer's name (default "accuracy", or "r2" where y are floats), or a function
-    ``(y, output) -> number``, higher being better. groups: name -> columns that are shuffled together; columns in no
-    group stand alone. A repeat shuffles every column in the same order, so that models can be compared.
+    predictions. metric: a scikit-learn scorer's name (default "accuracy", or "r2" if y are floats), or a function
+    ``(y, output) -> number``, where higher is better. groups: name -> columns that are shuffled together; other columns
+    are shuffled alone. A repeat shuffles every column in the same order, so that models can be compared.
 
-    Misleads when: columns are correlated: shuffling one makes rows that cannot exist, and the other makes up for it;
-    group them.
+    Misleads when: columns are correlated: shuffling one of them creates unrealistic rows, and the model can use the
+    others instead. Group them.
 
     >>> model, table = wf.demo.load_adult()
     >>> rows = wf.demo.census.adult_rows()[:40]
@@ -237,14 +237,14 @@ def feature_permutation(
     if isinstance(model, nn.Module):
         if not isinstance(processor, Table):
             raise BadInput(
-                "a torch model needs its columns described, processor=Table(…); or pass a function from a table to "
-                "predictions."
+                "a torch model needs processor=Table(…), which describes the columns; or pass a function from a table "
+                "to predictions."
             )
         predictor = TorchPredictor(model, processor, X, batch_size)
     elif callable(model) or hasattr(model, "predict"):
         predictor = AnyPredictor(model, X)
     else:
-        raise BadInput(f"a {type(model).__name__} predicts nothing: pass a torch model, an estimator or a function.")
+        raise BadInput(f"a {type(model).__name__} cannot predict: pass a torch model, an estimator or a function.")
     if truth.ndim != 1 or len(truth) != predictor.rows:
         raise BadInput(f"y has shape {truth.shape} for {predictor.rows} rows: one value per row is needed.")
     chosen = columns_by_group(predictor.columns, groups)

@@ -48,19 +48,19 @@ CLASSES = {
 
 @checked
 def save_model(model: nn.Module, arguments: dict[str, Any], table: Table, folder: str | Path) -> Path:
-    """Write a model (with the arguments it was made with) and its table; ``load_model`` reads them back."""
+    """Save a model (with the arguments of its constructor) and its table; ``load_model`` reads them back."""
     from safetensors.torch import save_file
 
     library = type(model).__module__.split(".")[0]
     _check(library, type(model).__name__)
     if not isinstance(table, Table):
-        raise BadInput(f"table has to be a whyformer.Table, and is a {type(table).__name__}.")
+        raise BadInput(f"table must be a whyformer.Table, not a {type(table).__name__}.")
     config = {"library": library, "class": type(model).__name__, "arguments": arguments}
     try:
         described = json.dumps(table.to_dict(), ensure_ascii=False, indent=1)
         written = {CONFIG: json.dumps(config, indent=1), TABLE: described}
     except (TypeError, ValueError) as error:
-        raise BadInput(f"arguments and table are written as JSON, which has no room for this: {error}.") from error
+        raise BadInput(f"arguments and table cannot be saved as JSON: {error}.") from error
     folder = made_folder(folder)
     with writing(folder):
         for name, text in written.items():
@@ -71,7 +71,7 @@ def save_model(model: nn.Module, arguments: dict[str, Any], table: Table, folder
 
 @checked
 def load_model(folder: str | Path) -> tuple[nn.Module, Table]:
-    """The model, ready to be explained, and its table."""
+    """Load a saved model, ready to be explained, and its table."""
     from safetensors.torch import load_file
 
     folder = readable_folder(folder, "saved tabular model in")
@@ -93,7 +93,7 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Table]:
     except Exception as error:  # files can hold anything, and the classes of other libraries say it in their own way
         words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise BadInput(
-            f"{str(folder)!r} is no saved tabular model ({words}): whyformer.tables.save_model writes one."
+            f"{str(folder)!r} is not a saved tabular model ({words}): use whyformer.tables.save_model to write one."
         ) from error
 
 
@@ -103,7 +103,7 @@ def _require_modest(arguments: Any, weights: int) -> None:
     for part in parts:
         _require_modest(part, weights)
     if isinstance(arguments, int) and abs(arguments) > weights:
-        raise Damaged(f"{CONFIG} asks for {arguments} of something, and there are {weights} weights")
+        raise Damaged(f"{CONFIG} has the number {arguments}, which is more than the {weights} saved weights")
 
 
 def _check(library: str, name: str) -> None:
@@ -157,11 +157,11 @@ def _value(number: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class GlobalExplanation(Result):
-    """Scores of many rows, averaged per column, with 95 % limits of the mean.
+    """Scores of many rows, averaged per column, with 95 % confidence intervals of the mean.
 
-    Columns that no unit stands for (a TabTransformer's numbers) are in ``unseen``, not among the scores. ``mean_size``
-    is the mean of absolute scores, the usual summary of signed ones. ``samples`` are the scores of some rows, drawn
-    evenly, with the values that stood there, for pictures.
+    Columns outside the attention (the numerical columns of a TabTransformer) are in ``unseen``, not among the scores.
+    ``mean_size`` is the mean of absolute scores, the usual summary of signed ones. ``samples`` are the scores and
+    values of some rows, at even distances, for pictures.
     """
 
     what: ClassVar[str] = "global explanation"
@@ -197,7 +197,7 @@ class GlobalExplanation(Result):
 
     @property
     def importance(self) -> Array:
-        """(U,) what columns are ranked by: the mean, or the mean size of signed scores."""
+        """(U,) values that columns are ranked by: the mean, or for signed scores the mean absolute score."""
         return self.mean_size if self.signed else self.mean
 
     def ranked(self, specials: bool = False) -> list[tuple[str, float]]:
@@ -206,7 +206,7 @@ class GlobalExplanation(Result):
         return [(self.labels[i], float(self.importance[i])) for i in order if specials or not self.special[i]]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per column; what attention does not explain has no score (NaN)."""
+        """Return one row per column; columns outside the attention have no score (NaN)."""
         names = ("mean", "low", "high", "mean_size", "size_low", "size_high")
         rows = [
             {"column": label, "explained": True, "special": self.special[i], **{n: getattr(self, n)[i] for n in names}}
@@ -220,7 +220,7 @@ class GlobalExplanation(Result):
 
 @dataclass(frozen=True, eq=False)
 class FeaturePermutation(Result):
-    """How much a metric falls when a column is shuffled: the mean over repeats, with 95 % limits over them."""
+    """The fall of a metric when a column is shuffled: mean over repeats, with 95 % confidence intervals."""
 
     what: ClassVar[str] = "feature permutation"
     axes: ClassVar[Mapping[str, str]] = {"labels": "U", "drops": "UR", "mean": "U", "low": "U", "high": "U"}
@@ -243,7 +243,7 @@ class FeaturePermutation(Result):
         return [(self.labels[i], float(self.mean[i])) for i in np.argsort(-self.mean, kind="stable")]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per column or group."""
+        """Return one row per column or group."""
         return dataframe({"column": self.labels, "mean": self.mean, "low": self.low, "high": self.high})
 
 
@@ -251,8 +251,8 @@ class FeaturePermutation(Result):
 class ContextExplanation(Result):
     """Scores of the columns of one row and of the training rows beside it, for one prediction.
 
-    ``cells`` are the training rows' own numbers, (R, U). ``scores`` and ``cells`` are NaN where a row is one token and
-    the method reads attention, which then says nothing about columns.
+    ``cells`` are the scores of the training rows' cells, (R, U). ``scores`` and ``cells`` are NaN if a row is one token
+    and the method uses attention, which cannot score columns then.
     """
 
     what: ClassVar[str] = "in-context explanation"
@@ -281,15 +281,15 @@ class ContextExplanation(Result):
     model: str = ""
 
     def ranked(self) -> list[tuple[str, float]]:
-        """Columns from the highest score to the lowest; ties keep their order."""
+        """Return columns from the highest score to the lowest; ties keep their order."""
         return [(self.columns[i], float(self.scores[i])) for i in np.argsort(-self.scores, kind="stable")]
 
     def ranked_rows(self) -> list[tuple[int, float]]:
-        """Numbers of training rows from the highest score to the lowest; ties keep their order."""
+        """Return numbers of training rows from the highest score to the lowest; ties keep their order."""
         return [(int(i), float(self.row_scores[i])) for i in np.argsort(-self.row_scores, kind="stable")]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per column, then one per training row."""
+        """Return one row per column, then one per training row."""
         listed = [
             {"kind": "column", "name": name, "value": value, "score": float(score)}
             for name, value, score in zip(self.columns, self.values, self.scores, strict=True)

@@ -312,7 +312,7 @@ def _require_slopes(run: Run, role: Fold, logits: Tensor) -> None:
                 run.passed(check, require_reached(paths, score_B, lambda share: changed(dict.fromkeys(lost, share))))
             else:
                 run.passed(check, *require_scaled_slopes(role.reached, logits, score_B, changed))
-    run.notes.update(run.study.doubts)
+    run.notes.update(run.study.warnings)
 
 
 class _Chain:

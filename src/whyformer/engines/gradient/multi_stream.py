@@ -176,7 +176,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
     )
     if due and slopes is not None:
         space.require_slopes(slopes)
-    run.notes.update(run.study.doubts)
+    run.notes.update(run.study.warnings)
     return space
 
 
@@ -236,7 +236,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     space = SingleInput(run, inputs.detach(), entrance, point_bytes, slopes if gradient else None)
     if due and slopes is not None:
         space.require_slopes(slopes)
-    run.notes.update(run.study.doubts)
+    run.notes.update(run.study.warnings)
     return space
 
 

@@ -1,4 +1,4 @@
-"""Faithfulness: does the model's answer change as the scores say when parts of the input are taken away?"""
+"""Faithfulness: whether the prediction changes as the scores predict when features are removed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def top_kept(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options:
 
 
 def falls(trial: Trial, present_MP: Array, value: str) -> Array:
-    """(M - 1,) how far the value falls from that of the first variant, which is the whole input."""
+    """Return the (M - 1,) falls of the value, from the first variant, which is the whole input."""
     values_M = trial.game.values(present_MP, value)
     return values_M[0] - values_M[1:]
 
@@ -72,23 +72,23 @@ def falls(trial: Trial, present_MP: Array, value: str) -> Array:
     ceiling="remove",
 )
 def aopc(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "probability") -> float:
-    """The mean fall of the prediction while parts are taken away from the highest score to the lowest.
+    """Mean fall of the prediction while features are removed from the highest score to the lowest.
 
-    1/(L+1) Σ_{k=0..L} (p(x) - p(x without the top k)), k = 0, 5, …, 100 % of the parts.
+    1/(L+1) Σ_{k=0..L} (p(x) - p(x without the top k)), k = 0, 5, …, 100 % of the features. Higher is better.
 
-    Misleads when: used alone on inputs whose prediction does not depend on any part; and the second half of the curve,
-    where hardly anything is left, counts as much as the first.
+    Misleads when: the prediction does not depend on any feature. Also, the second half of the curve, where few features
+    are left, counts as much as the first.
     """
     return float(falls(trial, top_away(trial, fractions=(0.0, *fractions)), value).mean())
 
 
 @rise(higher_is_better=False, masks=top_away, ceiling="remove")
 def deletion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "probability") -> float:
-    """Area under the prediction while parts are taken away from the highest score to the lowest.
+    """Area under the prediction while features are removed from the highest score to the lowest.
 
-    Trapezoids over 0, 5, …, 100 % of the parts, as a share of the width. Low is good.
+    Trapezoids over 0, 5, …, 100 % of the features, as a share of the width. Lower is better.
 
-    Misleads when: what is put in place (grey, mask) is itself evidence for or against the class.
+    Misleads when: the baseline (grey, mask) is itself evidence for or against the class.
     """
     # NOTE[DIFF] the authors take pixels away one row's worth at a time; here whole units (patches, tokens, columns).
     return area(trial.game.values(top_away(trial, fractions=fractions), value), fractions)
@@ -96,11 +96,12 @@ def deletion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "
 
 @rise(higher_is_better=True, masks=top_kept, ceiling="keep")
 def insertion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "probability") -> float:
-    """Area under the prediction while parts are put in from the highest score to the lowest, beginning with none.
+    """Area under the prediction while features are added from the highest score to the lowest.
 
-    Trapezoids over 0, 5, …, 100 % of the parts, as a share of the width. High is good.
+    Starts with all features masked. Trapezoids over 0, 5, …, 100 % of the features, as a share of the width. Higher is
+    better.
 
-    Misleads when: the model is sure of an empty input already.
+    Misleads when: the model predicts the class with high probability for an empty input.
     """
     # NOTE[DIFF] the authors begin insertion with a blurred image and deletion ends in grey; here one replacement
     # serves both, so that the variants are shared (replace="blur" gives the authors' insertion).
@@ -112,32 +113,32 @@ def insertion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = 
 
 @chefer(higher_is_better=False, masks=partial(top_away, fractions=STEPS), ceiling="remove")
 def positive_perturbation(trial: Trial, *, fractions: Fractions = STEPS) -> float:
-    """How long the decision holds while parts are taken away from the highest score to the lowest.
+    """How long the prediction stays the same while features are removed from the highest score to the lowest.
 
-    Area under "is the target still predicted?" over 0, 10, …, 90 % of the parts; its mean over inputs is the area
-    under the accuracy curve. Low is good. Pass the true labels as ``target`` for accuracy against labels.
+    Area under "is the target still predicted?" over 0, 10, …, 90 % of the features; its mean over inputs is the area
+    under the accuracy curve. Lower is better. Pass the true labels as ``target`` for accuracy against labels.
 
-    Misleads when: decisions flip at chance; a curve of probabilities (deletion) says more about few inputs.
+    Misleads when: there are few inputs: each contributes yes or no only. Use ``deletion``, which uses probabilities.
     """
     return area(trial.game.stays(top_away(trial, fractions=fractions)), fractions)
 
 
 @chefer(higher_is_better=True, masks=partial(bottom_away, fractions=STEPS), ceiling="keep")
 def negative_perturbation(trial: Trial, *, fractions: Fractions = STEPS) -> float:
-    """How long the decision holds while parts are taken away from the lowest score to the highest.
+    """How long the prediction stays the same while features are removed from the lowest score to the highest.
 
-    Area under "is the target still predicted?" over 0, 10, …, 90 % of the parts. High is good.
+    Area under "is the target still predicted?" over 0, 10, …, 90 % of the features. Higher is better.
 
-    Misleads when: the model says the target of an empty input anyway.
+    Misleads when: the model predicts the target for an empty input, too.
     """
     return area(trial.game.stays(bottom_away(trial, fractions=fractions)), fractions)
 
 
-# ERASER: what was called important, taken away or left alone.
+# ERASER: features with high scores are removed, or only they are kept.
 
 
 def average(falls_F: Array, rule: str) -> float:
-    """Over the bins: their mean (the authors' code), or their sum over one more (the paper counts k = 0 as well)."""
+    """Return the mean over the bins (the authors' code), or their sum over one more bin (the paper counts k = 0)."""
     return float(falls_F.sum() / (len(falls_F) + (rule == "paper")))
 
 
@@ -153,12 +154,12 @@ def comprehensiveness(
     average_as: Annotated[str, OneOf(*AVERAGES)] = "code",
     value: Value = "probability",
 ) -> float:
-    """How far the prediction falls when the parts with the highest scores are taken away.
+    """Fall of the prediction when the features with the highest scores are removed.
 
-    mean over bins k of p(x) - p(x without the top k), k = 1, 5, 10, 20, 50 % of the parts, rounded up.
-    ``average_as="paper"`` divides by one bin more (k = 0), as the paper writes; the authors' code takes the plain mean.
+    mean over bins k of p(x) - p(x without the top k), k = 1, 5, 10, 20, 50 % of the features, rounded up. Higher is
+    better. ``average_as="paper"`` divides by one bin more (k = 0), as in the paper; the authors' code uses the mean.
 
-    Misleads when: what is left is no text or picture that the model has ever seen; then anything may fall.
+    Misleads when: the masked inputs are unlike the training data; the prediction may then fall for that reason.
     """
     return average(falls(trial, top_away(trial, fractions=(0.0, *bins)), value), average_as)
 
@@ -175,12 +176,12 @@ def sufficiency(
     average_as: Annotated[str, OneOf(*AVERAGES)] = "code",
     value: Value = "probability",
 ) -> float:
-    """How far the prediction falls when nothing but the parts with the highest scores is kept.
+    """Fall of the prediction when only the features with the highest scores are kept.
 
-    mean over bins k of p(x) - p(the top k alone), k = 1, 5, 10, 20, 50 % of the parts, rounded up. Low is good; below
-    zero, the model is surer of the few parts than of the whole.
+    mean over bins k of p(x) - p(the top k alone), k = 1, 5, 10, 20, 50 % of the features, rounded up. Lower is better;
+    below zero, the prediction is higher for these features alone than for the whole input.
 
-    Misleads when: the model says this class of an empty input anyway: then everything is sufficient.
+    Misleads when: the model predicts this class for an empty input, too: then any features are sufficient.
     """
     return average(falls(trial, top_kept(trial, fractions=(1.0, *bins)), value), average_as)
 
@@ -191,14 +192,14 @@ optimus = partial(
     perturbation,
     paper="Mylonas, Mollas & Tsoumakas 2022 (Optimus), arXiv:2209.10876",
     higher_is_better=True,
-    cost_text="(parts + 1) forwards",
+    cost_text="(features + 1) forwards",
     masks=lambda trial, **options: leave_one_out(len(trial.scores_P)),
     ceiling="leave_one_out",
 )
 
 
 def agreement(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
-    """(M, P) s_i d_i; a part that a signed method calls neutral costs |d_i|."""
+    """Return (M, P) s_i d_i; a feature with score 0 from a signed method counts as -|d_i|."""
     if not signed:  # all parts count as positive; the authors scale attention to 1e-7…1, so that none is neutral
         return np.broadcast_to(drops_P, np.shape(scores_MP)).astype(float)
     signs = np.sign(scores_MP)
@@ -207,17 +208,18 @@ def agreement(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
 
 @optimus()
 def truthfulness(trial: Trial, *, value: Value = "probability") -> float:
-    """Whether the sign of each score agrees with how the prediction changes without that part.
+    """Whether the sign of each score agrees with the change of the prediction without that feature.
 
-    FT = Σ_i sign(w_i) d_i, d_i = p(x) - p(x without i); a neutral part (w_i = 0) counts as -|d_i|. Ranks play no role.
+    FT = Σ_i sign(w_i) d_i, d_i = p(x) - p(x without i); a feature with w_i = 0 counts as -|d_i|. Ranks are not used.
+    Higher is better.
 
-    Misleads when: methods without signs are compared by it: they all say "positive" everywhere and get the same value.
+    Misleads when: methods without signs are compared: all their scores are positive, so they get the same value.
     """
     return float(agreement(trial.scores_P, trial.game.drops(value), trial.signed).sum())
 
 
 def ranks(scores_MP: Array) -> Array:
-    """(M, P) rank by size, 1 = largest |w|; parts that tie share the worst rank."""
+    """Return the (M, P) rank by size, 1 = largest |w|; tied features share the worst rank."""
     sizes = np.abs(np.asarray(scores_MP, dtype=float))
     # The worst rank of a tie is the number of parts that are at least as large.
     ascending = np.sort(sizes, axis=-1)
@@ -234,12 +236,12 @@ def ranked(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
 
 @optimus()
 def ranked_truthfulness(trial: Trial, *, value: Value = "probability") -> float:
-    """Whether the parts whose absence changes the prediction most come first, with the right sign.
+    """Whether features whose removal changes the prediction most are ranked first, with the right sign.
 
-    RFT = Σ_i sign(w_i) d_i / rank_i, rank 1 = largest |w_i|, parts that tie share the worst rank.
+    RFT = Σ_i sign(w_i) d_i / rank_i, rank 1 = largest |w_i|; tied features share the worst rank. Higher is better.
 
-    Misleads when: parts back each other up: it takes one part away at a time. Leave-one-out scores win it by
-    construction, so a method must not be both chosen and praised by it.
+    Misleads when: features are redundant: only one is removed at a time. Leave-one-out scores are best by construction,
+    so do not use this metric both to choose a method and to report its quality.
     """
     return float(ranked(np.asarray(trial.scores_P)[None], trial.game.drops(value), trial.signed)[0])
 
@@ -254,12 +256,13 @@ def ranked_truthfulness(trial: Trial, *, value: Value = "probability") -> float:
     masks=lambda trial: np.zeros((1, len(trial.scores_P)), dtype=bool),
 )
 def completeness(trial: Trial) -> float:
-    """The gap between the sum of the scores and what they should add up to, relative to it.
+    """Completeness error: the gap between the sum of the scores and their expected sum, relative to it.
 
-    |Σφ - (s(x) - s₀)| / |s(x) - s₀|; s₀ is the value at the method's own background where it has one, else that of the
-    input with all parts taken away. For signed methods only: attention is no share of a score. Low is good.
+    |Σφ - (s(x) - s₀)| / |s(x) - s₀|; s₀ is the value at the method's own baseline if it has one, else the value of the
+    input with all features masked. For signed methods only: attention weights are not shares of the output. Lower is
+    better.
 
-    Misleads when: taken for faithfulness: any scores can be scaled to add up.
+    Misleads when: used as a measure of faithfulness: any scores can be scaled to the right sum.
     """
     explanation = trial.explanation
     if explanation is None or not trial.signed:
@@ -288,13 +291,13 @@ def sets_away(trial: Trial, *, sets: int = 50, share: float | None = None, **opt
 def faithfulness_correlation(
     trial: Trial, *, sets: Count = 50, share: Share | None = None, value: Value = "probability"
 ) -> float:
-    """Correlation of the summed scores of random sets of parts with the fall of the prediction without them.
+    """Correlation of the summed scores of random feature sets with the fall of the prediction without them.
 
-    corr_S(Σ_{i∈S} w_i, p(x) - p(x without S)) over ``sets`` sets, of a ``share`` of the parts as in the paper, or
-    (None) of any size, which are then the sets of infidelity, too. NaN where one side does not vary.
+    corr_S(Σ_{i∈S} w_i, p(x) - p(x without S)) over ``sets`` sets, each of a ``share`` of the features as in the paper,
+    or (None) of any size; infidelity then uses the same sets. NaN where one side does not vary. Higher is better.
 
-    Misleads when: sets of any size are drawn and all scores are positive: larger sets then score more and matter more,
-    which is worth some correlation already. Compare with random.
+    Misleads when: sets of any size are drawn and all scores are positive: larger sets then have both a larger sum and a
+    larger effect, so even random scores correlate. Compare with random.
     """
     # NOTE[DIFF] the paper draws sets of one size; share=0.2 does.
     present = sets_away(trial, sets=sets, share=share)
@@ -311,13 +314,13 @@ def faithfulness_correlation(
     masks=lambda trial, sets=50, share=0.5, **options: sets_away(trial, sets=sets, share=share)[1:],
 )
 def linear_surrogate(trial: Trial, *, sets: Count = 50, share: Share = 0.5, value: Value = "logit") -> float:
-    """Rank correlation of the summed scores of what is there with what the model says then, over random halves.
+    """Rank correlation of the summed scores of the kept features with the output, over random halves.
 
-    Spearman_S(Σ_{i∈S} w_i, f(x with S alone)) over ``sets`` sets that lack a ``share`` of the parts: the linear
+    Spearman_S(Σ_{i∈S} w_i, f(x with S alone)) over ``sets`` sets without a ``share`` of the features: the linear
     datamodeling score. For answers of language models f is the answer's log-probability. NaN where one side does not
-    vary.
+    vary. Higher is better.
 
-    Misleads when: few parts matter: most halves then hold some of them, and ranks tell little.
+    Misleads when: few features matter: most halves then contain some of them, and ranks vary by chance.
     """
     # NOTE[DIFF] the papers keep each part with a chance of one half; these sets all have one size.
     present = sets_away(trial, sets=sets, share=share)[1:]
@@ -340,11 +343,11 @@ def squared_error(scores_P: Array, changes_MP: Array, falls_M: Array, normalize:
 def infidelity(
     trial: Trial, *, sets: Count = 50, share: Share | None = None, normalize: bool = True, value: Value = "logit"
 ) -> float:
-    """Mean squared error of the scores as a forecast of how the output falls when random sets of parts go.
+    """Mean squared error of the scores as predictions of the fall of the output without random feature sets.
 
-    E_S[(β Σ_{i∈S} w_i - (f(x) - f(x without S)))²]: the perturbation of a part that goes is 1, which fits scores that
-    share out the whole effect of a part (input × gradient, Shapley values), not plain gradients. ``normalize``: β is
-    the factor that fits best, since attention has no unit; False takes the scores as they are. Low is good.
+    E_S[(β Σ_{i∈S} w_i - (f(x) - f(x without S)))²]: the perturbation of a removed feature is 1, which fits scores that
+    contain the whole effect of a feature (input × gradient, Shapley values), not plain gradients. ``normalize``: β is
+    the best-fitting factor, because attention has no unit; False uses the scores as they are. Lower is better.
 
     Misleads when: inputs with a large output range dominate the mean over inputs.
     """
@@ -356,7 +359,7 @@ def infidelity(
 
 
 def groups_of(scores_P: Array, groups: int) -> list[Array]:
-    """The parts from the highest score to the lowest, cut into groups whose sizes differ by one at most."""
+    """Return the features from the highest score to the lowest, in groups whose sizes differ by one at most."""
     return np.array_split(order_of(scores_P), min(groups, len(scores_P)))
 
 
@@ -376,15 +379,15 @@ def groups_away(trial: Trial, *, groups: int = 10, **options: object) -> Array:
     masks=groups_away,
 )
 def saco(trial: Trial, *, groups: Annotated[int, Limits(2, 10**6)] = 10, value: Value = "probability") -> float:
-    """Whether groups of parts with higher scores matter more, each pair of groups weighted by how far scores differ.
+    """Whether feature groups with higher scores matter more; pairs are weighted by the difference of scores.
 
-    Parts are cut into K groups G_1, …, G_K by falling score; ∇_i is the fall of the prediction without G_i alone.
+    Features are split into K groups G_1, …, G_K by descending score; ∇_i is the fall of the prediction without G_i.
     SaCo = Σ_{i<j} ±(s_i - s_j) / Σ_{i<j} (s_i - s_j), + where ∇_i > ∇_j, - where ∇_i < ∇_j, 0 where they are equal; s_i
-    is the mean score of G_i. From -1 to 1, 0 is chance. The scores themselves count, not their order alone: a method
-    that calls a difference large must be right about it. NaN where all groups have one score.
+    is the mean score of G_i. From -1 to 1; 0 is chance; higher is better. The sizes of scores count, not only their
+    order. NaN where all groups have the same score.
 
-    Misleads when: there are fewer parts than groups (then each part is one), and when parts back each other up: a group
-    goes while all others stay. Other transformations of the same order (squares, softmax) change it.
+    Misleads when: features are redundant: only one group is removed at a time. With fewer features than groups, each
+    feature is a group. Transformations that keep the order of the scores (squares, softmax) change the value.
     """
     # NOTE[DIFF] the paper sums the scores of pixels over groups of one size; here groups are of units and may differ by
     # one, so s_i is the mean, which for groups of one size gives the same coefficient. The paper counts ∇_i = ∇_j as

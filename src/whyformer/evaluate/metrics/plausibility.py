@@ -1,4 +1,4 @@
-"""Metrics without variants of the input: agreement with people (rationales, masks, boxes), robustness, sparsity."""
+"""Metrics without masked inputs: agreement with human annotations (rationales, masks, boxes), robustness, sparsity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ localisation = partial(metric, kind="localisation", higher_is_better=True, needs
 
 
 def precision_recall(scores_X: Array, marked_X: Array) -> tuple[Array, Array]:
-    """Precision and recall at every threshold, from the highest down; equal scores are taken together."""
+    """Return precision and recall at every threshold, from the highest down; equal scores share a threshold."""
     order = np.argsort(-scores_X, kind="stable")
     scores, hits = scores_X[order], np.cumsum(marked_X[order])
     last = np.flatnonzero(np.append(np.diff(scores) != 0, True))
@@ -29,11 +29,11 @@ def precision_recall(scores_X: Array, marked_X: Array) -> tuple[Array, Array]:
 
 @plausibility(paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429")
 def auprc(trial: Trial) -> float:
-    """Area under the precision-recall curve of the scores against the parts that people marked.
+    """Area under the precision-recall curve of the scores against the annotated features.
 
-    Trapezoids between thresholds, beginning at precision 1 and recall 0, as in the authors' code.
+    Trapezoids between thresholds, starting at precision 1 and recall 0, as in the authors' code. Higher is better.
 
-    Misleads when: few parts were marked: the floor is their share, which random shows.
+    Misleads when: compared across inputs with different shares of annotated features: random scores reach that share.
     """
     if trial.rationale_P is None or not trial.rationale_P.any():
         return float("nan")
@@ -46,7 +46,7 @@ def auprc(trial: Trial) -> float:
 
 
 def chosen(trial: Trial, share: float | None) -> Array:
-    """(P,) the parts that the explanation names: as many as people marked, or a share of all."""
+    """Return the (P,) features with the highest scores: as many as were annotated, or a share of all."""
     assert trial.rationale_P is not None
     parts = len(trial.scores_P)
     count = int(trial.rationale_P.sum()) if share is None else count_of(share, parts)
@@ -56,17 +56,17 @@ def chosen(trial: Trial, share: float | None) -> Array:
 
 
 def f1(hits: float, named: float, marked: float) -> float:
-    """Harmonic mean of precision and recall; 0 where nothing was hit."""
+    """Return the harmonic mean of precision and recall; 0 without a hit."""
     return 2 * hits / (named + marked) if named + marked else 0.0
 
 
 @plausibility(paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429")
 def token_f1(trial: Trial, *, share: Share | None = None) -> float:
-    """F1 of the parts with the highest scores against those that people marked.
+    """F1 of the features with the highest scores against the annotated features.
 
-    As many parts as were marked are named, or a ``share`` of all.
+    Uses as many features as were annotated, or a ``share`` of all. Higher is better.
 
-    Misleads when: taken for faithfulness: it asks whether people agree, not whether the model used these parts.
+    Misleads when: used as a measure of faithfulness: it measures agreement with people, not what the model used.
     """
     if trial.rationale_P is None or not trial.rationale_P.any():
         return float("nan")
@@ -75,24 +75,25 @@ def token_f1(trial: Trial, *, share: Share | None = None) -> float:
 
 
 def stretches(marked_P: Array) -> list[tuple[int, int]]:
-    """(start, end) of each run of marked parts."""
+    """Return (start, end) of each run of annotated features."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], marked_P.astype(int), [0]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def overlap(a: tuple[int, int], b: tuple[int, int]) -> float:
-    """Intersection over union of two stretches."""
+    """Return the intersection over union of two spans."""
     shared = max(0, min(a[1], b[1]) - max(a[0], b[0]))
     return shared / (max(a[1], b[1]) - min(a[0], b[0])) if shared else 0.0
 
 
 @plausibility(paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429")
 def iou_f1(trial: Trial, *, share: Share | None = None, threshold: Share = 0.5) -> float:
-    """F1 over stretches of text: a named stretch counts if it overlaps a marked one by ``threshold`` or more.
+    """F1 over spans of text: a span counts if it overlaps an annotated span by ``threshold`` or more.
 
-    Overlap is intersection over union; stretches are runs of neighbouring parts, as many parts as were marked.
+    Overlap is intersection over union; spans are runs of neighbouring features among those with the highest scores, as
+    many features as were annotated. Higher is better.
 
-    Misleads when: scores alternate between neighbouring words: many short stretches match none.
+    Misleads when: scores alternate between neighbouring words: many short spans match no annotated span.
     """
     if trial.rationale_P is None or not trial.rationale_P.any():
         return float("nan")
@@ -115,11 +116,11 @@ LEVELS = 256  # bins of the histogram that Otsu's threshold is found in
 
 @localisation(paper="Zhang et al. 2016, arXiv:1608.00507")
 def pointing_game(trial: Trial, *, tolerance: Annotated[int, Limits(0, 10**6)] = 0) -> float:
-    """1 where the highest point of the map lies on the object, else 0; the mean over inputs is the hit rate.
+    """1 if the maximum of the map lies on the object, else 0; the mean over inputs is the hit rate.
 
-    ``tolerance``: pixels that it may be off (the paper: 15).
+    ``tolerance``: the allowed distance in pixels (the paper: 15). Higher is better.
 
-    Misleads when: objects fill the picture: pointing at the centre nearly always hits.
+    Misleads when: objects fill the image: the centre is then nearly always a hit.
     """
     if trial.region is None or not trial.region.any():
         return float("nan")
@@ -131,11 +132,12 @@ def pointing_game(trial: Trial, *, tolerance: Annotated[int, Limits(0, 10**6)] =
 
 @localisation(paper="Arras, Osman & Samek 2022 (CLEVR-XAI), arXiv:2003.07258")
 def relevance_mass(trial: Trial) -> float:
-    """The share of the positive scores that lies on the object.
+    """Share of the positive scores that lies on the object.
 
-    Σ_{object} max(0, r) / Σ max(0, r) over the pixels of the interpolated map.
+    Σ_{object} max(0, r) / Σ max(0, r) over the pixels of the interpolated map. Higher is better.
 
-    Misleads when: compared across pictures without the object's share of the area, which is what a flat map gets.
+    Misleads when: compared across images with objects of different sizes: a constant map reaches the object's share of
+    the area.
     """
     if trial.region is None or not trial.region.any():
         return float("nan")
@@ -148,9 +150,9 @@ def relevance_mass(trial: Trial) -> float:
 def mean_average_precision(trial: Trial) -> float:
     """Average precision of the map as a detector of the object's pixels; its mean over inputs is mAP.
 
-    Σ_n (R_n - R_{n-1}) P_n over all thresholds.
+    Σ_n (R_n - R_{n-1}) P_n over all thresholds. Higher is better.
 
-    Misleads when: the object's share of the picture differs between inputs: it is the floor.
+    Misleads when: the object's share of the image differs between inputs: random scores reach that share.
     """
     if trial.region is None or not trial.region.any():
         return float("nan")
@@ -162,7 +164,7 @@ def mean_average_precision(trial: Trial) -> float:
 
 
 def otsu(values: Array) -> float:
-    """The threshold between the two groups of values that differ most: the largest variance between them."""
+    """Return Otsu's threshold: it splits the values into two groups with the largest variance between them."""
     counts, edges = np.histogram(values, bins=LEVELS)
     centres = (edges[1:] + edges[:-1]) / 2
     below = np.cumsum(counts)[:-1]
@@ -174,9 +176,11 @@ def otsu(values: Array) -> float:
 
 @localisation(paper="threshold: Otsu 1979, doi:10.1109/TSMC.1979.4310076")
 def iou_otsu(trial: Trial) -> float:
-    """Intersection over union of the object with the part of the map above Otsu's threshold.
+    """Intersection over union of the object with the region of the map above Otsu's threshold.
 
-    Misleads when: a map has several levels, or one peak: Otsu cuts it in two wherever that pays most.
+    Higher is better.
+
+    Misleads when: a map has several levels or a single peak: Otsu's threshold always splits it into two groups.
     """
     if trial.region is None or not trial.region.any():
         return float("nan")
@@ -196,12 +200,12 @@ def iou_otsu(trial: Trial) -> float:
     cost_text="10 × the method's own",
 )
 def max_sensitivity(trial: Trial, *, radius: Weight = 0.02, samples: Count = 10) -> float:
-    """The largest relative change of the scores among inputs with a little noise.
+    """Largest relative change of the scores under small noise on the input.
 
-    max_k ‖φ(x + δ_k) - φ(x)‖ / ‖φ(x)‖, δ uniform in ±radius times the spread (standard deviation) of the input's
-    numbers: pixels, columns, or word embeddings. Low is good.
+    max_k ‖φ(x + δ_k) - φ(x)‖ / ‖φ(x)‖, δ uniform in ±radius times the standard deviation of the input's values:
+    pixels, columns, or word embeddings. Lower is better.
 
-    Misleads when: taken for faithfulness: constant scores are the least sensitive of all.
+    Misleads when: used as a measure of faithfulness: constant scores have the lowest sensitivity.
     """
     if trial.again is None:
         return float("nan")
@@ -217,11 +221,11 @@ GINI = "Gini index, as in Chalasani et al. 2020, arXiv:1810.06583"
 
 @metric(paper=GINI, kind="complexity", higher_is_better=True, needs=set(), cost_text="none")
 def sparsity(trial: Trial) -> float:
-    """Gini index of the sizes of the scores: 0 where all are equal, near 1 where one part has everything.
+    """Gini index of the absolute scores: 0 if all are equal, near 1 if one feature has the whole score.
 
-    Σ_i (2i - n - 1) |φ|_(i) / (n Σ|φ|) with sizes in ascending order.
+    Σ_i (2i - n - 1) |φ|_(i) / (n Σ|φ|) with absolute scores in ascending order.
 
-    Misleads when: taken for quality: a wrong map can be as sparse as a right one.
+    Misleads when: used as a measure of quality: a wrong map can be as sparse as a right one.
     """
     sizes = np.sort(np.abs(np.asarray(trial.scores_P, dtype=float)))
     total, count = float(sizes.sum()), len(sizes)

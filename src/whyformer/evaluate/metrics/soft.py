@@ -1,4 +1,4 @@
-"""Soft erasure: a part stays with a probability that its score decides, whole or number by number."""
+"""Soft erasure: features, or elements of them, are kept with a probability that depends on the score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Part = Annotated[float, Limits(0, 1, open_low=True)]
 
 
 def random_numbers(parts: int, draws: int, seed: int) -> Array:
-    """(D, P) uniform numbers, the same for every method: what is drawn differs by the scores alone."""
+    """Return (D, P) uniform numbers, the same for every method, so that draws differ by the scores alone."""
     return np.random.default_rng([seed, parts, draws]).random((draws, parts))
 
 
@@ -38,9 +38,9 @@ def drawn_away(
     samples: int = 10,
     **options: object,
 ) -> Array:
-    """(1 + S·D, P) the whole, then without some of the explanation's parts, or (not ``inside``) of all the others.
+    """(1 + S·D, P) masks: the whole input, then some features of the explanation (or of the rest) removed.
 
-    Of the n parts that may go, min(α n, β P) go, rounded up and drawn at random.
+    inside: whether they are removed from the explanation. Of n candidates, min(α n, β P), rounded up, are drawn.
     """
     parts, order = len(trial.scores_P), order_of(trial.scores_P)
     random_DP = random_numbers(parts, samples, trial.seed)
@@ -55,7 +55,7 @@ def drawn_away(
 
 
 def mean_fall(trial: Trial, present_MP: Array, value: str) -> float:
-    """From the first variant, the whole input, to the others; by the surrogate where there is one."""
+    """Return the falls from the first variant, the whole input, to the others; by the surrogate if there is one."""
     values_M = (trial.surrogate or trial.game).values(present_MP, value)
     return float((values_M[0] - values_M[1:]).mean())
 
@@ -78,17 +78,17 @@ def f_fidelity_plus(
     samples: Count = 10,
     value: Value = "probability",
 ) -> float:
-    """How far the prediction falls when a few parts go, drawn at random from those with the highest scores.
+    """Fall of the prediction when a few features are removed, drawn at random from those scored highest.
 
-    FFid⁺ = E[p(x) - p(x without A)], A ⊂ the top s parts, |A| = min(α s, β P) rounded up; the mean over ``samples``
-    draws and over explanations of s = 10, 30, 50, 70 and 90 % of the parts. No more than the share β goes at a time,
-    so what is left stays close to an input. High is good.
+    FFid⁺ = E[p(x) - p(x without A)], A ⊂ the top s features, |A| = min(α s, β P) rounded up; the mean over ``samples``
+    draws and over explanations of s = 10, 30, 50, 70 and 90 % of the features. At most the share β is removed at a
+    time, so that the masked input stays close to the original. Higher is better.
 
-    p is the model's own unless ``compare(surrogate=…)`` brings a copy that was fine-tuned on inputs with a share β
-    masked at random (``wf.masked_surrogate``), as the paper has it. Nothing is trained unasked.
+    p is the model's own, unless ``compare(surrogate=…)`` is a copy that was fine-tuned on inputs with a share β masked
+    at random (``wf.masked_surrogate``), as in the paper. A copy is never trained by default.
 
-    Misleads when: taken on the model itself and the model minds even a few absent parts; with few parts (β P ≤ 1) it is
-    a leave-one-out of the top, which redundant parts escape.
+    Misleads when: the model itself is used and its output changes much when a few features are masked. With few
+    features (β P ≤ 1) it is leave-one-out over the top features, which misses redundant ones.
     """
     # NOTE[DIFF] the authors' code draws every part with probability min(α, β P / s), so that the size of A varies, and
     # measures accuracy, 50 draws for each of 20 sizes.
@@ -106,13 +106,14 @@ def f_fidelity_minus(
     samples: Count = 10,
     value: Value = "probability",
 ) -> float:
-    """How far the prediction falls when a few parts go, drawn at random from all but those with the highest scores.
+    """Fall of the prediction when a few features are removed, drawn at random from those scored lowest.
 
-    FFid⁻ = E[p(x) - p(x without A)], A ⊂ the parts that are not among the top s, |A| = min(α (P - s), β P) rounded up;
-    otherwise as f_fidelity_plus, also about the surrogate. Low is good: what is not in the explanation should not
+    FFid⁻ = E[p(x) - p(x without A)], A ⊂ the features outside the top s, |A| = min(α (P - s), β P) rounded up;
+    otherwise as f_fidelity_plus, surrogate included. Lower is better: features outside the explanation should not
     matter.
 
-    Misleads when: hardly any single part matters to the model: then everything is near zero, random scores too.
+    Misleads when: single features have little effect on the model: then all values are near zero, for random scores,
+    too.
     """
     present = drawn_away(trial, inside=False, alpha=alpha, beta=beta, sizes=sizes, samples=samples)
     return mean_fall(trial, present, value)
@@ -123,16 +124,16 @@ Shares = Annotated[Sequence[Annotated[float, Limits(0, 1, open_low=True, open_hi
 
 
 def scaled(scores_P: Array) -> Array:
-    """(P,) from 0, the lowest score, to 1, the highest; NaN where all are equal."""
+    """Return the (P,) scores scaled to 0 (lowest) … 1 (highest); NaN where all are equal."""
     scores = np.asarray(scores_P, dtype=float)
     width = np.ptp(scores)
     return (scores - scores.min()) / width if width > 0 else np.full(scores.shape, np.nan)
 
 
 def retained(weights_P: Array, pi: float) -> Array:
-    """(P,) probabilities whose mean is π: min(1, c·w), and where the weights above 0 are too few, the rest evenly.
+    """(P,) probabilities of mean π: min(1, c·w); if too few weights are above 0, the others get equal shares.
 
-    c is found by filling up: a part that would pass 1 stays at 1, and the others share what is left.
+    c is found by water-filling: a feature above 1 is clipped to 1, and the excess is divided among the others.
     """
     weights = np.asarray(weights_P, dtype=float)
     order, count = np.argsort(-weights, kind="stable"), len(weights)
@@ -151,7 +152,7 @@ def retained(weights_P: Array, pi: float) -> Array:
 
 
 def share_lost(whole: float, none: float, values_M: Array) -> float:
-    """E[max(0, s(x) - s(x'))] / (s(x) - s(nothing)); NaN where the input says no more than nothing does."""
+    """Return E[max(0, s(x) - s(x'))] / (s(x) - s(empty)); NaN where s(x) is not above s(empty)."""
     return float(np.clip(whole - values_M, 0, None).mean() / (whole - none)) if whole > none else float("nan")
 
 
@@ -169,17 +170,17 @@ def _drawn(trial: Trial, weights_P: Array, pi: Sequence[float], samples: int) ->
 
 
 def unimportant_kept(trial: Trial, *, pi: Sequence[float] = RETAINED, samples: int = 10, **options: object) -> Array:
-    """What has a high score tends to go."""
+    """Return masks in which features with high scores tend to be removed."""
     return _drawn(trial, 1 - scaled(trial.scores_P), pi, samples)
 
 
 def important_kept(trial: Trial, *, pi: Sequence[float] = RETAINED, samples: int = 10, **options: object) -> Array:
-    """What has a high score tends to stay."""
+    """Return masks in which features with high scores tend to be kept."""
     return _drawn(trial, scaled(trial.scores_P), pi, samples)
 
 
 def _lost(trial: Trial, present_MP: Array, value: str) -> float:
-    if len(present_MP) == 2:  # the scores do not tell the parts apart
+    if len(present_MP) == 2:  # all scores are equal
         return float("nan")
     whole, none, *values = trial.game.values(present_MP, value)
     return share_lost(whole, none, np.array(values))
@@ -195,15 +196,15 @@ pi_soft = partial(
 
 @pi_soft(masks=unimportant_kept)
 def pi_soft_nc(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, value: Value = "probability") -> float:
-    """How much of the prediction is lost when parts go at random, those with high scores more often.
+    """Share of the prediction that is lost when features are removed at random, high scores more often.
 
-    π-Soft-NC = E[max(0, p(x) - p(x'))] / (p(x) - p(nothing)): part i stays with probability min(1, c (1 - a_i)), a the
-    scores scaled to 0…1, c such that the expected share of what stays is π, for every method the same; the mean over
-    π = 0.2, 0.4, 0.6, 0.8 and ``samples`` draws of each. NaN where the scores are all equal, and where the input says
-    no more for the target than nothing does.
+    π-Soft-NC = E[max(0, p(x) - p(x'))] / (p(x) - p(empty)): feature i is kept with probability min(1, c (1 - a_i)), a
+    the scores scaled to 0…1, c such that the expected share of kept features is π for every method; the mean over
+    π = 0.2, 0.4, 0.6, 0.8 and ``samples`` draws of each. NaN where all scores are equal, or p(x) is not above p(empty),
+    the prediction with all features masked. Higher is better.
 
-    Misleads when: compared over methods whose scores have other shapes: not only the order counts, and scores that
-    single one part out treat all others alike.
+    Misleads when: methods have scores of different distributions: the sizes count, not only the order. If one score is
+    much larger than the others, the others are treated nearly alike.
     """
     # NOTE[DIFF] π is the paper's: the same expected share stays, so that no method gains by large scores. One factor
     # with a ceiling of 1 is this library's way to reach it, and whole parts stay or go.
@@ -212,10 +213,11 @@ def pi_soft_nc(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, valu
 
 @pi_soft(masks=important_kept)
 def pi_soft_ns(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, value: Value = "probability") -> float:
-    """How much of the prediction is saved when parts stay at random, those with high scores more often.
+    """Share of the prediction that remains when features are kept at random, high scores more often.
 
-    π-Soft-NS = 1 - E[max(0, p(x) - p(x'))] / (p(x) - p(nothing)): part i stays with probability min(1, c a_i) of mean
-    π; otherwise as pi_soft_nc. 1 is all of it, 0 no more than nothing says; below 0 what stays speaks for others.
+    π-Soft-NS = 1 - E[max(0, p(x) - p(x'))] / (p(x) - p(empty)): feature i is kept with probability min(1, c a_i) of
+    mean π; otherwise as pi_soft_nc. 1: the whole prediction remains; 0: as much as for the empty input; below 0: the
+    kept features support other classes. Higher is better.
 
     Misleads when: as pi_soft_nc.
     """
@@ -227,19 +229,19 @@ def pi_soft_ns(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, valu
 
 
 def high_erased(trial: Trial, **options: object) -> Array:
-    """(1, P) the probability of a part's numbers to stay, low where its score is high; (0, P) where all are equal."""
+    """Return (1, P) probabilities to keep a feature's elements, low for high scores; (0, P) if all scores are equal."""
     keep_P = 1 - scaled(trial.scores_P)
     return keep_P[None] if not np.isnan(keep_P).any() else np.zeros((0, len(keep_P)))
 
 
 def low_erased(trial: Trial, **options: object) -> Array:
-    """(1, P) high where the score is high."""
+    """Return (1, P) probabilities to keep a feature's elements, high for high scores."""
     return 1 - high_erased(trial)
 
 
 def _softly(trial: Trial, keep_MP: Array, samples: int, value: str) -> float:
     if trial.soft is None:
-        raise NotOffered("soft_nc and soft_ns erase numbers of the input one by one, and this input has none.")
+        raise NotOffered("soft_nc and soft_ns erase single elements of the input, and this input has none.")
     if not len(keep_MP):
         return float("nan")
     column = VALUES.index(value)
@@ -259,13 +261,13 @@ soft = partial(
 
 @soft(masks=high_erased)
 def soft_nc(trial: Trial, *, samples: Count = 10, value: Value = "probability") -> float:
-    """How much of the prediction is lost when each part loses as much of its numbers as its score says.
+    """Share of the prediction that is lost when elements of each feature are erased in proportion to scores.
 
-    Soft-NC = E[max(0, p(x) - p(x'))] / (p(x) - p(nothing)): every element of part i's word embedding becomes 0 with
-    probability a_i, the score scaled to 0…1; of pixels and columns, what stands for the absent comes in its place.
+    Soft-NC = E[max(0, p(x) - p(x'))] / (p(x) - p(empty)): every element of the word embedding of feature i becomes 0
+    with probability a_i, the score scaled to 0…1; pixels and columns become the baseline instead. Higher is better.
 
-    Misleads when: methods are compared whose scores have other means: who calls everything important erases more and
-    looks better. pi_soft_nc holds the expected share fixed.
+    Misleads when: methods have scores with different means: higher scores everywhere erase more and look better.
+    pi_soft_nc keeps the expected share fixed.
     """
     # NOTE[DIFF] the mean over draws, where the authors draw once; images and tables are this library's.
     return _softly(trial, high_erased(trial), samples, value)
@@ -273,12 +275,12 @@ def soft_nc(trial: Trial, *, samples: Count = 10, value: Value = "probability") 
 
 @soft(masks=low_erased)
 def soft_ns(trial: Trial, *, samples: Count = 10, value: Value = "probability") -> float:
-    """How much of the prediction is saved when each part keeps as much of its numbers as its score says.
+    """Share of the prediction that remains when elements of each feature are kept in proportion to scores.
 
-    Soft-NS = 1 - E[max(0, p(x) - p(x'))] / (p(x) - p(nothing)): every element of part i's word embedding stays with
-    probability a_i and is 0 else; otherwise as soft_nc.
+    Soft-NS = 1 - E[max(0, p(x) - p(x'))] / (p(x) - p(empty)): every element of the word embedding of feature i is kept
+    with probability a_i, else it becomes 0; otherwise as soft_nc. Higher is better.
 
-    Misleads when: as soft_nc, the other way round: large scores keep more.
+    Misleads when: methods have scores with different means: higher scores everywhere keep more and look better.
     """
     # NOTE[DIFF] the paper cuts at 0.
     return 1 - _softly(trial, low_erased(trial), samples, value)
