@@ -134,13 +134,13 @@ def test_pictures_show_the_words_in_the_prompt(
 def test_progress_is_shown_for_one_prompt(model: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     bars: list[tuple[str, int]] = []
 
-    def bar(steps: Sequence[Any], label: str) -> Sequence[Any]:
+    def bar(steps: Sequence[Any], label: str, after: float) -> Sequence[Any]:
         bars.append((label, len(steps)))
         return steps
 
     monkeypatch.setattr(session, "_bar", bar)
     explanation = wf.explain(model, PAIR, progress=True, batch_size=2)
-    assert bars == [("asking", math.ceil(len(explanation.units) / 2))]
+    assert bars == [("masking", math.ceil(len(explanation.units) / 2))]
     assert model.most == 2
     bars.clear()
     wf.explain(model, [PAIR, PAIR], progress=True)

@@ -115,7 +115,7 @@ def test_masks_that_are_alike_are_one_and_constant_ones_are_left_out() -> None:
     masks = cluster_masks(map_of(alike), 0, (8, 8), 0.1, 128)
     assert len(masks) == 2
     assert masks.amin() == 0 and masks.amax() == 1
-    with pytest.raises(BadInput, match="the same everywhere"):
+    with pytest.raises(BadInput, match="constant over the image"):
         cluster_masks(map_of(torch.ones(2, 4, 4)), 0, (8, 8), 0.1, 128)
 
 

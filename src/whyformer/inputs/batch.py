@@ -259,7 +259,7 @@ class Batch:
 def _rows(tensor: Tensor, index: list[int]) -> Tensor:
     """Return a copy of some rows; an index would be copied to the device first, which waits for it."""
     if index and index == list(range(index[0], index[0] + len(index))):
-        return tensor[index[0] : index[-1] + 1].clone()
+        return torch.narrow_copy(tensor, 0, index[0], len(index))
     if len(tensor) == 1 and not any(index):
         return tensor.repeat(len(index), *[1] * (tensor.ndim - 1))
     return tensor[index]
