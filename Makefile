@@ -65,6 +65,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python frontend/build.py --check
 	$(BIN)/python -m docs.build --check
+	$(BIN)/python -m docs.words
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.method_pictures --check
 	$(BIN)/python -m docs.start_pictures --check
 	$(BIN)/python -m docs.notebook --check

@@ -189,7 +189,7 @@ def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> A
     word embedding, the pixels or the floats; relevance of positions and biases is not shown. ``at="tokens"``: the
     vectors that enter the first block, with position and type; the default for tables with categorical columns, raw
     audio, and text with images. Propagation starts with R = Σ_j z_j ∂s/∂z_j at the logits z; R = s if s is a logit.
-    ``checks["conservation_error"]`` is the part of R that is missing from the sum of scores;
+    ``checks["conservation_error"]`` is the completeness error, R minus the sum of scores;
     ``checks["conservation_error_relative"]`` is its share of R.
 
     Misleads when: the conservation error is large compared with R (biases and positions received the rest), and on
