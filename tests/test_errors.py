@@ -42,7 +42,7 @@ QUESTIONS: list[tuple[Any, dict[str, Any], type[Exception], tuple[str, ...]]] = 
     ([LIKE], {"target": (0, 1, 1)}, BAD, ("rather",)),
     ("   ", {}, BAD, ("empty",)),
     ([LIKE, ""], {}, BAD, ("empty",)),
-    ([], {}, BAD, ("nothing to explain",)),
+    ([], {}, BAD, ("the list of inputs is empty",)),
     ([3], {}, BAD, ("string",)),
 ]
 
@@ -81,7 +81,7 @@ def test_processors_of_another_model(tmp_path: Path) -> None:
     tokenizer.add_tokens(["strange"])
     for model, inputs, processor, words in (
         (folders.bert(), "strange movie", tokenizer, "not the model's own tokenizer"),
-        (folders.bert(), LIKE, images, "no tokenizer"),
+        (folders.bert(), LIKE, images, "not a tokenizer"),
         (folders.vit(), picture(), tokenizer, "not an image processor"),
     ):
         with refused(BAD, words):

@@ -470,7 +470,7 @@ def test_a_function_that_holds_a_module_is_no_twin() -> None:
     model = reader()
     head = model.head
     model.head.forward = lambda x: nn.functional.linear(x, head.weight)
-    with pytest.raises(NotOffered, match="holds a module"):
+    with pytest.raises(NotOffered, match="refers to a module"):
         randomisation(Exam(Explainer(model), IDS, method="raw_attention"), copies=1, beside=1)
 
 

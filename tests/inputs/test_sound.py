@@ -116,7 +116,7 @@ def test_a_spectrogram_is_drawn_with_low_frequencies_at_the_bottom() -> None:
     heats = [mark for panel in view.panels for mark in panel.marks if isinstance(mark, Heat)]
     assert heats and "frequency ↑" in view.panels[0].title
     assert heats[0].values_RC[-1].tolist() == scores[2:8].tolist()  # the lowest band
-    assert "<title>patch 0,1: 3.0<" in view.to_html() and "<title>patch 3,5: 25.0<" in view.to_html()
+    assert "<title>patch 1,2: 3.0<" in view.to_html() and "<title>patch 4,6: 25.0<" in view.to_html()
     with pytest.raises(BadInput, match="patches of sound"):
         explanation_view(result, image=np.zeros((16, 24, 3), np.uint8))
 

@@ -192,7 +192,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], type[Exception], str]] = [
     ("lxmert", "integrated_gradients", {"baseline": "blur"}, UnknownName, "'blur'.*'text': …, 'image': …"),
     ("lxmert", "integrated_gradients", {"baseline": torch.zeros(16)}, BadInput, "cannot be the baseline of several"),
     ("lxmert", "integrated_gradients", {"baseline": {"image": torch.zeros(5, 16)}}, BadInput, r"shape \(5, 16\)"),
-    ("lxmert", "integrated_gradients", {"baseline": 100}, BadInput, "knows 0 to 99"),
+    ("lxmert", "integrated_gradients", {"baseline": 100}, BadInput, "the model has 0 to 99"),
     ("bert", "integrated_gradients", {"baseline": {"text": 7}}, BadInput, "single input"),
     ("detr", "integrated_gradients", {"keep_special": True}, NotOffered, "keep_special is for tokens"),
     ("lxmert", "saliency", {"at": "embeddings"}, NotOffered, "one of its own.*at='input'"),

@@ -138,7 +138,7 @@ def test_side_by_side_bars_are_as_long_as_alone_and_on_one_scale_if_wanted(brows
     opened(browser, side_by_side([explanation(), other]), tmp_path)
     beside = browser.does(READ_BARS)
     caption = browser.text(".wf-footer .wf-caption")
-    assert "share of the method's largest |score|" in caption and "on one scale" not in caption
+    assert "relative to the largest |score| on display" in caption and "on one scale" not in caption
     assert browser.texts(".wf-legend:not([hidden])")[1].startswith("-2.1")
     browser.point(".wf-token[data-units='3']")
     said = browser.text(".wf-said-unit")

@@ -207,7 +207,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "replace": _text(
         "--replace WHAT",
-        "Baseline of masked features: mask, unk, pad, delete, resample; mean, zero, blur, grey, black.",
+        "Baseline of masked features. Text: mask, unk, pad, delete, resample. Images: mean, zero, blur, grey, black. "
+        "Tables: rows, mean, zero.",
         shown="the first that the model supports",
     ),
     "hold": _texts(

@@ -104,8 +104,8 @@ class AskedModel(nn.Module):
         except Exception as error:
             raise ModelFailed(
                 f"{name} raised {type(error).__name__}: {error}, when it was called for the log-probability of "
-                f"{shown(answers[0])} after {shown(prompts[0])} (and {len(prompts) - 1} others). Call it directly: "
-                f"{PROTOCOL}."
+                f"{shown(answers[0])} after {shown(prompts[0])} (one of {len(prompts)} pairs in this call). Call it "
+                f"directly: {PROTOCOL}."
             ) from error
         if len(numbers) != len(prompts):
             raise BadInput(f"{name} returned {len(numbers)} numbers for {len(prompts)} prompts: {PROTOCOL}.")

@@ -289,7 +289,10 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
         # NOTE[DIFF] DINOv2 reads CLS and pools the patches too; as everyone does, the CLS row is the one we read.
         rows = sorted(slots & set(rows))
     if not rows:
-        raise CaptureError("no row of the last attention reaches the logits.")
+        raise CaptureError(
+            "no query position of the last attention layer influences the logits, so attention maps cannot be read. "
+            "Use a method that needs none: two_ended or input_x_gradient."
+        )
     if rows == [0]:
         return Readout("first")
     if rows == [real - 1]:

@@ -197,14 +197,13 @@ def styles(named: Sequence[Line | Points]) -> list[tuple[str, str]]:
 SIGNED = "Blue raises the explained value, orange lowers it"
 UNSIGNED = "The stronger the colour, the higher the score"
 SUPPORTS = "Blue supports {}, orange supports {}"  # of a contrast
-OWN_SCALE = " Bars and colours: share of the method's largest |score| that is shown."
+OWN_SCALE = " Bars and colours: relative to the largest |score| on display."
 OWN_SCALE_OF_PATCHES = (
-    " Bars: share of the method's largest |score| that is shown. Colours: from the lowest score of its patches to the "
-    "highest."
+    " Bars: relative to the largest |score| on display. Colours: from the lowest score of the patches to the highest."
 )
 SHARE = "share of the method's total |score|, hidden tokens left out"
 ONE_SCALE = f" Bars, colours and numbers: {SHARE}, on one scale."
-ONE_SCALE_OF_SCORES = " Bars and colours: share of the largest |score| that is shown, on one scale for all maps."
+ONE_SCALE_OF_SCORES = " Bars and colours: relative to the largest |score| on display, on one scale for all maps."
 OUTSHINES = 3  # times the highest of the others
 FIRST_TOKEN = "first_token_share"  # what is known of an explanation of a causal language model
 ANSWERED = "log_probability"  # what is explained of an answer as a whole
