@@ -148,7 +148,7 @@ def test_of_an_answer_nothing_goes_anyway() -> None:
     """The last unit of prompt and answer is not the question: to hold it would change nothing, and not be noticed."""
     lm, tokenizer = language.model("llama"), language.tokenizer()
     how = {"processor": tokenizer, "method": "two_ended", "units": "sentence", "span": True}
-    with pytest.raises(BadInput, match="hold=-1 is 'on the mat' in input 0, which is never taken away"):
+    with pytest.raises(BadInput, match="hold=-1 is 'on the mat' in input 0, which is never masked"):
         wf.explain(lm, (PROMPT, "on the mat ."), hold=-1, **how)
     held = wf.explain(lm, (PROMPT, "on the mat ."), hold=QUESTION, **how)
     assert held.scores[list(held.units.labels).index(QUESTION)] == 0 and np.count_nonzero(held.scores) == 2

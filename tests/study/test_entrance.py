@@ -222,7 +222,7 @@ def test_keys_of_the_models_own_are_refused(how: str, memory: str) -> None:
 
 def test_a_codebook_leaves_methods_alone_that_need_no_map() -> None:
     model = seeded(lambda: WithMemory(codes=6))  # as many as there are words
-    with pytest.raises(PartlyCaptured, match="not followed to their values"):
+    with pytest.raises(PartlyCaptured, match="could not be matched with the value tensors"):
         wf.explain(model, {"input_ids": IDS}, method="attention_rollout", target=TARGET)
     (one, _) = wf.explain(model, {"input_ids": IDS}, method="occlusion", target=TARGET, replace=OTHER)
     np.testing.assert_allclose(one.scores, drops(model, IDS[0], OTHER), atol=1e-5)

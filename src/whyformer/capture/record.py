@@ -176,7 +176,7 @@ def require_sites(record: Record) -> None:
     if record.unclaimed:
         raise PartlyCaptured(
             f"{len(record.sites)} attention maps were captured, but {len(record.unclaimed)} softmaxes over positions "
-            "were not followed to their values, so a map would be partial:\n  "
+            "could not be matched with the value tensors they weight, so a map would be partial:\n  "
             + "\n  ".join(record.unclaimed[:8])
             + "\nName the maps with Explainer(model, attention_at={'path.of.module': 'b h q k'})."
         )

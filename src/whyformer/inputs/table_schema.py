@@ -156,7 +156,9 @@ class Table:
         described = {*self.numerical, *self.categorical}
         for name in (*self.columns, *described):
             if name not in described or name not in self.columns:
-                raise BadInput(f"column {name!r} is not both in columns= and described as numerical or categorical.")
+                raise BadInput(
+                    f"column {name!r} must be in columns= and in numerical= or categorical=; one of them is missing."
+                )
         for name, values in self.categorical.items():
             if not values or len(set(values)) != len(values):
                 raise BadInput(f"the categories of column {name!r} are empty or hold one twice.")

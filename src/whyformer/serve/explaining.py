@@ -218,7 +218,9 @@ def explanations_of(store: Store, identity: str, served: ServedModel) -> list[Ex
     if entry.kind != "explanation":
         raise BadInput(f"{identity!r} is not an explanation but {entry.kind}.")
     if entry.model != served.name:
-        raise BadInput(f"{identity!r} is of the model {entry.model!r}: an edit needs the same model.")
+        raise BadInput(
+            f"the result {identity!r} was made with the model {entry.model!r}: choose that model to edit its input."
+        )
     return [result for result in results_of(entry) if isinstance(result, Explanation)]
 
 

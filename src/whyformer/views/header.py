@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whyformer.registry import PASSES, answers, default_method, meaning_of
+from whyformer.registry import PASSES, answers, default_method, get_method, meaning_of
 from whyformer.results.types import Choice, Cost, Explanation, Target
 from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Scale
@@ -48,7 +48,10 @@ def choice_words(explanation: Explanation) -> str:
         return asked
     if explanation.options.get("passes") != PASSES:
         return f"the default for {kind}"
-    return f"the most faithful method known for {kind} within {passes} passes (passes=3 takes 1 forward + 1 backward)"
+    quick = get_method(answers(explanation.default_for or "", len(explanation.units), 3)[0][0])
+    forwards, backwards = quick.cost(len(explanation.units), **quick.defaults)
+    few = f"{forwards:.0f} forward{'s' * (forwards > 1)}" + (f" + {backwards:.0f} backward" if backwards else "")
+    return f"the most faithful method known for {kind} within {passes} passes (passes=3: {quick.name}, {few})"
 
 
 # What a method knows of its own error: sums that should come out and do not, and what that leaves to read.

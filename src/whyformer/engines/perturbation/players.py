@@ -265,8 +265,8 @@ def _held(run: Run, row: int, wanted: Sequence[str | int]) -> Array:
         members = [i for group in _named(groups, units, named, one, number) for i in group]
         if not removable_U[members].any():
             raise BadInput(
-                f"hold={one!r} is {units.text_of(members)!r} in input {number}, which is never taken away (units of an "
-                "answer come last, and stay). Write the text of the part, or give its number among explanation.units."
+                f"hold={one!r} is {units.text_of(members)!r} in input {number}, which is never masked (an answer, "
+                "for example). Give the text of what should stay, or its number among explanation.units."
             )
         held_U[members] = True
     free_U = removable_U & ~np.array(units.special, dtype=bool) & ~held_U
