@@ -249,7 +249,7 @@ def test_another_model_of_the_same_name_is_not_asked_about_an_old_result(tmp_pat
 def test_an_edit_is_of_the_same_model(whole: Served) -> None:
     ask = client(whole)
     table = explained(ask, "table")["id"]
-    refused(ask, "explain", "of the model 'table'", **asked(edited_from=table))
+    refused(ask, "explain", "made with the model 'table'", **asked(edited_from=table))
 
 
 def test_side_by_side_are_results_of_one_input_and_one_model(whole: Served) -> None:

@@ -117,7 +117,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"numerical": ["a"], "categorical": {"a": [1]}}, "'a' is described as numerical and as categorical"),
     ({"numerical": ["a", "a"]}, "'a' is named twice"),
     ({}, "needs columns"),
-    ({"numerical": ["a"], "columns": ["a", "b"]}, "'b' is not both"),
+    ({"numerical": ["a"], "columns": ["a", "b"]}, "'b' must be in columns= and"),
     ({"categorical": {"a": []}}, "categories of column 'a'"),
     ({"numerical": ["a"], "tokens": ["b"]}, "unknown column in tokens 'b'"),
 ]

@@ -290,8 +290,7 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
         rows = sorted(slots & set(rows))
     if not rows:
         raise CaptureError(
-            "no query position of the last attention layer influences the logits, so attention maps cannot be read. "
-            "Use a method that needs none: two_ended or input_x_gradient."
+            "no query position of the last attention layer influences the logits, so attention maps cannot be read."
         )
     if rows == [0]:
         return Readout("first")
