@@ -39,6 +39,7 @@ from bench.timing import machine
 from whyformer.demo import load_adult, load_pets, load_sentiment, load_textures
 from whyformer.demo.census import adult_rows
 from whyformer.demo.pictures import SHAPES, TEXTURES, picture
+from whyformer.evaluate import candidate_pool
 from whyformer.evaluate.candidate import Candidate, Trial, evaluated, wanted
 from whyformer.evaluate.candidate_pool import (
     BACKWARD,
@@ -126,7 +127,7 @@ HEAD += ("largest lead", "own limits above zero", "behind")
 
 def split_of(standing: AffordableMethods, choosing: Sequence[int], testing: Sequence[int], seed: int) -> Split:
     """As ``recommend`` chooses and tests."""
-    finalists = standing.finalists(standing.truth_M(choosing))
+    finalists = candidate_pool.finalists(standing.pool, standing.truth_M(choosing))
     names = [standing.pool.candidates[m].name for m in finalists]
     column = int(np.argmax(standing.judged(finalists, choosing, "choosing").mean(0)))
     return tested(names, column, standing.judged(finalists, testing, "testing"), seed)
@@ -160,7 +161,7 @@ def rows_of(
                     started, splits = time.perf_counter(), []
                     for choosing, testing in halves_of(len(made), half, options):
                         splits.append(split_of(standing, choosing, testing, options.seed))
-                    fit = len(standing.finalists(standing.truth_M(choosing)))
+                    fit = len(candidate_pool.finalists(standing.pool, standing.truth_M(choosing)))
                     yield Row(kind, budget, half, fit, splits, time.perf_counter() - started), standing
 
 

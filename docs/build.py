@@ -126,7 +126,10 @@ def metrics_table() -> str:
 REASONS = (  # in errors -> on the page
     ("no attention was captured", "The model has no softmax attention over positions"),
     ("exchange information outside", "Positions also exchange information outside attention"),
-    ("were not followed to their values", "Some attention is sparse or sampled, and its maps are incomplete"),
+    (
+        "were could not be matched with the value tensors",
+        "Some attention is sparse or sampled, and its maps are incomplete",
+    ),
     ("several streams of tokens", "Layers have different numbers of tokens"),
     ("positions of the text stream", "Layers have different numbers of tokens"),
     ("without their attention being seen", "Heads are mixed after the softmax"),
