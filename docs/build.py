@@ -127,7 +127,7 @@ REASONS = (  # in errors -> on the page
     ("no attention was captured", "The model has no softmax attention over positions"),
     ("exchange information outside", "Positions also exchange information outside attention"),
     (
-        "were could not be matched with the value tensors",
+        "could not be matched with the value",
         "Some attention is sparse or sampled, and its maps are incomplete",
     ),
     ("several streams of tokens", "Layers have different numbers of tokens"),
