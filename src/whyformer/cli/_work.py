@@ -21,7 +21,7 @@ SLOW = 0.25  # seconds of one pass from which a batch is not tried
 
 
 @dataclass(frozen=True)
-class Work:
+class MeasuredWork:
     """The size of the inputs, the model and the evaluation of one input."""
 
     inputs: int
@@ -72,7 +72,7 @@ class Work:
         return one + sum(sizes[name]() for name in names if name in sizes)
 
 
-def measured(explainer: Any, inputs: Sequence[Any]) -> Work:
+def measured(explainer: Any, inputs: Sequence[Any]) -> MeasuredWork:
     """Return the work sizes of a model: time one pass of the largest input, in a batch where that is quick."""
     largest = max(inputs, key=len) if isinstance(inputs[0], str) else inputs[0]
     with explainer.session([largest]) as session:
@@ -83,7 +83,7 @@ def measured(explainer: Any, inputs: Sequence[Any]) -> Work:
     if seconds < SLOW:
         with explainer.session([largest] * COPIES, batch_size=COPIES) as session:
             seconds = _timed(session, list(range(COPIES))) / COPIES
-    return Work(len(inputs), units, layers, kind, seconds)
+    return MeasuredWork(len(inputs), units, layers, kind, seconds)
 
 
 def _timed(session: Any, rows: list[int]) -> float:
@@ -96,7 +96,7 @@ def _timed(session: Any, rows: list[int]) -> float:
     return min(seconds)
 
 
-def announce(explainer: Any, inputs: Sequence[Any], forwards: Callable[[Work], float], shorter: str) -> None:
+def announce(explainer: Any, inputs: Sequence[Any], forwards: Callable[[MeasuredWork], float], shorter: str) -> None:
     """Print the estimated work to stderr if it is long; ``forwards``: of all inputs together."""
     try:
         work = measured(explainer, inputs)

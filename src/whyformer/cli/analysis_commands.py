@@ -10,7 +10,7 @@ import typer
 from whyformer.cli._input import inputs_from, number_or_word, texts_from
 from whyformer.cli._options import CHECKS, SHIPPED_CLASS, SHIPPED_POOLING, CommandArguments, load, takes
 from whyformer.cli._results import deliver
-from whyformer.cli._work import Work, announce
+from whyformer.cli._work import MeasuredWork, announce
 from whyformer.errors import BadInput, one_of
 from whyformer.extras import require
 from whyformer.files import IMAGES
@@ -78,7 +78,7 @@ def recommend(asked: CommandArguments) -> None:
     model, processor, raw = asked.load_with_inputs("recommend")
     methods = [] if asked.attention_only and not asked.method else asked.method or None
 
-    def forwards(work: Work) -> float:
+    def forwards(work: MeasuredWork) -> float:
         named = list(list_methods()) if methods is None else methods
         return work.inputs * (work.evaluation(named) if methods else min(EFFORT, work.evaluation(named)))
 
