@@ -166,7 +166,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "passes": _number(
         "--passes N",
-        "Without --method: forwards per input, at most; a backward counts two, and 3 is one pass of each.",
+        "Without --method: forwards per input, at most; a backward counts two, so 3 is one forward and one backward.",
         shown="128",
         min=1,
     ),

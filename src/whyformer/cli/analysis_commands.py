@@ -56,7 +56,7 @@ def recommend(asked: CommandArguments) -> None:
     """Choose a method for a model, and test the choice.
 
     Candidates are all methods, and attention of every layer and head, with
-    and without gradients. Half of the inputs choose, the other half tests.
+    and without gradients. Each half of the inputs is tested with the choice of the other half.
 
     \b
     Examples:
