@@ -76,7 +76,7 @@ async function begin() {
       choose: (method) => { methods.choose([method]); explain(); },
       about: (kind, id, more) => jobs.work(`/api/${kind}`, { result: id, ...more }),
     });
-    output.replaceChildren(...(example ? [element("p", { class: "wf-note sv-example" }, "Example: the first sample of this model, explained in three passes. Enter your own input and press Explain.")] : []), shown.node);
+    output.replaceChildren(...(example ? [element("p", { class: "wf-note sv-example" }, "Example: the first sample of this model. Enter your own input and press Explain.")] : []), shown.node);
     if (link && window.location.pathname !== told.link) window.history.pushState(null, "", told.link);
     document.title = `${told.title} · whyformer`;
   }
@@ -203,13 +203,13 @@ async function begin() {
     await choose(name);
     predict();
   }
-  /** The first sample, explained in three passes: a page that opens shows a result. Each browser asks for it once. */
+  /** The first sample, explained by the default: a page that opens shows a result. Each browser asks for it once. */
   async function showExample() {
     const key = `whyformer example ${model.name}`;
     const kept = remembered(key);
     const found = kept ? await asked(`/api/results/${kept}`).catch(() => null) : null;
     if (found) return found;
-    const told = await jobs.work("/api/explain", { model: model.name, input: form.input(), options: { passes: 3 } });
+    const told = await jobs.work("/api/explain", { model: model.name, input: form.input() });
     remembered(key, told.id);
     await history.refresh();
     return told;

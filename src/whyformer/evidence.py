@@ -119,13 +119,19 @@ class Standing:
             return "unknown"
         return "no" if not self.better else "yes" if self.better == self.measures else "partly"
 
+    @property
+    def against_random(self) -> str:
+        """Return the verdict in words: "beats random scores by 3 of 5 metrics"."""
+        words = {"unknown": "not tested against random scores", "no": "not better than random scores"}
+        words |= {"yes": "beats random scores"}
+        return words.get(self.verdict, f"beats random scores by {self.better} of {self.measures} metrics")
+
     def __str__(self) -> str:
         """Return "3rd of 17 on 40 texts, beats random"."""
         if self.place is None:
             over = "" if self.gain is None else f"; gain over random scores {with_interval(self.gain)}"
             return too_few(self.inputs, self.called) + over
-        verdicts = {"unknown": "not tested against random", "no": "not better than random", "yes": "beats random"}
-        beats = verdicts.get(self.verdict, f"beats random by {self.better} of {self.measures} metrics")
+        beats = self.against_random.replace(" random scores", " random")  # a badge is short
         tied = f", tied with {self.ties} other{'s' * (self.ties > 1)}" if self.ties else ""
         return f"{ordinal(self.place)} of {self.of} on {self.inputs} {self.called}{tied}, {beats}"
 

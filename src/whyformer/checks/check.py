@@ -50,9 +50,7 @@ class Faithfulness:
         if standing.verdict == "unknown":
             text = f"{too_few(standing.inputs)}. {text}"
         else:
-            told = {"yes": "beats random scores", "no": "does not beat random scores"}.get(standing.verdict)
-            told = told or f"beats random scores by {standing.better} of {standing.measures} metrics"
-            text = f"{self.method} {told}. {text}"
+            text = f"{self.method}: {standing.against_random}. {text}"
         numbers = {name: gain for name, (gain, _, _) in self.gains.items()}
         return (Finding(LEVEL_OF[standing.verdict], "faithfulness", "Against random scores", text, numbers),)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -155,7 +155,7 @@ class Exam:
                 self._expand()
             self.study: Study = session.study
         self.size = self.batch.size
-        self.track = _one_bar(session.track)
+        self.track = session.track
         asked |= {"expanded": self.target, "raw": self.raw is None, "classes": self.modality.classes}
         self._folder, self._about = cache_of(cache, lambda: (explainer.question(), asked, self.batch.contents()))
 
@@ -240,25 +240,6 @@ def options_of_tokens(options: Mapping[str, Any], units: Any) -> dict[str, Any]:
     parts = [hold] if hold is None or isinstance(hold, (str, int)) else hold
     of_both = units == "token" or not any(isinstance(part, int) for part in parts)
     return {name: value for name, value in options.items() if name != "hold" or of_both}
-
-
-def _one_bar(track: Callable[[Sequence[Any], str], Any]) -> Callable[[Sequence[Any], str], Any]:
-    """A tracker that shows the outermost of nested progress bars: terminals draw one at a time."""
-    busy = False
-
-    def tracked(steps: Sequence[Any], label: str) -> Any:
-        bar = steps if busy else track(steps, label)
-        return steps if bar is steps else held(bar)
-
-    def held(bar: Any) -> Iterator[Any]:
-        nonlocal busy
-        busy = True
-        try:
-            yield from bar
-        finally:
-            busy = False
-
-    return tracked
 
 
 def ordinary(explanation: Explanation) -> Array:

@@ -50,11 +50,9 @@ class MeasuredWork:
 
     def report(self, methods: Sequence[str]) -> float:
         """Return the forwards of a report on all inputs: methods are compared, and the best one is checked."""
-        from whyformer.checks.check import ABOUT_ATTENTION, CHECKS
-        from whyformer.reports.report import CHECKED, usual_methods
+        from whyformer.reports.report import CHECKED, USUAL_CHECKS, usual_methods
 
-        names = [name for name in CHECKS if name not in (*ABOUT_ATTENTION, "faithfulness")]
-        checked = min(self.inputs, CHECKED) * self.checks(names, None)
+        checked = min(self.inputs, CHECKED) * self.checks(USUAL_CHECKS, None)
         return self.inputs * self.evaluation(methods or usual_methods(self.kind)) + checked
 
     def checks(self, names: Sequence[str], method: str | None) -> float:

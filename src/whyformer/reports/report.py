@@ -107,6 +107,8 @@ def contrasts(ask: Callable[[list[Any]], Sequence[Explanation]], explanations: S
 METHODS = ("attn_lrp", "generic_attention", "attention_rollout", "integrated_gradients", "occlusion")
 CALLED = {"text": "texts", "image": "images", "table": "rows"}
 CHECKED = 2  # inputs that are checked: that is slow, and says more of model and method than of an input
+# Those about attention by itself are asked for by name; faithfulness is what the comparison measures, on all inputs.
+USUAL_CHECKS = tuple(name for name in CHECKS if name not in (*ABOUT_ATTENTION, "faithfulness"))
 MISLEADS = "Misleads when:"
 
 
@@ -270,8 +272,7 @@ def _checked_up(
 ) -> tuple[CheckUp | None, str]:
     if checks is not None and not len(checks):
         return None, "The check-up was skipped."
-    # Faithfulness is what the comparison measures, on all inputs.
-    wanted = [name for name in CHECKS if name not in (*ABOUT_ATTENTION, "faithfulness")] if checks is None else checks
+    wanted = USUAL_CHECKS if checks is None else checks
     options = options_of_tokens(best.options, settings["units"])
     shared = {name: settings[name] for name in ("seed", "batch_size", "progress", "cache")}
     try:
