@@ -273,6 +273,16 @@ LONGEST = 448  # pixels of the longer side, as text
 LARGEST = 1024  # of what is read back: a file can hold anything
 
 
+PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+
+
+def names_picture(raw: Any) -> bool:
+    """Return whether a string or path names an image file, as opposed to a prompt that ends in such a name."""
+    if not isinstance(raw, (str, Path)) or Path(raw).suffix.lower() not in PICTURES:
+        return False
+    return " " not in str(raw) or is_file(Path(raw))
+
+
 def open_image(raw: Any) -> Any:
     """A PIL image in RGB from an image, a path or an array of pixels; upright: turned as its EXIF data says."""
     require("PIL", why="reading images")

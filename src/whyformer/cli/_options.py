@@ -15,7 +15,7 @@ from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from, number_
 from whyformer.errors import BadInput
 from whyformer.files import quiet
 from whyformer.inputs.checkpoint import PROCESSORS, Checkpoint, is_image_model, kind_of
-from whyformer.inputs.families import compares_texts, task_of
+from whyformer.inputs.families import compares_texts, continues_text
 
 REQUIRED = inspect.Parameter.empty
 CHECKS = (  # names of checks/check.py, whose import would slow down --help; a test compares them
@@ -415,7 +415,7 @@ MISFITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # kind of comma
     ),
     (
         "language",
-        lambda model: not task_of(model).endswith(("ForCausalLM", "LMHeadModel")),
+        lambda model: not continues_text(model),
         "is a MODEL, not a generative language model: use 'whyformer explain text', or the command for its inputs.",
     ),
     (

@@ -43,6 +43,16 @@ PATH_STREAMS: dict[str, str] = {
     "decoder": "target",
 }
 
+# How the names of a vision-language model's arguments begin that hold images and videos, and facts about them: their
+# rows are images or patches, not tokens.
+MEDIA = ("pixel_", "image_", "video_", "num_frames", "second_per_grid", "num_soft_tokens")
+
+
+def is_media(name: str) -> bool:
+    """Return whether an argument holds images or videos, or facts about them."""
+    return name.startswith(MEDIA)
+
+
 # What the encoder's stream is called once a decoder reads it.
 ENCODER_STREAMS: dict[str, str] = {"text": "source", "audio": "source", "sequence": "source"}
 
@@ -61,10 +71,24 @@ def task_of(model: object) -> str:
     return next((name for name in names if TASK.search(name)), "")
 
 
+def continues_text(model: Any) -> bool:
+    """Return whether the model's class is named as one that predicts the next token of a text.
+
+    Vision-language models (LLaVA, Qwen-VL, Gemma 3) are among them: they read a text, with or without images. BLIP and
+    BLIP-2, whose main input is an image, are not.
+    """
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    task, main = task_of(model), getattr(model, "main_input_name", None)
+    return task.endswith(("ForCausalLM", "LMHeadModel")) or (
+        task.endswith("ForConditionalGeneration") and main == "input_ids"
+    )
+
+
 def says_tokens(model: Any) -> bool:
     """Return whether the classes are tokens of the vocabulary, at every position of one text."""
-    named = task_of(model).endswith(("ForCausalLM", "LMHeadModel", "ForMaskedLM"))
-    return named and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    masked = task_of(model).endswith("ForMaskedLM")
+    return continues_text(model) or (masked and not getattr(model.config, "is_encoder_decoder", False))
 
 
 SIDES = ("a", "b")  # of two texts that are compared

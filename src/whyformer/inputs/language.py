@@ -14,7 +14,7 @@ from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, Whyform
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import PLAIN, Batch, Continuation, Decoding
 from whyformer.inputs.checkpoint import processed
-from whyformer.inputs.families import says_tokens, task_of
+from whyformer.inputs.families import is_media, says_tokens, task_of
 from whyformer.inputs.units import spans_of
 from whyformer.loan.borrow import known_about
 from whyformer.loan.turns import Draws
@@ -33,12 +33,20 @@ def is_causal(modality: Modality, batch: Batch) -> bool:
     """Return whether the model predicts tokens and is causal: its output at the last position is the next token."""
     if modality.generates or not says_tokens(modality.model) or task_of(modality.model).endswith("ForMaskedLM"):
         return False
-    if modality.multi_input:  # a decoder that reads another stream as well
+    # A decoder that reads another stream as well, or a vision-language model: PaliGemma's prompt looks ahead, and what
+    # follows it is predicted at its end nevertheless.
+    if modality.multi_input or task_of(modality.model).endswith("ForConditionalGeneration"):
         return True
+    return ignores_later_tokens(modality, batch)
+
+
+def ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
+    """Return whether no position looks ahead, so that one pass predicts every token of an answer."""
     known = known_about(modality.model)
-    if "causal" not in known:
-        known["causal"] = _ignores_later_tokens(modality, batch)
-    return bool(known["causal"])
+    key = "causal" if "token_type_ids" not in batch.tensors else ("causal", "token_type_ids")
+    if key not in known:
+        known[key] = _ignores_later_tokens(modality, batch)
+    return bool(known[key])
 
 
 def require_next_token(modality: Modality, batch: Batch, wishes: str) -> None:
@@ -261,7 +269,7 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
     written = [exchanges[row].prompt + exchanges[row].answer for row in rows]
     ids = torch.tensor([text[:n] + [pad] * (width - n) for text, n in zip(written, lengths, strict=True)])
     keep = torch.arange(width) < torch.tensor(lengths)[:, None]
-    tensors = {name: modality.move(_lengthened(modality, batch, name, ids, keep)) for name in batch.tensors}
+    tensors = {name: modality.move(_lengthened(modality, batch, name, ids, keep, rows)) for name in batch.tensors}
     prompts = [text[0] if isinstance(text, tuple) else text for text in batch.raw]
     steps_batch = replace(
         batch.select(rows),
@@ -271,17 +279,31 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
         warnings=((),) * len(rows),
         encodings=tuple(exchanges[row].facts(n) for row, n in zip(rows, lengths, strict=True)),
         groups=tuple(rows) if target is None and not decoding.span else (),
-        trunks=() if decoding.span else tuple(rows),
         answers=tuple(spoken),
     )
+    if ignores_later_tokens(modality, replace(steps_batch, answers=())):
+        return replace(steps_batch, trunks=() if decoding.span else tuple(rows)), None if decoding.span else tokens
+    if decoding.span:
+        raise NotOffered(
+            f"span= needs one pass for all tokens of an answer, and {type(modality.model).__name__} looks ahead in its "
+            "prompt, where it would see them. Omit span=: tokens are explained one by one."
+        )
     return steps_batch, None if decoding.span else tokens
 
 
-def _lengthened(modality: Any, batch: Batch, name: str, ids: Tensor, keep: Tensor) -> Tensor:
-    """Extend one of the model's arguments over the answers; raise if it is not known what it holds there."""
+def _lengthened(modality: Any, batch: Batch, name: str, ids: Tensor, keep: Tensor, rows: Sequence[int]) -> Tensor:
+    """Extend one of the model's arguments over the answers; raise if it is not known what it holds there.
+
+    rows: the input that each row of ``ids`` belongs to.
+    """
     one, keep_BN = batch.tensors[name], batch.real_BN
     if name == modality.main:
         return ids
+    if is_media(name):
+        return one[rows]
+    if name.endswith("token_type_ids") and task_of(modality.model).endswith("ForConditionalGeneration"):
+        prompts = [_continued_types(modality.model, name, one[row][keep_BN[row]], ids.shape[1]) for row in rows]
+        return torch.where(keep, torch.stack(prompts).to(keep.device), 0)
     if one.shape == keep_BN.shape and "mask" in name:
         return (~keep if "padding" in name else keep).to(one.dtype)
     if one.shape == keep_BN.shape and name == "position_ids":
@@ -291,6 +313,14 @@ def _lengthened(modality: Any, batch: Batch, name: str, ids: Tensor, keep: Tenso
     if one.shape != keep_BN.shape or bool((one != counted)[keep_BN].any()):
         raise NotOffered(f"the values of {name} for the tokens of an answer are not known here: omit {name}.")
     return numbers
+
+
+def _continued_types(model: Any, name: str, types_N: Tensor, length: int) -> Tensor:
+    """(length,) the types of a prompt with images, and those that the model itself gives to tokens that follow."""
+    types, update = types_N[None], getattr(model, "_update_model_kwargs_for_generation", None)
+    while types.shape[1] < length and update is not None:  # PaliGemma: 1 for an answer, which does not look ahead
+        types = update({}, {name: types}, num_new_tokens=1)[name]
+    return torch.nn.functional.pad(types[0], (0, length))[:length]
 
 
 def _steps(modality: Any, exchange: Exchange, wanted: Any) -> list[int]:

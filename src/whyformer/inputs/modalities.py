@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor
+from whyformer.files import names_picture
 from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
-from whyformer.inputs.families import BOX_FEATURES, compares_texts, task_of
+from whyformer.inputs.families import BOX_FEATURES, compares_texts, continues_text, task_of
 from whyformer.inputs.image import SIZES, ImageInput, are_packed
 from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.multi_input import Seq2SeqInput, SimilarityInput
@@ -137,6 +138,8 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     parameters = signature_of(model)
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs
     names = {main} if isinstance(main, str) else set()
+    if continues_text(model) and is_text(first):
+        return TextInput(model, processor)  # also of a model that could take images with it
     if isinstance(first, (tuple, list)) and {"pixel_values", "input_ids"} <= set(parameters):
         names |= {"pixel_values", "input_ids"}
     boxes = [n for n in BOX_FEATURES if n in parameters]
@@ -158,6 +161,19 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
         named = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         return TextInput(model, processor, main=named[0] if named else "input_ids")
     return TensorInput(model, processor)
+
+
+def is_text(one: Any) -> bool:
+    """Return whether a raw input is text alone: a prompt, a prompt with its answer, or messages without images."""
+    if isinstance(one, Mapping):  # a message
+        content = one.get("content")
+        parts = content if isinstance(content, (list, tuple)) else ()
+        return all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts)
+    if isinstance(one, list):
+        return all(is_text(message) for message in one)
+    if isinstance(one, tuple):
+        return all(isinstance(text, str) for text in one) and not names_picture(one[0])
+    return isinstance(one, str)
 
 
 def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:

@@ -14,14 +14,12 @@ from whyformer.errors import BadInput, NotOffered, TooLong, shown
 from whyformer.inputs import units as naming
 from whyformer.inputs.base import Modality, with_added
 from whyformer.inputs.batch import Batch, Decoding, Filling, Placed, Raw, SamplePool, on_host, pointers, require_shown
-from whyformer.inputs.families import number_of
+from whyformer.inputs.families import continues_text, number_of
 from whyformer.inputs.language import ANSWER, Chars, answered
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
 from whyformer.loan.borrow import names_no_padding
 from whyformer.results.types import Units
-
-WRITERS = ("ForCausalLM", "LMHeadModel")  # how classes of language models are called
 
 
 class TextInput(TokenInput):
@@ -30,7 +28,7 @@ class TextInput(TokenInput):
     @property
     def kind(self) -> str:
         # By its name: whether it is causal is found later, by running the model.
-        return "language" if type(self.model).__name__.endswith(WRITERS) and not self.multi_input else self.stream
+        return "language" if continues_text(self.model) and not self.multi_input else self.stream
 
     # Encoding
 
@@ -60,9 +58,14 @@ class TextInput(TokenInput):
 
     def from_messages(self, inputs: list[Any]) -> Any:
         if naming.is_chat(inputs):
-            return naming.prompt_of(inputs, self.tokenizer)
+            return self.written_out(inputs)
         chats = all(naming.is_chat(chat) for chat in inputs)
-        return [naming.prompt_of(chat, self.tokenizer) for chat in inputs] if chats else inputs
+        return [self.written_out(chat) for chat in inputs] if chats else inputs
+
+    def written_out(self, messages: Sequence[Mapping[str, Any]]) -> Any:
+        """Return a chat as a prompt, with its answer if it has one; a processor may hold the template."""
+        template = getattr(self.processor, "chat_template", None)
+        return naming.prompt_of(messages, self.tokenizer, template if isinstance(template, str) else None)
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
         if self.multi_input or self.compares:

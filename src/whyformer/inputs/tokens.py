@@ -15,7 +15,7 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host, with_columns
 from whyformer.inputs.checkpoint import processed
-from whyformer.inputs.families import number_of
+from whyformer.inputs.families import continues_text, number_of
 from whyformer.inputs.language import kept_logits
 from whyformer.inputs.units import PromptText
 from whyformer.loan.borrow import NO_TOKEN, borrowed, known_about, modules_of
@@ -98,6 +98,14 @@ class TokenInput(Modality):
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
         self.main = main
+        # A vision-language model keeps what it knows about tokens in the config of its language model.
+        inner = getattr(self.config, "text_config", None) if continues_text(model) else None
+        self.configs = [self.config] if inner is None else [inner, self.config]
+
+    def configured(self, name: str) -> int | None:
+        """Return a whole number of the model's config."""
+        numbers = (number_of(config, name) for config in self.configs)
+        return next((number for number in numbers if number is not None), None)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -123,8 +131,8 @@ class TokenInput(Modality):
 
     def filler_id(self) -> int:
         """Return the id of padding, which is masked out, so any id will do."""
-        names = ("pad_token_id", "eos_token_id")
-        known = (getattr(holder, name, None) for holder in (self.processor, self.config) for name in names)
+        names, tokenizer = ("pad_token_id", "eos_token_id"), getattr(self.processor, "tokenizer", self.processor)
+        known = (getattr(holder, name, None) for holder in (tokenizer, *self.configs) for name in names)
         return next((i for i in known if isinstance(i, int) and i >= 0), 0)
 
     def unknown_words(self, ids: Sequence[int]) -> tuple[str, ...]:
@@ -151,8 +159,9 @@ class TokenInput(Modality):
 
     def _positions(self) -> int | None:
         """Return the rows of the position table that are used: RoBERTa counts from after the padding index."""
-        limit = number_of(self.config, "max_position_embeddings")
-        if limit is None or getattr(self.config, "rope_parameters", None) or limit < 0:
+        limit = self.configured("max_position_embeddings")
+        rotary = any(getattr(config, "rope_parameters", None) for config in self.configs)
+        if limit is None or rotary or limit < 0:
             return None
         for module in modules_of(self.model):
             if isinstance(module, nn.Embedding) and module.num_embeddings == limit and module.padding_idx is not None:
@@ -193,7 +202,8 @@ class TokenInput(Modality):
     @cached_property
     def _specials(self) -> set[int]:
         if self.processor is None:
-            values = [getattr(self.config, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos", "cls", "sep")]
+            names = [f"{kind}_token_id" for kind in ("pad", "bos", "eos", "cls", "sep")]
+            values = [getattr(config, name, None) for name in names for config in self.configs]
             ids = [i for value in values for i in (value if isinstance(value, (list, tuple)) else (value,))]
             return {i for i in ids if isinstance(i, int)}
         # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
@@ -204,12 +214,12 @@ class TokenInput(Modality):
 
     @property
     def special_unknown(self) -> bool:
-        padding = {number_of(self.config, "pad_token_id")}
+        padding = {self.configured("pad_token_id")}
         return self.processor is None and not self.special_ids() - padding
 
     def _id_of(self, name: str) -> int | None:
-        holder = self.config if self.processor is None else self.tokenizer
-        value = number_of(holder, f"{name}_token_id")
+        known = f"{name}_token_id"
+        value = self.configured(known) if self.processor is None else number_of(self.tokenizer, known)
         if name == "pad" and self.processor is None and self.pointers and value in (None, NO_TOKEN):
             tables = (module for module in modules_of(self.model) if isinstance(module, nn.Embedding))
             value = next((table.padding_idx for table in tables if table.padding_idx is not None), None)

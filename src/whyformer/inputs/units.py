@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -128,37 +129,79 @@ def is_chat(inputs: Any) -> bool:
     return all(isinstance(m, Mapping) and "role" in m and "content" in m for m in inputs)
 
 
-def prompt_of(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> PromptText | tuple[PromptText, str]:
-    """Write a chat out as a prompt; with the answer to explain, where the last message is the assistant's."""
+Message = Mapping[str, Any]
+
+
+def prompt_of(
+    messages: Sequence[Message], tokenizer: Any, template: str | None = None
+) -> PromptText | tuple[PromptText, str]:
+    """Write a chat out as a prompt; with the answer to explain, where the last message is the assistant's.
+
+    A content is a string, or a list of parts: {"type": "text", "text": …}, and others, which the template turns into
+    marks ({"type": "image"}). template: of a processor, where the tokenizer has none.
+    """
     for number, message in enumerate(messages):
-        if not isinstance(message["content"], str) or not isinstance(message["role"], str):
-            kind = type(message["content"]).__name__
+        content = message["content"]
+        if not isinstance(message["role"], str) or not (isinstance(content, str) or _are_parts(content)):
             raise BadInput(
-                f"messages[{number}] has a content of type {kind}: role and content of a message must be strings."
+                f"messages[{number}] has a content of type {type(content).__name__}: role and content of a message "
+                'must be strings; of a vision-language model, content may be a list of {"type": "text", "text": …} '
+                'and {"type": "image", "image": …}.'
             )
-    if not getattr(tokenizer, "chat_template", None):
+    template = template or getattr(tokenizer, "chat_template", None)
+    if not template:
         raise NotOffered(
             f"{type(tokenizer).__name__} has no chat template, so it cannot write messages out as a text. Set "
             "tokenizer.chat_template as the model's card says, or give the prompt as one string."
         )
     answered = len(messages) > 1 and messages[-1]["role"] == "assistant"
     asked = [dict(m) for m in (messages[:-1] if answered else messages)]
+    write = partial(tokenizer.apply_chat_template, chat_template=template, tokenize=False, add_generation_prompt=True)
     try:
-        text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        text = write(asked)
+        # Some templates read lists of parts alone, and leave a string out.
+        in_parts = [{**m, "content": [{"type": "text", "text": t} for t in texts_of(m)]} for m in asked]
+        if not _holds(text, asked) and all(isinstance(m["content"], str) for m in asked):
+            text, asked = write(in_parts), in_parts
     except Exception as error:  # templates are programs: they refuse orders of roles that they do not know
         raise BadInput(f"the tokenizer's chat template refused these messages: {error}") from error
-    prompt = PromptText(text, _parts(text, asked, tokenizer))
-    return (prompt, str(messages[-1]["content"])) if answered else prompt
+    prompt = PromptText(text, _parts(text, asked, write))
+    return (prompt, "".join(texts_of(messages[-1]))) if answered else prompt
 
 
-def _parts(text: str, messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[Part]:
+def _are_parts(content: Any) -> bool:
+    return isinstance(content, (list, tuple)) and all(isinstance(part, Mapping) and "type" in part for part in content)
+
+
+def texts_of(message: Message) -> list[str]:
+    """Return what a message says: its content, or the texts among its parts."""
+    content = message["content"]
+    return [content] if isinstance(content, str) else [str(p["text"]) for p in content if p["type"] == "text"]
+
+
+def _holds(text: str, messages: Sequence[Message]) -> bool:
+    return all(said.strip() in text for message in messages for said in texts_of(message))
+
+
+def _parts(text: str, messages: Sequence[Message], write: Callable[..., str]) -> list[Part]:
     """Return where in the text each message is. A template may strip messages, and put text around them."""
-    marked = [{**m, "content": f"{MARK}{number}{MARK}"} for number, m in enumerate(messages)]
+    numbers = count()
+    marked = [_marked(message, numbers) for message in messages]
+    said = [{"role": message["role"], "content": each} for message in messages for each in texts_of(message)]
     try:
-        frame = tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True)
+        frame = write(marked)
     except Exception:  # a template that reads what is said
         frame = ""
-    return _between(text, frame, messages) or _in_order(text, messages)
+    return _between(text, frame, said) or _in_order(text, said)
+
+
+def _marked(message: Message, numbers: Iterator[int]) -> dict[str, Any]:
+    """Return the message with numbered marks in place of its texts."""
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": f"{MARK}{next(numbers)}{MARK}"}
+    parts = [{**p, "text": f"{MARK}{next(numbers)}{MARK}"} if p["type"] == "text" else p for p in content]
+    return {**message, "content": parts}
 
 
 def _between(text: str, frame: str, messages: Sequence[Mapping[str, Any]]) -> list[Part] | None:

@@ -15,7 +15,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.estimate import trouble_with
 from whyformer.explainer import CoreExplainer
 from whyformer.extras import SHIPPED, require
-from whyformer.inputs.families import class_names, compares_texts, task_of
+from whyformer.inputs.families import class_names, compares_texts, continues_text, task_of
 from whyformer.inputs.table_schema import Standardize, Table
 from whyformer.registry import default_method, get_method, list_methods
 from whyformer.results.types import Explanation
@@ -54,7 +54,7 @@ MAY_HAVE_SECOND = "SequenceClassification"
 def kind_of(explainer: CoreExplainer, kind: str) -> str:
     """Return the kind of question for a model, from its kind on the command line and its task."""
     task = task_of(explainer.model)
-    if kind == "text" and task.endswith(("ForCausalLM", "LMHeadModel")):
+    if kind == "text" and continues_text(explainer.model):
         return "language"
     if kind == "text" and compares_texts(explainer.model, ("", "")):
         return "similarity"

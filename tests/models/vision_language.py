@@ -1,0 +1,74 @@
+"""Vision-language models: a language model that reads images among its tokens. Built small, with random weights."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.models.case import HEADS, LAYERS, WIDTH, randint, randn
+from tests.models.hf import CONTROL, hf
+from tests.models.multimodal import IMAGE_TOKEN, LLAVA, QWEN2_5_VL, QWEN2_VL, QWEN_TOKENS, QWEN_VISION, ROTARY
+
+SIZES = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 64}
+TEXT = SIZES | CONTROL | {"vocab_size": 100, "num_key_value_heads": 2}
+HEAD = {"head_dim": 8}
+VISION = SIZES | {"image_size": 32, "patch_size": 8}
+SIGLIP = VISION | {"model_type": "siglip_vision_model", "vision_use_head": False}
+QWEN3_VISION = QWEN_VISION | {"hidden_size": WIDTH, "out_hidden_size": WIDTH, "intermediate_size": 64}
+QWEN3_VISION |= {"num_position_embeddings": 64}
+LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+LINEAR |= {"linear_conv_kernel_dim": 2, "layer_types": ["linear_attention", "full_attention"]}
+SHUFFLED = {"text_config": TEXT | {"model_type": "llama"}, "image_token_id": IMAGE_TOKEN, "scale_factor": 2}
+MARKS = {"image_token_id": IMAGE_TOKEN, "boi_token_id": 97, "eoi_token_id": 96}
+GEMMA4_VISION = SIZES | HEAD | {"num_key_value_heads": HEADS, "patch_size": 4, "pooling_kernel_size": 2}
+GEMMA4_VISION |= {"position_embedding_size": 64}
+GEMMA4_TEXT = TEXT | HEAD | {"model_type": "gemma4_text", "global_head_dim": 8, "num_global_key_value_heads": 2}
+GEMMA4_TEXT |= {"sliding_window": 16, "hidden_size_per_layer_input": 0}
+GEMMA4_TEXT |= {"layer_types": ["sliding_attention", "full_attention"]}
+
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llava": ("Llava", LLAVA),
+    "qwen2_vl": ("Qwen2VL", QWEN2_VL),
+    "qwen2_5_vl": ("Qwen2_5_VL", QWEN2_5_VL),
+    # Features of an early vision layer are added to the image tokens after the first layer of the language model.
+    "qwen3_vl": ("Qwen3VL", QWEN_TOKENS | {
+        "text_config": TEXT | HEAD | {"model_type": "qwen3_vl_text", "rope_parameters": ROTARY},
+        "vision_config": QWEN3_VISION | {"deepstack_visual_indexes": [0]}}),
+    "qwen3_5": ("Qwen3_5", QWEN_TOKENS | {
+        "text_config": TEXT | HEAD | LINEAR | {"model_type": "qwen3_5_text", "rope_parameters": ROTARY},
+        "vision_config": QWEN3_VISION}),
+    "smolvlm": ("SmolVLM", SHUFFLED | {"vision_config": VISION | {"model_type": "smolvlm_vision"}}),
+    "idefics3": ("Idefics3", SHUFFLED | {"vision_config": VISION | {"model_type": "idefics3_vision"}}),
+    "paligemma": ("PaliGemma", {
+        "text_config": TEXT | HEAD | {"model_type": "gemma"}, "vision_config": SIGLIP | {"projection_dim": WIDTH},
+        "image_token_index": IMAGE_TOKEN, "projection_dim": WIDTH, "hidden_size": WIDTH}),
+    "internvl": ("InternVL", {
+        "text_config": TEXT | {"model_type": "qwen2"}, "image_token_id": IMAGE_TOKEN, "image_seq_length": 4,
+        "vision_config": VISION | {"model_type": "internvl_vision", "image_size": [32, 32], "patch_size": [8, 8]}}),
+    "gemma3": ("Gemma3", {
+        "text_config": TEXT | HEAD | {"model_type": "gemma3_text", "sliding_window": 16}, "vision_config": SIGLIP,
+        "image_token_index": IMAGE_TOKEN, "boi_token_index": 97, "eoi_token_index": 96, "mm_tokens_per_image": 4}),
+    "gemma4": ("Gemma4", MARKS | {
+        "text_config": GEMMA4_TEXT, "vision_config": GEMMA4_VISION, "audio_config": None}),
+}  # fmt: skip
+NAMES = list(CONFIGS)
+RECURRENT = {"qwen3_5"}  # positions exchange information outside of attention
+
+
+@cache
+def vision_language_model(name: str, attn: str = "sdpa") -> nn.Module:
+    family, config = CONFIGS[name]
+    return hf(f"{family}ForConditionalGeneration", **config)(attn)
+
+
+def prompt(name: str = "", length: int = 7) -> dict[str, Tensor]:
+    """A prompt without images. PaliGemma's processor gives types; without them, its two attentions disagree."""
+    ids = randint(5, 95, 1, length, seed=1)
+    return {"input_ids": ids} | ({"token_type_ids": torch.zeros_like(ids)} if name == "paligemma" else {})
+
+
+def picture(high: int = 32, wide: int = 32, seed: int = 2) -> Tensor:
+    return randn(1, 3, high, wide, seed=seed)
