@@ -20,6 +20,7 @@ BY_NAME = {
     "known_truth",
     "mutations",
     "needle",
+    "quantised",
     "recommend_budget",
     "recommendation",
     "retrained_attention",

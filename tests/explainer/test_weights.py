@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,28 +25,6 @@ def llama() -> nn.Module:
     return seeded(lambda: LlamaForSequenceClassification(LlamaConfig(**ENCODER)))
 
 
-class IntegerBuffers(nn.Module):
-    """A linear layer as GPTQ and AWQ store it: codes in a buffer, no parameter at all."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        weight = linear.weight.detach()
-        self.register_buffer("scales", weight.abs().amax(1, keepdim=True) / 127)
-        self.register_buffer("qweight", (weight / self.scales).round().to(torch.int8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ (self.qweight * self.scales).T.to(x.dtype)
-
-
-class EightBitFloats(nn.Module):
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(linear.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight.to(x.dtype).T
-
-
 @pytest.mark.parametrize("method", ["generic_attention", "input_x_gradient"])
 def test_a_dequantised_model_is_not_refused_for_its_flags(method: str) -> None:
     """transformers leaves the flags on models that it read from GGUF files into plain float32 layers."""
@@ -59,65 +36,12 @@ def test_a_dequantised_model_is_not_refused_for_its_flags(method: str) -> None:
     assert model.is_quantized
 
 
-@pytest.mark.parametrize("layer", [IntegerBuffers, EightBitFloats])
-def test_a_quantised_layer_is_named(layer: type[nn.Module]) -> None:
-    model = llama()
-    model.model.layers[1].mlp.up_proj = layer(model.model.layers[1].mlp.up_proj)
-    for _ in range(2):  # the second time from what is known about the model
-        with pytest.raises(errors.NotOffered, match=rf"model\.layers\.1\.mlp\.up_proj \({layer.__name__}\) is quant"):
-            wf.explain(model, IDS, method="input_x_gradient", target=1)
-    assert len(wf.explain(model, IDS, method="attention_rollout")) == 1
-
-
-@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
-@pytest.mark.filterwarnings("ignore::UserWarning:torch.ao.nn.quantized.modules.utils")
-def test_torch_s_own_quantised_layers_are_named() -> None:
-    if platform.machine() in {"aarch64", "arm64"}:
-        torch.backends.quantized.engine = "qnnpack"
-    model = llama()
-    model.score = torch.ao.quantization.quantize_dynamic(nn.Sequential(model.score), {nn.Linear}, torch.qint8)[0]
-    with pytest.raises(errors.NotOffered, match=r"score \(Linear\) is quantised"):
-        wf.explain(model, IDS, method="input_x_gradient", target=1)
-
-
 def test_indices_among_the_parameters_are_no_weights() -> None:
     """A parameter of whole positions is not differentiated, and needs no gradient."""
     model = llama()
     model.places = nn.Parameter(torch.arange(6), requires_grad=False)
     model.register_buffer("mask", torch.ones(6, 6, dtype=torch.uint8).tril())
     assert len(wf.explain(model, IDS, method="input_x_gradient", target=1)) == 1
-
-
-class Wrapped(Tensor):
-    """A weight as torchao stores it: a tensor that claims to be float32, made of codes and scales inside."""
-
-    def __new__(cls, codes: Tensor, scales: Tensor) -> Wrapped:
-        return Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scales.dtype)
-
-    def __init__(self, codes: Tensor, scales: Tensor) -> None:
-        self.codes, self.scales = codes, scales
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["codes", "scales"], None
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.detach.default:
-            return cls(args[0].codes, args[0].scales)
-        plain = [arg.codes * arg.scales if isinstance(arg, Wrapped) else arg for arg in args]
-        return func(*plain, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("method", ["input_x_gradient", "generic_attention"])
-def test_weights_of_another_tensor_class_are_held_to_the_measured_slope(method: str) -> None:
-    """Their backward works, so that they are not refused, and scores are those of the numbers they stand for."""
-    plain, model = llama(), llama()
-    for one, other in zip(plain.model.layers, model.model.layers, strict=True):
-        layer = IntegerBuffers(one.mlp.up_proj)
-        one.mlp.up_proj.weight.data = layer.qweight * layer.scales
-        other.mlp.up_proj.weight = nn.Parameter(Wrapped(layer.qweight, layer.scales), requires_grad=False)
-    scores = wf.explain(model, IDS, method=method, target=1)[0].scores
-    np.testing.assert_allclose(scores, wf.explain(plain, IDS, method=method, target=1)[0].scores, rtol=1e-4, atol=1e-6)
 
 
 # Weights that are elsewhere: on the meta device, brought for each pass by a hook, or by nobody.

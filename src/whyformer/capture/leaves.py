@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -416,15 +416,18 @@ class Gaps:
             self._gaps.append(range(self._end, now))
             self._end = now
 
-    def functions(self, value: Tensor, linear_is_known: bool) -> set[str]:
-        """Return unseen functions behind ``value`` that have no rule; linear ones have one if ``linear_is_known``."""
+    def functions(self, value: Tensor, linear_is_known: bool, linear: Collection[type] = ()) -> set[str]:
+        """Return unseen functions behind ``value`` that have no rule; linear ones have one if ``linear_is_known``.
+
+        linear: classes of torch.autograd.Function that are linear (those of quantised layers).
+        """
         names = set()
         for node in nodes_behind(value.grad_fn) if self._gaps else ():
             number = node._sequence_nr()
             if not any(number in gap for gap in self._gaps):
                 continue
             name = _name(node)
-            known = linear_is_known and name in fn.LINEAR
+            known = linear_is_known and (name in fn.LINEAR or getattr(node, "_forward_cls", None) in linear)
             if name in FACTORS:  # linear in one factor at a time
                 known = linear_is_known and sum(function is not None for function, _ in node.next_functions) < 2
             if name and not known and name not in MOVES and name != "accumulate_grad":

@@ -20,7 +20,7 @@ from whyformer.checks.exam import Exam, Finding, ordinary, same_order
 from whyformer.errors import BadInput, NonFinite, NotOffered
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import known_about, share_known
+from whyformer.loan.borrow import known_about, refuse_quantised, share_known
 from whyformer.loan.turns import uninterrupted
 from whyformer.parameters import Count, OneOf
 
@@ -138,9 +138,8 @@ class Redrawn:
     """Draws parts of a model anew, in other memory, and puts them back at the end, also after Ctrl-C. Hold its lock."""
 
     def __init__(self, model: nn.Module) -> None:
+        refuse_quantised(model, "randomisation draws new weights")
         for name, parameter in model.named_parameters():
-            if not parameter.is_floating_point():
-                raise NotOffered(f"{name} is quantised: its weights cannot be randomised. Load the model in float32.")
             if parameter.is_meta:
                 raise NotOffered(f"{name} is not in memory (offloaded): its weights cannot be randomised and restored.")
         self.model, self._parameters = model, dict(model.named_parameters())

@@ -18,7 +18,7 @@ from whyformer.checks.exam import Finding, how_far_apart
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evidence import interval
 from whyformer.heads.importance_kinds import checked_labels, label_indices
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.borrow import refuse_quantised, refuse_without_gradients
 from whyformer.parameters import BatchSize, Count, Limits, NotEmpty, OneOf, Rate, Seed, Weight, checked
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
@@ -189,6 +189,7 @@ def retrained_attention(
     loaded = loaded_as(LoadedModel, model, processor, attention_at)
     with loaded.borrowed():
         examples = _examples(loaded, inputs, labels, validation, batch_size, seed)
+        refuse_quantised(loaded.model, "retrained_attention trains a copy of the model")
         refuse_without_gradients(loaded.model, "retrained_attention")
         reader = fine_tuning.ExampleRunner(loaded, examples)
         classes_of, notes = _classes(reader)

@@ -26,7 +26,7 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.explainer import CoreExplainer
 from whyformer.heads.importance_kinds import checked_labels, label_indices, loss_of, prediction_of
 from whyformer.inputs.batch import Batch
-from whyformer.loan.borrow import module_names, refuse_without_gradients
+from whyformer.loan.borrow import module_names, refuse_quantised, refuse_without_gradients
 from whyformer.loan.turns import Draws
 from whyformer.parameters import BatchSize, Count, Hold, Limits, Rate, Replacement, Seed, checked
 from whyformer.run import Run
@@ -358,6 +358,7 @@ def masked_surrogate(
     >>> surrogate.before, surrogate.after
     """
     loaded = CoreExplainer(model, processor, attention_at=attention_at)
+    refuse_quantised(loaded.model, "masked_surrogate trains a copy of the model")
     refuse_without_gradients(loaded.model, "masked_surrogate")
     source = loaded.source(inputs)
     if source.single or source.size < FEWEST:

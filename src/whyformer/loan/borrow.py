@@ -25,7 +25,8 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.fingerprint import Place, Traits, traits_of
 from whyformer.loan.parts import Guard, Members, Parts
-from whyformer.loan.spread import BESIDE_OTHERS, NoStage, is_packed, is_quantized, offloaded, require_loaded
+from whyformer.loan.quantised import Backward, backward_of, compute_type, is_packed, is_quantized, kind_of, written_out
+from whyformer.loan.spread import BESIDE_OTHERS, NoStage, offloaded, require_loaded
 from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
@@ -429,28 +430,80 @@ def names_no_padding(model: nn.Module) -> bool:
     return any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
 
 
-def refuse_without_gradients(model: nn.Module, method: str) -> None:
-    """Raise before any pass if a layer is quantised, or a weight was created in inference mode.
+# Gradients of quantised layers, and of weights that have none.
 
-    Other tensor classes that compute with floats (torchao) are left to the measured slopes (study/interference.py).
+BACKWARDS = "backward passes of quantised layers"  # a fact about a model: by kind of layer
+OTHER_KERNEL = (
+    "Load the model in float16, bfloat16 or float32, or quantise it so that only the weights are rounded and the "
+    "backward pass exists (bitsandbytes; torchao's weight-only configs; GPTQConfig(backend='torch'))."
+)
+
+
+def refuse_without_gradients(model: nn.Module, method: str) -> None:
+    """Raise before any pass if a quantised layer has no right backward, or a weight was created in inference mode.
+
+    What is quantised and no linear layer is left to the measured slopes of the whole model (study/interference.py).
     """
     if getattr(model, "opaque", False):
         raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
-    loan = _loan(model)
-    parts = loan.parts
-    if loan.lent is not None and parts is not None and not parts.quantized:
-        weights = loan.lent.parameters
-        if not any(map(is_packed, weights)) and not any(map(torch.Tensor.is_inference, weights)):
-            return
-    for module in modules_of(model):
-        if is_quantized(module):
-            layer = f"{module_names(model)[id(module)] or 'the model'} ({type(module).__name__})"
+    for layer, backward in backwards_of(model):
+        if backward.fault:
             raise NotOffered(
-                f"{method} needs gradients, but {layer} is quantised. Load the model in float16, bfloat16 or float32."
+                f"{method} needs gradients, but {_named(model, layer)} is quantised, and {backward.fault}. "
+                f"{OTHER_KERNEL}"
             )
+    loan = _loan(model)
+    if loan.lent is not None and not any(map(torch.Tensor.is_inference, loan.lent.parameters)):
+        return
+    for module in modules_of(model):
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_inference():
                 raise NotOffered(
                     f"{method} needs gradients, but {module_names(model)[id(module)]}.{name} was created in "
                     f"torch.inference_mode(). Load the model outside of it."
                 )
+
+
+def refuse_quantised(model: nn.Module, what: str) -> None:
+    """Raise if a layer is quantised: its weights cannot be trained or drawn anew."""
+    for layer in quantised_layers(model):
+        raise NotOffered(f"{what}, but {_named(model, layer)} is quantised. Load the model in float32.")
+
+
+def _named(model: nn.Module, layer: nn.Module) -> str:
+    return f"{module_names(model)[id(layer)] or 'the model'} ({type(layer).__name__})"
+
+
+def quantised_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers that compute with codes in place of weights."""
+    loan = _loan(model)
+    if loan.lent is not None and loan.parts is not None and not loan.parts.quantized:
+        if not any(map(is_packed, loan.lent.parameters)):
+            return []
+    return list(filter(is_quantized, modules_of(model)))
+
+
+def backwards_of(model: nn.Module) -> list[tuple[nn.Module, Backward]]:
+    """Return the quantised layers with the check of their backward pass, which is run once per kind of layer."""
+    layers = quantised_layers(model)
+    if not layers:
+        return []
+    known: dict[Hashable, Backward] = known_about(model).setdefault(BACKWARDS, {})
+    dtype = compute_type(p for module in modules_of(model) for p in module._parameters.values() if p is not None)
+    kinds = [(layer, (kind_of(layer), dtype)) for layer in layers]
+    for layer, kind in kinds:
+        if kind not in known:
+            known[kind] = backward_of(layer, dtype)
+    return [(layer, known[kind]) for layer, kind in kinds]
+
+
+def rounds_activations(model: nn.Module) -> bool:
+    """Whether a quantised layer rounds more than its weights, so that its output moves in steps."""
+    return not all(backward.exact for _, backward in backwards_of(model))
+
+
+def with_weights(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Inside ``with``: quantised linear layers are plain products with their dequantised weights."""
+    layers = quantised_layers(model)
+    weights = (p for module in modules_of(model) for p in module._parameters.values() if p is not None)
+    return written_out(layers, compute_type(weights)) if layers else contextlib.nullcontext()

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, Variable, current, is_plain, told_of
-from whyformer.loan.spread import is_quantized
+from whyformer.loan.quantised import is_quantized
 from whyformer.loan.turns import turns_of
 
 # What is taken of hundreds of modules at a time, by functions that Python need not enter for each.

@@ -177,27 +177,7 @@ def recomputing(layers: list[nn.Module]) -> Iterator[None]:
                     layer.__dict__[name] = value
 
 
-# Quantised layers: found by what a layer holds. Flags and configs also mark weights that loading dequantised.
-
-# Positions and masks may be parameters, too: no library packs weights into these types.
-NO_WEIGHTS = frozenset({torch.int64, torch.bool})
-
-
-def is_packed(tensor: Tensor) -> bool:
-    """Whether a tensor holds codes: integers, or floats of eight bits, which autograd cannot multiply."""
-    dtype = tensor.dtype
-    return dtype not in NO_WEIGHTS and (dtype.itemsize < 2 or not (dtype.is_floating_point or dtype.is_complex))
-
-
-def is_quantized(module: nn.Module) -> bool:
-    """Whether a layer itself (not a layer inside it) computes with codes in place of weights."""
-    origin = type(module).__module__
-    # Torch's own quantised layers hold their weights in objects that are neither parameters nor buffers.
-    # GPTQ, AWQ and BitNet register their weights as buffers (qweight).
-    buffers = [buffer for name, buffer in module._buffers.items() if "weight" in name]
-    weights = [tensor for tensor in (*module._parameters.values(), *buffers) if tensor is not None]
-    return (origin.startswith("torch.") and "quantized" in origin) or any(map(is_packed, weights))
-
+# Weights over several processes.
 
 HEADS_ELSEWHERE = (
     "the weights of {model} are spread over processes (tensor parallelism), each of which runs some of the heads: no "
@@ -217,6 +197,11 @@ MULTIPLY = {"mm", "addmm", "bmm", "baddbmm", "convolution"}  # no model runs wit
 
 def _dtensor() -> Any:
     return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())  # there are none before it is imported
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Whether a tensor is one of torch.distributed's, over processes."""
+    return isinstance(tensor, _dtensor())
 
 
 def is_sharded(parameters: Iterable[Tensor]) -> bool:

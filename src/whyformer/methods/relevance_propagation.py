@@ -15,6 +15,7 @@ from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.chain import multiplied
 from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
 from whyformer.errors import NotOffered, NotOverUnits
+from whyformer.loan.borrow import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
 from whyformer.results.types import Record
@@ -53,7 +54,8 @@ def transformer_attribution(
     require_readable(run.study)
     dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
     rules = AlphaBeta(run.batch.size, run.module_names, run.study.batch_axes, positions=run.length, dtype=dtype)
-    trace = run.traced(rules, dtype)
+    with with_weights(run.modality.model):
+        trace = run.traced(rules, dtype)
     warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     if variant == "lrp":
         # NOTE[DIFF] the authors' "full LRP" of a ViT goes on to the pixels, through the patch embedding.
@@ -140,7 +142,7 @@ def _decomposed(run: Run, row: int, bias: str | None) -> tuple[Tensor, Tensor]:
     stack = Stack.of(run.modality.model, [site.path for site in run.study.sites])
     role = Decompose(run.module_names, stack, run.length, bias, entered)
     with torch.no_grad():
-        with role:
+        with with_weights(run.modality.model), role:
             logits = run.output.logits(run.batch.select([row]))
         run.forwards_B[row] += 1
         final = role.settled(logits)
@@ -224,7 +226,9 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     space = at or ("tokens" if scattered else "input")
     leaf = first if trace.main is None else trace.main
     inputs = leaf if space == "input" else trace.tokens()
-    unruled, start_B = rules.unruled_text(trace.value_B), trace.at_answer()
+    # The gradient of a linear layer is its rule, also of a quantised one: its backward pass was checked.
+    linear = {function for _, backward in backwards_of(modality.model) for function in backward.functions}
+    unruled, start_B = rules.unruled_text(trace.value_B, linear), trace.at_answer()
     gradient, *cut = run.differentiated(trace, [inputs, *rules.cut])
     run.require_input_slopes()
     detail = inputs.detach().float() * gradient.float()

@@ -23,6 +23,7 @@ from whyformer.errors import NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
+from whyformer.loan.borrow import rounds_activations, with_weights
 from whyformer.results.types import Record
 from whyformer.run.scores import ScoredBatch
 from whyformer.study import Study, interference, require_readable, with_streams
@@ -259,7 +260,8 @@ class Run(ScoredBatch):
             self.forwards_B += 1
             role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
             role.rows_attend = self.batch.reference_rows > 0
-            self._anatomy = dissect(partial(self.output.logits, self.batch), role)
+            with with_weights(self.modality.model):
+                self._anatomy = dissect(partial(self.output.logits, self.batch), role)
             require_sites(self._anatomy.record)
             self.require_undisturbed(self._anatomy.record.logits, graph=False)
             self._records[False] = with_streams(self._anatomy.record, self.study)
@@ -423,5 +425,7 @@ class Run(ScoredBatch):
     def passed(self, check: tuple[Any, ...], passes: int, doubt: str = "") -> None:
         """Remember that the model passed a check, what that took, and what remains open."""
         self.setup_forwards += passes
+        if doubt == interference.JUMPS and rounds_activations(self.modality.model):
+            doubt = interference.ROUNDS
         self.study.warnings.extend([doubt] * bool(doubt))
         self.study.undisturbed.add(check)

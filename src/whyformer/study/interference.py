@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from whyformer.capture.roles import Rewrite
 from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerError
-from whyformer.loan.borrow import known_about, modules_of
-from whyformer.loan.spread import is_quantized
+from whyformer.loan.borrow import known_about, modules_of, rounds_activations
 from whyformer.results.types import Record
 
 # Slopes: is the gradient that was recorded, at the attention maps or at the input, the slope of the score?
@@ -42,6 +41,10 @@ UNSTEADY = 0.2  # by how much of itself a slope may change with the step and sti
 JUMPS = (
     "the output jumps close to this input (the model selects experts or positions), so gradients could not be compared "
     "with measured slopes: they are valid between two jumps at most."
+)
+ROUNDS = (
+    "quantised layers of this model round their inputs, too, so its output moves in steps. Gradients are those of the "
+    "dequantised weights; they were compared with measured slopes layer by layer."
 )
 
 TIES = (
@@ -311,11 +314,10 @@ Part = Callable[[slice], Tensor]  # logits of some rows of a batch, by themselve
 
 def rounding_step(model: nn.Module, logits: Tensor) -> float:
     """The relative step of the coarsest numbers that a model computes with."""
-    modules = modules_of(model)
-    types = {logits.dtype, *(p.dtype for m in modules for p in m._parameters.values() if p is not None)}
+    types = {logits.dtype, *(p.dtype for m in modules_of(model) for p in m._parameters.values() if p is not None)}
     if torch.is_autocast_enabled(logits.device.type):
         types.add(torch.get_autocast_dtype(logits.device.type))
-    if any(map(is_quantized, modules)):
+    if rounds_activations(model):
         types.add(torch.bfloat16)  # eight bits
     step = max((torch.finfo(t).eps for t in types if t.is_floating_point and t.itemsize > 1), default=0.0)
     # What users allow torch to round to inside matrix products, whatever the weights are.

@@ -18,7 +18,7 @@ from whyformer.errors import CaptureError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import module_names
+from whyformer.loan.borrow import backwards_of, module_names
 
 BY_CONTENT = (
     "the output position of another image differs from that of the analysed one ({readout}): it depends on the content "
@@ -232,6 +232,8 @@ def readout_rows(run: Passes, last: int, variant: Batch | None = None) -> Reache
         slots = set() if finder.ending is None else finder.ending.slots
         return Reached(*silenced_rows(run, last, variant), slots)  # weights without gradients
     ending, finder.ending = finder.ending, None
+    if ending is not None and any(backward.fault for _, backward in backwards_of(run.modality.model)):
+        return Reached(*silenced_rows(run, last, variant), ending.slots)
     if ending is None or not logits.requires_grad:
         raise CaptureError(
             "the last captured attention does not reach the model's output. "

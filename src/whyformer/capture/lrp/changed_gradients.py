@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,9 +280,9 @@ class GradientRules(TorchFunctionMode):
         with self.gaps:
             return self._ruled(func, args, kwargs or {}) if in_model() else func(*args, **(kwargs or {}))
 
-    def unruled_text(self, value: Tensor) -> list[str]:
-        """What to say of the functions behind ``value`` that have no rule."""
-        return unruled_text(self.unruled, self.gaps.functions(value, linear_is_known=True))
+    def unruled_text(self, value: Tensor, linear: Collection[type] = ()) -> list[str]:
+        """What to say of the functions behind ``value`` that have no rule; linear: see :meth:`Gaps.functions`."""
+        return unruled_text(self.unruled, self.gaps.functions(value, linear_is_known=True, linear=linear))
 
     def _ruled(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         name, in_place = plain_name(func.__name__)
