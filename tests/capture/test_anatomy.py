@@ -196,12 +196,12 @@ def gated(block: Any, x: Tensor) -> Tensor:
 
 
 def adapted(block: Any, x: Tensor) -> Tensor:
-    """A low-rank adapter beside W_O."""
+    """An adapter beside W_O, not linear, and not a layer of its own."""
     inner, outer = block.attention, block.attention.out
     inner.out = nn.Identity()
     mixed = inner(x)
     inner.out = outer
-    return x + (outer(mixed) + block.mlp[2](block.mlp[0](mixed)))
+    return x + (outer(mixed) + block.mlp(mixed))
 
 
 def between(block: Any, x: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ def between(block: Any, x: Tensor) -> Tensor:
 REFUSED = {
     "no residual stream": no_residual,
     "'mul' before its projection": gated,
-    "An adapter beside its projection .LoRA. is not followed: merge it": adapted,
+    "An adapter beside its projection that is not linear is not followed": adapted,
     "between this block and the one before": between,
 }
 

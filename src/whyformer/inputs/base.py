@@ -33,6 +33,7 @@ from whyformer.inputs.batch import (
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.units import GROUPS
+from whyformer.loan.quantised import is_adapted
 from whyformer.loan.spread import execution_device
 from whyformer.results.types import Units
 from whyformer.shapes import Array
@@ -330,6 +331,7 @@ class Modality(ABC):
             table = getter()
         except (NotImplementedError, AttributeError):
             return None
+        table = table._modules["base_layer"] if isinstance(table, nn.Module) and is_adapted(table) else table
         return table if isinstance(table, nn.Embedding) else None
 
     def looked_up(self, batch: Batch, make: Callable[[Tensor], Tensor]) -> TorchFunctionMode:

@@ -25,7 +25,17 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.fingerprint import Place, Traits, traits_of
 from whyformer.loan.parts import Guard, Members, Parts
-from whyformer.loan.quantised import Backward, backward_of, compute_type, is_packed, is_quantized, kind_of, written_out
+from whyformer.loan.quantised import (
+    Backward,
+    backward_of,
+    compute_type,
+    is_adapted,
+    is_packed,
+    is_quantized,
+    kind_of,
+    outermost,
+    written_out,
+)
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage, offloaded, require_loaded
 from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
@@ -248,9 +258,20 @@ def module_names(model: nn.Module) -> dict[int, str]:
 
 
 def unwrapped(model: Any) -> nn.Module:
-    """The plain module inside torch.compile, DataParallel and DistributedDataParallel."""
+    """The plain module inside torch.compile, DataParallel, DistributedDataParallel and peft's PeftModel."""
     while isinstance(model, nn.Module):
         inner = getattr(model, "_orig_mod", None)
+        # Adapters are inside the layers of the base model. Learned prompts are not: PeftModel puts them in front.
+        if inner is None and any(c.__name__ == "PeftModel" for c in type(model).__mro__):
+            adapters: Any = model
+            learned = bool(adapters.active_peft_config.is_prompt_learning)
+            if learned and type(model).__name__.endswith("LM"):
+                raise NotOffered(
+                    f"the {type(model).__name__} puts a learned prompt in front of the tokens, so positions of its "
+                    "output are not those of the text. Explain the base model, model.get_base_model(), or one with "
+                    "adapters in its layers (LoRA)."
+                )
+            inner = None if learned else adapters.get_base_model()
         if inner is None and isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             inner = model.module
         if inner is None:
@@ -432,7 +453,7 @@ def names_no_padding(model: nn.Module) -> bool:
 
 # Gradients of quantised layers, and of weights that have none.
 
-BACKWARDS = "backward passes of quantised layers"  # a fact about a model: by kind of layer
+BACKWARDS = "backward passes of layers"  # a fact about a model: by kind of layer
 OTHER_KERNEL = (
     "Load the model in float16, bfloat16 or float32, or quantise it so that only the weights are rounded and the "
     "backward pass exists (bitsandbytes; torchao's weight-only configs; GPTQConfig(backend='torch'))."
@@ -484,12 +505,16 @@ def quantised_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def backwards_of(model: nn.Module) -> list[tuple[nn.Module, Backward]]:
-    """Return the quantised layers with the check of their backward pass, which is run once per kind of layer."""
-    layers = quantised_layers(model)
+    """Return the quantised layers with the check of their backward pass."""
+    return checked(model, quantised_layers(model))
+
+
+def checked(model: nn.Module, layers: list[nn.Module]) -> list[tuple[nn.Module, Backward]]:
+    """Return layers of a model with the check of their backward pass, which is run once per kind of layer."""
     if not layers:
         return []
     known: dict[Hashable, Backward] = known_about(model).setdefault(BACKWARDS, {})
-    dtype = compute_type(p for module in modules_of(model) for p in module._parameters.values() if p is not None)
+    dtype = _compute_type(model)
     kinds = [(layer, (kind_of(layer), dtype)) for layer in layers]
     for layer, kind in kinds:
         if kind not in known:
@@ -497,13 +522,24 @@ def backwards_of(model: nn.Module) -> list[tuple[nn.Module, Backward]]:
     return [(layer, known[kind]) for layer, kind in kinds]
 
 
+def _compute_type(model: nn.Module) -> torch.dtype:
+    return compute_type(p for module in modules_of(model) for p in module._parameters.values() if p is not None)
+
+
 def rounds_activations(model: nn.Module) -> bool:
     """Whether a quantised layer rounds more than its weights, so that its output moves in steps."""
     return not all(backward.exact for _, backward in backwards_of(model))
 
 
+def has_adapter(model: nn.Module, layer: nn.Module | None) -> bool:
+    """Whether a layer of a model has an adapter beside it."""
+    adapted = filter(is_adapted, modules_of(model))
+    return layer is not None and any(layer in {module, module._modules["base_layer"]} for module in adapted)
+
+
 def with_weights(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Inside ``with``: quantised linear layers are plain products with their dequantised weights."""
-    layers = quantised_layers(model)
-    weights = (p for module in modules_of(model) for p in module._parameters.values() if p is not None)
-    return written_out(layers, compute_type(weights)) if layers else contextlib.nullcontext()
+    """Inside ``with``: linear layers that are quantised or have an adapter are plain products with one weight."""
+    adapted = list(filter(is_adapted, modules_of(model)))
+    linear = [layer for layer, backward in checked(model, adapted) if backward.exact]
+    layers = outermost([*linear, *quantised_layers(model)])
+    return written_out(layers, _compute_type(model)) if layers else contextlib.nullcontext()

@@ -1,7 +1,7 @@
-"""Quantised layers: find them, check their backward pass, read their weights.
+"""Linear layers without a plain weight: quantised ones, and those with an adapter (LoRA) beside their weight.
 
-Libraries store codes in place of weights, and each multiplies with them in its own way. This module knows none of the
-libraries. A quantised linear layer is f(x) = Wx + b, so a step of any size measures its slope: ``Backward`` compares
+Libraries store codes in place of weights, or a sum of products, and each multiplies in its own way. This module knows
+none of the libraries. A linear layer is f(x) = Wx + b, so a step of any size measures its slope: ``Backward`` compares
 that with the layer's own backward pass, once per kind of layer and model. W is what the layer makes of unit vectors.
 """
 
@@ -44,6 +44,18 @@ def is_quantized(module: nn.Module) -> bool:
     return (origin.startswith("torch.") and "quantized" in origin) or any(map(is_packed, weights))
 
 
+def is_adapted(module: nn.Module) -> bool:
+    """Whether a layer is another one with an adapter beside it (all kinds of peft that change layers)."""
+    return isinstance(module._modules.get("base_layer"), nn.Module)
+
+
+def outermost(layers: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the layers that are not inside another one of them: an adapter has a quantised layer inside."""
+    listed = list(layers)
+    inside = {id(inner) for layer in listed for inner in layer.modules() if inner is not layer}
+    return [layer for layer in listed if id(layer) not in inside]
+
+
 # The measured slope of a layer.
 
 ROWS = 4  # directions, of which all have to agree: one may do so by chance
@@ -77,8 +89,8 @@ def without_modes() -> Iterator[None]:
 
 def kind_of(layer: nn.Module) -> Hashable:
     """Return a key that layers with the same code and tensors of the same form share."""
-    tensors = {**layer._parameters, **layer._buffers}
-    forms = tuple((n, t.dtype, tuple(t.shape), type(t), str(t.device)) for n, t in tensors.items() if t is not None)
+    tensors = (*layer.named_parameters(), *layer.named_buffers())
+    forms = tuple((name, t.dtype, tuple(t.shape), type(t), str(t.device)) for name, t in tensors)
     return type(layer), forms, getattr(layer, "in_features", None), getattr(layer, "out_features", None)
 
 
@@ -148,11 +160,13 @@ AT_ONCE = 1024  # unit vectors that a layer is run on
 
 def weight_of(layer: nn.Module, own: Callable[[Tensor], Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """(out, in) and (out,) the weights and the bias of a linear layer. own: its forward."""
-    device, width, found = execution_device(layer), getattr(layer, "in_features"), getattr(layer, "bias", None)  # noqa: B009
-    found = found() if callable(found) else found  # a method of torch's own quantised layers
-    bias = found.detach().to(device, dtype) if isinstance(found, Tensor) else None
+    device, width = execution_device(layer), int(str(layer.in_features))
     rows = []
     with torch.no_grad(), without_modes():
+        # f(x) + f(-x) = 2b. Not f(0): layers that round their input divide by its largest entry.
+        ones = torch.ones(1, 1, width, device=device, dtype=dtype)
+        offset = torch.cat([own(ones), own(-ones)]).to(dtype).mean(0)[0]
+        bias = offset if bool(offset.any()) else None
         for start in range(0, width, AT_ONCE):
             count = min(AT_ONCE, width - start)
             units = torch.zeros(1, count, width, device=device, dtype=dtype)

@@ -23,7 +23,7 @@ from whyformer.errors import NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import rounds_activations, with_weights
+from whyformer.loan.borrow import has_adapter, rounds_activations, with_weights
 from whyformer.results.types import Record
 from whyformer.run.scores import ScoredBatch
 from whyformer.study import Study, interference, require_readable, with_streams
@@ -310,6 +310,11 @@ class Run(ScoredBatch):
                 raise NotOffered(
                     f"the model reads its word embeddings a second time, by {lookups.missed}, so gradients at the "
                     "embeddings that enter its layers would be incomplete."
+                )
+            if isinstance(lookups, SwapEmbedding) and has_adapter(self.modality.model, lookups.table):
+                raise NotOffered(
+                    "the word embedding of this model has an adapter, and gradients at the embedding would leave its "
+                    "part out. Merge the adapter: model = model.merge_and_unload()."
                 )
             if isinstance(lookups, SwapEmbedding) and lookups.other_tables:
                 self.notes.add(

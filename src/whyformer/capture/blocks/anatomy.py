@@ -227,9 +227,8 @@ def take_apart(tape: Tape, mark: TapedSite, batch: int) -> tuple[Block, int, int
         raise NotOffered(f"{where}: no projection of the attention's result was found.")
     if not follow.joins:
         raise NotOffered(
-            f"{where}: no residual stream is added to the attention's result. An adapter beside its projection (LoRA) "
-            "is not followed: merge it, with peft model.merge_and_unload(). Nor are several streams, as "
-            "hyper-connections have them."
+            f"{where}: no residual stream is added to the attention's result. An adapter beside its projection that "
+            "is not linear is not followed. Nor are several streams, as hyper-connections have them."
         )
     join = follow.joins[0]
     stations = _stations(tape, follow, join, sources, mark.calls[-1] + 1)
