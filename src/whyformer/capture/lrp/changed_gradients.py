@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_name, sdpa_operands, tensors_in
 from whyformer.capture.leaves import Gaps, unruled_text
+from whyformer.capture.lrp import recurrent
 from whyformer.capture.trail import Notes
 
 # Which tensors are functions, element by element, of one and the same tensor, and which weigh others.
@@ -240,6 +241,29 @@ def normalize(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) 
     return call["input"] / length
 
 
+def solved(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    """The system is a constant: its solution is linear in the right-hand side (the delta rule of linear attention)."""
+    return func(args[0].detach(), *args[1:], **kwargs)
+
+
+def scan_factor(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    """Decays and step sizes of a layer with a state are constants."""
+    return _plain(func, args, kwargs)
+
+
+def scan_pieces(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    """So are B and C, or queries and keys."""
+    layer = recurrent.scanning_layer()
+    constants = () if layer is None else recurrent.constant_pieces(layer, args, kwargs)
+    out = func(*args, **kwargs)
+    return recurrent.without(out, constants) if constants else out
+
+
+IN_A_SCAN: dict[str, Rule] = {
+    **dict.fromkeys(recurrent.FACTORS, scan_factor),
+    **dict.fromkeys(recurrent.PIECES, scan_pieces),
+}
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(BENDS, activation),
     **dict.fromkeys(CONSTANT, lambda rules, *call: _plain(*call)),  # what only normalises carries no relevance
@@ -253,6 +277,7 @@ RULES: dict[str, Rule] = {
     "scaled_dot_product_attention": attention,
     "multi_head_attention_forward": multi_head_attention,
     "glu": glu,
+    **dict.fromkeys(("linalg_solve_triangular", "linalg_solve"), solved),
 }
 
 
@@ -297,6 +322,8 @@ class GradientRules(TorchFunctionMode):
                         self.detached.put(tensor, True)
             return out
         rule = RULES.get(name)
+        if name in IN_A_SCAN and recurrent.scanning_layer() is not None:
+            rule = IN_A_SCAN[name]
         if rule is None:
             if detached:
                 written = int(in_place or name == "__setitem__")  # stays the tensor that it is
