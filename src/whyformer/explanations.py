@@ -416,7 +416,9 @@ def _whole_answer(session: Session, text: int) -> Batch:
 def is_of_answers(source: Source, target: Any) -> bool:
     """``target=(a, b)`` names texts of which one at least is no single token of a language model."""
     modality = source.modality
-    if not source.raw or not says_tokens(modality.model) or modality.processor is None or modality.multi_input:
+    if not source.raw or not says_tokens(modality.model) or modality.processor is None:
+        return False
+    if modality.multi_input and modality.kind != "language":
         return False
     texts = [text for text in target if isinstance(text, str)]
     tokenizer = getattr(modality.processor, "tokenizer", modality.processor)

@@ -21,7 +21,8 @@ from tests.references import windows as twin
 from tests.support import processors
 from tests.support.processors import picture, tokenizer
 from whyformer.errors import BadInput, MissingProcessor, NotOffered
-from whyformer.inputs.image import SIZES, packed
+from whyformer.inputs.media import row_of
+from whyformer.inputs.vision_language import VisionLanguageInput
 
 pytest.importorskip("PIL.Image")
 
@@ -115,13 +116,19 @@ def test_raw_inputs_alone_and_together(name: str) -> None:
             assert one.units.labels == other.units.labels
 
 
+def native(batch: Any) -> dict[str, torch.Tensor]:
+    """Images of all inputs end to end, as the model takes them."""
+    rows = [row_of(batch.tensors, row, facts) for row, facts in enumerate(batch.encodings)]
+    return batch.tensors | {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_ready_tensors_give_the_same(name: str) -> None:
     """What the processor makes, passed as the model's own tensors without a processor."""
     family = FAMILIES[name]
     modality, batch, _ = explainer(name).prepare(list(family.raw))
     batch, target = modality.expanded(batch, family.target)
-    tensors = packed(batch.tensors) if SIZES in batch.tensors else batch.tensors
+    tensors = native(batch) if isinstance(modality, VisionLanguageInput) else batch.tensors
     expected = flat(together(name))
     bare = wf.Explainer(explainer(name).model)
     if family.each and "decoder_attention_mask" not in tensors:  # Whisper has no mask for what is written: one length

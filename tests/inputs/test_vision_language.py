@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,17 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.hf import hf
-from tests.models.vision_language import LLAVA, NAMES, RECURRENT, prompt, vision_language_model
+from tests.models.vision_language import (
+    DENSE,
+    IMAGE_TOKEN,
+    LLAVA,
+    NAMES,
+    PACKED,
+    RECURRENT,
+    prompt,
+    vision_language_model,
+    with_images,
+)
 from tests.support import processors
 
 TARGET, WORD = 7, 5
@@ -121,3 +132,108 @@ def test_messages_go_through_the_processors_template(content: Any) -> None:
     assert explained.units.text == "user : what is this dog :"
     roles = dict(zip(explained.units.labels, explained.units.role, strict=True))
     assert {roles[word] for word in ("what", "is", "this")} == {"user"} and roles["dog"] == "template"
+
+
+# With images
+
+
+def pieces(name: str, inputs: dict[str, Tensor]) -> list[Tensor]:
+    """Per image token, in the order of the text, the numbers of the images that it stands for, as a mask of them."""
+    pixels, masks = inputs["pixel_values"], []
+    if name in PACKED:  # four neighbouring patches follow one another
+        for first in range(0, len(pixels), 4):
+            mask = torch.zeros_like(pixels, dtype=torch.bool)
+            mask[first : first + 4] = True
+            masks.append(mask)
+        return masks
+    if name == "gemma4":
+        for image, (row, column) in product(range(len(pixels)), product(range(2), range(3))):
+            mask = torch.zeros_like(pixels, dtype=torch.bool)
+            x, y = inputs["image_position_ids"][image].T
+            mask[image, (x // 2 == column) & (y // 2 == row)] = True
+            masks.append(mask)
+        return masks
+    count, side = pixels.flatten(0, -4).shape[0], int(DENSE[name] ** 0.5)
+    size = 32 // side
+    for image, row, column in product(range(count), range(side), range(side)):
+        mask = torch.zeros_like(pixels, dtype=torch.bool).flatten(0, -4)
+        mask[image, :, row * size : (row + 1) * size, column * size : (column + 1) * size] = True
+        masks.append(mask.view_as(pixels))
+    return masks
+
+
+def mean_colour(name: str, inputs: dict[str, Tensor], images: int) -> Tensor:
+    """The images, each in its mean colour."""
+    pixels = inputs["pixel_values"]
+    if name in PACKED:  # 3 channels × 2 frames × 4 × 4
+        by_image = pixels.view(images, 24, 3, 2, 16)
+        return by_image.mean((1, 4), keepdim=True).expand_as(by_image).reshape(pixels.shape)
+    if name == "gemma4":
+        by_colour = pixels.unflatten(-1, (16, 3))
+        return by_colour.mean((1, 2), keepdim=True).expand_as(by_colour).flatten(-2)
+    return pixels.mean((-2, -1), keepdim=True).expand_as(pixels)
+
+
+@pytest.mark.parametrize(("name", "images"), [(name, 1 + number % 2) for number, name in enumerate(NAMES)])
+def test_images_are_explained_with_the_words(name: str, images: int) -> None:
+    """Against the language model's own maps, plain gradients, and one plain forward per masked unit."""
+    model, inputs = vision_language_model(name), with_images(name, images)
+    held = (inputs["input_ids"][0] == IMAGE_TOKEN).numpy()
+    masks, colour = pieces(name, inputs), mean_colour(name, inputs, images)
+    with torch.no_grad():
+        whole, expected = float(logit(model, inputs)), []
+        numbers = iter(masks)
+        for position in range(len(held)):
+            ids = inputs["input_ids"].clone()
+            if held[position]:
+                changed = {"pixel_values": torch.where(next(numbers), colour, inputs["pixel_values"])}
+            else:
+                ids[0, position] = WORD
+                changed = {"input_ids": ids}
+            expected.append(whole - float(logit(model, inputs | changed)))
+    (occluded,) = wf.explain(model, inputs, method="occlusion", target=TARGET, replace=WORD)
+    np.testing.assert_allclose(occluded.scores, expected, **CLOSE)
+    assert np.array_equal(np.array(occluded.units.stream) == "image", held) and occluded.value == pytest.approx(
+        whole, abs=1e-5
+    )
+    if name in RECURRENT:
+        with pytest.raises(wf.errors.PartlyCaptured):
+            wf.explain(model, inputs, method="generic_attention", target=TARGET)
+    else:
+        (generic,) = wf.explain(model, inputs, method="generic_attention", target=TARGET)
+        np.testing.assert_allclose(generic.scores, generic_attention(name, inputs), **CLOSE)
+    pixels = inputs["pixel_values"].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(logit(model, inputs | {"pixel_values": pixels}), pixels)
+    shares = [float((pixels.detach() * slope)[mask].sum()) for mask in masks]
+    (gradient,) = wf.explain(model, inputs, method="input_x_gradient", target=TARGET)
+    np.testing.assert_allclose(gradient.scores[held], shares, rtol=0, atol=1e-4)
+    words = words_x_gradient(model, inputs)
+    np.testing.assert_allclose(gradient.scores[~held], words[~torch.from_numpy(held)], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relevance_reaches_words_and_image_tokens_and_is_conserved(name: str) -> None:
+    """cp_lrp: exactly, on language models without biases, also where features are added to later layers (Qwen3-VL)."""
+    model, inputs = vision_language_model(name), with_images(name)
+    held = (inputs["input_ids"][0] == IMAGE_TOKEN).numpy()
+    found = {m: wf.explain(model, inputs, method=m, target=TARGET)[0] for m in ("attn_lrp", "cp_lrp")}
+    for explained in found.values():
+        assert np.abs(explained.scores[held]).min() > 0 and np.abs(explained.scores[~held]).min() > 0
+    if name not in {"qwen2_vl", "qwen2_5_vl", "internvl"}:  # biases take a share there
+        assert found["cp_lrp"].checks["conservation_error"] <= 1e-4 * np.abs(found["cp_lrp"].scores).sum()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_token_stands_for_the_piece_of_the_image_that_changes_it_most(name: str) -> None:
+    model, inputs = vision_language_model(name), with_images(name)
+    known = {n: t for n, t in inputs.items() if n.startswith(("pixel", "image"))}
+
+    @torch.no_grad()
+    def features(pixels: Tensor) -> Tensor:
+        found = model.get_image_features(**known | {"pixel_values": pixels}).pooler_output
+        return torch.cat(list(found)).flatten(0, -2)
+
+    before = features(inputs["pixel_values"])
+    for number, mask in enumerate(pieces(name, inputs)):
+        after = features(torch.where(mask, -3 * inputs["pixel_values"], inputs["pixel_values"]))
+        assert int((after - before).norm(dim=-1).argmax()) == number

@@ -70,5 +70,38 @@ def prompt(name: str = "", length: int = 7) -> dict[str, Tensor]:
     return {"input_ids": ids} | ({"token_type_ids": torch.zeros_like(ids)} if name == "paligemma" else {})
 
 
-def picture(high: int = 32, wide: int = 32, seed: int = 2) -> Tensor:
-    return randn(1, 3, high, wide, seed=seed)
+PACKED = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"}
+DENSE = {"llava": 16, "smolvlm": 4, "idefics3": 4, "paligemma": 16, "internvl": 4, "gemma3": 4}  # tokens per image
+GRID = (2, 3)  # of the tokens of a packed image, and of Gemma 4's
+
+
+def tokens_per_image(name: str) -> int:
+    return DENSE.get(name, GRID[0] * GRID[1])
+
+
+def pixels(name: str, images: int = 1) -> dict[str, Tensor]:
+    """Images as the model takes them; of tokens of 8 × 8 pixels, or of 16 × 16 where patches are merged."""
+    if name in PACKED:
+        sizes = torch.tensor([[1, 2 * GRID[0], 2 * GRID[1]]] * images)
+        return {"pixel_values": randn(24 * images, 3 * 2 * 4 * 4, seed=2), "image_grid_thw": sizes}
+    if name == "gemma4":
+        rows, columns = torch.meshgrid(torch.arange(4), torch.arange(6), indexing="ij")
+        places = torch.stack([columns.flatten(), rows.flatten()], 1)
+        return {
+            "pixel_values": randn(images, 24, 48, seed=2).sigmoid(),
+            "image_position_ids": places.expand(images, -1, -1),
+        }
+    dense = randn(images, 3, 32, 32, seed=2)
+    return {"pixel_values": dense[None] if name in {"smolvlm", "idefics3"} else dense}
+
+
+def with_images(name: str, images: int = 1) -> dict[str, Tensor]:
+    """A prompt with the places of images in it, and the images."""
+    words = prompt()["input_ids"]
+    held = torch.full((1, tokens_per_image(name)), IMAGE_TOKEN)
+    parts = [words[:, :2], *[part for _ in range(images) for part in (held, words[:, 2:3])], words[:, 3:]]
+    ids = torch.cat(parts, 1)
+    is_image = (ids == IMAGE_TOKEN).long()
+    types = {"gemma3": {"token_type_ids": is_image}, "paligemma": {"token_type_ids": torch.zeros_like(ids)}}
+    marks = {"mm_token_type_ids": is_image} if name in PACKED | {"gemma4"} else types.get(name, {})
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **marks, **pixels(name, images)}

@@ -24,14 +24,21 @@ from whyformer.loan.spread import local_of, placed_like, whole_of
 class SwapEmbedding(TorchFunctionMode):
     """Replace the embedding of the input ids by ``replace(embedding)``, at every lookup of them in the same table."""
 
-    def __init__(self, ids: Tensor, table: nn.Module | None, replace: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        ids: Tensor,
+        table: nn.Module | None,
+        replace: Callable[[Tensor], Tensor],
+        covered: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.ids, self.table, self.replace = ids, table, replace
+        self.covered = covered  # ids that the model may exchange: it puts the vectors of an image there
         self.weight_used: Tensor | None = None  # the table that the ids were looked up in, once they were
         self.lookups = 0
         self.missed = ""  # a function that read the table at these ids in a way that cannot be replaced
         self.other_tables = 0  # in which the same ids were looked up, too
-        self._vectors: Tensor | None = None  # what stands in place of the embedding, inputs first
+        self.vectors: Tensor | None = None  # what stands in place of the embedding, inputs first
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -65,20 +72,20 @@ class SwapEmbedding(TorchFunctionMode):
         return None if replacement is None else placed_like(replacement, like)
 
     def _other(self, embedding: Tensor) -> Tensor:
-        if self._vectors is None:
-            self._vectors = self.replace(embedding)
+        if self.vectors is None:
+            self.vectors = self.replace(embedding)
         # A leaf must not be written into, and some models do that (CTRL scales what it looked up in place).
-        other = self._vectors
+        other = self.vectors
         return other.clone() if self.lookups or (other.is_leaf and other.requires_grad) else other
 
     def _pooled(self, out: Tensor, lookup: Lookup) -> Tensor | None:
         """nn.EmbeddingBag on the table of an earlier lookup; what it does besides adding up is not known here."""
         if not self._is_input(lookup.ids, self.ids):
             return None
-        if self._vectors is None or not lookup.plain_bag:
+        if self.vectors is None or not lookup.plain_bag:
             self.missed = "embedding_bag"
             return None
-        pooled: Tensor = getattr(torch, lookup.mode)(self._vectors, 1)
+        pooled: Tensor = getattr(torch, lookup.mode)(self.vectors, 1)
         return pooled.to(out.dtype)
 
     def _is_table(self, lookup: Lookup) -> bool:
@@ -88,7 +95,11 @@ class SwapEmbedding(TorchFunctionMode):
         return lookup.name == "embedding" if weight is None else lookup.weight is weight
 
     def _is_input(self, indices: Tensor, ids: Tensor) -> bool:
-        return indices.shape == ids.shape and (indices is ids or torch.equal(indices, ids))
+        if indices.shape != ids.shape:
+            return False
+        if self.covered is not None and self.covered.shape == ids.shape:
+            return bool(((indices == ids) | self.covered).all())
+        return indices is ids or torch.equal(indices, ids)
 
 
 class SwapEmbeddings(TorchFunctionMode):
@@ -252,6 +263,7 @@ class Traced:
     seen: BeforeAttention
     main: Tensor | None = None
     shared: bool = False  # the values are of one row, which was run once for all of them
+    features: Sequence[Tensor] = ()  # leaves that an encoder out of sight handed over: vectors of image tokens
 
     def gradients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         require_dependent(self.value_B)

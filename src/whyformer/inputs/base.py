@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -95,8 +96,8 @@ class Modality(ABC):
         """Return tensors (or rows of a table) as a batch, and whether it is a single row; None: raw inputs."""
         return (self.adopt(inputs), False) if are_tensors(inputs) else None
 
-    def from_messages(self, inputs: list[Any]) -> Any:
-        """Turn a chat (messages: dicts with role and content), or a list of chats, into one input each."""
+    def from_messages(self, inputs: Any) -> Any:
+        """Turn a chat (messages: dicts with role and content), a dict, or a list of them, into one input each."""
         return inputs
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
@@ -225,6 +226,10 @@ class Modality(ABC):
         """(B, N) positions of the main stream where another stream's result is placed, if there are any."""
         return None
 
+    def pieces(self, one: Batch) -> dict[str, dict[str, Tensor]]:
+        """Return, by kind, the token of each number of the images that are tokens of a text (-1: none)."""
+        return {}
+
     def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
         """Return where the numbers of one stream of ``whole`` enter the model; [] for positions of the model's own."""
         return []
@@ -337,8 +342,13 @@ class Modality(ABC):
     def looked_up(self, batch: Batch, make: Callable[[Tensor], Tensor]) -> TorchFunctionMode:
         """Return a mode in which ``make`` changes the vectors that the model looks up for the input."""
         if self.embeds:
-            return SwapEmbedding(batch.tensors[self.main], self.embedding(), make)
+            return SwapEmbedding(batch.tensors[self.main], self.embedding(), make, self.places(batch))
         return LookupLeaves(make, batch.tensors)
+
+    @contextmanager
+    def handed_over(self, make: Callable[[Tensor], Tensor]) -> Iterator[list[Tensor]]:
+        """Inside ``with``: ``make`` changes the vectors that an encoder out of sight hands over; yields the results."""
+        yield []
 
     @property
     def default_baseline(self) -> str:

@@ -109,7 +109,7 @@ def at_positions(modality: Modality, batch: Batch, target: Any) -> Batch:
     if batch.positions or batch.spans or not any(isinstance(t, Target) and t.position is not None for t in wanted):
         return batch
     keep = batch.keep_BN
-    if keep is None or modality.multi_input or modality.compares:
+    if keep is None or (modality.multi_input and modality.kind != "language") or modality.compares:
         raise BadInput("Target(position=…) is for models of one text: omit the position here.")
     positions = []
     for want, count in zip(wanted, keep.sum(1).tolist(), strict=True):
@@ -364,16 +364,16 @@ def _require_room(modality: Any, prompt: list[int], answer: int) -> None:
 def _given_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
     """Return prompts with the answers that were given with them."""
     exchanges = []
-    for prompt, answer in batch.raw:
-        asked, said = modality.encoding_of(prompt), modality.encoding_of(answer, add_special_tokens=False)
-        prompt_ids = without_end(modality, prompt, asked["input_ids"])
+    for row, (prompt, answer) in enumerate(batch.raw):
+        said = modality.encoding_of(answer, add_special_tokens=False)
+        prompt_ids, before = modality.prompt_tokens(batch, row)
         answer_ids = [int(i) for i in said["input_ids"]]
         if not answer_ids or not prompt_ids:
             raise BadInput(
                 f"({str(prompt)!r}, {answer!r}): a prompt and an answer of at least one token each are needed."
             )
         _require_room(modality, prompt_ids, len(answer_ids))
-        before, after = modality._facts((prompt,), asked), modality._facts((answer,), said)
+        after = modality._facts((answer,), said)
         spans = None
         if before["spans"] is not None and after["spans"] is not None:
             spans = [_chars(span) for span in before["spans"][: len(prompt_ids)]]
@@ -416,7 +416,7 @@ def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
     for row in range(batch.size):
         ids = batch.tensors[modality.main][row][batch.real_BN[row]].tolist()
         prompt = without_end(modality, batch.raw[row], ids) if batch.raw else ids
-        answer = _generated(modality, prompt)
+        answer = _generated(modality, prompt, modality.beside_prompt(batch, row, len(prompt)))
         facts = batch.encodings[row] if batch.encodings else {}
         text, spans, begin = None, None, 0
         if facts.get("spans") is not None and facts.get("text") is not None:
@@ -427,12 +427,15 @@ def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
     return exchanges
 
 
-def _generated(modality: Any, prompt: list[int]) -> list[int]:
-    """Return the tokens that the model generates, greedily unless the settings of ``generate`` say otherwise."""
+def _generated(modality: Any, prompt: list[int], others: Mapping[str, Tensor]) -> list[int]:
+    """Return the tokens that the model generates, greedily unless the settings of ``generate`` say otherwise.
+
+    others: what belongs to the prompt besides its tokens (images).
+    """
     wish = modality.decoding.generate
     told = {"max_new_tokens": wish} if isinstance(wish, int) else dict(wish)
     ids = modality.move(torch.tensor([prompt]))
-    ours = {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False}
+    ours = {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False, **others}
     if taken := sorted(told.keys() & {*ours, "inputs", "inputs_embeds", "num_return_sequences"}):
         raise BadInput(f"generate={shown(wish)}: one answer per prompt is generated: omit {', '.join(taken)}.")
     tokens = domain_of(Count)

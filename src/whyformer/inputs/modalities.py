@@ -20,7 +20,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
-from whyformer.inputs.families import BOX_FEATURES, compares_texts, continues_text, task_of
+from whyformer.inputs.families import BOX_FEATURES, compares_texts, continues_text, is_media, task_of
 from whyformer.inputs.image import SIZES, ImageInput, are_packed
 from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.multi_input import Seq2SeqInput, SimilarityInput
@@ -30,6 +30,7 @@ from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput, sequences_of
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
+from whyformer.inputs.vision_language import VisionLanguageInput, reads_media
 
 __all__ = ["Source", "are_tensors", "as_list", "choose_modality", "register_modality", "source_of", "unpacked"]
 
@@ -81,6 +82,8 @@ def source_of(modality: Modality, inputs: Any) -> Source:
         return Source(modality, batch, batch.size, single=single)
     if isinstance(inputs, Set):
         raise BadInput("the inputs are a set, which has no order: pass a list of them.")
+    if isinstance(inputs, Mapping) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], (Mapping, list))):
+        inputs = modality.from_messages(inputs)
     if isinstance(inputs, Mapping):
         names = ", ".join(repr(str(key)) for key in list(inputs)[:8]) or "none"
         raise BadInput(
@@ -88,8 +91,6 @@ def source_of(modality: Modality, inputs: Any) -> Source:
             f"inputs[{next(iter(inputs), 'text')!r}], or a list of them; or the model's own tensors by the names of "
             "its arguments."
         )
-    if isinstance(inputs, list) and inputs and isinstance(inputs[0], (Mapping, list)):
-        inputs = modality.from_messages(inputs)
     single = is_single(inputs)
     raw = (inputs,) if single else tuple(inputs)
     if not raw:
@@ -140,6 +141,8 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     names = {main} if isinstance(main, str) else set()
     if continues_text(model) and is_text(first):
         return TextInput(model, processor)  # also of a model that could take images with it
+    if reads_media(model):
+        return VisionLanguageInput(model, processor)
     if isinstance(first, (tuple, list)) and {"pixel_values", "input_ids"} <= set(parameters):
         names |= {"pixel_values", "input_ids"}
     boxes = [n for n in BOX_FEATURES if n in parameters]
@@ -177,6 +180,8 @@ def is_text(one: Any) -> bool:
 
 
 def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
+    if isinstance(inputs, Mapping) and any(is_media(str(name)) for name in inputs) and reads_media(model):
+        return VisionLanguageInput(model, processor)
     if isinstance(inputs, Mapping) and SIZES in inputs and are_packed(inputs):
         return ImageTextInput(model, processor)
     named = named_tensors(inputs, signature_of(model))

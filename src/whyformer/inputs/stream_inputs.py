@@ -126,7 +126,8 @@ class WordEmbeddings(Vectors):
     def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
         # A decoder may have a table of its own, which get_input_embeddings does not name: it is known by its ids.
         table = None if self.stream == "target" else self.part.embedding()
-        return SwapEmbedding(self.view(batch).tensors[self.name], table, replace)
+        covered = self.whole.places(batch) if self.name == self.whole.main else None
+        return SwapEmbedding(self.view(batch).tensors[self.name], table, replace, covered)
 
     def real(self, row: int, numbers: Tensor) -> Tensor:
         return self.view(self.placed.batch).real_BN[row]

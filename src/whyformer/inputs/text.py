@@ -15,7 +15,7 @@ from whyformer.inputs import units as naming
 from whyformer.inputs.base import Modality, with_added
 from whyformer.inputs.batch import Batch, Decoding, Filling, Placed, Raw, SamplePool, on_host, pointers, require_shown
 from whyformer.inputs.families import continues_text, number_of
-from whyformer.inputs.language import ANSWER, Chars, answered
+from whyformer.inputs.language import ANSWER, Chars, answered, without_end
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.tokens import ROUNDING, TokenInput, bare, padded, padding_effect
 from whyformer.loan.borrow import names_no_padding
@@ -56,7 +56,7 @@ class TextInput(TokenInput):
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
 
-    def from_messages(self, inputs: list[Any]) -> Any:
+    def from_messages(self, inputs: Any) -> Any:
         if naming.is_chat(inputs):
             return self.written_out(inputs)
         chats = all(naming.is_chat(chat) for chat in inputs)
@@ -76,6 +76,16 @@ class TextInput(TokenInput):
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         return answered(self, batch, target)
+
+    def prompt_tokens(self, batch: Batch, row: int) -> tuple[list[int], dict[str, Any]]:
+        """Return the tokens of a prompt that came with its answer, and facts about them."""
+        prompt = batch.raw[row][0]
+        encoding = self.encoding_of(prompt)
+        return without_end(self, prompt, encoding["input_ids"]), self._facts((prompt,), encoding)
+
+    def beside_prompt(self, batch: Batch, row: int, length: int) -> dict[str, Tensor]:
+        """Return what ``generate`` needs besides the first ``length`` tokens of a prompt."""
+        return {}
 
     def one_by_one(self, batch: Batch) -> bool:
         if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None:

@@ -211,10 +211,12 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "the model has several streams of tokens, and scores of one stream would omit the relevance of the others."
         )
     trace = run.traced(rules)
+    if trace.features and isinstance(run.study.trouble, NotOverUnits):  # pieces of an image in another order
+        raise NotOverUnits(*run.study.trouble.args)
     # Scattered: the input is several tensors (a table with categories, an image with its text), or its entries are not
     # the units (raw audio).
     first = trace.leaves[0]
-    scattered = modality.multi_input
+    scattered = modality.multi_input and not trace.features
     if not (modality.embeds or modality.pixels):
         whole = len(trace.leaves) == 1 and first.ndim > 1
         scattered = not (whole and modality.in_steps(first, run.batch, run.length))
@@ -229,11 +231,14 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     # The gradient of a linear layer is its rule, also of a quantised one: its backward pass was checked.
     linear = {function for _, backward in backwards_of(modality.model) for function in backward.functions}
     unruled, start_B = rules.unruled_text(trace.value_B, linear), trace.at_answer()
-    gradient, *cut = run.differentiated(trace, [inputs, *rules.cut])
+    gradients = run.differentiated(trace, [inputs, *trace.features, *rules.cut])
+    gradient, cut = gradients[0], gradients[1 + len(trace.features) :]
     run.require_input_slopes()
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)
+    for features, slope in zip(trace.features, gradients[1:], strict=False):
+        scores = scores + _at_image_tokens(run, features, slope)
     scores = scores * run.keep_BN
     missing = (scores.sum(1) - start_B).abs()
     lost_B = missing * 0
@@ -252,6 +257,22 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         },
         warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in share_B.tolist()],
     )
+
+
+def _at_image_tokens(run: Run, features: Tensor, gradient: Tensor) -> Tensor:
+    """(B, N) relevance of the vectors that a vision encoder handed over, at the tokens that hold their places."""
+    places_BN = run.modality.places(run.batch)
+    assert places_BN is not None
+    # The rows of one text (shared) were run as one: a gradient for each of them, of the same vectors.
+    relevance = (features.detach().float() * gradient.float().unflatten(0, (-1, len(features)))).sum(-1).flatten()
+    scores_BN = relevance.new_zeros(places_BN.shape)
+    if len(relevance) != int(places_BN.sum()):
+        raise NotOffered(
+            f"the vision encoder hands over vectors of shape {tuple(features.shape)}, and the text holds "
+            f"{int(places_BN.sum())} image tokens: relevance cannot be assigned to them."
+        )
+    scores_BN[places_BN] = relevance
+    return scores_BN
 
 
 @method(

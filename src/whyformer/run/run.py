@@ -302,6 +302,7 @@ class Run(ScoredBatch):
                 answered() as answer,
                 rules,
                 self.modality.looked_up(batch.shared or self.batch, leaf) as lookups,
+                self.modality.handed_over(leaf) as features,
                 seen,
             ):
                 logits = self.output.logits(batch)
@@ -326,11 +327,10 @@ class Run(ScoredBatch):
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
             self.require_undisturbed(logits, graph=True)
-            # Word embeddings are the first leaf after those that came as floats.
-            words = leaves[len(floats)] if self.modality.embeds and len(leaves) > len(floats) else None
+            words = lookups.vectors if isinstance(lookups, SwapEmbedding) else None
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
             answer_B = logits if answer.tensor is None else answer.tensor
-            trace = Traced(self.scalars(logits), answer_B, leaves, seen, main, batch.shared is not None)
+            trace = Traced(self.scalars(logits), answer_B, leaves, seen, main, batch.shared is not None, features)
         if changed_rules:
             trace.require_followed()
         return trace
@@ -365,7 +365,7 @@ class Run(ScoredBatch):
                     return flat.view_as(leaf).to(leaf.dtype)
 
                 batch, _ = self._with_floats(other)
-                with self.modality.looked_up(batch.shared or self.batch, other):
+                with self.modality.looked_up(batch.shared or self.batch, other), self.modality.handed_over(other):
                     return self.scalars(output.logits(batch))
 
             require_dependent(trace.value_B)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.functions import ATTENTION, Args, Function, Kwargs
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, WhyformerError
@@ -203,6 +206,37 @@ def misplaced_in_streams(
             unit = expected[place]
             named = f"word {unit} of the {step.query}" if units is None else _named(units, unit)
             return NotOverUnits(ELSEWHERE.format(unit=named, place=place))
+    return None
+
+
+class NoAttention(TorchFunctionMode):
+    """Attention whose result is zero, so that positions do not mix, in any layout of heads."""
+
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        attends = func.__name__ in ATTENTION or (func.__name__ == "softmax" and out.ndim > 2)
+        return torch.zeros_like(out) if attends and isinstance(out, Tensor) else out
+
+
+def misplaced_pieces(run: Passes) -> NotOverUnits | None:
+    """The same for images among the tokens of a text: a piece that is changed has to change its own token."""
+    modality: Any = run.modality
+    one = run.one
+    for kind, token_of in modality.pieces(one).items():
+        count = int(max(owner.max() for owner in token_of.values())) + 1
+        chosen = _sets(range(count), columns=False)[0]
+        variant, touched = _changed(one, token_of, chosen)
+        try:
+            with torch.no_grad(), NoAttention():
+                before, after = modality.vectors(one, kind), modality.vectors(variant, kind)
+        except (WhyformerError, RuntimeError, IndexError, ValueError):  # an encoder that does not run without attention
+            return None
+        run.count += 2
+        moved = set((before != after).any(-1).nonzero()[:, 0].tolist())
+        if (token := _unheard(moved, {t: t for t in touched})) is not None:
+            return NotOverUnits(
+                ELSEWHERE.format(unit=f"the patch in row {modality.row_and_column(one, kind, token)}", place=token)
+            )
     return None
 
 

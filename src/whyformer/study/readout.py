@@ -103,7 +103,17 @@ class Passes:
             other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
             return other
 
-        with self.modality.looked_up(self.one, shift):
+        def shift_image(features_MD: Tensor) -> Tensor:
+            """The same where the position holds a piece of an image: the rank of its token is the row."""
+            ids = self.one.tensors[self.modality.main][0]
+            alike = ids == ids[position]
+            other = features_MD.clone()
+            if len(other) == int(alike.sum()):
+                row = int(alike[:position].sum())
+                other[row] = other[row].lerp(shifted(other[row]), strength)
+            return other
+
+        with self.modality.looked_up(self.one, shift), self.modality.handed_over(shift_image):
             return self()
 
     def values(self, variant: Batch | None = None, site: int = 0) -> Tensor:

@@ -20,7 +20,7 @@ from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.study import readout as readouts
 from whyformer.study.dataflow import MarkingSurvey, trace
-from whyformer.study.entrance import misplaced, misplaced_in_streams, moved_at, reads_padding
+from whyformer.study.entrance import misplaced, misplaced_in_streams, misplaced_pieces, moved_at, reads_padding
 from whyformer.study.facts import ROUNDING, Study, leak_of, noting_calls, unseen
 from whyformer.study.interference import MIXES, SINGLY
 from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
@@ -182,7 +182,8 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
     in_order = modality.embeds and not extra and one.tensors[modality.main].data_ptr() in survey.embedded
     # Which column is which token was found out by running the model (TableInput.tokens).
     if leak.found or in_order or modality.named_columns:
-        return study
+        elsewhere = misplaced_pieces(run)
+        return study if elsewhere is None else study.refused(elsewhere)
     elsewhere = misplaced(run, first_BHKD, front, grid)
     return study if elsewhere is None else study.refused(elsewhere)
 

@@ -137,6 +137,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
         tokens = run.batch.tensors[run.modality.main].shape[1]
         rest = run.length - tokens
         layout = slices({"image": rest, "text": tokens} if run.study.front else {"text": tokens, "image": rest})
+        layout = layout if rest else {run.modality.stream: slice(0, tokens)}  # images are among the tokens
     stream_inputs: list[StreamInput] = []  # positions that the model brings itself have none
     for stream in layout:
         stream_inputs += run.modality.part(stream, run.batch)[0].stream_inputs(stream, layout, run, run.modality)

@@ -1,0 +1,594 @@
+"""Vision-language models: a language model that reads images and videos among the tokens of its prompt."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, shown
+from whyformer.files import names_picture, open_image
+from whyformer.inputs import media
+from whyformer.inputs import units as naming
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, on_host, signature_of
+from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.families import continues_text, is_media
+from whyformer.inputs.image import blurred
+from whyformer.inputs.language import answered, without_end
+from whyformer.inputs.multi_input import StreamsInput, fitting, require_known
+from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings, at_units
+from whyformer.inputs.text import TextInput
+from whyformer.inputs.tokens import bare
+from whyformer.results.types import Units
+
+FEATURES = "mm_encoder_outputs"  # the argument by which a model takes images that its vision encoder has read
+UNUSED = {"last_hidden_state", "hidden_states", "attentions"}  # of the encoder, which the language model does not read
+BACKGROUNDS = ("mean", "zero", "blur")
+NO_GRID = (
+    "the {count} image tokens of this text are no grid of pieces of the image (several views of it, or summaries of "
+    "all of it), so {what}. Methods that score the tokens themselves (attn_lrp, generic_attention) work."
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A prompt with its images and videos, and the answer that is explained, if one was given."""
+
+    text: str
+    images: tuple[Any, ...] = ()
+    videos: tuple[Any, ...] = ()
+    answer: str | None = None
+
+
+def reads_media(model: nn.Module) -> bool:
+    """Return whether a language model takes images as its vision encoder returns them (transformers 5)."""
+    return continues_text(model) and FEATURES in signature_of(model) and hasattr(model, "get_image_features")
+
+
+def is_image(raw: Any) -> bool:
+    """Return whether a raw object is an image: of Pillow, an array of pixels, or the path of a file."""
+    return hasattr(raw, "convert") or (hasattr(raw, "dtype") and getattr(raw, "ndim", 0) >= 2) or (
+        isinstance(raw, Path) or names_picture(raw)
+    )  # fmt: skip
+
+
+def scene_of(raw: Raw) -> Scene:
+    """Return a prompt with images from what a user may give; the answer may come with it."""
+    if isinstance(raw, Scene):
+        return raw
+    if isinstance(raw, Mapping) and isinstance(raw.get("text"), str):
+        known = {"text", "image", "images", "video", "videos", "answer"}
+        if unknown := sorted(set(raw) - known):
+            raise BadInput(f"the input has the key {unknown[0]!r}, and takes {', '.join(sorted(known))}.")
+        listed = {kind: _listed(raw.get(f"{kind}s", raw.get(kind))) for kind in ("image", "video")}
+        return Scene(raw["text"], listed["image"], listed["video"], raw.get("answer"))
+    if isinstance(raw, (tuple, list)) and len(raw) == 2:
+        first, second = raw
+        if isinstance(second, str) and (isinstance(first, Mapping) or _is_scene(first)):
+            return replace(scene_of(first), answer=second)
+        for image, text in ((first, second), (second, first)):
+            if (isinstance(text, str) and not isinstance(image, str | None)) or is_image(image):
+                return Scene(text, _listed(image))
+    raise BadInput(
+        f"the input is {shown(raw)}. A vision-language model takes a text, (image, text), ((image, text), answer), "
+        '{"text": …, "images": […]} or chat messages whose content has {"type": "image", "image": …}.'
+    )
+
+
+def _is_scene(raw: Any) -> bool:
+    return isinstance(raw, (tuple, list)) and any(isinstance(part, str) and not is_image(part) for part in raw)
+
+
+def _listed(given: Any) -> tuple[Any, ...]:
+    return () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
+class VisionLanguageInput(StreamsInput, TextInput):
+    """A text with images and videos in it; units are its tokens, and pieces of the images.
+
+    The vision encoder runs first, out of sight, and its result is handed to the language model: attention and relevance
+    are those of the language model, whose image tokens each stand for a piece of an image. Masking a piece changes its
+    pixels, and gradients are taken at them.
+    """
+
+    kind, stream = "language", "text"
+
+    def __init__(self, model: nn.Module, processor: Any = None) -> None:
+        super().__init__(model, processor)
+        self.place_ids = media.place_ids(self.config)
+        self._text = TextInput(model, processor)
+        self._make: Callable[[Tensor], Tensor] | None = None  # what is done to the features before they are handed over
+
+    # Inputs
+
+    def from_messages(self, inputs: Any) -> Any:
+        if isinstance(inputs, Mapping):
+            return scene_of(inputs) if "text" in inputs else inputs
+        if naming.is_chat(inputs):
+            return self.written_out(inputs)
+        return [self.from_messages(one) if isinstance(one, (Mapping, list)) else one for one in inputs]
+
+    def written_out(self, messages: Sequence[Mapping[str, Any]]) -> Scene:
+        found: dict[str, list[Any]] = {kind: [] for kind in media.KINDS}
+        bare_messages = []
+        for message in messages:
+            content = message["content"]
+            if not isinstance(content, str):
+                content = [_without_media(part, found) for part in content]
+            bare_messages.append({**message, "content": content})
+        written = super().written_out(bare_messages)
+        text, answer = written if isinstance(written, tuple) else (written, None)
+        return Scene(text, tuple(found["image"]), tuple(found["video"]), answer)
+
+    def ask(self, decoding: Decoding, segments: Any) -> None:
+        self.decoding, self.segments = decoding, segments
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        scenes = [self._marked(scene_of(one)) for one in raw]
+        encoded = [self._encoded(scene) for scene in scenes]
+        facts = [
+            self._aligned(scene.text, e["input_ids"][0].tolist()) for scene, e in zip(scenes, encoded, strict=True)
+        ]
+        texts, each = [], []
+        for one in encoded:
+            length = one["input_ids"].shape[1]
+            each.append({n: t for n, t in one.items() if is_media(n)})
+            texts.append({n: t[0] for n, t in one.items() if n not in each[-1] and t.shape[1:2] == (length,)})
+        together, shapes = media.rows_together(each)
+        width = max(len(one["input_ids"]) for one in texts)
+        pad = {"input_ids": self.filler_id()}
+        tensors = {
+            n: torch.stack([nn.functional.pad(t[n], (0, width - len(t[n])), value=pad.get(n, 0)) for t in texts])
+            for n in texts[0]
+        }
+        keep = torch.arange(width) < torch.tensor([len(one["input_ids"]) for one in texts])[:, None]
+        tensors |= {"attention_mask": keep.long(), **together}
+        self._check_vocabulary(torch.where(keep & ~self._is_place(tensors["input_ids"]), tensors["input_ids"], 0))
+        answers = [scene.answer for scene in scenes]
+        if any(a is None for a in answers) and any(a is not None for a in answers):
+            raise BadInput("give an answer with every prompt, or with none of them.")
+        return Batch(
+            {n: self.move(t) for n, t in tensors.items() if self._takes(n)},
+            keep_BN=self.move(keep),
+            raw=tuple(s.text if s.answer is None else (s.text, s.answer) for s in scenes),
+            warnings=tuple(self.unknown_words(f["ids"]) for f in facts),
+            encodings=tuple({**f, "media": shape} for f, shape in zip(facts, shapes, strict=True)),
+        )
+
+    def _marked(self, scene: Scene) -> Scene:
+        """Put marks for images in front of a text that has none."""
+        text = scene.text
+        for kind, given in (("image", scene.images), ("video", scene.videos)):
+            if not given:
+                continue
+            names = [getattr(self.processor, name, None) for name in ("boi_token" * (kind == "image"), f"{kind}_token")]
+            marks = [name for name in names if isinstance(name, str)]
+            if marks and not any(mark in text for mark in marks):
+                text = naming.PromptText(text, text.parts) if isinstance(text, naming.PromptText) else text
+                text = marks[0] * len(given) + "\n" + text
+        return replace(scene, text=text)
+
+    def _encoded(self, scene: Scene) -> dict[str, Tensor]:
+        """Return the processor's tensors of one input."""
+        processor = self.processor
+        if processor is None or not hasattr(processor, "image_processor"):
+            raise MissingProcessor(
+                "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), or "
+                "give tensors ({'input_ids': …, 'pixel_values': …}) instead."
+            )
+        given: dict[str, Any] = {"images": [[open_image(image) for image in scene.images]]} if scene.images else {}
+        given |= {"videos": [list(scene.videos)]} if scene.videos else {}
+        added = {"add_special_tokens": False} if isinstance(scene.text, naming.PromptText) else {}
+        encoded = processed(processor, text=[scene.text], **given, return_tensors="pt", **added)
+        return {name: tensor for name, tensor in dict(encoded).items() if isinstance(tensor, Tensor)}
+
+    def _aligned(self, text: str, ids: list[int]) -> dict[str, Any]:
+        """Return facts about the tokens of a text whose marks of images were replaced by many tokens each."""
+        written = self.encoding_of(text)
+        plain = self._facts((text,), written)
+        places = set(self.place_ids.values())
+        mine = [i for i, token in enumerate(plain["ids"]) if token not in places]
+        theirs = [i for i, token in enumerate(ids) if token not in places]
+        matcher = SequenceMatcher(None, [plain["ids"][i] for i in mine], [ids[i] for i in theirs], autojunk=False)
+        facts: dict[str, Any] = {"ids": ids, "pair": False, "text": str(text)}
+        for name, nothing in (("word", -1), ("spans", None), ("role", naming.TEMPLATE)):
+            if plain.get(name) is None:
+                facts[name] = None
+                continue
+            facts[name] = [nothing] * len(ids)
+            for block in matcher.get_matching_blocks():
+                for step in range(block.size):
+                    facts[name][theirs[block.b + step]] = plain[name][mine[block.a + step]]
+        return facts
+
+    def adopt(self, tensors: Any) -> Batch:
+        tensors = dict(tensors)
+        if "input_ids" not in tensors:
+            raise BadInput("pixel_values without input_ids: give the text with the places of its images, too.")
+        ids = tensors["input_ids"]
+        held = {n: t for n, t in tensors.items() if is_media(n) and isinstance(t, Tensor)}
+        words = {n: t for n, t in tensors.items() if n not in held}
+        covered = self._is_place(ids) if isinstance(ids, Tensor) else ids
+        batch = TextInput.adopt(self._text, words | {"input_ids": torch.where(covered, 0, ids)})
+        for name in held:
+            if name not in self.parameters:
+                raise BadInput(f"{type(self.model).__name__} takes no {name}.")
+        each = media.split_by_input(held, ids, self.config)
+        together, shapes = media.rows_together(each)
+        facts = [
+            {**f, "ids": row, "media": shape}
+            for f, row, shape in zip(batch.encodings, ids.tolist(), shapes, strict=True)
+        ]
+        moved = {n: self.move(t) for n, t in {"input_ids": ids, **together}.items()}
+        return replace(batch, tensors=batch.tensors | moved, encodings=tuple(facts))
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        steps, target = answered(self, batch, target)
+        if steps is batch:
+            return steps, target
+        shapes = [facts["media"] for facts in batch.encodings]
+        rows = steps.groups or steps.trunks or tuple(range(batch.size))
+        return replace(
+            steps, encodings=tuple({**f, "media": shapes[r]} for f, r in zip(steps.encodings, rows, strict=True))
+        ), target
+
+    def prompt_tokens(self, batch: Batch, row: int) -> tuple[list[int], dict[str, Any]]:
+        facts = batch.encodings[row]
+        return without_end(self, batch.raw[row][0], facts["ids"]), facts
+
+    def beside_prompt(self, batch: Batch, row: int, length: int) -> dict[str, Tensor]:
+        real = batch.real_BN[row]
+        words = {n: t for n, t in batch.tensors.items() if n not in {self.main, "attention_mask"} and not is_media(n)}
+        own = {n: t[row : row + 1, real][:, :length] for n, t in words.items()}
+        return own | media.row_of(batch.tensors, row, batch.encodings[row])
+
+    def one_by_one(self, batch: Batch) -> bool:
+        if batch.size == 1 or batch.trunks:
+            return False
+        shapes = [known.get("media") for known in batch.encodings]
+        return any(shape != shapes[0] for shape in shapes) or not bool(on_host(batch.real_BN).all())
+
+    def alone(self, one: Batch) -> Batch:
+        return bare(one)
+
+    # Calling the model
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        facts: tuple[Any, ...] = batch.encodings or ({},) * batch.size
+        rows = [media.row_of(batch.tensors, row, facts[row]) for row in range(batch.size)]
+        tensors = {name: tensor for name, tensor in batch.tensors.items() if not is_media(name)}
+        outputs = {}
+        for kind, (name, _, _) in media.KINDS.items():
+            if any(name in row for row in rows):
+                outputs[kind] = self._features(kind, rows, tensors[self.main])
+                rows = [{n: t for n, t in row.items() if n != name} for row in rows]
+        for name in dict.fromkeys(name for row in rows for name in row):
+            tensors[name] = torch.cat([row[name] for row in rows if name in row])
+        return super().call(replace(batch, tensors=tensors), **extra, **({FEATURES: outputs} if outputs else {}))
+
+    def _features(self, kind: str, rows: Sequence[Mapping[str, Tensor]], ids_BN: Tensor) -> Any:
+        """Return what the vision encoder makes of the images of all inputs; equal ones are read once."""
+        getter, pixels = getattr(self.model, f"get_{kind}_features"), media.KINDS[kind][0]
+        known = [name for name in inspect.signature(getter).parameters if any(name in row for row in rows)]
+        held = [row for row, own in enumerate(rows) if pixels in own]
+        firsts = _firsts([[rows[row][name] for name in known] for row in held])
+        chosen = sorted(set(firsts))
+        with out_of_sight():
+            output = getter(**{name: torch.cat([rows[held[i]][name] for i in chosen]) for name in known})
+        if len(chosen) == len(firsts) and self._make is None:
+            return output
+        tokens = (ids_BN == self.place_ids[kind]).sum(1)[held].tolist()
+        order = [chosen.index(first) for first in firsts]
+        for name, value in list(output.items()):
+            if name not in UNUSED:
+                output[name] = self._arranged(value, order, [tokens[i] for i in chosen])
+        return output
+
+    def _arranged(self, value: Any, order: list[int], tokens: list[int]) -> Any:
+        """Return features in the order of the batch, through ``make``. tokens: of each input whose images were read.
+
+        Features have one vector per token: as one tensor, or as one for each image; of several layers, in a list.
+        """
+        parts = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(part, Tensor) for part in parts) or _vectors(parts) != sum(tokens):
+            return [self._arranged(part, order, tokens) for part in parts] if parts != [value] else value
+        together = torch.cat([part.flatten(0, -2) for part in parts])
+        if order != list(range(len(tokens))):
+            each = together.split(tokens)
+            together = torch.cat([each[first] for first in order])
+        together = together if self._make is None else self._make(together)
+        if not isinstance(value, (list, tuple)):
+            return together.unflatten(0, (-1, *value.shape[1:-1]))
+        sizes = [len(part.flatten(0, -2)) for part in parts]
+        if len(together) != sum(sizes):  # several inputs with the same images: as many pieces for each of them
+            sizes = [sum(tokens[first : first + 1]) for first in order]
+        return list(together.split(sizes))
+
+    # Units
+
+    def _is_place(self, ids: Tensor) -> Tensor:
+        return torch.isin(ids, torch.tensor(list(self.place_ids.values()), device=ids.device))
+
+    def places(self, batch: Batch) -> Tensor | None:
+        return self._is_place(batch.tensors[self.main]) & batch.real_BN
+
+    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
+        return self, batch
+
+    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
+        return [(batch.tensors[self.main], self.stream)]
+
+    def tiles(self, batch: Batch, row: int = 0) -> list[media.Tile] | None:
+        """Return the tiles of one input, in the order of their kinds."""
+        own = media.row_of(batch.tensors, row, batch.encodings[row] if batch.encodings else {})
+        ids = batch.tensors[self.main][row]
+        counts = {kind: int((ids == token).sum()) for kind, token in self.place_ids.items()}
+        return media.tiles_of(own, self.config, counts)
+
+    def _token_ranks(self, ids: Sequence[int]) -> dict[str, list[int]]:
+        """Return the positions of the tokens of each kind of media."""
+        return {kind: [i for i, token in enumerate(ids) if token == own] for kind, own in self.place_ids.items()}
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        texts = TextInput.units(self, batch, length, front, None)
+        result = []
+        for row, units in enumerate(texts):
+            ids = batch.tensors[self.main][row][batch.real_BN[row]].tolist()
+            tiles, ranks = self.tiles(batch, row), self._token_ranks(ids)
+            labels, boxes = list(units.labels), [(0.0, 0.0, 0.0, 0.0)] * len(units)
+            held = [place for places in ranks.values() for place in places]
+            for number, place in enumerate(sorted(held)):
+                labels[place] = f"image {number}"
+            shape: dict[str, Any] = {}
+            if tiles is not None:
+                named = zip(_places_of(tiles, ranks), _names_of(tiles), media.boxes_of(tiles), strict=True)
+                for place, name, box in named:
+                    labels[place], boxes[place] = name, box
+                in_order = list(_places_of(tiles, ranks)) == sorted(held)
+                shape = {"image_size": media.sheet_size(tiles)}
+                shape |= (
+                    {"grid": media.stacked(tiles)} if in_order and media.stacked(tiles) else {"boxes": tuple(boxes)}
+                )
+            inside = set(held)
+            result.append(
+                replace(
+                    units,
+                    labels=tuple(labels),
+                    special=tuple(s and i not in inside for i, s in enumerate(units.special)),
+                    stream=tuple("image" if i in inside else self.stream for i in range(len(units))),
+                    **shape,
+                )
+            )
+        return result
+
+    def picture(self, batch: Batch, row: int) -> str | None:
+        tiles = self.tiles(batch, row)
+        if tiles is None:
+            return None
+        processor = getattr(self.processor, "image_processor", None)
+        scales = [getattr(processor, name, None) for name in ("image_mean", "image_std")]
+        if not getattr(processor, "do_normalize", False):
+            scales = [None, None]
+        own = media.row_of(batch.tensors, row, batch.encodings[row] if batch.encodings else {})
+        return media.sheet(tiles, own, *scales)
+
+    def pieces(self, one: Batch) -> dict[str, dict[str, Tensor]]:
+        tiles = self.tiles(one)
+        held = {kind: name for kind, (name, _, _) in media.KINDS.items() if name in one.tensors}
+        if tiles is None:
+            return {}
+        return {kind: media.owners_of(tiles, {name: one.tensors[name][0]}) for kind, name in held.items()}
+
+    def row_and_column(self, one: Batch, kind: str, token: int) -> str:
+        """Return where a token of an image is in it."""
+        tile = next(t for t in self.tiles(one) or () if t.kind == kind and token in t.tokens)
+        row, column = divmod(token - tile.first, tile.grid[1])
+        return f"{row}, column {column}"
+
+    def vectors(self, one: Batch, kind: str) -> Tensor:
+        """(tokens, D) what the vision encoder hands over for one input, under the function modes that are on."""
+        own = media.row_of(one.tensors, 0, one.encodings[0] if one.encodings else {})
+        getter = getattr(self.model, f"get_{kind}_features")
+        known = {name: own[name] for name in inspect.signature(getter).parameters if name in own}
+        found = getter(**known).pooler_output
+        parts = list(found) if isinstance(found, (list, tuple)) else [found]
+        return torch.cat([part.flatten(0, -2) for part in parts])
+
+    # Gradients at words and pixels, and relevance at words and features
+
+    @contextmanager
+    def handed_over(self, make: Callable[[Tensor], Tensor]) -> Iterator[list[Tensor]]:
+        made: list[Tensor] = []
+
+        def change(features: Tensor) -> Tensor:
+            made.append(make(features))
+            return made[-1].clone()
+
+        self._make = change
+        try:
+            yield made
+        finally:
+            self._make = None
+
+    def stream_inputs(self, stream: str, layout: Layout, placed: Any, whole: Modality) -> list[StreamInput]:
+        entries: list[StreamInput] = [WordEmbeddings(placed, stream, self, layout[stream], whole)]
+        for kind, (name, _, _) in media.KINDS.items():
+            if name in placed.batch.tensors:
+                self._require_tiles(placed.batch, "gradients at pixels cannot be assigned to them")
+                entries.append(MediaPixels(placed, kind, self, layout[stream], name))
+        return entries
+
+    def _require_tiles(self, batch: Batch, what: str, row: int = 0) -> list[media.Tile]:
+        tiles = self.tiles(batch, row)
+        if tiles is None:
+            raise NotOffered(NO_GRID.format(count=int(self._is_place(batch.tensors[self.main][row]).sum()), what=what))
+        return tiles
+
+    # Masking
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        """Of the text, then of the images: each takes the one it has."""
+        known = [r for r in self._text.replacements if r in {"mask", "unk", "pad"}]
+        return (*known, *BACKGROUNDS)
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        real = one.real_BN[0]
+        words = [-1 if stream == "image" else i for i, stream in enumerate(units.stream)]
+        owner = torch.full_like(real, -1, dtype=torch.long)
+        owner[real] = torch.tensor(words, device=owner.device)
+        owners = {self.main: owner}
+        if "image" not in units.stream:
+            return owners
+        tiles, tensors = self._require_tiles(one, "they cannot be masked one by one"), one.tensors
+        ranks = self._token_ranks(tensors[self.main][0][real].tolist())
+        pixels = {n: tensors[n][0] for n, _, _ in media.KINDS.values() if n in tensors}
+        for name, token in media.owners_of(tiles, pixels).items():
+            kind = next(kind for kind, (own, _, _) in media.KINDS.items() if own == name)
+            places = torch.tensor([*ranks[kind], -1], device=token.device)
+            owners[name] = places[token]
+        return owners
+
+    def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
+        require_known(self, name)
+        word = self.replacement_id(fitting(self._text, name))
+        if word in self.place_ids.values():
+            raise BadInput(f"replace={name!r} is the token that holds the place of an image: choose another.")
+        filling = {self.main: torch.full_like(one.tensors[self.main], word)}
+        background = name if name in BACKGROUNDS else BACKGROUNDS[0]
+        tiles = self.tiles(one) or []
+        for kind, (pixels, _, _) in media.KINDS.items():
+            if pixels in one.tensors:
+                own = [tile for tile in tiles if tile.kind == kind]
+                filling[pixels] = filled(one.tensors[pixels][0], own, background)[None]
+        return [filling]
+
+
+def filled(numbers: Tensor, tiles: Sequence[media.Tile], background: str) -> Tensor:
+    """Return the tensor of one input with every tile replaced by its mean colour, zeros, or a blur of itself."""
+    flat = numbers.clone().flatten()
+    for tile in tiles:
+        frames = media.frames_of(tile, numbers)
+        if background == "mean":
+            other = frames.mean((-2, -1), keepdim=True).expand_as(frames)
+        else:
+            other = torch.zeros_like(frames) if background == "zero" else blurred(frames)
+        flat[tile.where_FCHW.to(flat.device)] = other
+    return flat.view_as(numbers)
+
+
+def _without_media(part: Mapping[str, Any], found: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return a part of a message with its image or video taken out, which is added to what was found."""
+    kind = str(part.get("type", "")).removesuffix("_url")
+    if kind not in found:
+        return dict(part)
+    given = part.get(kind, part.get("url", part.get("path")))
+    if given is None or (isinstance(given, str) and "://" in given):
+        raise BadInput(
+            f"a message has a part of type {part['type']!r} without the {kind} itself: give "
+            f'{{"type": "{kind}", "{kind}": …}}, a Pillow image, an array or a path. Nothing is downloaded.'
+        )
+    found[kind].append(given)
+    return {"type": kind}
+
+
+def _places_of(tiles: Sequence[media.Tile], ranks: Mapping[str, Sequence[int]]) -> Iterator[int]:
+    """Yield the position in the text of each token of the tiles."""
+    for tile in tiles:
+        yield from (ranks[tile.kind][token] for token in tile.tokens)
+
+
+def _names_of(tiles: Sequence[media.Tile]) -> Iterator[str]:
+    """Yield the names of the tokens of the tiles: "patch 2,3", with the number of the tile where there are several."""
+    numbers = {kind: count(1) for kind in media.KINDS}
+    for tile in tiles:
+        number = next(numbers[tile.kind])
+        word = "frame" if tile.kind == "video" else "image"
+        front = f"{word} {number} " if len(tiles) > 1 else ""
+        rows, columns = tile.grid
+        yield from (f"{front}patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1))
+
+
+def _firsts(rows: Sequence[Sequence[Tensor]]) -> list[int]:
+    """Return for each input the first one that has the same images."""
+    firsts: list[int] = []
+    for number, own in enumerate(rows):
+        traced = any(tensor.requires_grad for tensor in own)
+        same = (f for f in dict.fromkeys(firsts) if all(_equal(a, b) for a, b in zip(rows[f], own, strict=True)))
+        firsts.append(number if traced else next(same, number))
+    return firsts
+
+
+def _vectors(parts: Sequence[Tensor]) -> int:
+    return sum(part.numel() // part.shape[-1] for part in parts if part.ndim > 1)
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+@contextmanager
+def out_of_sight() -> Iterator[None]:
+    """Run what is inside without the function modes that are on: interceptors see the language model alone."""
+    modes = [_pop_mode() for _ in _get_current_function_mode_stack()]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            _push_mode(mode)
+
+
+class MediaPixels(StreamInput):
+    """Pixels of images or videos whose pieces are tokens of a text."""
+
+    def __init__(self, placed: Any, kind: str, part: Any, positions: slice, name: str) -> None:
+        super().__init__(placed, "image", part, positions)
+        self.kind, self.name = kind, name
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        units, tiles = self.units(row), self.part._require_tiles(self.placed.batch, "they have no pixels", row)
+        own = [tile for tile in tiles if tile.kind == self.kind]
+        owner = media.owners_of(own, {self.name: self._own(row, numbers)})[self.name].flatten()
+        tokens = sum(len(tile.tokens) for tile in own)
+        flat = self._own(row, numbers).flatten()
+        sums = flat.new_zeros(tokens + 1)  # the last one is of numbers that belong to no token
+        how = "amax" if largest else "sum"
+        sums = sums.scatter_reduce(0, torch.where(owner < 0, tokens, owner), flat, how, include_self=not largest)
+        ids = self.placed.batch.tensors[self.part.main][row][self.placed.batch.real_BN[row]].tolist()
+        return at_units([token == self.part.place_ids[self.kind] for token in ids][: len(units)], sums[:tokens])
+
+    def _own(self, row: int, numbers: Tensor) -> Tensor:
+        facts = self.placed.batch.encodings[row] if self.placed.batch.encodings else {}
+        return media.row_of({self.name: numbers[None]}, 0, facts)[self.name]
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        kept = torch.zeros_like(numbers, dtype=torch.bool)
+        own = self._own(row, numbers)
+        kept[tuple(slice(size) for size in own.shape)] = True
+        return kept
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        # Zeros are no image to Qwen, whose first norm has nothing to scale then, nor to Idefics: they are its padding.
+        given = self.placed.batch.tensors
+        empty = f"{self.kind}_grid_thw" in given or given[self.name].ndim > 5
+        return ("mean", "zero", "blur") if empty else ("zero", "mean", "blur")
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        tiles = self.part._require_tiles(self.placed.batch, "they have no baseline", row)
+        result = numbers.clone()
+        own = self._own(row, numbers)
+        result[tuple(slice(size) for size in own.shape)] = filled(
+            own, [t for t in tiles if t.kind == self.kind], str(filler)
+        )
+        return result
