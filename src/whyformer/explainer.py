@@ -41,7 +41,7 @@ Name = str | None  # of a method; None: the default
 Names = Sequence[str]
 Each = Explanations[Explanation]
 CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
-Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], NotEmpty()]
+Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], NotEmpty()] | Mapping[str, Any]
 Generate = Count | Mapping[str, Any] | None  # tokens, or what model.generate is told
 
 

@@ -429,7 +429,7 @@ def is_of_answers(source: Source, target: Any) -> bool:
 
 def contrast(explain: Callable[..., Any], source: Source, target: tuple[str, str], method: Any, **options: Any) -> Any:
     """One Explanation per prompt (a dict of them by method for several): why the first answer, not the second."""
-    if any(not isinstance(prompt, str) for prompt in source.raw):
+    if any(not source.modality.is_prompt(prompt) for prompt in source.raw):
         raise BadInput("target=(one answer, another) needs a prompt alone: give it without an answer.")
     if target[0] == target[1]:
         raise BadInput(f"target=({target[0]!r}, {target[1]!r}): both answers are the same. Give two different ones.")

@@ -237,3 +237,124 @@ def test_a_token_stands_for_the_piece_of_the_image_that_changes_it_most(name: st
     for number, mask in enumerate(pieces(name, inputs)):
         after = features(torch.where(mask, -3 * inputs["pixel_values"], inputs["pixel_values"]))
         assert int((after - before).norm(dim=-1).argmax()) == number
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen3_vl", "smolvlm", "paligemma", "gemma3", "gemma4"])
+def test_tokens_that_are_generated_have_the_logits_of_generation(name: str) -> None:
+    model, inputs = vision_language_model(name), with_images(name)
+    told: Any = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None}
+    (steps,) = wf.explain(model, inputs, method="attn_lrp", generate=told)
+    with torch.no_grad():
+        own = model.generate(**inputs, **told, output_logits=True, return_dict_in_generate=True)
+    assert [step.target.index for step in steps] == own.sequences[0, -3:].tolist()
+    for step, logits in zip(steps, own.logits, strict=True):
+        assert step.value == pytest.approx(float(logits[0, step.target.index]), abs=1e-4)
+    ids = own.sequences[:, :-1]
+    if name == "llava":  # one pass served all three tokens: the last of them is explained alone
+        alone = inputs | {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        (last,) = wf.explain(model, alone, method="attn_lrp", target=steps[-1].target.index)
+        np.testing.assert_allclose(steps[-1].scores, last.scores, **CLOSE)
+
+
+# As users give them
+
+QUESTION = "what is this"
+
+
+@pytest.fixture(scope="module")
+def explainer() -> wf.Explainer:
+    processor = processors.llava()
+    processor.chat_template = Template.chat_template
+    return wf.Explainer(vision_language_model("llava"), processor)
+
+
+def test_an_image_and_a_text_in_several_forms(explainer: wf.Explainer) -> None:
+    image = processors.picture()
+    forms: Any = [(image, QUESTION), (QUESTION, image), ([image], QUESTION), {"text": QUESTION, "images": [image]}]
+    found = [explainer.explain(form, target=TARGET) for form in forms]
+    assert all(np.array_equal(found[0].scores, other.scores) for other in found)
+    assert found[0].units.grid == (4, 4) and found[0].heatmap().shape == (4, 4) and found[0].picture
+    assert [w for w, s in zip(found[0].units.labels, found[0].units.stream, strict=True) if s == "text"] == [
+        *QUESTION.split(),
+        "[EOS]",
+    ]
+    chat: Any = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": QUESTION}]}]
+    asked = explainer.explain(chat, target=TARGET)
+    assert asked.units.text == "user : <image>what is this dog :" and asked.units.stream.count("image") == 16
+    assert set(asked.units.role) == {"user", "template", "image"}
+    said = explainer.explain([*chat, {"role": "assistant", "content": "a cat"}])
+    assert [step.target.label for step in said] == ["a", "cat"]
+
+
+def test_images_of_several_inputs_are_kept_apart(explainer: wf.Explainer) -> None:
+    images = [processors.picture(), processors.picture(30, 50)]
+    raw: Any = [(images[0], QUESTION), {"text": "a <image> cat <image> on", "images": images}, (images[1], "a cat")]
+    together = explainer.explain(raw, target=TARGET, method="generic_attention")
+    for one, other in zip(raw, together, strict=True):
+        alone = explainer.explain(one, target=TARGET, method="generic_attention")
+        np.testing.assert_allclose(alone.scores, other.scores, **CLOSE)
+        assert alone.units.labels == other.units.labels
+    assert together[1].units.grid == (8, 4) and "image 2 patch 4,4" in together[1].units.labels
+
+
+def test_a_whole_answer_and_two_answers_against_each_other(explainer: wf.Explainer) -> None:
+    prompt: Any = (processors.picture(), QUESTION)
+    spans = {a: explainer.explain((prompt, a), span=True, method="attn_lrp") for a in ("a cat", "two birds")}
+    steps = explainer.explain((prompt, "a cat"), scalar="log_odds", method="occlusion")
+    likely = sum(-np.log1p(np.exp(-step.value)) for step in steps)
+    assert spans["a cat"].value == pytest.approx(likely, abs=1e-4)
+    both = explainer.explain(prompt, target=("a cat", "two birds"), method="attn_lrp")
+    first, second = (one.scores[: len(both.scores)] for one in spans.values())
+    np.testing.assert_allclose(both.scores, first - second, **CLOSE)
+
+
+def test_words_and_regions_are_units(explainer: wf.Explainer) -> None:
+    image = processors.picture()
+    mask = np.zeros((10, 10), bool)
+    mask[5:] = True
+    regions: Any = {"text": "sentence", "image": [(0, 0, 0.5, 0.5), mask]}
+    tokens = explainer.explain((image, QUESTION), target=TARGET, method="attn_lrp")
+    joined = explainer.explain((image, QUESTION), target=TARGET, method="attn_lrp", units=regions)
+    heat = tokens.heatmap()
+    assert joined.units.labels == ("region 1", "region 2", QUESTION, "[EOS]")
+    words = tokens.scores[[s == "text" for s in tokens.units.stream]]
+    expected = [heat[:2, :2].sum(), heat[2:].sum(), words[:-1].sum(), words[-1]]
+    np.testing.assert_allclose(joined.scores, expected, **CLOSE)
+    assert joined.units.boxes is not None and joined.units.boxes[1] == (0, 0.5, 1, 1)
+    by_word = explainer.explain((image, QUESTION), target=TARGET, method="attn_lrp", units="word")
+    assert by_word.units.grid == (4, 4) and np.array_equal(by_word.heatmap(), heat)
+
+    inputs = explainer.processor(images=image, text=f"<image>\n{QUESTION}", return_tensors="pt")
+    changed = inputs["pixel_values"].clone()
+    changed[:, :, 16:] = inputs["pixel_values"].mean((2, 3), keepdim=True)
+    with torch.no_grad():
+        scores = [
+            float(logit(explainer.model, {**inputs, "pixel_values": p})) for p in (inputs["pixel_values"], changed)
+        ]
+    away = explainer.explain((image, QUESTION), target=TARGET, method="occlusion", units=regions)
+    assert away.scores[1] == pytest.approx(scores[0] - scores[1], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("raw", "how", "words"),
+    [
+        ("picture", {}, r"takes a text, \(image, text\)"),
+        ("pair", {"units": {"image": [(0, 0, 50, 50)]}}, "shares of the image"),
+        ("pair", {"units": {"picture": []}}, '"text": …, "image"'),
+        ("url", {}, "Nothing is downloaded"),
+        ("key", {}, "'picture', and takes answer, image"),
+        ("missing", {}, "the file does not exist"),
+    ],
+)
+def test_what_cannot_be_read_says_what_to_give(explainer: wf.Explainer, raw: str, how: Any, words: str) -> None:
+    image = processors.picture()
+    address: Any = [{"role": "user", "content": [{"type": "image_url", "url": "http://a.b/c.png"}]}]
+    given: Any = {
+        "picture": image,
+        "pair": (image, QUESTION),
+        "url": address,
+        "key": {"text": QUESTION, "picture": image},
+        "missing": ("no_such_file.png", QUESTION),
+    }[raw]
+    with pytest.raises(wf.errors.BadInput, match=words):
+        explainer.explain(given, **how)

@@ -100,6 +100,10 @@ class Modality(ABC):
         """Turn a chat (messages: dicts with role and content), a dict, or a list of them, into one input each."""
         return inputs
 
+    def is_prompt(self, raw: Raw) -> bool:
+        """Return whether a raw input is a prompt without an answer."""
+        return isinstance(raw, str)
+
     def ask(self, decoding: Decoding, segments: Any) -> None:
         """Store what a language model is asked for, and what is scored as one."""
         if decoding:

@@ -13,7 +13,8 @@ from torch import Tensor
 from whyformer.errors import BadInput
 from whyformer.files import jpeg_uri
 from whyformer.inputs.families import is_media
-from whyformer.inputs.image import patch_index
+from whyformer.inputs.image import blurred, patch_index
+from whyformer.inputs.stream_inputs import StreamInput, at_units
 from whyformer.shapes import Array
 
 # The pixels of each kind, what the model says about their sizes, and the names of the token that holds their place.
@@ -279,3 +280,62 @@ def _images_of_rows(
     if not any(tokens) or any(number * leading % sum(tokens) for number in tokens):
         return None
     return [number * leading // sum(tokens) for number in tokens]
+
+
+def filled(numbers: Tensor, tiles: Sequence[Tile], background: str) -> Tensor:
+    """Return the tensor of one input with every tile replaced by its mean colour, zeros, or a blur of itself."""
+    flat = numbers.clone().flatten()
+    for tile in tiles:
+        frames = frames_of(tile, numbers)
+        if background == "mean":
+            other = frames.mean((-2, -1), keepdim=True).expand_as(frames)
+        else:
+            other = torch.zeros_like(frames) if background == "zero" else blurred(frames)
+        flat[tile.where_FCHW.to(flat.device)] = other
+    return flat.view_as(numbers)
+
+
+class MediaPixels(StreamInput):
+    """Pixels of images or videos whose pieces are tokens of a text."""
+
+    def __init__(self, placed: Any, kind: str, part: Any, positions: slice, name: str) -> None:
+        super().__init__(placed, "image", part, positions)
+        self.kind, self.name = kind, name
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        units, tiles = self.units(row), self.part._require_tiles(self.placed.batch, "they have no pixels", row)
+        own = [tile for tile in tiles if tile.kind == self.kind]
+        owner = owners_of(own, {self.name: self._own(row, numbers)})[self.name].flatten()
+        tokens = sum(len(tile.tokens) for tile in own)
+        flat = self._own(row, numbers).flatten()
+        sums = flat.new_zeros(tokens + 1)  # the last one is of numbers that belong to no token
+        how = "amax" if largest else "sum"
+        sums = sums.scatter_reduce(0, torch.where(owner < 0, tokens, owner), flat, how, include_self=not largest)
+        ids = self.placed.batch.tensors[self.part.main][row][self.placed.batch.real_BN[row]].tolist()
+        return at_units([token == self.part.place_ids[self.kind] for token in ids][: len(units)], sums[:tokens])
+
+    def _own(self, row: int, numbers: Tensor) -> Tensor:
+        facts = self.placed.batch.encodings[row] if self.placed.batch.encodings else {}
+        return row_of({self.name: numbers[None]}, 0, facts)[self.name]
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        kept = torch.zeros_like(numbers, dtype=torch.bool)
+        own = self._own(row, numbers)
+        kept[tuple(slice(size) for size in own.shape)] = True
+        return kept
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        # Zeros are no image to Qwen, whose first norm has nothing to scale then, nor to Idefics: they are its padding.
+        given = self.placed.batch.tensors
+        empty = f"{self.kind}_grid_thw" in given or given[self.name].ndim > 5
+        return ("mean", "zero", "blur") if empty else ("zero", "mean", "blur")
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        tiles = self.part._require_tiles(self.placed.batch, "they have no baseline", row)
+        result = numbers.clone()
+        own = self._own(row, numbers)
+        result[tuple(slice(size) for size in own.shape)] = filled(
+            own, [t for t in tiles if t.kind == self.kind], str(filler)
+        )
+        return result

@@ -72,6 +72,10 @@ class TextInput(TokenInput):
             if segments != "token":
                 raise NotOffered("units= divides one text, and this model takes more than one. Omit units=.")
             super().ask(decoding, segments)
+        if isinstance(segments, Mapping):
+            if set(segments) != {"text"}:
+                raise BadInput('units={"image": …} names regions of an image, and the input is a text alone.')
+            segments = segments["text"]
         self.decoding, self.segments = decoding, segments
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:

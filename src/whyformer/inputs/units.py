@@ -104,6 +104,7 @@ def members(tokens: Sequence[Span], spans: Sequence[Span]) -> list[list[int]]:
 
 
 TEMPLATE = "template"  # the role of what the template puts around messages
+IMAGE = "image"  # the role of the tokens of images
 MARK = "\ue000"  # for private use: no text has it
 Part = tuple[int, int, str]  # first character, the one after the last, and their role
 
@@ -404,8 +405,12 @@ def segmented(units: Units, by: str | Sequence[Any], whole: str | None) -> tuple
         groups = chosen
     else:
         groups = _completed(units, roles, chosen)
-    apart = [len(group) == 1 and units.special[group[0]] for group in groups]
-    texts = [units.labels[g[0]] if alone else units.text_of(g) for g, alone in zip(groups, apart, strict=True)]
+    seen = [units.stream[group[0]] == "image" for group in groups]
+    apart = [image or (len(g) == 1 and units.special[g[0]]) for g, image in zip(groups, seen, strict=True)]
+    texts = [
+        IMAGE if image and len(g) > 1 else units.labels[g[0]] if alone else units.text_of(g)
+        for g, image, alone in zip(groups, seen, apart, strict=True)
+    ]
     spans = tuple((units.spans[g[0]][0], max(units.spans[i][1] for i in g)) for g in groups)
     return groups, Units(
         labels=tuple(texts),
@@ -425,7 +430,7 @@ def _completed(units: Units, roles: Sequence[str], chosen: list[list[int]]) -> l
     last: tuple[Any, ...] | None = None
     for token in range(len(units)):
         role = roles[token]
-        if units.special[token]:
+        if units.special[token] or units.stream[token] == "image":
             key: tuple[Any, ...] | None = ("special", token)
         elif role == TEMPLATE:
             key = ("template",)

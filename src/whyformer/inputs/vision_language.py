@@ -5,28 +5,28 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, shown
-from whyformer.files import names_picture, open_image
+from whyformer.errors import BadInput, MissingProcessor, NotOffered
+from whyformer.files import open_image
 from whyformer.inputs import media
 from whyformer.inputs import units as naming
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, on_host, signature_of
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import continues_text, is_media
-from whyformer.inputs.image import blurred
 from whyformer.inputs.language import answered, without_end
 from whyformer.inputs.multi_input import StreamsInput, fitting, require_known
-from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings, at_units
+from whyformer.inputs.regions import with_regions
+from whyformer.inputs.scenes import Scene, scene_of, without_media
+from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare
 from whyformer.results.types import Units
@@ -40,57 +40,9 @@ NO_GRID = (
 )
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A prompt with its images and videos, and the answer that is explained, if one was given."""
-
-    text: str
-    images: tuple[Any, ...] = ()
-    videos: tuple[Any, ...] = ()
-    answer: str | None = None
-
-
 def reads_media(model: nn.Module) -> bool:
     """Return whether a language model takes images as its vision encoder returns them (transformers 5)."""
     return continues_text(model) and FEATURES in signature_of(model) and hasattr(model, "get_image_features")
-
-
-def is_image(raw: Any) -> bool:
-    """Return whether a raw object is an image: of Pillow, an array of pixels, or the path of a file."""
-    return hasattr(raw, "convert") or (hasattr(raw, "dtype") and getattr(raw, "ndim", 0) >= 2) or (
-        isinstance(raw, Path) or names_picture(raw)
-    )  # fmt: skip
-
-
-def scene_of(raw: Raw) -> Scene:
-    """Return a prompt with images from what a user may give; the answer may come with it."""
-    if isinstance(raw, Scene):
-        return raw
-    if isinstance(raw, Mapping) and isinstance(raw.get("text"), str):
-        known = {"text", "image", "images", "video", "videos", "answer"}
-        if unknown := sorted(set(raw) - known):
-            raise BadInput(f"the input has the key {unknown[0]!r}, and takes {', '.join(sorted(known))}.")
-        listed = {kind: _listed(raw.get(f"{kind}s", raw.get(kind))) for kind in ("image", "video")}
-        return Scene(raw["text"], listed["image"], listed["video"], raw.get("answer"))
-    if isinstance(raw, (tuple, list)) and len(raw) == 2:
-        first, second = raw
-        if isinstance(second, str) and (isinstance(first, Mapping) or _is_scene(first)):
-            return replace(scene_of(first), answer=second)
-        for image, text in ((first, second), (second, first)):
-            if (isinstance(text, str) and not isinstance(image, str | None)) or is_image(image):
-                return Scene(text, _listed(image))
-    raise BadInput(
-        f"the input is {shown(raw)}. A vision-language model takes a text, (image, text), ((image, text), answer), "
-        '{"text": …, "images": […]} or chat messages whose content has {"type": "image", "image": …}.'
-    )
-
-
-def _is_scene(raw: Any) -> bool:
-    return isinstance(raw, (tuple, list)) and any(isinstance(part, str) and not is_image(part) for part in raw)
-
-
-def _listed(given: Any) -> tuple[Any, ...]:
-    return () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
 class VisionLanguageInput(StreamsInput, TextInput):
@@ -124,11 +76,14 @@ class VisionLanguageInput(StreamsInput, TextInput):
         for message in messages:
             content = message["content"]
             if not isinstance(content, str):
-                content = [_without_media(part, found) for part in content]
+                content = [without_media(part, found) for part in content]
             bare_messages.append({**message, "content": content})
         written = super().written_out(bare_messages)
         text, answer = written if isinstance(written, tuple) else (written, None)
         return Scene(text, tuple(found["image"]), tuple(found["video"]), answer)
+
+    def is_prompt(self, raw: Raw) -> bool:
+        return scene_of(raw).answer is None
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
         self.decoding, self.segments = decoding, segments
@@ -209,6 +164,8 @@ class VisionLanguageInput(StreamsInput, TextInput):
             for block in matcher.get_matching_blocks():
                 for step in range(block.size):
                     facts[name][theirs[block.b + step]] = plain[name][mine[block.a + step]]
+        if facts["role"] is not None:
+            facts["role"] = [naming.IMAGE if i in places else r for i, r in zip(ids, facts["role"], strict=True)]
         return facts
 
     def adopt(self, tensors: Any) -> Batch:
@@ -371,6 +328,24 @@ class VisionLanguageInput(StreamsInput, TextInput):
             )
         return result
 
+    def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
+        """Words or sentences for the text; the images stay in pieces, unless regions are given."""
+        if self.segments == "token":
+            return None
+        by = self.segments if isinstance(self.segments, Mapping) else {"text": self.segments}
+        if unknown := sorted(set(by) - {"text", "image", "images"}):
+            raise BadInput(f'units has the key {unknown[0]!r}: give {{"text": …, "image": […]}}.')
+        groups, joined = [[unit] for unit in range(len(units))], units
+        if (size := by.get("text", "token")) != "token":
+            groups, joined = naming.segmented(units, size, facts.get("whole"))
+            boxes = units.boxes and tuple(units.boxes[group[0]] for group in groups)
+            whole = joined.stream.count("image") == units.stream.count("image")  # neither joined nor left out
+            joined = replace(
+                joined, grid=units.grid if whole else None, image_size=units.image_size, boxes=boxes if whole else None
+            )
+        regions = by.get("images", by.get("image"))
+        return (groups, joined) if regions is None else with_regions(units, groups, joined, regions)
+
     def picture(self, batch: Batch, row: int) -> str | None:
         tiles = self.tiles(batch, row)
         if tiles is None:
@@ -425,7 +400,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
         for kind, (name, _, _) in media.KINDS.items():
             if name in placed.batch.tensors:
                 self._require_tiles(placed.batch, "gradients at pixels cannot be assigned to them")
-                entries.append(MediaPixels(placed, kind, self, layout[stream], name))
+                entries.append(media.MediaPixels(placed, kind, self, layout[stream], name))
         return entries
 
     def _require_tiles(self, batch: Batch, what: str, row: int = 0) -> list[media.Tile]:
@@ -470,36 +445,8 @@ class VisionLanguageInput(StreamsInput, TextInput):
         for kind, (pixels, _, _) in media.KINDS.items():
             if pixels in one.tensors:
                 own = [tile for tile in tiles if tile.kind == kind]
-                filling[pixels] = filled(one.tensors[pixels][0], own, background)[None]
+                filling[pixels] = media.filled(one.tensors[pixels][0], own, background)[None]
         return [filling]
-
-
-def filled(numbers: Tensor, tiles: Sequence[media.Tile], background: str) -> Tensor:
-    """Return the tensor of one input with every tile replaced by its mean colour, zeros, or a blur of itself."""
-    flat = numbers.clone().flatten()
-    for tile in tiles:
-        frames = media.frames_of(tile, numbers)
-        if background == "mean":
-            other = frames.mean((-2, -1), keepdim=True).expand_as(frames)
-        else:
-            other = torch.zeros_like(frames) if background == "zero" else blurred(frames)
-        flat[tile.where_FCHW.to(flat.device)] = other
-    return flat.view_as(numbers)
-
-
-def _without_media(part: Mapping[str, Any], found: dict[str, list[Any]]) -> dict[str, Any]:
-    """Return a part of a message with its image or video taken out, which is added to what was found."""
-    kind = str(part.get("type", "")).removesuffix("_url")
-    if kind not in found:
-        return dict(part)
-    given = part.get(kind, part.get("url", part.get("path")))
-    if given is None or (isinstance(given, str) and "://" in given):
-        raise BadInput(
-            f"a message has a part of type {part['type']!r} without the {kind} itself: give "
-            f'{{"type": "{kind}", "{kind}": …}}, a Pillow image, an array or a path. Nothing is downloaded.'
-        )
-    found[kind].append(given)
-    return {"type": kind}
 
 
 def _places_of(tiles: Sequence[media.Tile], ranks: Mapping[str, Sequence[int]]) -> Iterator[int]:
@@ -546,49 +493,3 @@ def out_of_sight() -> Iterator[None]:
     finally:
         for mode in reversed(modes):
             _push_mode(mode)
-
-
-class MediaPixels(StreamInput):
-    """Pixels of images or videos whose pieces are tokens of a text."""
-
-    def __init__(self, placed: Any, kind: str, part: Any, positions: slice, name: str) -> None:
-        super().__init__(placed, "image", part, positions)
-        self.kind, self.name = kind, name
-
-    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
-        units, tiles = self.units(row), self.part._require_tiles(self.placed.batch, "they have no pixels", row)
-        own = [tile for tile in tiles if tile.kind == self.kind]
-        owner = media.owners_of(own, {self.name: self._own(row, numbers)})[self.name].flatten()
-        tokens = sum(len(tile.tokens) for tile in own)
-        flat = self._own(row, numbers).flatten()
-        sums = flat.new_zeros(tokens + 1)  # the last one is of numbers that belong to no token
-        how = "amax" if largest else "sum"
-        sums = sums.scatter_reduce(0, torch.where(owner < 0, tokens, owner), flat, how, include_self=not largest)
-        ids = self.placed.batch.tensors[self.part.main][row][self.placed.batch.real_BN[row]].tolist()
-        return at_units([token == self.part.place_ids[self.kind] for token in ids][: len(units)], sums[:tokens])
-
-    def _own(self, row: int, numbers: Tensor) -> Tensor:
-        facts = self.placed.batch.encodings[row] if self.placed.batch.encodings else {}
-        return media.row_of({self.name: numbers[None]}, 0, facts)[self.name]
-
-    def kept(self, row: int, numbers: Tensor) -> Tensor:
-        kept = torch.zeros_like(numbers, dtype=torch.bool)
-        own = self._own(row, numbers)
-        kept[tuple(slice(size) for size in own.shape)] = True
-        return kept
-
-    @property
-    def fillers(self) -> tuple[str, ...]:
-        # Zeros are no image to Qwen, whose first norm has nothing to scale then, nor to Idefics: they are its padding.
-        given = self.placed.batch.tensors
-        empty = f"{self.kind}_grid_thw" in given or given[self.name].ndim > 5
-        return ("mean", "zero", "blur") if empty else ("zero", "mean", "blur")
-
-    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
-        tiles = self.part._require_tiles(self.placed.batch, "they have no baseline", row)
-        result = numbers.clone()
-        own = self._own(row, numbers)
-        result[tuple(slice(size) for size in own.shape)] = filled(
-            own, [t for t in tiles if t.kind == self.kind], str(filler)
-        )
-        return result
