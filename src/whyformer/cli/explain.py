@@ -43,10 +43,13 @@ def pair(asked: CommandArguments) -> None:
         for text, row in zip(repeated(explained, asked.texts), results, strict=True)
     ]
     modality, batch, _ = explainer.prepare(raw)
-    if SIZES in batch.tensors or batch.tensors[modality.image].ndim != 4:  # packed patches (Qwen2-VL) are no picture
+    image: str | None = getattr(modality, "image", None)
+    if image is None:  # a language model: results hold what it saw
+        return deliver(results, asked, titles=titles, views=written(explained))
+    if SIZES in batch.tensors or batch.tensors[image].ndim != 4:  # packed patches are no picture
         seen = [opened] * len(raw)
     else:
-        seen = seen_by(explainer, raw, modality.image)
+        seen = seen_by(explainer, raw, image)
     deliver(results, asked, images=repeated(explained, seen), titles=titles)
 
 

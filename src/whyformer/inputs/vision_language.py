@@ -36,7 +36,7 @@ UNUSED = {"last_hidden_state", "hidden_states", "attentions"}  # of the encoder,
 BACKGROUNDS = ("mean", "zero", "blur")
 NO_GRID = (
     "the {count} image tokens of this text are no grid of pieces of the image (several views of it, or summaries of "
-    "all of it), so {what}. Methods that score the tokens themselves (attn_lrp, generic_attention) work."
+    "all of it), so {what}."
 )
 
 

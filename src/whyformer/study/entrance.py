@@ -231,7 +231,6 @@ def misplaced_pieces(run: Passes) -> NotOverUnits | None:
                 before, after = modality.vectors(one, kind), modality.vectors(variant, kind)
         except (WhyformerError, RuntimeError, IndexError, ValueError):  # an encoder that does not run without attention
             return None
-        run.count += 2
         moved = set((before != after).any(-1).nonzero()[:, 0].tolist())
         if (token := _unheard(moved, {t: t for t in touched})) is not None:
             return NotOverUnits(
