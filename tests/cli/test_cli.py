@@ -304,6 +304,9 @@ def test_a_question_and_its_answer(folder: Path) -> None:
     assert [e["target"]["label"] for e in found] == ["a", "cat", "[EOS]"]
     (one,) = told("explain", "pair", folder / "cat.png", "what is this", "--model", folder / "llava")
     assert set(one["units"]["stream"]) == {"image", "text"}
+    asked = ("explain", "prompt", "what is this", "--image", folder / "cat.png", "--model", folder / "llava")
+    same = told(*asked)
+    assert same["units"] == one["units"] and same["scores"] == one["scores"]
 
 
 def test_one_object_of_a_detector(folder: Path) -> None:

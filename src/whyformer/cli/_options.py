@@ -113,6 +113,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "first": _argument(str, "TEXT", "A text."),
     "others": _argument(list[str], "OTHER", "Texts to compare it with."),
     "image": _path("--image FILE", "Image to run the model on.", shown="noise", **_READ),
+    "image/prompt": _option(
+        list[Path], "--image FILE", "An image of the prompt, for vision-language models; repeatable."
+    ),
     "image/pair": _argument(Path, "IMAGE", "An image file."),
     "images": _argument(list[Path], "IMAGE", "Image files.", None, "a drawn cat and a drawn dog"),
     "clips": _argument(list[Path], "CLIP.WAV", "16-bit .wav files at the model's rate."),
@@ -448,7 +451,8 @@ def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
                 raise BadInput(f"{name!r} {words.replace('MODEL', type(model).__name__)}")
         if kind == "sound":
             return model, checkpoint.sound_processor()
-        return model, checkpoint.processor(*PROCESSOR.get(kind, TOKENIZER))
+        reads_images = kind == "language" and kind_of(model) == "pair"
+        return model, checkpoint.processor(*PROCESSOR.get("pair" if reads_images else kind, TOKENIZER))
 
 
 def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[Any, Any, str]:

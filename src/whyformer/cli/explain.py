@@ -45,7 +45,8 @@ def pair(asked: CommandArguments) -> None:
     modality, batch, _ = explainer.prepare(raw)
     image: str | None = getattr(modality, "image", None)
     if image is None:  # a language model: results hold what it saw
-        return deliver(results, asked, titles=titles, views=written(explained))
+        deliver(results, asked, titles=titles)
+        return
     if SIZES in batch.tensors or batch.tensors[image].ndim != 4:  # packed patches are no picture
         seen = [opened] * len(raw)
     else:
@@ -89,7 +90,8 @@ def sound(asked: CommandArguments) -> None:
 
 
 @takes(
-    "text/prompt model/language trust_remote_code answer/prompt generate span units choices method target/token "
+    "text/prompt image/prompt model/language trust_remote_code answer/prompt generate span units choices method "
+    "target/token "
     f"versus/token option memory seed/explain {ENDS}"
 )
 def prompt(asked: CommandArguments) -> None:
@@ -105,6 +107,8 @@ def prompt(asked: CommandArguments) -> None:
       whyformer explain prompt "Q: 2+2? A:" --model my-llm/ --generate 8
       whyformer explain prompt "Is fire cold?" --model my-llm/ \\
           --choices yes,no
+      whyformer explain prompt "What is this?" --image cat.jpg \\
+          --model my-vlm/ --generate 8 --out why.html
     """
     _refuse_both(asked)
     if asked.span and asked.generate is None and asked.answer is None:
@@ -113,7 +117,8 @@ def prompt(asked: CommandArguments) -> None:
         asked.settings["choices"] = [choice.strip() for choice in asked.choices.split(",")]
     read.refuse_file(asked.text, "explain prompt")
     text = read.text_of_stdin().rstrip("\n") if asked.text == "-" else asked.text
-    explained = asked.explain(asked.explainer("language"), text if asked.answer is None else (text, asked.answer))
+    given: Any = {"text": text, "images": list(asked.image)} if asked.image else text
+    explained = asked.explain(asked.explainer("language"), given if asked.answer is None else (given, asked.answer))
     results = list(explained.values()) if isinstance(explained, dict) else [explained]
     if len(results) == 1:
         deliver(results[0], asked)

@@ -84,6 +84,11 @@ def source_of(modality: Modality, inputs: Any) -> Source:
         raise BadInput("the inputs are a set, which has no order: pass a list of them.")
     if isinstance(inputs, Mapping) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], (Mapping, list))):
         inputs = modality.from_messages(inputs)
+    if isinstance(inputs, Mapping) and "text" in inputs and {"image", "images", "video", "videos"} & set(inputs):
+        raise BadInput(
+            f"{type(modality.model).__name__} takes no images with a text: give the text alone, or load a "
+            "vision-language model (AutoModelForImageTextToText)."
+        )
     if isinstance(inputs, Mapping):
         names = ", ".join(repr(str(key)) for key in list(inputs)[:8]) or "none"
         raise BadInput(
