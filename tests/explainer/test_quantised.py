@@ -31,25 +31,22 @@ def pair(kind: str) -> tuple[Any, Any]:
     return model, dequantised(model)
 
 
-METHODS = (
-    "attention_rollout", "generic_attention", "attn_lrp", "cp_lrp", "transformer_attribution", "input_x_gradient",
-    "integrated_gradients", "value_norms", "alti", "decompx", "value_zeroing", "occlusion",
-)  # fmt: skip
+SIX = ("attention_rollout", "generic_attention", "attn_lrp", "input_x_gradient", "integrated_gradients", "occlusion")
+READ = ("transformer_attribution", "value_norms", "decompx")  # the weights
+METHODS = {"nf4": (*SIX, *READ, "cp_lrp", "alti", "value_zeroing"), "int8": (*SIX, *READ), "torchao int8": READ}
 
 
-@pytest.mark.parametrize("kind", ["nf4", "int8", "torchao int8"])
+@pytest.mark.parametrize("kind", METHODS)
 def test_scores_are_those_of_the_dequantised_twin(kind: str) -> None:
-    few = {"steps": 8}
-    for method in METHODS:
-        options = few if method == "integrated_gradients" else {}
+    for method in METHODS[kind]:
+        options = {"steps": 4} if method == "integrated_gradients" else {}
         with quiet():
             found, expected = (
-                wf.explain(m, TEXTS, processor=shipped("sentiment")[1], method=method, target=1, **options)
+                wf.explain(m, TEXTS[0], processor=shipped("sentiment")[1], method=method, target=1, **options)
                 for m in pair(kind)
             )
-        for ours, twins in zip(found, expected, strict=True):
-            assert cosine(ours.scores, twins.scores) >= (0.999 if kind == "int8" else 0.999999), method
-            assert not any("no relevance rule" in warning for warning in ours.warnings), method
+        assert cosine(found.scores, expected.scores) >= (0.999 if kind == "int8" else 0.999999), method
+        assert not any("no relevance rule" in warning for warning in found.warnings), method
     layers = quantised_layers(pair(kind)[0])
     assert len(layers) == 26 and not any("forward" in vars(layer) for layer in layers), "as they came"
 
@@ -164,7 +161,7 @@ def test_a_layer_with_a_right_backward(kind: type[nn.Module]) -> None:
     model, twin = with_layer(kind), llama()
     layer = model.model.layers[1].mlp.up_proj
     twin.model.layers[1].mlp.up_proj.weight.data = layer.dequantised()
-    for method in ("input_x_gradient", "attn_lrp", "generic_attention", "decompx", "transformer_attribution"):
+    for method in ("attn_lrp", "generic_attention", "decompx"):
         found, expected = (wf.explain(m, IDS, method=method, target=1)[0] for m in (model, twin))
         np.testing.assert_allclose(found.scores, expected.scores, rtol=2e-3, atol=1e-5, err_msg=method)
         assert found.warnings == expected.warnings, method

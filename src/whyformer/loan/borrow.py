@@ -542,4 +542,7 @@ def with_weights(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     adapted = list(filter(is_adapted, modules_of(model)))
     linear = [layer for layer, backward in checked(model, adapted) if backward.exact]
     layers = outermost([*linear, *quantised_layers(model)])
-    return written_out(layers, _compute_type(model)) if layers else contextlib.nullcontext()
+    if not layers:
+        return contextlib.nullcontext()
+    require_known(model)  # now: a forward that is written out would be taken for a change
+    return written_out(layers, _compute_type(model))

@@ -60,7 +60,8 @@ def outermost(layers: Iterable[nn.Module]) -> list[nn.Module]:
 
 ROWS = 4  # directions, of which all have to agree: one may do so by chance
 TOLERANCE = 0.1  # of the change: layers that also round their input to eight bits differ by about 0.01
-EXACT = 64  # roundings of a layer that rounds nothing but its weights
+# Roundings of a layer that rounds nothing but its weights: many small ones in a sum, or few of the sum itself.
+EXACT = {torch.float16: 4, torch.bfloat16: 12}
 
 NO_BACKWARD = "its operator has no backward pass"
 WRONG = (
@@ -136,7 +137,7 @@ def backward_of(layer: nn.Module, dtype: torch.dtype) -> Backward:
     if not bool((error_R <= TOLERANCE).all()):
         worst = int(error_R.nan_to_num(nan=torch.inf).argmax())
         return Backward(WRONG.format(said=float(said_R[worst]), slope=float(slope_R[worst])))
-    exact = float(error_R.max()) <= EXACT * torch.finfo(dtype).eps
+    exact = float(error_R.max()) <= EXACT.get(dtype, 64) * torch.finfo(dtype).eps
     return Backward(exact=exact, functions=frozenset(_functions(out.grad_fn)))
 
 
