@@ -1,0 +1,1 @@
+"""Explanations that have learned a model: Shapley quality in one pass."""

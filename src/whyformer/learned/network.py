@@ -1,0 +1,323 @@
+"""The network that predicts Shapley values from features of one pass, its loss, and how it is trained.
+
+The loss is that of FastSHAP (Jethani et al. 2022) and of the weighted regression behind KernelSHAP: the output for a
+set S of features that are present is predicted by f(S) ≈ f(∅) + Σ_{j∈S} φ_j. The sizes of S are drawn from the Shapley
+kernel, so the minimum over all φ is the Shapley value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from whyformer.shapes import Array
+
+WIDTH = 128
+HEADS = 4
+DROPOUT = 0.1
+EPOCHS = 40
+FEWEST_STEPS = 400  # with few inputs, 40 epochs are too few steps
+STEP = 32  # inputs of one training step
+RATE, DECAY = 1e-3, 1e-2
+SUM_WEIGHT = 0.1  # of the penalty that keeps Σφ close to f(N) - f(∅) without the efficiency step
+RIDGES = (1e-7, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the linear fit, relative to the mean square of its columns
+MOST_COLUMNS = 4096  # of the linear fit in closed form
+
+
+@dataclass
+class Example:
+    """One input with one target: features of its units, and the output for several masks."""
+
+    heads_UF: Tensor  # float32
+    states_US: Tensor  # float16
+    parts: Array  # (P,) the units that can be masked
+    masks_MP: Array  # True: present
+    values_M: Array  # output with these parts present
+    whole: float  # f(N)
+    none: float  # f(∅)
+
+
+def drawn_masks(parts: int, count: int, generator: np.random.Generator) -> Array:
+    """(count, parts) masks, sizes drawn from the Shapley kernel 1 / (s (n - s)), each followed by its complement."""
+    sizes = np.arange(1, parts)
+    weights = 1 / (sizes * (parts - sizes))
+    present = np.zeros((count, parts), dtype=bool)
+    for row in range(0, count, 2):
+        size = int(generator.choice(sizes, p=weights / weights.sum()))
+        present[row, generator.permutation(parts)[:size]] = True
+        if row + 1 < count:
+            present[row + 1] = ~present[row]
+    return present
+
+
+# The loss, for a padded batch: φ (B, U) is zero outside parts_BU, masks (B, M, U) are 1 where a part is present.
+
+
+def with_efficiency(phi_BU: Tensor, parts_BU: Tensor, total_B: Tensor) -> Tensor:
+    """(B, U) φ with the same amount added to every part, so that they sum to f(N) - f(∅)."""
+    missing_B = (total_B - phi_BU.sum(1)) / parts_BU.sum(1)
+    return phi_BU + parts_BU * missing_B[:, None]
+
+
+def loss_of(
+    phi_BU: Tensor, parts_BU: Tensor, masks_BMU: Tensor, values_BM: Tensor, whole_B: Tensor, none_B: Tensor
+) -> Tensor:
+    """Mean squared error of f(∅) + Σ_{j∈S} φ_j after the efficiency step, plus the penalty on the raw sum."""
+    total_B = whole_B - none_B
+    predicted_BM = none_B[:, None] + torch.einsum("bmu,bu->bm", masks_BMU, with_efficiency(phi_BU, parts_BU, total_B))
+    return ((predicted_BM - values_BM) ** 2).mean() + SUM_WEIGHT * ((phi_BU.sum(1) - total_B) ** 2).mean()
+
+
+class Network(nn.Module):
+    """One score per unit: a linear map of the head features, and beside it one small transformer layer.
+
+    Buffers hold the mean and spread of the features it learned from, and the scale of its scores.
+    """
+
+    def __init__(self, head_features: int, state_features: int, linear: bool = False, width: int = WIDTH) -> None:
+        super().__init__()
+        for name, size in (("heads", head_features), ("states", state_features)):
+            self.register_buffer(f"{name}_mean", torch.zeros(size))
+            self.register_buffer(f"{name}_spread", torch.ones(size))
+        self.register_buffer("scale", torch.ones(()))
+        self.head_weights, self.bias = nn.Parameter(torch.zeros(head_features)), nn.Parameter(torch.zeros(()))
+        self.linear = linear
+        if linear:
+            return
+        self.from_heads = nn.Linear(head_features, width)
+        self.from_states = nn.Linear(state_features, width, bias=False) if state_features else None
+        self.norm_in, self.norm_middle, self.norm_out = (nn.LayerNorm(width) for _ in range(3))
+        self.attend, self.attended = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.expand, self.contract = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.score = nn.Linear(width, 1, bias=False)
+        nn.init.zeros_(self.score.weight)  # training begins at the linear map
+
+    def standardized(self, heads_BUF: Tensor, states_BUS: Tensor) -> tuple[Tensor, Tensor]:
+        """Features in units of their spread over the inputs learned from."""
+        heads = (heads_BUF - self.heads_mean) / self.heads_spread
+        return heads, (states_BUS - self.states_mean) / self.states_spread
+
+    def forward(self, heads_BUF: Tensor, states_BUS: Tensor, there_BU: Tensor) -> Tensor:
+        """(B, U) scores; ``there_BU`` is False at padding."""
+        heads, states = self.standardized(heads_BUF, states_BUS)
+        scores_BU = heads @ self.head_weights + self.bias
+        if not self.linear:
+            x = self.from_heads(heads)
+            if self.from_states is not None:
+                x = x + self.from_states(states)
+            x = x + self._mixed(self.norm_in(x), there_BU)
+            x = x + self._dropped(self.contract(self._dropped(F.gelu(self.expand(self.norm_middle(x))))))
+            scores_BU = scores_BU + self.score(self.norm_out(x))[..., 0]
+        return scores_BU * self.scale
+
+    def _mixed(self, x_BUW: Tensor, there_BU: Tensor) -> Tensor:
+        count = x_BUW.shape[:2]
+        queries, keys, values = (
+            part.view(*count, HEADS, -1).transpose(1, 2) for part in self.attend(x_BUW).chunk(3, dim=-1)
+        )
+        weights = (queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[-1])).masked_fill(
+            ~there_BU[:, None, None], -torch.inf
+        )
+        mixed = (self._dropped(weights.softmax(-1)) @ values).transpose(1, 2).reshape(x_BUW.shape)
+        return self._dropped(self.attended(mixed))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, DROPOUT, self.training)
+
+
+@dataclass
+class Padded:
+    """Examples as one batch."""
+
+    heads_BUF: Tensor
+    states_BUS: Tensor
+    there_BU: Tensor
+    parts_BU: Tensor
+    masks_BMU: Tensor
+    values_BM: Tensor
+    whole_B: Tensor
+    none_B: Tensor
+
+    def phi(self, network: Network) -> Tensor:
+        return network(self.heads_BUF, self.states_BUS, self.there_BU) * self.parts_BU
+
+    def loss(self, network: Network) -> Tensor:
+        """In units of the scale."""
+        answers = (self.masks_BMU, self.values_BM, self.whole_B, self.none_B)
+        return loss_of(self.phi(network), self.parts_BU, *answers) / network.scale**2
+
+
+def padded(examples: Sequence[Example], device: torch.device) -> Padded:
+    """A batch of examples; all have the same number of masks."""
+    count, units = len(examples), max(len(e.heads_UF) for e in examples)
+    there, parts = torch.zeros(count, units, dtype=torch.bool), torch.zeros(count, units)
+    masks = torch.zeros(count, max(len(e.masks_MP) for e in examples), units)
+    for row, e in enumerate(examples):
+        there[row, : len(e.heads_UF)] = True
+        parts[row, e.parts] = 1
+        masks[row][:, e.parts] = torch.from_numpy(e.masks_MP).float()
+
+    def stacked(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack([F.pad(t.float(), (0, 0, 0, units - len(t))) for t in tensors]).to(device)
+
+    def numbers(values: Any) -> Tensor:
+        return torch.tensor(np.array(values), dtype=torch.float32, device=device)
+
+    return Padded(
+        stacked([e.heads_UF for e in examples]),
+        stacked([e.states_US for e in examples]),
+        there.to(device),
+        parts.to(device),
+        masks.to(device),
+        numbers([e.values_M for e in examples]),
+        numbers([e.whole for e in examples]),
+        numbers([e.none for e in examples]),
+    )
+
+
+# Training
+
+
+def trained(
+    learning: Sequence[Example],
+    validating: Sequence[Example],
+    *,
+    linear: bool,
+    seed: int,
+    device: torch.device,
+    track: Callable[[Sequence[Any], str], Any] = lambda steps, label: steps,
+) -> Network:
+    """A network trained on ``learning``; of its states, the one with the lowest loss on ``validating``."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        network = Network(learning[0].heads_UF.shape[1], learning[0].states_US.shape[1], linear)
+        _set_scales(network, learning)
+        closed = _fit_linear(network, learning, validating)
+        network.to(device)
+        if not (linear and closed):
+            _descend(network, learning, validating, seed, device, track)
+    return network.eval()
+
+
+def _set_scales(network: Network, examples: Sequence[Example]) -> None:
+    for name, parts in (("heads", [e.heads_UF for e in examples]), ("states", [e.states_US for e in examples])):
+        count = sum(len(part) for part in parts)
+        mean = sum((part.double().sum(0) for part in parts), torch.zeros(parts[0].shape[1]).double()) / count
+        square = sum(((part.double() - mean) ** 2).sum(0) for part in parts) / count
+        spread = torch.as_tensor(square).sqrt()
+        # A feature that never varied (a head without gradient) would be infinitely far off when it first does.
+        floor = 1e-6 * spread.max().clamp(min=1e-12) if len(spread) else 0.0
+        setattr(network, f"{name}_mean", mean.float())
+        setattr(network, f"{name}_spread", torch.where(spread > floor, spread, torch.ones_like(spread)).float())
+    network.scale = torch.tensor(max(float(np.std(np.concatenate([e.values_M for e in examples]))), 1e-12))
+
+
+def _fit_linear(network: Network, learning: Sequence[Example], validating: Sequence[Example]) -> bool:
+    """Set the linear map by ridge regression, its strength chosen on ``validating``; False if there is too much."""
+    if network.head_weights.numel() > MOST_COLUMNS:
+        return False
+    gram, moment = _normal_equations(network, learning)
+    size = float(gram.diagonal().mean())
+    best = (math.inf, torch.zeros_like(moment))
+    for ridge in RIDGES:
+        weights = torch.linalg.solve(gram + ridge * size * torch.eye(len(gram), dtype=gram.dtype), moment)
+        error = _linear_error(network, validating, weights)
+        best = min(best, (error, weights), key=lambda each: each[0])
+    with torch.no_grad():
+        network.head_weights.copy_(best[1][:-1].float())
+        network.bias.copy_(best[1][-1].float())
+    return True
+
+
+def _equations(network: Network, example: Example) -> tuple[Tensor, Tensor]:
+    """Rows and right-hand sides of the loss of one example as a linear regression of the weights."""
+    scale, total = float(network.scale), example.whole - example.none
+    features_UF = network.standardized(example.heads_UF, example.states_US.float())[0].double()
+    present_MP = torch.from_numpy(example.masks_MP).double()
+    parts_PF = F.pad(features_UF[torch.from_numpy(example.parts)], (0, 1), value=1.0)  # the last column: the bias
+    sum_F, share_M = parts_PF.sum(0), present_MP.mean(1)
+    rows = present_MP @ parts_PF - share_M[:, None] * sum_F
+    answers = (torch.from_numpy(example.values_M).double() - example.none - share_M * total) / scale
+    count = len(rows)
+    rows = torch.cat([rows / math.sqrt(count), math.sqrt(SUM_WEIGHT) * sum_F[None]])
+    answers = torch.cat([answers / math.sqrt(count), torch.tensor([math.sqrt(SUM_WEIGHT) * total / scale]).double()])
+    return rows, answers
+
+
+def _normal_equations(network: Network, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
+    columns = network.head_weights.numel() + 1
+    gram, moment = torch.zeros(columns, columns).double(), torch.zeros(columns).double()
+    for start in range(0, len(examples), STEP):
+        pairs = [_equations(network, e) for e in examples[start : start + STEP]]
+        rows, answers = torch.cat([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
+        gram += rows.T @ rows
+        moment += rows.T @ answers
+    return gram, moment
+
+
+def _linear_error(network: Network, examples: Sequence[Example], weights_F: Tensor) -> float:
+    errors = [float(((rows @ weights_F - y) ** 2).sum()) for rows, y in (_equations(network, e) for e in examples)]
+    return float(np.mean(errors))
+
+
+def _descend(
+    network: Network,
+    learning: Sequence[Example],
+    validating: Sequence[Example],
+    seed: int,
+    device: torch.device,
+    track: Callable[[Sequence[Any], str], Any],
+) -> None:
+    steps = math.ceil(len(learning) / STEP)
+    epochs = max(EPOCHS, math.ceil(FEWEST_STEPS / steps))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.1)
+    generator = np.random.default_rng(seed)
+    lengths = np.array([len(e.heads_UF) for e in learning])
+    best = (mean_loss(network, validating, device), _copied(network))
+    for epoch in track(range(epochs), "training"):
+        network.train()
+        order = np.argsort(lengths + generator.random(len(learning)) * 6, kind="stable")  # little padding
+        chunks = [order[i : i + STEP] for i in range(0, len(order), STEP)]
+        generator.shuffle(chunks)  # type: ignore[arg-type]
+        for chunk in chunks:
+            loss = padded([learning[i] for i in chunk], device).loss(network)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+        if epoch % 4 == 3 or epoch == epochs - 1:
+            best = min(best, (mean_loss(network, validating, device), _copied(network)), key=lambda each: each[0])
+    network.load_state_dict(best[1])
+
+
+def _copied(network: Network) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+
+@torch.no_grad()
+def mean_loss(network: Network, examples: Sequence[Example], device: torch.device) -> float:
+    """Loss without dropout, in units of the scale."""
+    network.eval()
+    chunks = [examples[i : i + STEP] for i in range(0, len(examples), STEP)]
+    return float(np.average([float(padded(c, device).loss(network)) for c in chunks], weights=list(map(len, chunks))))
+
+
+@torch.no_grad()
+def removal_error(network: Network, examples: Sequence[Example], device: torch.device) -> float:
+    """Root mean square of f(S) - (f(N) - Σ_{j∉S} φ_j): how far the raw scores are off for masks they did not see."""
+    squares: list[Array] = []
+    for start in range(0, len(examples), STEP):
+        batch = padded(examples[start : start + STEP], device)
+        phi_BU = batch.phi(network)
+        gone_BM = phi_BU.sum(1, keepdim=True) - torch.einsum("bmu,bu->bm", batch.masks_BMU, phi_BU)
+        squares.append(((batch.values_BM - (batch.whole_B[:, None] - gone_BM)) ** 2).flatten().cpu().numpy())
+    return float(np.sqrt(np.concatenate(squares).mean()))

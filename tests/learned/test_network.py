@@ -1,0 +1,94 @@
+"""The loss against its twin, masks by the Shapley kernel, and games that a network must learn exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.references import learned as twin
+from whyformer.learned.network import (
+    SUM_WEIGHT,
+    Example,
+    drawn_masks,
+    loss_of,
+    mean_loss,
+    padded,
+    removal_error,
+    trained,
+    with_efficiency,
+)
+
+CPU = torch.device("cpu")
+
+
+def games(count: int, seed: int, units: int = 6) -> list[Example]:
+    """Additive games whose values are linear in the first two features; unit 0 cannot be masked."""
+    generator = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        heads = torch.from_numpy(generator.normal(size=(units, 4))).float()
+        parts = np.arange(1, units)
+        phi = (2 * heads[:, 0] - 0.5 * heads[:, 1]).numpy()[parts].astype(float)
+        masks = drawn_masks(len(parts), 8, generator)
+        states = torch.from_numpy(generator.normal(size=(units, 3))).half()
+        made.append(Example(heads, states, parts, masks, 0.3 + masks @ phi, 0.3 + phi.sum(), 0.3))
+    return made
+
+
+def test_loss_is_its_twin() -> None:
+    generator = np.random.default_rng(0)
+    phi, parts = torch.zeros(2, 4).double(), torch.tensor([[1.0, 1, 1, 0], [0, 1, 1, 1]]).double()
+    phi[parts.bool()] = torch.from_numpy(generator.normal(size=6))
+    masks, values = torch.zeros(2, 4, 4).double(), torch.from_numpy(generator.normal(size=(2, 4)))
+    whole, none = torch.from_numpy(generator.normal(size=2)), torch.from_numpy(generator.normal(size=2))
+    inputs = []
+    for row in range(2):
+        there = parts[row].nonzero()[:, 0].tolist()
+        drawn = drawn_masks(3, 4, generator)
+        masks[row][:, there] = torch.from_numpy(drawn).double()
+        sets = [
+            (frozenset(np.flatnonzero(mask).tolist()), float(v)) for mask, v in zip(drawn, values[row], strict=True)
+        ]
+        inputs.append((phi[row, there].tolist(), sets, float(whole[row]), float(none[row])))
+        efficient = with_efficiency(phi, parts, whole - none)[row]
+        assert efficient[there].tolist() == pytest.approx(twin.with_efficiency(inputs[-1][0], *inputs[-1][2:]))
+        assert efficient.sum().item() == pytest.approx(float(whole[row] - none[row]))
+    assert loss_of(phi, parts, masks, values, whole, none).item() == pytest.approx(twin.loss(inputs, SUM_WEIGHT))
+
+
+def test_masks_have_sizes_of_the_shapley_kernel_and_come_with_their_complements() -> None:
+    masks = drawn_masks(5, 8000, np.random.default_rng(0))
+    assert (masks[0::2] == ~masks[1::2]).all()
+    weights = 1 / (np.arange(1, 5) * (5 - np.arange(1, 5)))
+    shares = np.bincount(masks.sum(1), minlength=6)[1:5] / len(masks)
+    assert np.allclose(shares, weights / weights.sum(), atol=0.02)
+    assert not {0, 5} & set(masks.sum(1))
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_additive_games_are_learned_exactly(linear: bool) -> None:
+    network = trained(games(40, 0), games(8, 1), linear=linear, seed=0, device=CPU)
+    held = games(10, 2)
+    assert mean_loss(network, held, CPU) < 1e-6
+    assert removal_error(network, held, CPU) < 1e-3 * float(network.scale)
+
+
+def test_training_depends_on_the_seed_alone_and_leaves_the_users_generator() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    one, other = (trained(games(12, 0), games(4, 1), linear=False, seed=5, device=CPU) for _ in range(2))
+    assert torch.equal(before, torch.get_rng_state())
+    batch = padded(games(2, 2), CPU)
+    assert torch.equal(batch.phi(one), batch.phi(other))
+
+
+def test_padding_changes_no_score() -> None:
+    network = trained(games(12, 0), games(4, 1), linear=False, seed=0, device=CPU)
+    short, long = games(1, 3, units=4)[0], games(1, 4, units=9)[0]
+    alone = padded([short], CPU).phi(network)[0]
+    with torch.no_grad():
+        network.score.weight.add_(0.1)  # the layer takes part
+        alone, beside = padded([short], CPU).phi(network)[0], padded([short, long], CPU).phi(network)[0]
+    assert torch.allclose(alone, beside[:4], atol=1e-5)
+    assert not beside[4:].any()
