@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from whyformer.jobs.job import explain_dataset as explain_dataset
     from whyformer.language.citations import Citations as Citations
     from whyformer.language.citations import cite as cite
+    from whyformer.learned.learned import Learned as Learned
+    from whyformer.learned.learning import learn as learn
     from whyformer.registry import list_methods as list_methods
     from whyformer.registry import list_metrics as list_metrics
     from whyformer.reports.report import Report as Report
@@ -85,6 +87,8 @@ _HOMES = {
         "jobs.dataset": "ExplainedDataset",
         "jobs.job": "explain_dataset",
         "language.citations": "Citations cite",
+        "learned.learned": "Learned",
+        "learned.learning": "learn",
         "registry": "list_methods list_metrics",
         "reports.report": "Report report",
         "results.interop": "to_captum to_quantus to_shap",

@@ -275,7 +275,8 @@ def of_run(
         folded = folding(session, run, chosen, settings)
     stored = [m for m in chosen if m.name not in folded] if folded else chosen
     if any("attention_gradients" in m.needs for m in stored) and not run.modality.decoding.one_pass:
-        run.record(grad=True, multi_stream=True)  # one record serves every method that follows
+        values = any({"attention_gradients", "values"} <= m.needs for m in stored)
+        run.record(grad=True, values=values, multi_stream=True)  # one record serves every method that follows
     elif len(stored) > 1 and any({"attention", "values"} <= m.needs for m in stored):
         run.anatomy()  # likewise, for those that need the blocks around attention as well
     shared = time.perf_counter() - started

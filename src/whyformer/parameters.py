@@ -13,6 +13,7 @@ import math
 import os
 import types
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, wraps
@@ -72,6 +73,14 @@ class Words:
 
     words: str
     several: str = ""
+
+
+class Named(ABC):
+    """An object that is accepted wherever its name is: a learned method (wf.learn) as ``method=`` or ``guide=``."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
 
 
 Seed = Annotated[int, Limits(0, 2**63 - 1)]
@@ -153,6 +162,10 @@ def _instance(kind: type) -> Callable[[Any], Any]:
     return lambda value: value if isinstance(value, kind) else NOT_ALLOWED
 
 
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str) else value.name if isinstance(value, Named) else NOT_ALLOWED
+
+
 def _path(value: Any) -> Any:
     if not isinstance(value, (str, os.PathLike)) or not str(value).strip() or "\0" in str(value):
         return NOT_ALLOWED
@@ -166,7 +179,7 @@ PLAIN: dict[Any, Domain] = {
     int: Domain("a whole number", _whole, several="whole numbers"),
     float: Domain("a number", _real, several="numbers"),
     bool: Domain("True or False", _truth),
-    str: Domain("a text", _instance(str), several="texts"),
+    str: Domain("a text", _text, several="texts"),
     None: Domain("None", lambda value: None if value is None else NOT_ALLOWED),
     type(None): Domain("None", lambda value: None if value is None else NOT_ALLOWED),
     Path: Domain("a path", _path, several="paths"),
@@ -267,6 +280,8 @@ def _sequence(each: Domain, strict: bool = False) -> Domain:
         taken = [each.take(part) for part in value]
         if any(part is NOT_ALLOWED for part in taken):
             return NOT_ALLOWED
+        if isinstance(value, tuple) and any(isinstance(part, Named) for part in value):
+            return tuple(taken)
         return value if isinstance(value, (tuple, set, frozenset, range)) else taken
 
     return Domain("a list" if each is ANYTHING else f"a list of {each.plural}", take, each.choices, "lists")

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from whyformer.brief import brief, several
 from whyformer.errors import BadInput, UnknownName
 from whyformer.other_names import METHODS, METRICS
-from whyformer.parameters import checked, checked_options
+from whyformer.parameters import Named, checked, checked_options
 
 # What explains when no method is named: by measured faithfulness (docs/reports/frontier.md), free methods first.
 
@@ -107,6 +107,7 @@ class Method(_Optioned):
     space: str = ""  # the space of recommend (spaces=) that contains this method with all of its options
     slow: bool = False  # on inputs of many units, whatever passes it declares
     compiles: bool = False  # one forward, at most one backward, and a formula that stays on the device
+    unfit: str = ""  # why recommend does not choose it: the certificate of a learned method
 
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return all options, given ones over defaults; raise on unknown names and values that are not allowed."""
@@ -224,15 +225,55 @@ def list_metrics() -> dict[str, Metric]:
     return Catalogue(sorted(_METRICS.items()))
 
 
-def get_method(name: str) -> Method:
+def get_method(name: str | Named) -> Method:
+    """The method of a name; also of a learned one, by the object or by the path of its file."""
+    name = name.name if isinstance(name, Named) else name
     if not isinstance(name, str):
         raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
     if name == AUTO:
         return CHOSEN
+    if name.startswith(LEARNED) or name.endswith(SUFFIX):
+        return _learned(name)
     _load("methods", "whyformer.methods")
     if name not in _METHODS:  # asked in every explain: the sorted catalogue is made for the error alone
         raise UnknownName("method", name, list_methods(), elsewhere=METHODS)
     return _METHODS[name]
+
+
+# Learned methods (wf.learn): known by name in this process, and by the path of their file in any.
+
+LEARNED, SUFFIX = "learned:", ".learned"
+_LEARNED: dict[str, Method] = {}
+_FILES: dict[str, Path] = {}  # of learned methods that were saved or loaded, by name
+_LOADED: dict[tuple[str, int, int], str] = {}  # path, size and time of change of a file → name
+
+
+def register_learned(entry: Method, path: Path | None = None) -> None:
+    """Make a learned method known by its name; ``path``: of its file."""
+    _LEARNED[entry.name] = entry
+    if path is not None:
+        _FILES[entry.name] = path.resolve()
+
+
+def learned_file(name: str) -> Path | None:
+    """The file of a learned method, if it has one: other processes load it from there."""
+    return _FILES.get(name)
+
+
+def _learned(name: str) -> Method:
+    if name.endswith(SUFFIX):
+        load = import_module("whyformer.learned").Learned.load
+        facts = Path(name).stat() if Path(name).is_file() else None
+        key = (name, *((facts.st_size, facts.st_mtime_ns) if facts else (0, 0)))
+        if facts is None or key not in _LOADED:  # raises if there is no file
+            _LOADED[key] = load(name).name
+        name = _LOADED[key]
+    if name not in _LEARNED:
+        raise UnknownName(
+            "method", name, _LEARNED or ["(none)"], "Learned methods are known where they were learned: pass the path "
+            "of the file (learned.save('name.learned')) as the method."
+        )  # fmt: skip
+    return _LEARNED[name]
 
 
 def _by_choice(*args: object, passes: int = PASSES) -> Any:
@@ -268,6 +309,9 @@ def get_metric(name: str) -> Metric:
 def meaning_of(name: str) -> str:
     """Return the meaning of a score of this method in a few words; "" if it is not known."""
     return list_methods()[name].meaning if name in list_methods() else ""
+    """Return what a score of this method is, in a few words; "" where that is not known."""
+    entries = _LEARNED | list_methods()
+    return entries[name].meaning if name in entries else ""
 
 
 @cache

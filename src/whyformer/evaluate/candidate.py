@@ -23,6 +23,7 @@ from whyformer.errors import BadInput, WhyformerError, reading
 from whyformer.evaluate.games import Games, SoftGame
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import is_library
+from whyformer.parameters import Named
 from whyformer.registry import AUTO, CLASSES, PASSES, Metric, answers, get_method, list_methods
 from whyformer.results.codec import is_whole, read_piece, write_piece
 from whyformer.results.types import Explanation, Units
@@ -95,12 +96,12 @@ def wanted(
     """
     if methods is None:
         return [Candidate(name) for name in list_methods() if name != "random"]
-    if isinstance(methods, (str, Mapping)):
+    if isinstance(methods, (str, Named, Mapping)):
         methods = [methods]
     candidates = []
     for one in methods:
-        options = {} if isinstance(one, str) else {k: v for k, v in one.items() if k != "method"}
-        name = one if isinstance(one, str) else one.get("method")
+        options = {k: v for k, v in one.items() if k != "method"} if isinstance(one, Mapping) else {}
+        name = one.get("method") if isinstance(one, Mapping) else one
         if name is None:
             raise BadInput(f"{one!r} has no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
         if name == AUTO:
@@ -174,17 +175,22 @@ def explains_one(candidate: Candidate, games: Games) -> bool:
 
 def one_input(inputs: Any, number: int) -> Any:
     """One of the inputs, as a list, table or batch of one."""
+    return some_inputs(inputs, [number])
+
+
+def some_inputs(inputs: Any, numbers: Sequence[int]) -> Any:
+    """Some of the inputs, as a list, table or batch."""
     if hasattr(inputs, "iloc"):
-        return inputs.iloc[[number]]
+        return inputs.iloc[list(numbers)]
     if not are_tensors(inputs):
-        return [inputs[number]]
+        return [inputs[number] for number in numbers]
     if isinstance(inputs, Mapping):
-        return {k: _row(v, number) for k, v in inputs.items()}
-    return tuple(_row(v, number) for v in inputs) if isinstance(inputs, (tuple, list)) else _row(inputs, number)
+        return {k: _rows(v, numbers) for k, v in inputs.items()}
+    return tuple(_rows(v, numbers) for v in inputs) if isinstance(inputs, (tuple, list)) else _rows(inputs, numbers)
 
 
-def _row(value: Any, number: int) -> Any:
-    return value[number : number + 1] if getattr(value, "ndim", 0) else value
+def _rows(value: Any, numbers: Sequence[int]) -> Any:
+    return value[list(numbers)] if getattr(value, "ndim", 0) else value
 
 
 # Explain an input with a little noise on it: pixels, columns, or word embeddings.

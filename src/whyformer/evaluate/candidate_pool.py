@@ -181,6 +181,9 @@ def pool_of(games: Games, spaces: Sequence[str], methods: Sequence[Candidate]) -
     if candidates:  # the spaces hold these methods with all of their options already
         methods = [m for m in methods if get_method(m.method).space not in spaces or m.options]
     for candidate in games.track(list(methods), "explaining"):
+        if unfit := get_method(candidate.method).unfit:
+            excluded[candidate.name] = unfit
+            continue
         done = evaluated(candidate, games, games.scalar)
         if done.failure:
             excluded[done.name] = done.failure

@@ -81,6 +81,12 @@ class Network(nn.Module):
     Buffers hold the mean and spread of the features it learned from, and the scale of its scores.
     """
 
+    heads_mean: Tensor
+    heads_spread: Tensor
+    states_mean: Tensor
+    states_spread: Tensor
+    scale: Tensor
+
     def __init__(self, head_features: int, state_features: int, linear: bool = False, width: int = WIDTH) -> None:
         super().__init__()
         for name, size in (("heads", head_features), ("states", state_features)):

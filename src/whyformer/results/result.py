@@ -34,7 +34,7 @@ RESULTS: dict[str, type[Result]] = {}  # what a file says it holds → the class
 HOMES = tuple(
     f"whyformer.{home}"
     for home in "results.types tables heads concepts evaluate.comparison evaluate.recommendation checks.exam "
-    "checks.retrained language.citations jobs.dataset reports.report".split()
+    "checks.retrained language.citations jobs.dataset learned.learned reports.report".split()
 )
 Kind = TypeVar("Kind", bound="Result")
 
@@ -188,6 +188,8 @@ def load(path: str | Path) -> Any:
     """
     if files.is_folder(files.path_of(path)) and files.is_file(Path(path) / "manifest.json"):
         return import_module("whyformer.jobs.dataset").ExplainedDataset(path)
+    if str(path).endswith(".learned"):
+        return import_module("whyformer.learned").Learned.load(path)
     return Result.load(path)  # type: ignore[type-abstract]
 
 

@@ -1,0 +1,314 @@
+"""Learned: a trained network with its certificate, bound to one model. Its file, and its entry as a method."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whyformer import files
+from whyformer.engines.perturbation.game import game_of_scores
+from whyformer.engines.perturbation.players import absent_player
+from whyformer.engines.perturbation.variants import Replaced, grouped_variants
+from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.learned.certificate import Certificate
+from whyformer.learned.features import KINDS, UnitFeatures, features_of, refuse
+from whyformer.learned.network import Network
+from whyformer.loan.borrow import known_about
+from whyformer.loan.digests import digest
+from whyformer.parameters import Named, checked
+from whyformer.registry import LEARNED, SUFFIX, Method, register_learned
+from whyformer.results.codec import Float32, filled, mapping, reason, to_plain
+from whyformer.results.interop import dataframe
+from whyformer.results.result import DATA, FORMAT, PICTURES, Result
+from whyformer.run import Attribution, Run
+from whyformer.shapes import Array
+from whyformer.views.learned_view import learned_page
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEADER, CHECKSUM = "learned", "checksum"  # entries of the file's metadata
+FAR_ERRORS = 3  # times the usual error of a removal, beyond which check_home warns
+SAMPLE = 64  # numbers of each weight that are compared in every call
+
+
+@dataclass(frozen=True, eq=False)
+class Learned(Result, Named):
+    """An explanation method that was learned for one model: pass it as ``method=``, or the path of its file.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> learned = wf.learn(model, texts, tokenizer)
+    >>> learned.show()
+    >>> wf.explain(model, "I like the movie", tokenizer, method=learned)
+    """
+
+    what: ClassVar[str] = "learned"
+    last: ClassVar[tuple[str, ...]] = ("weights",)
+
+    model: str  # class
+    fingerprint: str  # of the model's weights
+    kind: str  # of inputs: text, image, table, language
+    units: str
+    scalar: str
+    heads: tuple[int, ...]  # of each attention call
+    linear: bool
+    inputs: int  # learned from
+    forwards: int  # that learning took; a backward counts two
+    seconds: float
+    seed: int
+    error: float  # root mean square error of predicted removals, on inputs not learned from
+    distance: float  # of features, beyond which an input is unlike those learned from
+    weights: dict[str, Float32] = field(repr=False)
+    certificate: Certificate | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        register_learned(_method(self))
+
+    @cached_property
+    def name(self) -> str:
+        """For example "learned:1f0c93ab", by which results name it."""
+        told = hashlib.blake2b(f"{self.fingerprint} {self.units} {self.scalar}".encode(), digest_size=4)
+        for key in sorted(self.weights):
+            told.update(np.ascontiguousarray(self.weights[key]).tobytes())
+        return LEARNED + told.hexdigest()
+
+    @property
+    def title(self) -> str:
+        kind = "head weights" if self.linear else "a network"
+        return f"{self.name}: {kind} that explains {self.model} in one pass"
+
+    @cached_property
+    def network(self) -> Network:
+        """On the CPU, for use."""
+        weights = {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
+        network = Network(len(weights["heads_mean"]), len(weights["states_mean"]), self.linear)
+        try:
+            network.load_state_dict(weights)
+        except RuntimeError as error:
+            raise files.Damaged(f"its weights are not those of its network ({reason(error)})") from error
+        return network.eval()
+
+    @property
+    def head_weights(self) -> Array:
+        """(layers, heads, 5) weights of the standardized head features, by KINDS; NaN where a layer has fewer heads."""
+        flat, at = self.weights["head_weights"], 0
+        table = np.full((len(self.heads), max(self.heads), len(KINDS)), np.nan)
+        for layer, count in enumerate(self.heads):
+            table[layer, :count] = flat[at : at + count * len(KINDS)].reshape(len(KINDS), count).T
+            at += count * len(KINDS)
+        return table
+
+    @checked
+    def to_frame(self) -> pd.DataFrame:
+        """The methods of the certificate; of ``linear=True``, the weight of every head."""
+        if self.linear:
+            table = self.head_weights
+            rows = [
+                {"layer": layer, "head": head} | dict(zip(KINDS, table[layer, head].tolist(), strict=True))
+                for layer, count in enumerate(self.heads)
+                for head in range(count)
+            ]
+            return dataframe(rows)
+        return dataframe([] if self.certificate is None else [to_plain(m) for m in self.certificate.methods])
+
+    # The file: safetensors, with the rest as JSON in its metadata.
+
+    @checked
+    def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
+        """Write the file that ``method=`` and ``whyformer.load`` take (.learned), a picture, or plain data."""
+        from safetensors.numpy import save
+
+        path = files.writable_file(path, (SUFFIX, *PICTURES, *DATA))
+        if path.suffix != SUFFIX:
+            return super().save(path, *settings, **options)
+        plain = {k: v for k, v in self.to_dict().items() if k != "weights"}
+        header = json.dumps(plain, ensure_ascii=False)
+        arrays = {name: np.ascontiguousarray(array) for name, array in self.weights.items()}
+        with files.writing(path):
+            path.write_bytes(save(arrays, {HEADER: header, CHECKSUM: _checksum(header, arrays)}))
+        register_learned(_method(self), path)
+        return path
+
+    @classmethod
+    @checked
+    def load(cls, path: str | Path) -> Learned:
+        """Read what ``save`` wrote; it is bound to its model when it explains."""
+        path = files.readable_file(path, "learned explanation")
+        if path.suffix.lower() != SUFFIX:
+            return super().load(path)
+        try:
+            return _read(path)
+        except WhyformerError:
+            raise
+        except Exception as error:  # a file can hold anything
+            raise BadInput(
+                f"{str(path)!r} is damaged or no learned explanation ({reason(error)}). Save it again with "
+                "learned.save(…), or learn again (wf.learn)."
+            ) from error
+
+    # Explaining
+
+    def require(self, run: Run) -> None:
+        """Raise if it was learned for another model, or for another question."""
+        refuse(run.modality)
+        if run.modality.segments != self.units:
+            raise BadInput(f"{self.name} was learned for units={self.units!r}: pass the same, or learn again.")
+        if run.scalar != self.scalar:
+            raise BadInput(f"{self.name} was learned for scalar={self.scalar!r}, not {run.scalar!r}.")
+        if any(target.versus is not None for target in run.targets):
+            raise NotOffered(f"{self.name} explains one class at a time: explain both and subtract, or use 'shap'.")
+        if fingerprint_of(run.modality.model) != self.fingerprint:
+            raise BadInput(
+                f"{self.name} was learned for a {self.model} with other weights: explanations of this model would be "
+                "wrong. Learn again with wf.learn(model, inputs, …)."
+            )
+
+    def scores(self, features: UnitFeatures, device: torch.device) -> tuple[Array, float]:
+        """(U,) scores of the units of one input, 0 for those that cannot be masked; and the distance of features."""
+        network = self.network.to(device)
+        heads_1UF = features.heads_UF[None].to(device)
+        states_1US = features.states_US[None].float().to(device)
+        sizes = (heads_1UF.shape[2], states_1US.shape[2])
+        if sizes != (len(network.heads_mean), len(network.states_mean)):
+            raise NotOffered(
+                f"{self.name} was learned from other features: the model runs other attention layers here."
+            )
+        there_1U = torch.ones(heads_1UF.shape[:2], dtype=torch.bool, device=device)
+        with torch.no_grad():
+            all_U = network(heads_1UF, states_1US, there_1U)[0].double().cpu().numpy()
+        scores_U = np.zeros(len(all_U))
+        scores_U[features.parts] = all_U[features.parts]
+        return scores_U, distance_of(network, heads_1UF[0], states_1US[0])
+
+
+def distance_of(network: Network, heads_UF: Tensor, states_US: Tensor) -> float:
+    """How far features are from the mean of those learned from, in their spread: the mean over units and features."""
+    with torch.no_grad():
+        kinds = [part for part in network.standardized(heads_UF, states_US) if part.numel()]
+        return float(np.mean([float(part.abs().clamp(max=100).mean()) for part in kinds]))
+
+
+def _method(learned: Learned) -> Method:
+    """The entry of the registry. It is not in ``list_methods()``: names of learned methods come and go."""
+
+    def explain(run: Run, *, check_home: bool = False) -> Attribution:
+        """Predict Shapley values from one pass, by a network that was trained on this model (wf.learn).
+
+        ``check_home``: compare the prediction with one more pass, in which half of the features are masked.
+
+        Misleads when: the input is unlike those learned from; its certificate holds for inputs like these.
+        """
+        learned.require(run)
+        scores_BN = torch.zeros(run.keep_BN.shape, dtype=torch.float64)
+        warnings, distances, errors = [], [], []
+        for row, features in enumerate(features_of(run)):
+            scores_U, distance = learned.scores(features, run.keep_BN.device)
+            by_token = np.zeros(int(run.keep_BN[row].sum()))
+            for members, score in zip(features.members, scores_U, strict=True):
+                by_token[list(members)] = score / len(members)
+            scores_BN[row, run.keep_BN[row].cpu()] = torch.from_numpy(by_token)
+            told = [learned.certificate.line] if learned.certificate is not None else []
+            if distance > learned.distance:
+                told.append(
+                    f"this input is unlike those that {learned.name} was trained on (feature distance {distance:.2f}; "
+                    f"limit {learned.distance:.2f}): do not rely on its scores; use method='shap'."
+                )
+            distances.append(distance)
+            if check_home:
+                errors.append(_removal(run, row, features, scores_U))
+                if abs(errors[-1]) > FAR_ERRORS * learned.error:
+                    told.append(
+                        f"with half of the features masked, the output is {errors[-1]:+.3g} off the prediction (usual "
+                        f"error {learned.error:.2g}): do not rely on these scores; use method='shap'."
+                    )
+            warnings.append(told)
+        checks = {"feature_distance": torch.tensor(distances)}
+        checks |= {"removal_error": torch.tensor(errors)} if check_home else {}
+        return Attribution(scores_BN.to(run.keep_BN.device).float(), checks=checks, warnings=warnings)
+
+    certificate = learned.certificate
+    return Method(
+        name=learned.name,
+        run=explain,
+        paper="loss: FastSHAP, Jethani et al. 2022 (ICLR), arXiv:2107.07436; masks: Covert & Lee 2021",
+        needs=frozenset({"attention_gradients", "values"}),
+        cost=lambda units, check_home=False, **options: (1 + int(check_home), 1),
+        cost_text="1 forward + 1 backward; one more forward with check_home",
+        signed=True,
+        class_specific=True,
+        specificity="attention",
+        idea="Predict Shapley values from one pass, by a network that was trained on this model (wf.learn).",
+        meaning="share of the output (predicted Shapley value)",
+        unfit="" if certificate is None or certificate.better else certificate.verdict,
+    )
+
+
+def _removal(run: Run, row: int, features: UnitFeatures, scores_U: Array) -> float:
+    """f(S) - (f(N) - Σ_{j∉S} φ_j) for one random half S of the features."""
+    parts = features.parts
+    if len(parts) < 2:
+        return 0.0
+    generator = np.random.default_rng([run.seed, len(parts)])
+    present = np.zeros(len(parts), dtype=bool)
+    present[generator.permutation(len(parts))[: len(parts) // 2]] = True
+    removable = run.removable(row)
+    members = [tuple(i for i in features.members[part] if removable[i]) for part in parts]
+    made = grouped_variants if run.segments else Replaced
+    game = game_of_scores(run, row, made(run, row, members, absent_player(run, None)), len(parts))
+    return float(game.scores(present[None])[0]) - (float(run.value_B[row]) - float(scores_U[parts[~present]].sum()))
+
+
+# Binding to a model, and reading
+
+
+def fingerprint_of(model: nn.Module) -> str:
+    """A digest of all weights and buffers; computed again only if a sample of them, or their versions, changed."""
+    state = model.state_dict()
+    versions = [0 if t.is_inference() else t._version for t in state.values()]
+    samples = [t.detach().flatten()[:: max(1, t.numel() // SAMPLE)][: 2 * SAMPLE].float().cpu() for t in state.values()]
+    now = (versions, hashlib.blake2b(torch.cat([s.flatten() for s in samples]).numpy().tobytes()).hexdigest())
+    known = known_about(model)
+    if known.get("weights seen") != now:
+        known["weights digest"] = digest(weights={name: t.detach() for name, t in state.items()})
+        known["weights seen"] = now
+    return str(known["weights digest"])
+
+
+def _checksum(header: str, arrays: Mapping[str, Array]) -> str:
+    told = hashlib.blake2b(header.encode("utf-8", "backslashreplace"), digest_size=16)
+    for name in sorted(arrays):
+        told.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode() + arrays[name].tobytes())
+    return told.hexdigest()
+
+
+def _read(path: Path) -> Learned:
+    from safetensors import safe_open
+
+    with safe_open(str(path), "numpy") as file:
+        metadata = file.metadata() or {}
+        arrays = {name: file.get_tensor(name) for name in file.keys()}
+    if HEADER not in metadata:
+        raise files.Damaged("it does not hold a learned explanation")
+    if metadata.get(CHECKSUM) != _checksum(metadata[HEADER], arrays):
+        raise files.Damaged("its checksum does not match")
+    plain = mapping(files.parsed(metadata[HEADER]), "it")
+    if plain.pop("format", None) != FORMAT or plain.pop("what", None) != Learned.what:
+        raise files.Damaged("it comes from another version of whyformer")
+    learned: Learned = filled(Learned, plain | {"weights": arrays})
+    _ = learned.network  # raises if the weights do not fit
+    register_learned(_method(learned), path)
+    return learned
+
+
+view_of.register(Learned, learned_page)

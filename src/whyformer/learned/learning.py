@@ -1,0 +1,244 @@
+"""learn: gather outputs for masked inputs, train the network, and certify it on inputs that it never saw."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from whyformer.errors import BadInput, NonFinite, NotOffered
+from whyformer.evaluate.candidate import some_inputs
+from whyformer.evaluate.games import Games, games_of
+from whyformer.explainer import CoreExplainer, Segments
+from whyformer.learned.certificate import certify
+from whyformer.learned.features import UnitFeatures, features_of, head_counts, refuse
+from whyformer.learned.learned import Learned, distance_of, fingerprint_of
+from whyformer.learned.network import Example, Network, drawn_masks, removal_error, trained
+from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.digests import versions
+from whyformer.parameters import BatchSize, Limits, Seed, checked
+from whyformer.run import Run
+from whyformer.run.session import Track, tracker
+
+FEWEST_INPUTS = 30
+CERTIFIED = (10, 50)  # inputs of the certificate: a tenth of all, within these
+FEWEST_MASKS, MOST_MASKS = 8, 64  # more inputs with few masks are better than few inputs with many
+BESIDES = 5  # passes of an example besides its masks: all, none, and the features (a backward counts two)
+CHUNK = 32  # inputs that are gathered at a time
+MOST_BYTES = 2**31  # of features, all of which are in memory while training
+FAR = 1.25  # times the 99th percentile of feature distances: beyond that, an input is unlike those learned from
+
+
+@checked
+def learn(
+    model: Any,
+    inputs: Any,
+    processor: Any = None,
+    *,
+    tokenizer: Any = None,
+    forwards: Annotated[int, Limits(500, 10**9)] = 20_000,
+    units: Segments = "token",
+    linear: bool = False,
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    progress: bool | None = None,
+    cache: str | Path | None = None,
+) -> Learned:
+    """Learn to explain one model in one pass, from unlabelled inputs of the kind that will be explained.
+
+    Masked variants of the inputs are run once, about ``forwards`` of them, and a small network is trained to predict
+    Shapley values from the attention, gradients and value vectors of one pass. A tenth of the inputs (10 to 50) is held
+    out for the certificate, which compares the result with other methods; its passes come on top. Pass the result as
+    ``method=`` to explain, compare, recommend or explain_dataset, or as ``guide=`` to shap. linear: weights of heads
+    alone, which can be looked at. units: as for ``explain``; "sentence" for prompts of language models. cache: a folder
+    for what was computed; interrupted learning resumes from there.
+
+    Misleads when: inputs explained later are unlike those learned from (explanations then have a warning).
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> learned = wf.learn(model, texts, tokenizer)
+    >>> learned.save("sentiment.learned")
+    >>> wf.explain(model, "I like the movie", tokenizer, method="sentiment.learned").show()
+    """
+    started = time.perf_counter()
+    explainer = CoreExplainer(model, processor, attention_at=attention_at)
+    source = explainer.source(inputs)
+    refuse(source.modality)
+    refuse_without_gradients(explainer.model, "learn")
+    if source.single or source.size < FEWEST_INPUTS:
+        count = 1 if source.single else source.size
+        raise BadInput(f"learn needs at least {FEWEST_INPUTS} inputs (got {count}); some hundreds are better.")
+    if not isinstance(units, str):
+        raise BadInput("units: name a kind of unit ('token', 'word', 'sentence'); ranges are those of one text.")
+    order = np.random.default_rng(seed).permutation(source.size).tolist()
+    held = order[: min(max(CERTIFIED[0], source.size // 10), CERTIFIED[1])]
+    settings: dict[str, Any] = {"units": units, "batch_size": batch_size, "seed": seed, "cache": cache, "target": None}
+    settings |= {"replace": None, "hold": None}
+    # The mean row of a table must not depend on which rows are gathered together.
+    plain = source.modality.stream == "table" and source.modality.reference is None
+    settings["reference"] = some_inputs(inputs, order[:512]) if plain else None
+    shown = sys.stderr.isatty() if progress is None else progress
+    gathering = Gathering(explainer, inputs, settings, forwards, seed, tracker(progress), shown)
+    examples = gathering.all(order[len(held) :])
+    validating = max(3, len(examples) // 10)
+    device = gathering.device
+    split = examples[:validating], examples[validating:]
+    network = trained(split[1], split[0], linear=linear, seed=seed, device=device, track=tracker(progress)).cpu()
+    learned = Learned(
+        model=type(explainer.model).__name__,
+        fingerprint=fingerprint_of(explainer.model),
+        kind=source.modality.kind,
+        units=units,
+        scalar=gathering.scalar,
+        heads=gathering.heads,
+        linear=linear,
+        inputs=gathering.inputs_used,
+        forwards=gathering.passes,
+        seconds=time.perf_counter() - started,
+        seed=seed,
+        error=removal_error(network, split[0], torch.device("cpu")),
+        distance=_limit(network, split[1]),
+        weights={name: tensor.numpy() for name, tensor in network.state_dict().items()},
+        versions=versions(),
+    )
+    certificate = certify(explainer, learned.name, some_inputs(inputs, held), settings | {"progress": progress})
+    return replace(learned, certificate=certificate)
+
+
+def _limit(network: Network, examples: Sequence[Example]) -> float:
+    distances = [distance_of(network, e.heads_UF, e.states_US.float()) for e in examples]
+    return FAR * float(np.quantile(distances, 0.99))
+
+
+@dataclass
+class Gathering:
+    """Run masked variants of inputs, chunk by chunk."""
+
+    explainer: CoreExplainer
+    inputs: Any
+    settings: Mapping[str, Any]
+    forwards: int
+    seed: int
+    track: Track
+    shown: bool
+    passes: int = 0
+    inputs_used: int = 0
+    heads: tuple[int, ...] = ()
+    scalar: str = "logit"
+    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
+    draws: int = 1  # forward passes that one masked input takes: rows of a table may have several baselines
+
+    def all(self, rows: list[int]) -> list[Example]:
+        """Examples of as many rows as ``forwards`` pay for."""
+        started = time.perf_counter()
+        first = self._chunk(rows[:CHUNK], FEWEST_MASKS)
+        draws = self.draws
+        _require_varying(first)
+        each = len(first) / min(CHUNK, len(rows))  # examples per input: some have a second class
+        example = (FEWEST_MASKS + 2) * draws + BESIDES - 2
+        size = sum(e.heads_UF.nbytes + e.states_US.nbytes for e in first) / len(first)
+        count = min(len(rows), max(CHUNK, int(min(self.forwards / example, MOST_BYTES / size) / each)))
+        masks = int(self.forwards / (count * each) - BESIDES) // draws // 2 * 2
+        masks = min(max(masks, FEWEST_MASKS), MOST_MASKS)
+        expected = count * each * ((masks + 2) * draws + BESIDES - 2)
+        self._say(expected, time.perf_counter() - started, count, masks)
+        if masks > FEWEST_MASKS:
+            first = []  # drawn again, with more masks
+        self.inputs_used = count
+        examples = list(first)
+        starts = list(range(CHUNK if first else 0, count, CHUNK))
+        for start in self.track(starts, "learning"):
+            examples += self._chunk(rows[start : min(start + CHUNK, count)], masks)
+        return examples
+
+    def _say(self, expected: float, seconds: float, count: int, masks: int) -> None:
+        """Print what learning will take, from the passes so far."""
+        if self.shown and self.passes:
+            minutes = expected * seconds / self.passes / 60
+            told = f"about {minutes:.0f} min" if minutes >= 1.5 else f"about {60 * minutes:.0f} s"
+            words = (
+                f"learning from {count} inputs with {masks} masks each: {expected:,.0f} forward passes, {told}, then"
+            )
+            sys.stderr.write(f"{words} training and the certificate\n")
+
+    def _chunk(self, rows: Sequence[int], masks: int) -> list[Example]:
+        """Examples of some inputs: of the predicted class, and of half of them also of the second."""
+        some = some_inputs(self.inputs, rows)
+        made, second = self._played(some, rows, masks, None)
+        chosen = [i for i in range(len(rows)) if i in second and rows[i] % 2 == 0]
+        if chosen:
+            targets = [second[i] for i in chosen]
+            others = some_inputs(some, chosen)
+            more, _ = self._played(others, [rows[i] for i in chosen], masks, targets)
+            made |= {(i, 1): more[place, 0] for place, i in enumerate(chosen) if (place, 0) in more}
+        return [made[key] for key in sorted(made)]
+
+    def _played(
+        self, inputs: Any, rows: Sequence[int], masks: int, targets: list[int] | None
+    ) -> tuple[dict[tuple[int, int], Example], dict[int, int]]:
+        """Examples by their place in the chunk, and the second most likely class of each."""
+        settings = {**self.settings, "target": targets, "progress": False}
+        with games_of(self.explainer, inputs, **settings) as games:
+            if games.size != len(rows):
+                raise NotOffered("explanations cannot be learned where an input has several of them: give one target.")
+            self.scalar, self.device = games.scalar, next(iter(games.batch.tensors.values())).device
+            features: dict[int, UnitFeatures] = {}
+            for part, found in games.session.each(self._features, label="reading", what="learn"):
+                features |= dict(zip(part, found, strict=True))
+            made = {}
+            for place in range(games.size):
+                if len(games.parts[place]) > 1:
+                    made[place, 0] = self._example(games, place, features[place], masks, rows[place])
+            self.passes += games.forwards + 3 * games.size
+            return made, _seconds(games)
+
+    def _features(self, run: Run, rows: list[int]) -> list[UnitFeatures]:
+        found, heads = features_of(run), head_counts(run)
+        if self.heads and heads != self.heads:
+            raise NotOffered("explanations cannot be learned here: inputs run through different attention layers.")
+        self.heads = heads
+        return found
+
+    def _example(self, games: Games, place: int, features: UnitFeatures, masks: int, row: int) -> Example:
+        game, parts = games.game(place), games.parts[place]
+        self.draws = game.draws
+        generator = np.random.default_rng([self.seed, row])
+        drawn = drawn_masks(len(parts), masks, generator)
+        ends = np.stack([np.ones(len(parts), dtype=bool), np.zeros(len(parts), dtype=bool)])
+        values = game.values(np.concatenate([ends, drawn]), "logit")
+        if not np.isfinite(values).all():
+            raise NonFinite("the model's output holds NaN or infinity for masked inputs: run it in float32.")
+        both = float(values[0]), float(values[1])
+        return Example(features.heads_UF, features.states_US, parts, drawn, values[2:], *both)
+
+
+def _require_varying(examples: Sequence[Example]) -> None:
+    if not examples:
+        raise BadInput("no input has two features that can be masked: there is nothing to learn.")
+    spreads = [np.ptp([*e.values_M, e.whole, e.none]) for e in examples]
+    sizes = [abs(e.whole) for e in examples]
+    if max(spreads) <= 1e-6 * max(*sizes, 1e-6):
+        raise BadInput(
+            "the model's output stays the same whatever is masked: there is nothing to learn. Check that the inputs "
+            "reach the model, and that it is not a constant."
+        )
+
+
+def _seconds(games: Games) -> dict[int, int]:
+    """The second most likely class of each input, where the model chooses among classes."""
+    if games.batch.answers or games.batch.spans:
+        return {}
+    found: dict[int, int] = {}
+    for number in range(games.size):
+        run, row = games.run_of(number)
+        if run.output.chooses and not run.output.independent and run.logits.shape[1] > 1:
+            found[number] = int(run.logits[row].topk(2).indices[1])
+    return found

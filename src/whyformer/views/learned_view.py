@@ -1,0 +1,79 @@
+"""The picture of a learned explanation method: its certificate, and of ``linear=True`` the weights of heads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from whyformer.parameters import checked
+from whyformer.views.head_views import head_map, head_scale
+from whyformer.views.marks import TableMark
+from whyformer.views.view import Fact, Page, Panel, View
+
+CAPTION = (
+    "Means over held-out inputs with 95 % confidence intervals. Comprehensiveness: higher is better; sufficiency: "
+    "lower is better. Ahead: paired difference in comprehensiveness - sufficiency; above zero, the learned method is better."
+)
+
+
+@checked
+def learned_page(result: Any) -> Page:
+    """Facts, certificate, and head weights."""
+    views = [_certificate(result)]
+    if result.linear:
+        views.append(_head_weights(result))
+    return Page(result.title, tuple(views), () if result.certificate is None else (result.certificate.verdict,))
+
+
+def _certificate(result: Any) -> View:
+    facts = [
+        Fact("learned from", f"{result.inputs} inputs ({result.kind}), {result.forwards:,} forward passes"),
+        Fact("time", f"{result.seconds:.0f} s"),
+        Fact("units", result.units),
+    ]
+    certificate = result.certificate
+    if certificate is None:
+        return View("Certificate", (), tuple(facts), ("There is no certificate: this method was not evaluated.",))
+    if certificate.shapley_inputs:
+        on = f"on {certificate.shapley_inputs} held-out inputs; 1 is best"
+        facts += [
+            Fact("Shapley values", f"R² {_limits(certificate.r2)}, rank {_limits(certificate.rank)} {on}"),
+        ]
+    columns = ("method", "passes", "comprehensiveness ↑", "sufficiency ↓", "learned is ahead by")
+    rows = tuple(
+        (
+            m.name,
+            f"{m.forwards:.0f} + {m.backwards:.0f}",
+            _limits(m.comprehensiveness),
+            _limits(m.sufficiency),
+            "" if math.isnan(m.ahead[0]) else _limits(m.ahead, "+"),
+        )
+        for m in certificate.methods
+    )
+    table = Panel((TableMark(columns, rows),), wide=True)
+    return View(f"Certificate: {certificate.inputs} held-out inputs", (table,), tuple(facts), caption=CAPTION)
+
+
+def _limits(values: tuple[float, float, float], sign: str = "") -> str:
+    """0.312 (0.280 to 0.340)"""
+    if math.isnan(values[0]):
+        return "–"
+    if math.isnan(values[1]):
+        return f"{values[0]:{sign}.3f}"
+    return f"{values[0]:{sign}.3f} ({values[1]:{sign}.3f} to {values[2]:{sign}.3f})"
+
+
+def _head_weights(result: Any) -> View:
+    """How much each head counts, and in which direction its value × gradient does."""
+    weights_LHK = result.head_weights
+    sizes_LH = np.sqrt((weights_LHK**2).sum(-1))
+    strength = head_scale([sizes_LH], meaning="size of a head's weights, all of its features")
+    signed = head_scale([weights_LHK[..., 0]], signed=True, meaning="weight of value × gradient")
+    panels = (
+        Panel((head_map(sizes_LH, strength),), "Weight of each head"),
+        Panel((head_map(weights_LHK[..., 0], signed),), "Weight of its value × gradient"),
+    )
+    caption = "Weights of standardized features: how many units of the output one standard deviation of a feature adds."
+    return View("Heads", panels, caption=caption, columns=2, legend=strength, second_legend=signed)
