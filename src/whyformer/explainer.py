@@ -23,7 +23,18 @@ from whyformer.inputs.units import SIZES, token_sentences
 from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with, refuse_without_gradients
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
-from whyformer.parameters import BatchSize, Count, NotEmpty, OneOf, PassCount, Seed, Words, checked, refuse_misspelled
+from whyformer.parameters import (
+    BatchSize,
+    Count,
+    Named,
+    NotEmpty,
+    OneOf,
+    PassCount,
+    Seed,
+    Words,
+    checked,
+    refuse_misspelled,
+)
 from whyformer.registry import ANYWHERE, AUTO, MEASURED, PASSES, Method, answers, get_method, list_methods
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 from whyformer.run import Attribution, Run
@@ -37,8 +48,8 @@ log = logging.getLogger("whyformer.explainer")
 
 Span = Literal[True] | tuple[int, int]  # the answer as a whole, or a range of its characters
 Tokens = int | Mapping[str, Any]  # that are written
-Name = str | None  # of a method; None: the default
-Names = Sequence[str]
+Name = str | Named | None  # of a method, or a learned one; None: the default
+Names = Sequence[str | Named]
 Each = Explanations[Explanation]
 CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
 Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], NotEmpty()] | Mapping[str, Any]
@@ -73,7 +84,7 @@ class CoreExplainer(LoadedModel):
         self,
         inputs: Single,
         *,
-        method: str | None = None,
+        method: Name = None,
         target: Aims = None,
         scalar: Scalar = "logit",
         batch_size: BatchSize | None = None,
@@ -121,7 +132,7 @@ class CoreExplainer(LoadedModel):
         self,
         inputs: Any,
         *,
-        method: str | Sequence[str] | None = None,
+        method: Name | Names = None,
         target: Aims = None,
         scalar: Scalar = "logit",
         batch_size: BatchSize | None = None,
@@ -151,6 +162,7 @@ class CoreExplainer(LoadedModel):
         """
         if options:
             refuse_unknown(CoreExplainer.explain, options, f"{type(self).__name__}.explain")
+        method = method.name if isinstance(method, Named) else method
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] is empty: omit it for the default, or name some (wf.list_methods()).")
@@ -299,7 +311,7 @@ class CoreExplainer(LoadedModel):
         self,
         inputs: Any,
         *,
-        method: str | None = None,
+        method: Name = None,
         batch_size: BatchSize | None = None,
         memory: Memory = "auto",
         passes: PassCount | None = None,

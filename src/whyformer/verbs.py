@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from whyformer.checks.exam import CheckUp
     from whyformer.evaluate.comparison import Comparison
     from whyformer.evaluate.recommendation import Recommendation
+    from whyformer.learned.learned import Learned
     from whyformer.reports.report import Report
 
 
@@ -68,6 +69,12 @@ class Explainer(CoreExplainer):
 
         return report(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
 
+    def learn(self, inputs: Any, **arguments: Any) -> Learned:
+        """Learn to explain this model in one pass, from unlabelled inputs. See ``whyformer.learn``."""
+        from whyformer.learned.learning import learn
+
+        return learn(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **arguments)
+
     def recommend(self, inputs: Any, **arguments: Any) -> Recommendation:
         """Choose the best method on these inputs, and test it on others. See ``whyformer.recommend``."""
         from whyformer.evaluate.recommend import recommend
@@ -86,7 +93,7 @@ def explain(
     *,
     tokenizer: Any = None,
     attention_at: Mapping[str, str] | None = None,
-    method: str | None = None,
+    method: Name = None,
     target: Aims = None,
     scalar: Scalar = "logit",
     batch_size: BatchSize | None = None,

@@ -1,13 +1,17 @@
-"""Short training for all tests of this folder: what is tested does not depend on its length."""
+"""Short training and few passes for all tests of this folder: what is tested does not depend on their number."""
 
 from __future__ import annotations
 
 import pytest
 
-from whyformer.learned import network
+from whyformer.learned import certificate, learning, network
 
 
 @pytest.fixture(autouse=True)
-def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "EPOCHS", 4)
     monkeypatch.setattr(network, "FEWEST_STEPS", 4)
+    monkeypatch.setattr(learning, "MOST_MASKS", 8)
+    monkeypatch.setattr(certificate, "SHAPLEY_INPUTS", 3)
+    monkeypatch.setitem(certificate.GUIDED, "evaluations", 8)
+    monkeypatch.setattr(certificate, "SHAPLEY", {"algorithm": "regression", "evaluations": 64})

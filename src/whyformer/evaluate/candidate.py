@@ -88,7 +88,7 @@ class Candidate:
 
 
 def wanted(
-    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None, kind: str = ""
+    methods: str | Named | Mapping[str, Any] | Sequence[str | Named | Mapping[str, Any]] | None, kind: str = ""
 ) -> list[Candidate]:
     """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor.
 

@@ -35,7 +35,7 @@ from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, Me
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evidence import ENOUGH, spread, tied_places
 from whyformer.explainer import CoreExplainer, Segments
-from whyformer.parameters import BatchSize, Hold, Replacement, Seed, checked
+from whyformer.parameters import BatchSize, Hold, Named, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
 from whyformer.shapes import Array
 from whyformer.targets import SIGNS, Aims, Scalar
@@ -53,7 +53,7 @@ def compare(
     processor: Any = None,
     *,
     tokenizer: Any = None,
-    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    method: str | Named | Mapping[str, Any] | Sequence[str | Named | Mapping[str, Any]] | None = None,
     metric: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     rationales: Sequence[Any] | None = None,
     masks: Sequence[Any] | None = None,

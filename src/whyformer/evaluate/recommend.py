@@ -33,7 +33,7 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
 from whyformer.evidence import spread
 from whyformer.explainer import CoreExplainer, Segments
-from whyformer.parameters import BatchSize, Count, Hold, NotEmpty, OneOf, Replacement, Seed, checked
+from whyformer.parameters import BatchSize, Count, Hold, Named, NotEmpty, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
 from whyformer.shapes import Array
 from whyformer.targets import Aims, Scalar
@@ -236,7 +236,7 @@ def recommend(
     *,
     tokenizer: Any = None,
     scope: Annotated[str, OneOf(*recommendation.SCOPES)] = "dataset",
-    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    method: str | Named | Mapping[str, Any] | Sequence[str | Named | Mapping[str, Any]] | None = None,
     spaces: Sequence[Annotated[str, OneOf(*candidate_pool.SPACES)]] = candidate_pool.SPACES,
     budget: Count | Annotated[str, NotEmpty()] | None = None,
     effort: Count | None = EFFORT,

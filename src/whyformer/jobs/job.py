@@ -25,7 +25,7 @@ from whyformer.jobs.source import Columns, Part, Unreadable, arrow, parts_of, ro
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.spread import is_sharded
-from whyformer.registry import AUTO, PASSES, answers, get_method, list_methods
+from whyformer.registry import AUTO, LEARNED, PASSES, SUFFIX, answers, get_method, learned_file, list_methods
 from whyformer.results.codec import to_plain
 from whyformer.run.session import loaded_as
 from whyformer.targets import Aims, Scalar
@@ -88,7 +88,7 @@ def explain_dataset(
     out: str | Path,
     processor: Any = None,
     tokenizer: Any = None,
-    method: str | Annotated[Sequence[str], parameters.NotEmpty()] | None = None,
+    method: str | parameters.Named | Annotated[Sequence[str | parameters.Named], parameters.NotEmpty()] | None = None,
     engine: Annotated[str, parameters.OneOf(*ENGINES)] = "local",
     column: str | Annotated[Sequence[str], parameters.NotEmpty()] | None = None,
     key: str | None = None,
@@ -141,9 +141,11 @@ def explain_dataset(
             "the model is distributed over processes (tensor parallelism), and each of them would write this folder. "
             "Call explain on the rows in all processes, and save the results of one of them."
         )
-    if engine == "ray" or (workers or 1) > 1:
+    apart = engine == "ray" or (workers or 1) > 1  # in other processes
+    if apart:
         require_whole(explainer.model, "engine='ray'" if engine == "ray" else f"workers={workers}")
-    names = (method,) if isinstance(method, str) else tuple(method or ())
+    methods = [method] if isinstance(method, (str, parameters.Named)) else method or ()
+    names = tuple(get_method(name).name for name in methods)
     rows = rows_of(source)
     columns = Columns(rows, column, key, explainer.processor, target_column)
     folder = path_of(out, "out")
@@ -154,7 +156,8 @@ def explain_dataset(
         raise BadInput("source is empty: give at least one row.")
     names, options = _named_methods(names, options, explainer, first)
     settings = _admitted(names, {"target": target, "scalar": scalar, "seed": seed, **options})
-    work = Work(names, settings, tokens, most, too_long == "cut", target_column is not None)
+    learned = tuple(_learned_file(name) for name in (*names, settings.get("guide"))) if apart else ()
+    work = Work(names, settings, tokens, most, too_long == "cut", target_column is not None, learned)
     store = JobFolder(folder)
     with store.held():
         store.begin(rows.name, _asked(given, explainer, columns, work, part_rows))
@@ -206,6 +209,18 @@ def _named_methods(
             name, chosen = answers(explainer.source([row.content]).modality.kind, 1, passes)[0]
             return (name,), {k: v for k, v in options.items() if k != "passes"} | chosen
     raise BadInput(f"none of the first {len(part.rows)} rows can be read: {part.rows[0].content.reason}")
+
+
+def _learned_file(name: Any) -> str:
+    """The file that other processes load a learned method from; "" for methods that they know."""
+    if not isinstance(name, str) or not (name.startswith(LEARNED) or name.endswith(SUFFIX)):
+        return ""
+    path = learned_file(get_method(name).name)
+    if path is None:
+        raise BadInput(
+            f"{name} exists in this process only: save it (learned.save('name.learned')) for workers to load."
+        )
+    return str(path)
 
 
 def _admitted(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from whyformer.inputs.modalities import Source
 from whyformer.inputs.text import TextInput
 from whyformer.jobs.folder import WHY, Commit, Entry, Failure, Written, failure_schema, parquet_bytes, table_of
 from whyformer.jobs.source import Part, Row, Unreadable, arrow, batches_of
+from whyformer.registry import get_method
 from whyformer.shapes import Array
 
 # Sums over many rows: what each word, column or region of the picture is worth, per method and class.
@@ -121,6 +122,7 @@ class Work:
     most: int = 32
     cut: bool = False  # texts that are too long, instead of refusing them
     targets_vary: bool = False  # each row brings its own
+    learned: tuple[str, ...] = ()  # files of learned methods, which other processes load; "" for other methods
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class Worker:
 
     def __init__(self, explainer: CoreExplainer, work: Work, proven: bool = False) -> None:
         self.explainer, self.work, self.proven = explainer, work, proven
+        for path in filter(None, work.learned):
+            get_method(path)
 
     def prepared(self, part: Part) -> Prepared:
         """The part's rows as tensors. Touches no weight, and may run beside :meth:`explained`."""

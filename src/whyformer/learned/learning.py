@@ -26,6 +26,7 @@ from whyformer.loan.digests import versions
 from whyformer.parameters import BatchSize, Limits, Seed, checked
 from whyformer.run import Run
 from whyformer.run.session import Track, tracker
+from whyformer.shapes import Array
 
 FEWEST_INPUTS = 30
 CERTIFIED = (10, 50)  # inputs of the certificate: a tenth of all, within these
@@ -141,7 +142,6 @@ class Gathering:
         started = time.perf_counter()
         first = self._chunk(rows[:CHUNK], FEWEST_MASKS)
         draws = self.draws
-        _require_varying(first)
         each = len(first) / min(CHUNK, len(rows))  # examples per input: some have a second class
         example = (FEWEST_MASKS + 2) * draws + BESIDES - 2
         size = sum(e.heads_UF.nbytes + e.states_US.nbytes for e in first) / len(first)
@@ -190,13 +190,21 @@ class Gathering:
             if games.size != len(rows):
                 raise NotOffered("explanations cannot be learned where an input has several of them: give one target.")
             self.scalar, self.device = games.scalar, next(iter(games.batch.tensors.values())).device
+            answers = {
+                place: self._answers(games, place, masks, rows[place])
+                for place in range(games.size)
+                if len(games.parts[place]) > 1
+            }
+            if not self.heads:  # the first inputs: before anything long
+                _require_varying([said for _, said in answers.values()])
             features: dict[int, UnitFeatures] = {}
             for part, found in games.session.each(self._features, label="reading", what="learn"):
                 features |= dict(zip(part, found, strict=True))
             made = {}
-            for place in range(games.size):
-                if len(games.parts[place]) > 1:
-                    made[place, 0] = self._example(games, place, features[place], masks, rows[place])
+            for place, (drawn, said) in answers.items():
+                of, parts = features[place], games.parts[place]
+                ends = float(said[0]), float(said[1])
+                made[place, 0] = Example(of.heads_UF, of.states_US, parts, drawn, said[2:], *ends)
             self.passes += games.forwards + 3 * games.size
             return made, _seconds(games)
 
@@ -207,25 +215,23 @@ class Gathering:
         self.heads = heads
         return found
 
-    def _example(self, games: Games, place: int, features: UnitFeatures, masks: int, row: int) -> Example:
-        game, parts = games.game(place), games.parts[place]
+    def _answers(self, games: Games, place: int, masks: int, row: int) -> tuple[Array, Array]:
+        """The masks of one input, and the output for all features, for none, and for each mask."""
+        game, count = games.game(place), len(games.parts[place])
         self.draws = game.draws
-        generator = np.random.default_rng([self.seed, row])
-        drawn = drawn_masks(len(parts), masks, generator)
-        ends = np.stack([np.ones(len(parts), dtype=bool), np.zeros(len(parts), dtype=bool)])
-        values = game.values(np.concatenate([ends, drawn]), "logit")
-        if not np.isfinite(values).all():
+        drawn = drawn_masks(count, masks, np.random.default_rng([self.seed, row]))
+        ends = np.stack([np.ones(count, dtype=bool), np.zeros(count, dtype=bool)])
+        said = game.values(np.concatenate([ends, drawn]), "logit")
+        if not np.isfinite(said).all():
             raise NonFinite("the model's output holds NaN or infinity for masked inputs: run it in float32.")
-        both = float(values[0]), float(values[1])
-        return Example(features.heads_UF, features.states_US, parts, drawn, values[2:], *both)
+        return drawn, said
 
 
-def _require_varying(examples: Sequence[Example]) -> None:
-    if not examples:
+def _require_varying(answers: Sequence[Array]) -> None:
+    if not answers:
         raise BadInput("no input has two features that can be masked: there is nothing to learn.")
-    spreads = [np.ptp([*e.values_M, e.whole, e.none]) for e in examples]
-    sizes = [abs(e.whole) for e in examples]
-    if max(spreads) <= 1e-6 * max(*sizes, 1e-6):
+    largest = max(float(np.abs(said).max()) for said in answers)
+    if max(float(np.ptp(said)) for said in answers) <= 1e-6 * max(largest, 1e-6):
         raise BadInput(
             "the model's output stays the same whatever is masked: there is nothing to learn. Check that the inputs "
             "reach the model, and that it is not a constant."

@@ -13,8 +13,8 @@ from whyformer.views.marks import TableMark
 from whyformer.views.view import Fact, Page, Panel, View
 
 CAPTION = (
-    "Means over held-out inputs with 95 % confidence intervals. Comprehensiveness: higher is better; sufficiency: "
-    "lower is better. Ahead: paired difference in comprehensiveness - sufficiency; above zero, the learned method is better."
+    "Means over held-out inputs, 95 % confidence intervals. Comprehensiveness: higher is better; sufficiency: lower "
+    "is better. Ahead: paired difference in comprehensiveness - sufficiency (above 0, the learned one is better)."
 )
 
 

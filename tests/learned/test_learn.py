@@ -1,0 +1,217 @@
+"""wf.learn: what it learns, where the result is accepted, its file, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.learned.small import Additive, bert, learned_bert, texts, tokenizer
+from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
+from whyformer.learned.learned import fingerprint_of
+
+
+def test_an_additive_model_is_learned_exactly() -> None:
+    model = Additive()
+    learned = wf.learn(model, texts(40), tokenizer(), forwards=800, linear=True, progress=False)
+    assert learned.certificate.r2[0] > 0.999 and learned.certificate.rank[0] > 0.9  # equal words tie
+    exact = wf.explain(model, "the film was very funny", tokenizer(), method="shap")
+    own = wf.explain(model, "the film was very funny", tokenizer(), method=learned)
+    assert np.allclose(own.scores, exact.scores, atol=1e-2 * np.abs(exact.scores).max())
+
+
+def test_one_pass_explains_and_the_certificate_is_on_the_result() -> None:
+    model, learned = learned_bert()
+    one = wf.explain(model, "the film was great", tokenizer(), method=learned)
+    assert (one.cost.forwards, one.cost.backwards) == (1, 1)
+    assert one.method == learned.name and one.signed
+    assert any("10 held-out inputs" in warning for warning in one.warnings)
+    assert not one.scores[list(one.units.special)].any() and one.scores.any()
+    beside = wf.explain(model, ["the film was great", "a very long sad story"], tokenizer(), method=learned)
+    assert np.allclose(beside[0].scores, one.scores, atol=1e-4)
+
+
+def test_the_target_enters() -> None:
+    model, learned = learned_bert()
+    scores = [wf.explain(model, "a good story", tokenizer(), method=learned, target=t).scores for t in (0, 1, 2)]
+    assert not np.allclose(scores[0], scores[1]) and not np.allclose(scores[1], scores[2])
+
+
+def test_it_is_accepted_wherever_a_method_is(tmp_path: Path) -> None:
+    model, learned = learned_bert()
+    path = learned.save(tmp_path / "bert.learned")
+    assert path.stat().st_size < 20e6
+    some = texts(5, seed=3)
+    by_method = wf.explain(model, some, tokenizer(), method=[learned, "grad_sam"])
+    assert set(by_method) == {learned.name, "grad_sam"}
+    by_file = wf.explain(model, some, tokenizer(), method=str(path))
+    assert np.allclose(by_file[2].scores, by_method[learned.name][2].scores, atol=1e-4)
+    for given in (learned, str(path), {"method": learned}):
+        compared = wf.compare(model, some, tokenizer(), methods=[given, "grad_sam"], metrics="comprehensiveness")
+        assert learned.name in {row.name for row in compared.rows}
+    assert wf.Explainer(model, tokenizer()).estimate(some, method=learned).forwards == 1
+    assert learned.name not in wf.list_methods()
+    assert wf.load(path).name == learned.name
+
+
+def test_as_a_guide_of_shap(tmp_path: Path) -> None:
+    model, learned = learned_bert()
+    path = learned.save(tmp_path / "bert.learned")
+    text = "the old film was very very long and not very good"
+    options: dict[str, Any] = {"method": "shap", "evaluations": 8}
+    guided = wf.explain(model, text, tokenizer(), guide=learned, **options)
+    again = wf.explain(model, text, tokenizer(), guide=str(path), **options)
+    assert np.allclose(guided.scores, again.scores, atol=1e-5)
+    assert guided.options["guide"] == learned.name
+    assert guided.errors is not None and guided.errors.any()
+    assert not np.allclose(
+        guided.scores, wf.explain(model, text, tokenizer(), algorithm="regression", **options).scores
+    )
+
+
+@pytest.mark.parametrize("change", ["weights", "data", "buffer"])
+def test_another_model_is_refused(change: str) -> None:
+    _, learned = learned_bert()
+    model = bert()
+    wf.explain(model, "good", tokenizer(), method=learned)  # the same weights
+    with torch.no_grad():
+        if change == "weights":
+            model.classifier.weight[0, 0] += 1
+        elif change == "data":
+            model.classifier.weight.data += 1
+        else:
+            model.bert.embeddings.position_ids += 0  # the same numbers
+    if change == "buffer":
+        wf.explain(model, "good", tokenizer(), method=learned)
+        return
+    with pytest.raises(BadInput, match="other weights"):
+        wf.explain(model, "good", tokenizer(), method=learned)
+
+
+def test_fingerprints_are_of_the_weights_alone() -> None:
+    assert fingerprint_of(bert()) == fingerprint_of(bert())
+    assert fingerprint_of(bert()) != fingerprint_of(bert(1))
+
+
+def test_other_questions_are_refused() -> None:
+    model, learned = learned_bert()
+    for error, words, asked in (
+        (BadInput, "units", {"units": "word"}),
+        (BadInput, "scalar", {"scalar": "probability"}),
+        (NotOffered, "one class", {"target": (0, 1)}),
+    ):
+        with pytest.raises(error, match=words):
+            wf.explain(model, "a good story", tokenizer(), method=learned, **asked)
+    with pytest.raises(UnknownName, match="path"):
+        wf.explain(model, "good", tokenizer(), method="learned:00000000")
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    model, learned = learned_bert()
+    data = learned.save(tmp_path / "bert.learned").read_bytes()
+    flipped = bytearray(data)
+    flipped[-5] ^= 255
+    for name, content in (
+        ("cut", data[: len(data) // 2]),
+        ("flipped", bytes(flipped)),
+        ("other", b"PK"),
+        ("empty", b""),
+    ):
+        path = tmp_path / f"{name}.learned"
+        path.write_bytes(content)
+        with pytest.raises(BadInput, match="damaged"):
+            wf.explain(model, "good", tokenizer(), method=str(path))
+    with pytest.raises(BadInput, match="no file"):
+        wf.explain(model, "good", tokenizer(), method=str(tmp_path / "none.learned"))
+
+
+def test_plain_data_round_trips(tmp_path: Path) -> None:
+    _, learned = learned_bert()
+    for ending in ("json", "npz", "learned"):
+        back = wf.load(learned.save(tmp_path / f"back.{ending}"))
+        assert back.name == learned.name and back.certificate == learned.certificate, ending
+        assert back.distance == learned.distance
+
+
+# Errors before long work
+
+
+def test_too_few_inputs() -> None:
+    with pytest.raises(BadInput, match=r"at least 30 inputs \(got 29\)"):
+        wf.learn(bert(), texts(29), tokenizer())
+    with pytest.raises(BadInput, match="at least 30"):
+        wf.learn(bert(), "one text", tokenizer())
+
+
+def test_constant_and_broken_models() -> None:
+    constant, broken = bert(), bert()
+    with torch.no_grad():
+        constant.classifier.weight.zero_()
+        broken.classifier.weight.fill_(torch.nan)
+    with pytest.raises(BadInput, match="nothing to learn"):
+        wf.learn(constant, texts(), tokenizer(), progress=False)
+    with pytest.raises(NonFinite):
+        wf.learn(broken, texts(), tokenizer(), progress=False)
+
+
+def test_models_from_outside_are_not_offered() -> None:
+    def says(prompts: Any) -> Any:
+        raise AssertionError("nothing is asked")
+
+    with pytest.raises((NotOffered, BadInput)):
+        wf.learn(says, texts(), progress=False)
+
+
+def test_a_broken_network_says_so_and_is_not_recommended() -> None:
+    model, learned = learned_bert()
+    generator = np.random.default_rng(0)
+    weights = {k: generator.permutation(v.ravel()).reshape(v.shape) for k, v in learned.weights.items()}
+    weights["score.weight"] = generator.normal(size=weights["score.weight"].shape).astype(np.float32)
+    shuffled = replace(learned, weights=weights)
+    from whyformer.explainer import CoreExplainer
+    from whyformer.learned.certificate import certify
+
+    settings = {"units": "token", "batch_size": None, "seed": 0, "cache": None, "target": None, "replace": None}
+    settings |= {"hold": None, "reference": None, "progress": False}
+    certificate = certify(CoreExplainer(model, tokenizer()), shuffled.name, texts(12, seed=5), settings)
+    assert not certificate.better and "Not better than" in certificate.verdict and certificate.r2[0] < 0.5
+    broken = replace(shuffled, certificate=certificate)
+    found = wf.recommend(model, texts(8, seed=6), tokenizer(), methods=[broken, "grad_sam"], spaces=[], progress=False)
+    assert "Not better than" in found.excluded[broken.name]
+
+
+def test_resumes_from_its_cache(tmp_path: Path) -> None:
+    model, _ = learned_bert()
+    asked: dict[str, Any] = {"forwards": 800, "progress": False, "cache": tmp_path, "linear": True}
+    first = wf.learn(model, texts(), tokenizer(), **asked)
+    again = wf.learn(model, texts(), tokenizer(), **asked)
+    assert again.name == first.name and again.forwards < first.forwards / 2
+
+
+def test_away_from_home() -> None:
+    model, learned = learned_bert()
+    usual = wf.explain(model, texts(10, seed=9), tokenizer(), method=learned)
+    assert sum(any("unlike those" in w for w in e.warnings) for e in usual) <= 2
+    narrow = replace(learned, distance=0.01)
+    one = wf.explain(model, "a good story", tokenizer(), method=narrow)
+    assert any("unlike those" in w for w in one.warnings)
+    strict = replace(learned, error=1e-9)
+    checked = wf.explain(model, "a good long story", tokenizer(), method=strict, check_home=True)
+    assert checked.cost.forwards == 2
+    assert any("half of the features" in w for w in checked.warnings) and checked.checks["removal_error"] != 0
+    replace(learned)  # registered as it was
+
+
+def test_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, learned = learned_bert()
+    learned.show()
+    shown = capsys.readouterr().out
+    assert "held-out" in shown and "two_ended" in shown and "comprehensiveness" in shown
+    assert learned.certificate.verdict.split(":")[0] in " ".join(shown.split())
+    assert "Certificate" in learned.to_html()
+    assert len(learned.to_frame()) == len(learned.certificate.methods)
