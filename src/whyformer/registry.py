@@ -260,6 +260,11 @@ def learned_file(name: str) -> Path | None:
     return _FILES.get(name)
 
 
+def learned_methods() -> dict[str, Method]:
+    """Learned methods that this process knows, by name; they are not in ``list_methods()``."""
+    return dict(sorted(_LEARNED.items()))
+
+
 def _learned(name: str) -> Method:
     if name.endswith(SUFFIX):
         load = import_module("whyformer.learned").Learned.load

@@ -201,12 +201,14 @@ class OpenSite:
         return replace(self.layout, order=(*c.value_lead, c.value_key, c.value_width))
 
     def _full_value(self) -> Tensor:
-        """The values with shared (broadcast) heads repeated."""
+        """The values with shared heads repeated: broadcast ones, and groups of torch's ``enable_gqa``."""
         lead = [self.attention.shape[i] for i in self.layout.order[:-2]]
-        shape = list(self.value.shape)
+        value, shape = self.value, list(self.value.shape)
         for axis, size in zip(self.contraction.value_lead, lead, strict=True):
+            if 1 < shape[axis] < size:
+                value = value.repeat_interleave(size // shape[axis], dim=axis)
             shape[axis] = size
-        return self.value.expand(shape)
+        return value.expand(shape)
 
     @property
     def value_BHKD(self) -> Tensor:

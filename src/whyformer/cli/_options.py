@@ -155,7 +155,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "--trust-remote-code", "Run code that comes with the model. Read it first.", shown=False
     ),
     # The method, and the output that is explained.
-    "method": _methods("Method; repeatable. List: whyformer methods", shown="auto"),
+    "method": _methods("Method, or the file of a learned one; repeatable. List: whyformer methods", shown="auto"),
     "method/compare": _methods("Method; repeatable. List: whyformer methods", shown="all"),
     "method/recommend": _methods("Method to choose from, besides attention aggregations; repeatable.", shown="all"),
     "method/check": _text(
@@ -289,8 +289,13 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         shown="1; with ray one per GPU, or per CPU",
         min=1,
     ),
+    "forwards": _number("--forwards N", "Forward passes to learn from, about.", 20_000, min=500),
+    "linear": _flag("--linear", "Learn weights of attention heads only, and show them."),
     "address": _text("--address ADDRESS", "Address of a running Ray cluster.", shown="start a local one"),
     # The server.
+    "learned": _texts(
+        "--learned FILE", "Learned method to offer (whyformer learn); repeatable.", callback=known_methods
+    ),
     "port": _number("--port N", "Port; 0 selects a free one.", 8765, min=0, max=65535),
     "host": _text("--host ADDRESS", "Address to listen on. Non-local addresses require a token.", "127.0.0.1"),
     "store": _path("--store FILE", "Database of results.", Path("whyformer.sqlite")),
@@ -312,6 +317,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "out/attention": _file("--out", "Write .html, .png, .svg, .pdf or .json.", (*PICTURES, ".json")),
     "out/batch": _path("--out DIR", "New folder, or one to resume.", REQUIRED, file_okay=False),
     "out/demo": _path("--out FILE", "Page to write.", Path("whyformer-demo.html"), dir_okay=False),
+    "out/learn": _file(
+        "--out", "Write the method (.learned), or .html, .png, .svg, .json.", (".learned", *PICTURES, ".json")
+    ),
     "report": _file(
         "--report", "Also write a report (.html): methods compared and checked on these inputs.", (*PICTURES, ".json")
     ),

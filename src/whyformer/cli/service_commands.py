@@ -1,4 +1,4 @@
-"""whyformer batch and serve: explain a dataset, and serve models to a browser."""
+"""whyformer batch, learn and serve: explain a dataset, learn to explain a model, and serve models to a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from whyformer.cli._input import load_table
 from whyformer.cli._options import CommandArguments, load, load_any, takes
-from whyformer.cli._results import say_written
+from whyformer.cli._results import deliver, say_written
 from whyformer.extras import SHIPPED, require
 from whyformer.files import quiet
 
@@ -58,12 +58,45 @@ def batch(asked: CommandArguments) -> None:
         say_written(asked.out)
 
 
+@takes("source out/learn model/batch trust_remote_code column forwards units linear batch_size cache seed json")
+def learn(asked: CommandArguments) -> None:
+    """Learn to explain a model in one pass, from unlabelled inputs.
+
+    Masked variants of the inputs are run once; a small network then predicts
+    Shapley values from a single pass. Some inputs are held out, and the result
+    is compared with other methods on them. The file is a method of its own:
+    explain, compare, recommend and batch take it as --method FILE.
+
+    \b
+    Examples:
+      whyformer learn reviews.csv --column text --out mine.learned
+      whyformer explain "I like the movie" --method mine.learned
+      whyformer learn reviews.txt --model my-bert/ --forwards 100000 \\
+          --cache work/ --out mine.learned
+      whyformer learn photos/ --model my-vit/ --out mine.learned
+      whyformer learn reviews.txt --linear --out heads.learned
+    """
+    from whyformer.jobs.source import Columns, Unreadable, rows_of
+    from whyformer.learned.learning import learn as run
+
+    rows = rows_of(asked.source)  # what cannot be read is refused before a model is loaded
+    if asked.model is not None and _is_table(asked.model):
+        model, processor = load_table(asked.model)
+    else:
+        model, processor, _ = asked.load_any()
+    columns = Columns(rows, asked.column or None, None, processor)
+    contents = map(columns.content, rows.read())
+    readable = [content for content in contents if not isinstance(content, Unreadable)]
+    options = asked.settings | {"forwards": asked.forwards, "linear": asked.linear}
+    deliver(run(model, readable, processor=processor, **options), asked)
+
+
 def _is_table(name: str) -> bool:
     """Return whether this is a saved tabular model, or a function that returns model and Table."""
     return (Path(name) / "table.json").is_file() or (":" in name and not Path(name).exists())
 
 
-@takes("model/serve port host store token allow_models")
+@takes("model/serve learned port host store token allow_models")
 def serve(asked: CommandArguments) -> None:
     """Serve a page in the browser that explains predictions.
 
@@ -73,6 +106,7 @@ def serve(asked: CommandArguments) -> None:
     Examples:
       whyformer serve
       whyformer serve --model my-bert/ --model my-vit/ --port 9000
+      whyformer serve --model my-bert/ --learned mine.learned
       whyformer serve --host 0.0.0.0 --store results.sqlite
     """
     require("fastapi", "uvicorn", *(() if asked.model else SHIPPED), why="whyformer serve")

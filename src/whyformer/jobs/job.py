@@ -127,20 +127,7 @@ def explain_dataset(
     if engine == "ray":
         require("ray", why="engine='ray'")  # before anything is done
     explainer = loaded_as(CoreExplainer, model, processor, attention_at)
-    if isinstance(target, list):
-        raise BadInput(
-            "target: give one class for all rows of a dataset, or None for the prediction of each row. For different "
-            "targets per row, name their column with target_column=."
-        )
-    if target is not None and target_column is not None:
-        raise BadInput("target is one class for all rows, target_column a class for each: give one of the two.")
-    if engine == "local" and address is not None:
-        raise BadInput("address is the address of a Ray cluster: add engine='ray', or omit address=.")
-    if is_sharded(explainer.model.parameters()):
-        raise NotOffered(
-            "the model is distributed over processes (tensor parallelism), and each of them would write this folder. "
-            "Call explain on the rows in all processes, and save the results of one of them."
-        )
+    _refuse_unusable(explainer, target, target_column, engine, address)
     apart = engine == "ray" or (workers or 1) > 1  # in other processes
     if apart:
         require_whole(explainer.model, "engine='ray'" if engine == "ray" else f"workers={workers}")
@@ -209,6 +196,26 @@ def _named_methods(
             name, chosen = answers(explainer.source([row.content]).modality.kind, 1, passes)[0]
             return (name,), {k: v for k, v in options.items() if k != "passes"} | chosen
     raise BadInput(f"none of the first {len(part.rows)} rows can be read: {part.rows[0].content.reason}")
+
+
+def _refuse_unusable(
+    explainer: CoreExplainer, target: Any, target_column: str | None, engine: str, address: str | None
+) -> None:
+    """Raise for arguments that contradict each other, and for models that cannot be used here."""
+    if isinstance(target, list):
+        raise BadInput(
+            "target: give one class for all rows of a dataset, or None for the prediction of each row. For different "
+            "targets per row, name their column with target_column=."
+        )
+    if target is not None and target_column is not None:
+        raise BadInput("target is one class for all rows, target_column a class for each: give one of the two.")
+    if engine == "local" and address is not None:
+        raise BadInput("address is the address of a Ray cluster: add engine='ray', or omit address=.")
+    if is_sharded(explainer.model.parameters()):
+        raise NotOffered(
+            "the model is distributed over processes (tensor parallelism), and each of them would write this folder. "
+            "Call explain on the rows in all processes, and save the results of one of them."
+        )
 
 
 def _learned_file(name: Any) -> str:

@@ -85,8 +85,8 @@ class Learned(Result, Named):
 
     @property
     def title(self) -> str:
-        kind = "head weights" if self.linear else "a network"
-        return f"{self.name}: {kind} that explains {self.model} in one pass"
+        by = "weights of its attention heads" if self.linear else "a network over its attention heads"
+        return f"{self.name}: {self.model} explained in one pass, by {by}"
 
     @cached_property
     def network(self) -> Network:
@@ -101,8 +101,8 @@ class Learned(Result, Named):
 
     @property
     def head_weights(self) -> Array:
-        """(layers, heads, 5) weights of the standardized head features, by KINDS; NaN where a layer has fewer heads."""
-        flat, at = self.weights["head_weights"], 0
+        """(layers, heads, 5) output per standard deviation of a head feature, by KINDS; NaN beyond a layer's heads."""
+        flat, at = self.weights["head_weights"] * float(self.weights["scale"]), 0
         table = np.full((len(self.heads), max(self.heads), len(KINDS)), np.nan)
         for layer, count in enumerate(self.heads):
             table[layer, :count] = flat[at : at + count * len(KINDS)].reshape(len(KINDS), count).T

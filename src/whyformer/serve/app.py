@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.extras import require
-from whyformer.registry import get_method
+from whyformer.registry import SUFFIX, get_method
 from whyformer.serve import safety
 from whyformer.serve.drawn import FORMATS, drawn, exported, subject_of
 from whyformer.serve.explaining import compared, explained, heads, methods_compared, predicted, side_by_side_of
@@ -253,6 +253,13 @@ def _failed(job: Job) -> Response:
     return answer({"error": job.error, "job": job.id}, 409 if job.state == "cancelled" else 422)
 
 
+def _named(*values: Any) -> Any:
+    """The first value; raise for files of learned methods: a client does not choose what is read from this disk."""
+    if any(isinstance(value, str) and SUFFIX in value for value in values):
+        raise BadInput("files of learned methods are named when the server is started: whyformer serve --learned FILE.")
+    return values[0] if values else None
+
+
 def _add_questions(app: FastAPI, served: Served) -> None:
     @app.post("/api/predict")
     async def predict(asked: safety.Predict) -> Response:
@@ -268,7 +275,8 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         model = served.models[asked.model]
         for method in asked.methods:
             if method is not None:
-                get_method(method)
+                get_method(_named(method))
+        _named(*asked.options.values())
         work = partial(explained, model, asked, served.store)
         return await _queued(served, model, "explain", work, len(asked.methods), asked.wait)
 
@@ -278,7 +286,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
             return await _shown(served, await run_in_threadpool(side_by_side_of, asked, served.store))
         model = served.models[asked.model or ""]
         for method in asked.methods or []:
-            get_method(method)
+            get_method(_named(method))
         units = len(methods_compared(model, asked)) + 1
         work = partial(compared, model, asked, served.store)
         return await _queued(served, model, "compare", work, units, asked.wait)

@@ -17,7 +17,7 @@ from whyformer.explainer import CoreExplainer
 from whyformer.extras import SHIPPED, require
 from whyformer.inputs.families import class_names, compares_texts, continues_text, task_of
 from whyformer.inputs.table_schema import Standardize, Table
-from whyformer.registry import default_method, get_method, list_methods
+from whyformer.registry import default_method, get_method, learned_methods, list_methods
 from whyformer.results.types import Explanation
 from whyformer.serve.safety import Input, opened_picture, opened_sound
 from whyformer.serve.store import Store
@@ -277,7 +277,7 @@ class ServedModel:
             self.trouble, self.troubles = str(reason), {}
             log.warning("%s could not be tried on a sample: %s", self.name, reason)
             return
-        for name, method in list_methods().items():
+        for name, method in {**list_methods(), **learned_methods()}.items():
             if not is_dear(name, units):
                 with self.explainer.session([self.samples[0]]) as session:
                     troubles[name] = trouble_with(method, session, {})
@@ -287,7 +287,7 @@ class ServedModel:
     def methods(self) -> list[dict[str, Any]]:
         """All methods, with why one does not apply; ``applies`` is None where that was not tried."""
         listed = []
-        for name, method in list_methods().items():
+        for name, method in {**list_methods(), **learned_methods()}.items():
             trouble = None if self.troubles is None else self.troubles.get(name)
             told: dict[str, Any] = {"name": name, "cost": method.cost_text, "looks_at": method.specificity}
             told |= {each: getattr(method, each) for each in ("idea", "paper", "signed", "class_specific")}
