@@ -68,8 +68,8 @@ GROUPS = (
     Group(
         "jobs",
         "Datasets",
-        "Explain a dataset in parts that are written to disk as they finish.",
-        ("explain_dataset",),
+        "Explain a dataset in parts that are written to disk as they finish; learn a model to explain it in one pass.",
+        ("explain_dataset", "learn", "Learned"),
         ("jobs",),
     ),
     Group("heads", "Heads", "Importance, roles and pruning of attention heads.", ("head_importance",), ("heads",)),

@@ -88,7 +88,7 @@ QUOTED = [  # guides whose ```text blocks are what their code prints, all of it
     f"docs/guide/{name}.md"
     for name in (
         *("trust", "batch", "checks", "budget", "which_method", "report", "page", "pictures", "parameters"),
-        *("servers", "interop", "long", "patch_grid"),
+        *("servers", "interop", "long", "patch_grid", "learn"),
     )
 ]
 RUN = {name: blocks for name, page in PAGES.items() if (blocks := [b for b in blocks_of(page) if b.excuse is None])}

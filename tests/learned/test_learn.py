@@ -124,7 +124,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{name}.learned"
         path.write_bytes(content)
-        with pytest.raises(BadInput, match="damaged"):
+        with pytest.raises(BadInput, match="no saved learned"):
             wf.explain(model, "good", tokenizer(), method=str(path))
     with pytest.raises(BadInput, match="no file"):
         wf.explain(model, "good", tokenizer(), method=str(tmp_path / "none.learned"))

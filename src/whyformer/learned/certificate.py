@@ -68,14 +68,16 @@ class Certificate:
     def verdict(self) -> str:
         if self.rival is None:
             return "No free one-pass method runs on this model: there is nothing to compare with."
-        lead = f"{with_interval(self.rival.ahead)} in comprehensiveness - sufficiency on {self.inputs} held-out inputs"
+        on = f"on {self.inputs} held-out inputs"
+        lead = f"{with_interval(self.rival.ahead)} in comprehensiveness - sufficiency {on}"
         few = f" Confidence intervals are wide: only {self.inputs} inputs." if self.inputs < ENOUGH else ""
         if self.better:
             return f"Better than every free one-pass method; the closest is {self.rival.name}: {lead}.{few}"
-        return (
-            f"Not better than {self.rival.name}, which takes one pass without learning: {lead}. Not recommended: use "
-            f"{self.rival.name}, or learn from more inputs (forwards=).{few}"
-        )
+        level, name = "Not significantly better" if self.rival.ahead[0] > 0 else "Not better", self.rival.name
+        compared = f"{level} than {name}, which takes one pass without learning: {lead}"
+        if is_tied(self.rival.ahead):
+            compared = f"Tied with {name}, which takes one pass without learning, {on}"
+        return f"{compared}. Not recommended: use {name}, or learn from more inputs (forwards=).{few}"
 
     @property
     def line(self) -> str:
@@ -87,6 +89,11 @@ class Certificate:
             f"learned explanation: on {self.inputs} held-out inputs {agreement}comprehensiveness / sufficiency "
             f"{own.comprehensiveness[0]:.3f} / {own.sufficiency[0]:.3f} (" + "; ".join(beside) + ")."
         )
+
+
+def is_tied(ahead: Limits) -> bool:
+    """No difference to three digits."""
+    return all(abs(value) < 5e-4 for value in ahead)
 
 
 def certify(explainer: CoreExplainer, name: str, inputs: Any, settings: Mapping[str, Any]) -> Certificate:

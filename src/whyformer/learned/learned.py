@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from whyformer import files
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.players import absent_player
 from whyformer.engines.perturbation.variants import Replaced, grouped_variants
-from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.errors import BadInput, NotOffered
 from whyformer.learned.certificate import Certificate
 from whyformer.learned.features import KINDS, UnitFeatures, features_of, refuse
 from whyformer.learned.network import Network
@@ -26,9 +26,9 @@ from whyformer.loan.borrow import known_about
 from whyformer.loan.digests import digest
 from whyformer.parameters import Named, checked
 from whyformer.registry import LEARNED, SUFFIX, Method, register_learned
-from whyformer.results.codec import Float32, filled, mapping, reason, to_plain
+from whyformer.results.codec import Float32, mapping, reason, to_plain
 from whyformer.results.interop import dataframe
-from whyformer.results.result import DATA, FORMAT, PICTURES, Result
+from whyformer.results.result import Result
 from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
 from whyformer.views.learned_view import learned_page
@@ -47,13 +47,14 @@ class Learned(Result, Named):
     """An explanation method that was learned for one model: pass it as ``method=``, or the path of its file.
 
     >>> model, tokenizer = wf.demo.load_sentiment()
-    >>> learned = wf.learn(model, texts, tokenizer)
-    >>> learned.show()
+    >>> texts = [f"The {what} was {how}" for what in ("film", "plot", "cast") for how in "abcdefghij"]
+    >>> learned = wf.learn(model, texts, tokenizer, forwards=500, linear=True)  # too few texts, for a quick look
     >>> wf.explain(model, "I like the movie", tokenizer, method=learned)
     """
 
     what: ClassVar[str] = "learned"
     last: ClassVar[tuple[str, ...]] = ("weights",)
+    own: ClassVar[tuple[str, ...]] = (SUFFIX,)
 
     model: str  # class
     fingerprint: str  # of the model's weights
@@ -124,38 +125,29 @@ class Learned(Result, Named):
 
     # The file: safetensors, with the rest as JSON in its metadata.
 
-    @checked
-    def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
-        """Write the file that ``method=`` and ``whyformer.load`` take (.learned), a picture, or plain data."""
+    def _write_own(self, path: Path) -> None:
         from safetensors.numpy import save
 
-        path = files.writable_file(path, (SUFFIX, *PICTURES, *DATA))
-        if path.suffix != SUFFIX:
-            return super().save(path, *settings, **options)
-        plain = {k: v for k, v in self.to_dict().items() if k != "weights"}
-        header = json.dumps(plain, ensure_ascii=False)
+        header = json.dumps({k: v for k, v in self.to_dict().items() if k != "weights"}, ensure_ascii=False)
         arrays = {name: np.ascontiguousarray(array) for name, array in self.weights.items()}
-        with files.writing(path):
-            path.write_bytes(save(arrays, {HEADER: header, CHECKSUM: _checksum(header, arrays)}))
+        path.write_bytes(save(arrays, {HEADER: header, CHECKSUM: _checksum(header, arrays)}))
         register_learned(_method(self), path)
-        return path
 
     @classmethod
-    @checked
-    def load(cls, path: str | Path) -> Learned:
-        """Read what ``save`` wrote; it is bound to its model when it explains."""
-        path = files.readable_file(path, "learned explanation")
-        if path.suffix.lower() != SUFFIX:
-            return super().load(path)
-        try:
-            return _read(path)
-        except WhyformerError:
-            raise
-        except Exception as error:  # a file can hold anything
-            raise BadInput(
-                f"{str(path)!r} is damaged or no learned explanation ({reason(error)}). Save it again with "
-                "learned.save(…), or learn again (wf.learn)."
-            ) from error
+    def _read_own(cls, path: Path) -> Learned:
+        from safetensors import safe_open
+
+        with safe_open(str(path), "numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+        if HEADER not in metadata:
+            raise files.Damaged("it does not hold a learned method")
+        if metadata.get(CHECKSUM) != _checksum(metadata[HEADER], arrays):
+            raise files.Damaged("it is damaged: its checksum does not match")
+        learned = cls._from_dict(mapping(files.parsed(metadata[HEADER]), "it") | {"weights": arrays})
+        _ = learned.network  # raises if the weights do not fit
+        register_learned(_method(learned), path)
+        return learned
 
     # Explaining
 
@@ -290,25 +282,6 @@ def _checksum(header: str, arrays: Mapping[str, Array]) -> str:
     for name in sorted(arrays):
         told.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode() + arrays[name].tobytes())
     return told.hexdigest()
-
-
-def _read(path: Path) -> Learned:
-    from safetensors import safe_open
-
-    with safe_open(str(path), "numpy") as file:
-        metadata = file.metadata() or {}
-        arrays = {name: file.get_tensor(name) for name in file.keys()}
-    if HEADER not in metadata:
-        raise files.Damaged("it does not hold a learned explanation")
-    if metadata.get(CHECKSUM) != _checksum(metadata[HEADER], arrays):
-        raise files.Damaged("its checksum does not match")
-    plain = mapping(files.parsed(metadata[HEADER]), "it")
-    if plain.pop("format", None) != FORMAT or plain.pop("what", None) != Learned.what:
-        raise files.Damaged("it comes from another version of whyformer")
-    learned: Learned = filled(Learned, plain | {"weights": arrays})
-    _ = learned.network  # raises if the weights do not fit
-    register_learned(_method(learned), path)
-    return learned
 
 
 view_of.register(Learned, learned_page)

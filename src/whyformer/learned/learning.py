@@ -65,7 +65,9 @@ def learn(
     Misleads when: inputs explained later are unlike those learned from (explanations then have a warning).
 
     >>> model, tokenizer = wf.demo.load_sentiment()
-    >>> learned = wf.learn(model, texts, tokenizer)
+    >>> words = "good bad great boring funny sad".split()
+    >>> texts = [f"The {what} was {how}" for what in ("film", "plot", "cast", "story", "end") for how in words]
+    >>> learned = wf.learn(model, texts, tokenizer, forwards=500)  # too few texts, for a quick look
     >>> learned.save("sentiment.learned")
     >>> wf.explain(model, "I like the movie", tokenizer, method="sentiment.learned").show()
     """

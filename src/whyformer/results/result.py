@@ -89,6 +89,7 @@ class Result(Pictured, Coded):
     later: ClassVar[tuple[str, ...]] = ()  # fields that came after the format: files have them where they are not None
     # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
     axes: ClassVar[Mapping[str, str]] = {}
+    own: ClassVar[tuple[str, ...]] = ()  # endings of files of its own, beside DATA: see _write_own and _read_own
     finite: ClassVar[tuple[str, ...]] = ()  # fields that no verb leaves NaN or infinite: a file that does is not ours
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -107,7 +108,7 @@ class Result(Pictured, Coded):
     @checked
     def save(self, path: str | Path, *settings: Any, **options: Any) -> Path:
         """Write a picture (.html, .png, .svg, .pdf), or data that ``whyformer.load`` reads back (.json, .npz)."""
-        path = files.writable_file(path, (*PICTURES, *DATA))
+        path = files.writable_file(path, (*PICTURES, *DATA, *self.own))
         if path.suffix in PICTURES:
             return super().save(path, *settings, **options)
         if settings or options:
@@ -117,9 +118,20 @@ class Result(Pictured, Coded):
             if path.suffix == ".json":
                 plain = json.dumps(self.to_dict(), ensure_ascii=False)
                 path.write_bytes(plain.encode("utf-8", "backslashreplace"))  # half a character has an escape in JSON
-            else:
+            elif path.suffix == ".npz":
                 _write_npz(self, path)
+            else:
+                self._write_own(path)
         return path
+
+    def _write_own(self, path: Path) -> None:
+        """Write a file with one of the endings in ``own``."""
+        raise NotImplementedError
+
+    @classmethod
+    def _read_own(cls: type[Kind], path: Path) -> Kind:
+        """Read what ``_write_own`` wrote; raise anything if it is damaged."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: arrays as nested lists, null for NaN."""
@@ -138,10 +150,10 @@ class Result(Pictured, Coded):
         """Load a result that was saved as .json or .npz; the model is not needed."""
         named = cls.what if "what" in cls.__dict__ else f"{EXPLANATION} or other result"
         path = files.readable_file(path, f"saved {named}")
-        if path.suffix.lower() not in DATA:
-            raise BadInput(f"{str(path)!r} is not a saved {named}: give a {' or '.join(DATA)} file.")
+        if path.suffix.lower() not in (*DATA, *cls.own):
+            raise BadInput(f"{str(path)!r} is not a saved {named}: give a {' or '.join((*DATA, *cls.own))} file.")
         try:
-            return cls._from_dict(_read(path))
+            return cls._read_own(path) if path.suffix in cls.own else cls._from_dict(_read(path))
         except (WhyformerError, Warning):  # a warning is raised where the user made errors of them
             raise
         except Exception as error:  # a file can hold anything

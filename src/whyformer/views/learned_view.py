@@ -48,7 +48,11 @@ def _certificate(result: Any) -> View:
             f"{m.forwards:.0f} + {m.backwards:.0f}",
             _limits(m.comprehensiveness),
             _limits(m.sufficiency),
-            "" if math.isnan(m.ahead[0]) else _limits(m.ahead, "+"),
+            ""
+            if math.isnan(m.ahead[0])
+            else "tied"
+            if not any(round(x, 3) for x in m.ahead)
+            else _limits(m.ahead, "+"),
         )
         for m in certificate.methods
     )
