@@ -8,9 +8,9 @@ import torch
 
 from tests.references import learned as twin
 from whyformer.learned.network import (
-    SUM_WEIGHT,
     Example,
     drawn_masks,
+    flipped,
     loss_of,
     mean_loss,
     padded,
@@ -22,12 +22,31 @@ from whyformer.learned.network import (
 CPU = torch.device("cpu")
 
 
+def test_explanations_of_the_negated_output_are_the_negated_ones() -> None:
+    network = trained(games(12, 0), games(4, 1), heads=(1,), linear=False, seed=0, device=CPU)
+    with torch.no_grad():
+        network.score.weight.copy_(torch.linspace(-1, 1, 128)[None])
+        network.head_weights.zero_()
+    heads = games(1, 2)[0].heads_UF
+    attention, gradient = heads[:, 3].abs(), heads[:, 4]
+    product = attention * gradient
+    real = torch.stack([product, product.clamp(min=0), product, attention, gradient], 1)
+    negated = torch.stack([-product, (-product).clamp(min=0), -product, attention, -gradient], 1)
+    assert torch.allclose(flipped(real, (1,)), negated)
+    states = games(1, 2)[0].states_US.float()[None]
+    with torch.no_grad():
+        network.total_weights.zero_()
+        rest = (states, torch.ones(1, 6, dtype=torch.bool), torch.ones(1, 6), torch.zeros(1))
+        assert torch.allclose(network(real[None], *rest), -network(negated[None], *rest), atol=1e-6)
+        assert network(real[None], *rest).abs().max() > 1e-3
+
+
 def games(count: int, seed: int, units: int = 6) -> list[Example]:
     """Additive games whose values are linear in the first two features; unit 0 cannot be masked."""
     generator = np.random.default_rng(seed)
     made = []
     for _ in range(count):
-        heads = torch.from_numpy(generator.normal(size=(units, 4))).float()
+        heads = torch.from_numpy(generator.normal(size=(units, 5))).float()
         parts = np.arange(1, units)
         phi = (2 * heads[:, 0] - 0.5 * heads[:, 1]).numpy()[parts].astype(float)
         masks = drawn_masks(len(parts), 8, generator)
@@ -54,7 +73,7 @@ def test_loss_is_its_twin() -> None:
         efficient = with_efficiency(phi, parts, whole - none)[row]
         assert efficient[there].tolist() == pytest.approx(twin.with_efficiency(inputs[-1][0], *inputs[-1][2:]))
         assert efficient.sum().item() == pytest.approx(float(whole[row] - none[row]))
-    assert loss_of(phi, parts, masks, values, whole, none).item() == pytest.approx(twin.loss(inputs, SUM_WEIGHT))
+    assert loss_of(phi, parts, masks, values, whole, none).item() == pytest.approx(twin.loss(inputs))
 
 
 def test_masks_have_sizes_of_the_shapley_kernel_and_come_with_their_complements() -> None:
@@ -68,7 +87,7 @@ def test_masks_have_sizes_of_the_shapley_kernel_and_come_with_their_complements(
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_additive_games_are_learned_exactly(linear: bool) -> None:
-    network = trained(games(40, 0), games(8, 1), linear=linear, seed=0, device=CPU)
+    network = trained(games(40, 0), games(8, 1), heads=(1,), linear=linear, seed=0, device=CPU)
     held = games(10, 2)
     assert mean_loss(network, held, CPU) < 1e-6
     assert removal_error(network, held, CPU) < 1e-3 * float(network.scale)
@@ -77,18 +96,18 @@ def test_additive_games_are_learned_exactly(linear: bool) -> None:
 def test_training_depends_on_the_seed_alone_and_leaves_the_users_generator() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    one, other = (trained(games(12, 0), games(4, 1), linear=False, seed=5, device=CPU) for _ in range(2))
+    one, other = (trained(games(12, 0), games(4, 1), heads=(1,), linear=False, seed=5, device=CPU) for _ in range(2))
     assert torch.equal(before, torch.get_rng_state())
     batch = padded(games(2, 2), CPU)
     assert torch.equal(batch.phi(one), batch.phi(other))
 
 
 def test_padding_changes_no_score() -> None:
-    network = trained(games(12, 0), games(4, 1), linear=False, seed=0, device=CPU)
+    network = trained(games(12, 0), games(4, 1), heads=(1,), linear=False, seed=0, device=CPU)
     short, long = games(1, 3, units=4)[0], games(1, 4, units=9)[0]
     alone = padded([short], CPU).phi(network)[0]
     with torch.no_grad():
-        network.score.weight.add_(0.1)  # the layer takes part
+        network.score.weight.copy_(torch.linspace(-1, 1, 128)[None])  # the layer takes part
         alone, beside = padded([short], CPU).phi(network)[0], padded([short, long], CPU).phi(network)[0]
     assert torch.allclose(alone, beside[:4], atol=1e-5)
     assert not beside[4:].any()

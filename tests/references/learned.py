@@ -11,14 +11,11 @@ def with_efficiency(phi: Sequence[float], whole: float, none: float) -> list[flo
     return [one + missing / len(phi) for one in phi]
 
 
-def loss(
-    inputs: Sequence[tuple[Sequence[float], Sequence[tuple[frozenset[int], float]], float, float]], weight: float
-) -> float:
-    """Inputs: φ, sets with what the model says of them, f(N) and f(∅); ``weight``: of the penalty on the sum."""
-    errors, sums = [], []
+def loss(inputs: Sequence[tuple[Sequence[float], Sequence[tuple[frozenset[int], float]], float, float]]) -> float:
+    """Inputs: φ, sets with what the model says of them, f(N) and f(∅)."""
+    errors = []
     for phi, answers, whole, none in inputs:
         efficient = with_efficiency(phi, whole, none)
         for present, said in answers:
             errors.append((none + sum(efficient[j] for j in present) - said) ** 2)
-        sums.append((sum(phi) - (whole - none)) ** 2)
-    return sum(errors) / len(errors) + weight * sum(sums) / len(sums)
+    return sum(errors) / len(errors)

@@ -93,7 +93,7 @@ class Learned(Result, Named):
     def network(self) -> Network:
         """On the CPU, for use."""
         weights = {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
-        network = Network(len(weights["heads_mean"]), len(weights["states_mean"]), self.linear)
+        network = Network(self.heads, len(weights["states_mean"]), self.linear)
         try:
             network.load_state_dict(weights)
         except RuntimeError as error:
@@ -166,8 +166,11 @@ class Learned(Result, Named):
                 "wrong. Learn again with wf.learn(model, inputs, …)."
             )
 
-    def scores(self, features: UnitFeatures, device: torch.device) -> tuple[Array, float]:
-        """(U,) scores of the units of one input, 0 for those that cannot be masked; and the distance of features."""
+    def scores(self, features: UnitFeatures, value: float, device: torch.device) -> tuple[Array, float]:
+        """(U,) scores of the units of one input, 0 for those that cannot be masked; and the distance of features.
+
+        value: the explained output.
+        """
         network = self.network.to(device)
         heads_1UF = features.heads_UF[None].to(device)
         states_1US = features.states_US[None].float().to(device)
@@ -177,10 +180,13 @@ class Learned(Result, Named):
                 f"{self.name} was learned from other features: the model runs other attention layers here."
             )
         there_1U = torch.ones(heads_1UF.shape[:2], dtype=torch.bool, device=device)
+        parts_1U = torch.zeros(heads_1UF.shape[:2], device=device)
+        parts_1U[0, torch.from_numpy(features.parts).to(device)] = 1
+        whole_1 = torch.tensor([value], dtype=torch.float32, device=device)
         with torch.no_grad():
-            all_U = network(heads_1UF, states_1US, there_1U)[0].double().cpu().numpy()
-        scores_U = np.zeros(len(all_U))
-        scores_U[features.parts] = all_U[features.parts]
+            scores_U: Array = network(heads_1UF, states_1US, there_1U, parts_1U, whole_1)[0].double().cpu().numpy()
+        if not len(features.parts):
+            scores_U = np.zeros(len(scores_U))
         return scores_U, distance_of(network, heads_1UF[0], states_1US[0])
 
 
@@ -205,7 +211,7 @@ def _method(learned: Learned) -> Method:
         scores_BN = torch.zeros(run.keep_BN.shape, dtype=torch.float64)
         warnings, distances, errors = [], [], []
         for row, features in enumerate(features_of(run)):
-            scores_U, distance = learned.scores(features, run.keep_BN.device)
+            scores_U, distance = learned.scores(features, float(run.value_B[row]), run.keep_BN.device)
             by_token = np.zeros(int(run.keep_BN[row].sum()))
             for members, score in zip(features.members, scores_U, strict=True):
                 by_token[list(members)] = score / len(members)

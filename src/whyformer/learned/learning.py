@@ -94,7 +94,8 @@ def learn(
     validating = max(3, len(examples) // 10)
     device = gathering.device
     split = examples[:validating], examples[validating:]
-    network = trained(split[1], split[0], linear=linear, seed=seed, device=device, track=tracker(progress)).cpu()
+    options: dict[str, Any] = {"heads": gathering.heads, "linear": linear, "seed": seed, "device": device}
+    network = trained(split[1], split[0], **options, track=tracker(progress)).cpu()
     learned = Learned(
         model=type(explainer.model).__name__,
         fingerprint=fingerprint_of(explainer.model),
@@ -141,6 +142,8 @@ class Gathering:
 
     def all(self, rows: list[int]) -> list[Example]:
         """Examples of as many rows as ``forwards`` pay for."""
+        with self.explainer.session(some_inputs(self.inputs, rows[:1]), units=self.settings["units"]) as session:
+            _ = session.run([0]).logits  # raises for NaN, which later checks would take for something else
         started = time.perf_counter()
         first = self._chunk(rows[:CHUNK], FEWEST_MASKS)
         draws = self.draws

@@ -21,12 +21,12 @@ from whyformer.shapes import Array
 
 WIDTH = 128
 HEADS = 4
+KINDS = 5  # features per head: features.py
 DROPOUT = 0.1
 EPOCHS = 40
 FEWEST_STEPS = 400  # with few inputs, 40 epochs are too few steps
 STEP = 32  # inputs of one training step
 RATE, DECAY = 1e-3, 1e-2
-SUM_WEIGHT = 0.1  # of the penalty that keeps Σφ close to f(N) - f(∅) without the efficiency step
 RIDGES = (1e-7, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the linear fit, relative to the mean square of its columns
 MOST_COLUMNS = 4096  # of the linear fit in closed form
 
@@ -69,16 +69,29 @@ def with_efficiency(phi_BU: Tensor, parts_BU: Tensor, total_B: Tensor) -> Tensor
 def loss_of(
     phi_BU: Tensor, parts_BU: Tensor, masks_BMU: Tensor, values_BM: Tensor, whole_B: Tensor, none_B: Tensor
 ) -> Tensor:
-    """Mean squared error of f(∅) + Σ_{j∈S} φ_j after the efficiency step, plus the penalty on the raw sum."""
-    total_B = whole_B - none_B
-    predicted_BM = none_B[:, None] + torch.einsum("bmu,bu->bm", masks_BMU, with_efficiency(phi_BU, parts_BU, total_B))
-    return ((predicted_BM - values_BM) ** 2).mean() + SUM_WEIGHT * ((phi_BU.sum(1) - total_B) ** 2).mean()
+    """Mean squared error of f(∅) + Σ_{j∈S} φ_j after the efficiency step."""
+    phi_BU = with_efficiency(phi_BU, parts_BU, whole_B - none_B)
+    predicted_BM = none_B[:, None] + torch.einsum("bmu,bu->bm", masks_BMU, phi_BU)
+    return ((predicted_BM - values_BM) ** 2).mean()
+
+
+def flipped(heads_UF: Tensor, heads: Sequence[int]) -> Tensor:
+    """(…, F) head features as they are for the negated output: gradients change their sign, attention does not."""
+    parts = []
+    for layer in heads_UF.split([KINDS * count for count in heads], dim=-1):
+        column, positive, row, attention, gradient = layer.chunk(KINDS, dim=-1)
+        parts += [-column, positive - column, -row, attention, -gradient]
+    return torch.cat(parts, -1)
 
 
 class Network(nn.Module):
     """One score per unit: a linear map of the head features, and beside it one small transformer layer.
 
-    Buffers hold the mean and spread of the features it learned from, and the scale of its scores.
+    Shapley values are linear in the output, so those of the negated output are the negated ones: the layer's part is
+    made odd by the difference of the layer's results for features of the output and of its negation. It then serves all
+    classes. Buffers hold the mean and spread of the features it learned from, and the scale of its scores.
+    The efficiency step needs f(∅), which would take another pass: it is predicted from f(N) and the number of features
+    (``total_weights``). ``heads``: the number of heads of each attention call.
     """
 
     heads_mean: Tensor
@@ -86,14 +99,17 @@ class Network(nn.Module):
     states_mean: Tensor
     states_spread: Tensor
     scale: Tensor
+    total_weights: Tensor
 
-    def __init__(self, head_features: int, state_features: int, linear: bool = False, width: int = WIDTH) -> None:
+    def __init__(self, heads: Sequence[int], state_features: int, linear: bool = False, width: int = WIDTH) -> None:
         super().__init__()
+        self.heads, head_features = tuple(heads), KINDS * sum(heads)
         for name, size in (("heads", head_features), ("states", state_features)):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_spread", torch.ones(size))
         self.register_buffer("scale", torch.ones(()))
-        self.head_weights, self.bias = nn.Parameter(torch.zeros(head_features)), nn.Parameter(torch.zeros(()))
+        self.register_buffer("total_weights", torch.zeros(4))
+        self.head_weights = nn.Parameter(torch.zeros(head_features))  # a bias would be the same for all parts
         self.linear = linear
         if linear:
             return
@@ -110,18 +126,29 @@ class Network(nn.Module):
         heads = (heads_BUF - self.heads_mean) / self.heads_spread
         return heads, (states_BUS - self.states_mean) / self.states_spread
 
-    def forward(self, heads_BUF: Tensor, states_BUS: Tensor, there_BU: Tensor) -> Tensor:
-        """(B, U) scores; ``there_BU`` is False at padding."""
+    def forward(
+        self, heads_BUF: Tensor, states_BUS: Tensor, there_BU: Tensor, parts_BU: Tensor, whole_B: Tensor
+    ) -> Tensor:
+        """(B, U) scores of parts, 0 elsewhere; ``there_BU`` is False at padding, ``whole_B`` is f(N)."""
         heads, states = self.standardized(heads_BUF, states_BUS)
-        scores_BU = heads @ self.head_weights + self.bias
+        scores_BU = heads @ self.head_weights
         if not self.linear:
-            x = self.from_heads(heads)
-            if self.from_states is not None:
-                x = x + self.from_states(states)
-            x = x + self._mixed(self.norm_in(x), there_BU)
-            x = x + self._dropped(self.contract(self._dropped(F.gelu(self.expand(self.norm_middle(x))))))
-            scores_BU = scores_BU + self.score(self.norm_out(x))[..., 0]
-        return scores_BU * self.scale
+            negated, _ = self.standardized(flipped(heads_BUF, self.heads), states_BUS)
+            both = self._layer(torch.cat([heads, negated]), states.repeat(2, 1, 1), there_BU.repeat(2, 1))
+            plus_BU, minus_BU = both.chunk(2)
+            scores_BU = scores_BU + plus_BU - minus_BU
+        total_B = _total_features(whole_B / self.scale, parts_BU.sum(1)) @ self.total_weights
+        return with_efficiency(scores_BU * parts_BU, parts_BU, total_B) * self.scale
+
+    def _layer(self, heads_BUF: Tensor, states_BUS: Tensor, there_BU: Tensor) -> Tensor:
+        """(B, U)"""
+        x = self.from_heads(heads_BUF)
+        if self.from_states is not None:
+            x = x + self.from_states(states_BUS)
+        x = x + self._mixed(self.norm_in(x), there_BU)
+        x = x + self._dropped(self.contract(self._dropped(F.gelu(self.expand(self.norm_middle(x))))))
+        scores_BU: Tensor = self.score(self.norm_out(x))[..., 0]
+        return scores_BU
 
     def _mixed(self, x_BUW: Tensor, there_BU: Tensor) -> Tensor:
         count = x_BUW.shape[:2]
@@ -138,6 +165,12 @@ class Network(nn.Module):
         return F.dropout(x, DROPOUT, self.training)
 
 
+def _total_features(whole_B: Tensor, count_B: Tensor) -> Tensor:
+    """(B, 4) what f(N) - f(∅) is predicted from."""
+    count_B = count_B.clamp(min=1)
+    return torch.stack([whole_B, torch.ones_like(count_B), count_B / 10, 1 / count_B], 1)
+
+
 @dataclass
 class Padded:
     """Examples as one batch."""
@@ -152,7 +185,8 @@ class Padded:
     none_B: Tensor
 
     def phi(self, network: Network) -> Tensor:
-        return network(self.heads_BUF, self.states_BUS, self.there_BU) * self.parts_BU
+        phi_BU: Tensor = network(self.heads_BUF, self.states_BUS, self.there_BU, self.parts_BU, self.whole_B)
+        return phi_BU
 
     def loss(self, network: Network) -> Tensor:
         """In units of the scale."""
@@ -195,6 +229,7 @@ def trained(
     learning: Sequence[Example],
     validating: Sequence[Example],
     *,
+    heads: Sequence[int],
     linear: bool,
     seed: int,
     device: torch.device,
@@ -203,8 +238,9 @@ def trained(
     """A network trained on ``learning``; of its states, the one with the lowest loss on ``validating``."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        network = Network(learning[0].heads_UF.shape[1], learning[0].states_US.shape[1], linear)
+        network = Network(heads, learning[0].states_US.shape[1], linear)
         _set_scales(network, learning)
+        _fit_total(network, learning)
         closed = _fit_linear(network, learning, validating)
         network.to(device)
         if not (linear and closed):
@@ -213,7 +249,8 @@ def trained(
 
 
 def _set_scales(network: Network, examples: Sequence[Example]) -> None:
-    for name, parts in (("heads", [e.heads_UF for e in examples]), ("states", [e.states_US for e in examples])):
+    both = [part for e in examples for part in (e.heads_UF, flipped(e.heads_UF, network.heads))]
+    for name, parts in (("heads", both), ("states", [e.states_US for e in examples])):
         count = sum(len(part) for part in parts)
         mean = sum((part.double().sum(0) for part in parts), torch.zeros(parts[0].shape[1]).double()) / count
         square = sum(((part.double() - mean) ** 2).sum(0) for part in parts) / count
@@ -223,6 +260,15 @@ def _set_scales(network: Network, examples: Sequence[Example]) -> None:
         setattr(network, f"{name}_mean", mean.float())
         setattr(network, f"{name}_spread", torch.where(spread > floor, spread, torch.ones_like(spread)).float())
     network.scale = torch.tensor(max(float(np.std(np.concatenate([e.values_M for e in examples]))), 1e-12))
+
+
+def _fit_total(network: Network, examples: Sequence[Example]) -> None:
+    scale = float(network.scale)
+    whole, count = torch.tensor([e.whole for e in examples]), torch.tensor([len(e.parts) for e in examples])
+    features = _total_features(whole.double() / scale, count.double())
+    totals = torch.tensor([e.whole - e.none for e in examples]).double() / scale
+    ridge = 1e-8 * len(examples) * torch.eye(4, dtype=torch.float64)
+    network.total_weights = torch.linalg.solve(features.T @ features + ridge, features.T @ totals).float()
 
 
 def _fit_linear(network: Network, learning: Sequence[Example], validating: Sequence[Example]) -> bool:
@@ -237,28 +283,24 @@ def _fit_linear(network: Network, learning: Sequence[Example], validating: Seque
         error = _linear_error(network, validating, weights)
         best = min(best, (error, weights), key=lambda each: each[0])
     with torch.no_grad():
-        network.head_weights.copy_(best[1][:-1].float())
-        network.bias.copy_(best[1][-1].float())
+        network.head_weights.copy_(best[1].float())
     return True
 
 
 def _equations(network: Network, example: Example) -> tuple[Tensor, Tensor]:
-    """Rows and right-hand sides of the loss of one example as a linear regression of the weights."""
+    """Rows and right-hand sides of the loss of one example as a linear regression of the head weights."""
     scale, total = float(network.scale), example.whole - example.none
     features_UF = network.standardized(example.heads_UF, example.states_US.float())[0].double()
     present_MP = torch.from_numpy(example.masks_MP).double()
-    parts_PF = F.pad(features_UF[torch.from_numpy(example.parts)], (0, 1), value=1.0)  # the last column: the bias
+    parts_PF = features_UF[torch.from_numpy(example.parts)]
     sum_F, share_M = parts_PF.sum(0), present_MP.mean(1)
     rows = present_MP @ parts_PF - share_M[:, None] * sum_F
     answers = (torch.from_numpy(example.values_M).double() - example.none - share_M * total) / scale
-    count = len(rows)
-    rows = torch.cat([rows / math.sqrt(count), math.sqrt(SUM_WEIGHT) * sum_F[None]])
-    answers = torch.cat([answers / math.sqrt(count), torch.tensor([math.sqrt(SUM_WEIGHT) * total / scale]).double()])
-    return rows, answers
+    return rows / math.sqrt(len(rows)), answers / math.sqrt(len(rows))
 
 
 def _normal_equations(network: Network, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
-    columns = network.head_weights.numel() + 1
+    columns = network.head_weights.numel()
     gram, moment = torch.zeros(columns, columns).double(), torch.zeros(columns).double()
     for start in range(0, len(examples), STEP):
         pairs = [_equations(network, e) for e in examples[start : start + STEP]]
