@@ -77,6 +77,11 @@ def several_inputs(model: object, texts: list[str], tokenizer: object, ids: Tens
 
 
 def several_methods(model: object, texts: list[str], tokenizer: object) -> None:
+    learned = wf.learn(model, texts, tokenizer)
+    assert_type(wf.explain(model, "i like it", tokenizer, method=learned), wf.Explanation)
+    assert_type(
+        wf.explain(model, texts, tokenizer, method=[learned, "alti"]), wf.ByMethod[wf.Explanations[wf.Explanation]]
+    )
     by_method = wf.explain(model, "i like it", tokenizer, method=["grad_sam", "alti"])
     assert_type(by_method, wf.ByMethod[wf.Explanation])
     assert_type(by_method["alti"], wf.Explanation)

@@ -67,7 +67,7 @@ def learn(
     >>> model, tokenizer = wf.demo.load_sentiment()
     >>> words = "good bad great boring funny sad".split()
     >>> texts = [f"The {what} was {how}" for what in ("film", "plot", "cast", "story", "end") for how in words]
-    >>> learned = wf.learn(model, texts, tokenizer, forwards=500)  # too few texts, for a quick look
+    >>> learned = wf.learn(model, texts, tokenizer, forwards=500, linear=True)  # few texts, for a quick look
     >>> learned.save("sentiment.learned")
     >>> wf.explain(model, "I like the movie", tokenizer, method="sentiment.learned").show()
     """
