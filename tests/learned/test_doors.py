@@ -57,7 +57,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert made.exit_code == 0, made.output
     assert "Certificate: 10 held-out inputs" in made.output and "Weight of each head" in made.output
     shown = RUN.invoke(app, ["explain", "a good film", "--method", str(out)])
-    assert shown.exit_code == 0 and "predicted Shapley value" in shown.output
+    assert shown.exit_code == 0 and "learned:" in shown.output
     few = RUN.invoke(app, ["learn", str(lines), "--column", "text", "--out", str(out), "--forwards", "10"])
     assert few.exit_code == 2
     missing = RUN.invoke(app, ["explain", "a good film", "--method", str(tmp_path / "none.learned")])

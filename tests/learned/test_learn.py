@@ -52,7 +52,7 @@ def test_it_is_accepted_wherever_a_method_is(tmp_path: Path) -> None:
     by_file = wf.explain(model, some, tokenizer(), method=str(path))
     assert np.allclose(by_file[2].scores, by_method[learned.name][2].scores, atol=1e-4)
     for given in (learned, str(path), {"method": learned}):
-        compared = wf.compare(model, some, tokenizer(), methods=[given, "grad_sam"], metrics="comprehensiveness")
+        compared = wf.compare(model, some, tokenizer(), method=[given, "grad_sam"], metric="comprehensiveness")
         assert learned.name in {row.name for row in compared.rows}
     assert wf.Explainer(model, tokenizer()).estimate(some, method=learned).forwards == 1
     assert learned.name not in wf.list_methods()
@@ -124,7 +124,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{name}.learned"
         path.write_bytes(content)
-        with pytest.raises(BadInput, match="no saved learned"):
+        with pytest.raises(BadInput, match="not a saved learned method"):
             wf.explain(model, "good", tokenizer(), method=str(path))
     with pytest.raises(BadInput, match="no file"):
         wf.explain(model, "good", tokenizer(), method=str(tmp_path / "none.learned"))
@@ -181,7 +181,7 @@ def test_a_broken_network_says_so_and_is_not_recommended() -> None:
     certificate = certify(CoreExplainer(model, tokenizer()), shuffled.name, texts(12, seed=5), settings)
     assert not certificate.better and "Not better than" in certificate.verdict and certificate.r2[0] < 0.5
     broken = replace(shuffled, certificate=certificate)
-    found = wf.recommend(model, texts(8, seed=6), tokenizer(), methods=[broken, "grad_sam"], spaces=[], progress=False)
+    found = wf.recommend(model, texts(8, seed=6), tokenizer(), method=[broken, "grad_sam"], spaces=[], progress=False)
     assert "Not better than" in found.excluded[broken.name]
 
 

@@ -52,7 +52,7 @@ class Learned(Result, Named):
     >>> wf.explain(model, "I like the movie", tokenizer, method=learned)
     """
 
-    what: ClassVar[str] = "learned"
+    what: ClassVar[str] = "learned method"
     last: ClassVar[tuple[str, ...]] = ("weights",)
     own: ClassVar[tuple[str, ...]] = (SUFFIX,)
 
