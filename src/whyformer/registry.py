@@ -108,6 +108,7 @@ class Method(_Optioned):
     slow: bool = False  # on inputs of many units, whatever passes it declares
     compiles: bool = False  # one forward, at most one backward, and a formula that stays on the device
     unfit: str = ""  # why recommend does not choose it: the certificate of a learned method
+    fingerprint: str = ""  # of the weights of the one model that it was learned for
 
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return all options, given ones over defaults; raise on unknown names and values that are not allowed."""

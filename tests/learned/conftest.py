@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from whyformer import registry
 from whyformer.learned import certificate, learning, network
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for known in ("_LEARNED", "_FILES", "_LOADED"):  # what a test learns is not known to others
+        monkeypatch.setattr(registry, known, {})
     monkeypatch.setattr(network, "EPOCHS", 4)
     monkeypatch.setattr(network, "FEWEST_STEPS", 4)
     monkeypatch.setattr(learning, "MOST_MASKS", 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -35,9 +36,15 @@ def bert(seed: int = 0) -> nn.Module:
 
 
 @cache
-def learned_bert() -> tuple[nn.Module, wf.Learned]:
+def _learned() -> tuple[nn.Module, wf.Learned]:
     model = bert()
     return model, wf.learn(model, texts(), tokenizer(), forwards=800, progress=False)
+
+
+def learned_bert() -> tuple[nn.Module, wf.Learned]:
+    """A model and what was learned of it, known by its name in this test."""
+    model, learned = _learned()
+    return model, replace(learned)
 
 
 class Additive(nn.Module):

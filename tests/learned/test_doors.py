@@ -11,12 +11,13 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 import whyformer as wf
-from tests.learned.small import learned_bert, texts, tokenizer
+from tests.learned.small import bert, learned_bert, texts, tokenizer
+from whyformer import registry
 from whyformer.cli.main import app
 from whyformer.errors import BadInput
 from whyformer.explainer import CoreExplainer
 from whyformer.jobs.worker import Work, Worker
-from whyformer.registry import _LEARNED, learned_methods
+from whyformer.registry import learned_methods
 from whyformer.serve.app import Served, application
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
@@ -45,7 +46,7 @@ def test_other_processes_need_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(BadInput, match="save it"):
         wf.explain_dataset(model, texts(4), method=unsaved, **asked)
     path = learned.save(tmp_path / "mine.learned")
-    monkeypatch.delitem(_LEARNED, learned.name)  # as in a new process
+    monkeypatch.delitem(registry._LEARNED, learned.name)  # as in a new process
     Worker(CoreExplainer(model, tokenizer()), Work((learned.name,), learned=(str(path), "")))
     assert learned.name in learned_methods()
 
@@ -70,6 +71,8 @@ def test_server(tmp_path: Path) -> None:
     served = ServedModel("bert", "text", Explainer(model, tokenizer()))
     listed = {method["name"] for method in served.methods()}
     assert learned.name in listed and "grad_sam" in listed
+    other = ServedModel("other", "text", Explainer(bert(1), tokenizer()))
+    assert learned.name not in {method["name"] for method in other.methods()}
     made = application(Served(Models([served]), Store(None), Jobs()))
     with TestClient(made, base_url="http://localhost") as client:
         question = {"model": "bert", "input": {"text": "a good film"}, "wait": 20}

@@ -289,7 +289,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         shown="1; with ray one per GPU, or per CPU",
         min=1,
     ),
-    "forwards": _number("--forwards N", "Forward passes to learn from, about.", 20_000, min=500),
+    "forwards": _number("--forwards N", "Masked variants of inputs to learn from, about.", 20_000, min=500),
     "linear": _flag("--linear", "Learn weights of attention heads only, and show them."),
     "address": _text("--address ADDRESS", "Address of a running Ray cluster.", shown="start a local one"),
     # The server.

@@ -249,6 +249,7 @@ def _method(learned: Learned) -> Method:
         idea="Predict Shapley values from one pass, by a network that was trained on this model (wf.learn).",
         meaning="share of the output (predicted Shapley value)",
         unfit="" if certificate is None or certificate.better else certificate.verdict,
+        fingerprint=learned.fingerprint,
     )
 
 

@@ -31,7 +31,7 @@ from whyformer.shapes import Array
 FEWEST_INPUTS = 30
 CERTIFIED = (10, 50)  # inputs of the certificate: a tenth of all, within these
 FEWEST_MASKS, MOST_MASKS = 8, 64  # more inputs with few masks are better than few inputs with many
-BESIDES = 5  # passes of an example besides its masks: all, none, and the features (a backward counts two)
+FEATURES = 3  # passes that the features of an example take: a backward counts two
 CHUNK = 32  # inputs that are gathered at a time
 MOST_BYTES = 2**31  # of features, all of which are in memory while training
 FAR = 1.25  # times the 99th percentile of feature distances: beyond that, an input is unlike those learned from
@@ -55,12 +55,12 @@ def learn(
 ) -> Learned:
     """Learn to explain one model in one pass, from unlabelled inputs of the kind that will be explained.
 
-    Masked variants of the inputs are run once, about ``forwards`` of them, and a small network is trained to predict
-    Shapley values from the attention, gradients and value vectors of one pass. A tenth of the inputs (10 to 50) is held
-    out for the certificate, which compares the result with other methods; its passes come on top. Pass the result as
-    ``method=`` to explain, compare, recommend or explain_dataset, or as ``guide=`` to shap. linear: weights of heads
-    alone, which can be looked at. units: as for ``explain``; "sentence" for prompts of language models. cache: a folder
-    for what was computed; interrupted learning resumes from there.
+    About ``forwards`` masked variants of the inputs are run once, at least 8 of each, and a small network is trained to
+    predict Shapley values from the attention, gradients and value vectors of one pass. A tenth of the inputs (10 to 50)
+    is held out for the certificate, which compares the result with other methods; its passes come on top. Pass the
+    result as ``method=`` to explain, compare, recommend or explain_dataset, or as ``guide=`` to shap. linear: learn
+    weights of attention heads only, and show them. units: as for ``explain``; "sentence" for prompts of language models.
+    cache: a folder for what was computed; interrupted learning resumes from there.
 
     Misleads when: inputs explained later are unlike those learned from (explanations then have a warning).
 
@@ -148,12 +148,12 @@ class Gathering:
         first = self._chunk(rows[:CHUNK], FEWEST_MASKS)
         draws = self.draws
         each = len(first) / min(CHUNK, len(rows))  # examples per input: some have a second class
-        example = (FEWEST_MASKS + 2) * draws + BESIDES - 2
         size = sum(e.heads_UF.nbytes + e.states_US.nbytes for e in first) / len(first)
-        count = min(len(rows), max(CHUNK, int(min(self.forwards / example, MOST_BYTES / size) / each)))
-        masks = int(self.forwards / (count * each) - BESIDES) // draws // 2 * 2
+        most = min(self.forwards / (FEWEST_MASKS * draws), MOST_BYTES / size)
+        count = min(len(rows), max(CHUNK, int(most / each)))
+        masks = int(self.forwards / (count * each)) // draws // 2 * 2
         masks = min(max(masks, FEWEST_MASKS), MOST_MASKS)
-        expected = count * each * ((masks + 2) * draws + BESIDES - 2)
+        expected = count * each * ((masks + 2) * draws + FEATURES)
         self._say(expected, time.perf_counter() - started, count, masks)
         if masks > FEWEST_MASKS:
             first = []  # drawn again, with more masks
@@ -210,7 +210,7 @@ class Gathering:
                 of, parts = features[place], games.parts[place]
                 ends = float(said[0]), float(said[1])
                 made[place, 0] = Example(of.heads_UF, of.states_US, parts, drawn, said[2:], *ends)
-            self.passes += games.forwards + 3 * games.size
+            self.passes += games.forwards + FEATURES * games.size
             return made, _seconds(games)
 
     def _features(self, run: Run, rows: list[int]) -> list[UnitFeatures]:

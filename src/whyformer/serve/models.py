@@ -17,7 +17,8 @@ from whyformer.explainer import CoreExplainer
 from whyformer.extras import SHIPPED, require
 from whyformer.inputs.families import class_names, compares_texts, continues_text, task_of
 from whyformer.inputs.table_schema import Standardize, Table
-from whyformer.registry import default_method, get_method, learned_methods, list_methods
+from whyformer.learned.learned import fingerprint_of
+from whyformer.registry import Method, default_method, get_method, learned_methods, list_methods
 from whyformer.results.types import Explanation
 from whyformer.serve.safety import Input, opened_picture, opened_sound
 from whyformer.serve.store import Store
@@ -277,17 +278,23 @@ class ServedModel:
             self.trouble, self.troubles = str(reason), {}
             log.warning("%s could not be tried on a sample: %s", self.name, reason)
             return
-        for name, method in {**list_methods(), **learned_methods()}.items():
+        for name, method in self._known().items():
             if not is_dear(name, units):
                 with self.explainer.session([self.samples[0]]) as session:
                     troubles[name] = trouble_with(method, session, {})
             yield
         self.troubles = troubles
 
+    def _known(self) -> dict[str, Method]:
+        """All methods, and those that were learned for this model (whyformer serve --learned)."""
+        learned = learned_methods()
+        own = fingerprint_of(self.explainer.model) if learned else ""
+        return {**list_methods(), **{name: m for name, m in learned.items() if m.fingerprint == own}}
+
     def methods(self) -> list[dict[str, Any]]:
         """All methods, with why one does not apply; ``applies`` is None where that was not tried."""
         listed = []
-        for name, method in {**list_methods(), **learned_methods()}.items():
+        for name, method in self._known().items():
             trouble = None if self.troubles is None else self.troubles.get(name)
             told: dict[str, Any] = {"name": name, "cost": method.cost_text, "looks_at": method.specificity}
             told |= {each: getattr(method, each) for each in ("idea", "paper", "signed", "class_specific")}
