@@ -59,8 +59,8 @@ def learn(
     predict Shapley values from the attention, gradients and value vectors of one pass. A tenth of the inputs (10 to 50)
     is held out for the certificate, which compares the result with other methods; its passes come on top. Pass the
     result as ``method=`` to explain, compare, recommend or explain_dataset, or as ``guide=`` to shap. linear: learn
-    weights of attention heads only, and show them. units: as for ``explain``; "sentence" for prompts of language models.
-    cache: a folder for what was computed; interrupted learning resumes from there.
+    weights of attention heads only, and show them. units: as for ``explain``; "sentence" for prompts of language
+    models. cache: a folder for what was computed; interrupted learning resumes from there.
 
     Misleads when: inputs explained later are unlike those learned from (explanations then have a warning).
 
