@@ -101,6 +101,7 @@ def wanted(
     candidates = []
     for one in methods:
         options = {k: v for k, v in one.items() if k != "method"} if isinstance(one, Mapping) else {}
+        options = {k: v.name if isinstance(v, Named) else v for k, v in options.items()}  # a learned guide
         name = one.get("method") if isinstance(one, Mapping) else one
         if name is None:
             raise BadInput(f"{one!r} has no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
