@@ -204,7 +204,9 @@ class Games:
         perturb: bool = True,
         units: Any = "token",
         hold: Hold = None,
+        runner_up: bool = False,
     ) -> None:
+        """runner_up: games also say the logit of the second most likely class, where there is one."""
         asked = {name: value for name, value in locals().items() if name not in RESOLVED}
         settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
         source = explainer.source(inputs)
@@ -215,6 +217,7 @@ class Games:
         self.session = session = Session(explainer, source, target=target, scalar=scalar, **settings)
         # What explanations are asked for besides the method, so that they are of the same.
         self.asked = {"units": units, "span": "decoding" in settings}
+        self.runner_up = runner_up
         self.explainer, self.seed, self.batch_size, self.track = explainer, seed, session.step, session.track
         self.modality, self.scalar, self.batch = session.modality, session.scalar, session.batch
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
@@ -298,7 +301,7 @@ class Games:
                 "several times in the means. Confidence intervals are over inputs, because explanations of one input "
                 "are not independent."
             )
-        said = [game.said for game in self._games.values() if game.columns > COLUMNS]
+        said = [game.said for game in self._games.values()] if self.modality.objects else []
         gone_N = np.concatenate([s[s[:, 2] < 1] for s in said]) if said else np.zeros((0, COLUMNS + 1))
         taken = int(gone_N[:, COLUMNS].sum())
         if taken:
@@ -318,6 +321,13 @@ class Games:
         """The run that an input belongs to, and its row there."""
         step = 1 if self.session.one_by_one else self.batch_size
         return self.runs[number // step], number % step
+
+    def second_class(self, number: int) -> int | None:
+        """The second most likely class of an input, where the model chooses among classes."""
+        run, row = self.run_of(number)
+        if self.batch.answers or self.batch.spans or not run.output.chooses or run.output.independent:
+            return None
+        return int(run.logits[row].topk(2).indices[1]) if run.logits.shape[1] > 1 else None
 
     def per_part(self, number: int, scores_XU: Array) -> Array:
         """(…, P) scores of the tokens of one input, added up over its parts."""
@@ -395,7 +405,8 @@ class Games:
         parts, variants = self.parts[number], self.variants(number)
         self._remarks[number] = variants.remarks
         queries = Queries(run, row) if self.modality.objects else None
-        columns = COLUMNS if queries is None else COLUMNS + 1
+        second = self.second_class(number) if self.runner_up else None
+        columns = COLUMNS + (queries is not None or second is not None)
         store = None
         if self.folder is not None:
             # The players: of "a b a", without what is left of it when everything is away, a held "a" may be either.
@@ -405,7 +416,7 @@ class Games:
             store = None if path is None else VariantStore(path, len(parts), columns)
         return Game(
             len(parts),
-            partial(_say, run, row, variants, queries, Prefix(run, row)),
+            partial(_say, run, row, variants, queries, Prefix(run, row), second),
             batches=lambda present_MP: variants.batches(present_MP, self.batch_size),
             store=store,
             draws=variants.draws,
@@ -426,13 +437,23 @@ def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
 
 
 def _say(
-    run: Run, row: int, variants: variant_kinds.Variants, queries: Queries | None, prefix: Prefix, present_MP: Array
+    run: Run,
+    row: int,
+    variants: variant_kinds.Variants,
+    queries: Queries | None,
+    prefix: Prefix,
+    second: int | None,
+    present_MP: Array,
 ) -> Array:
-    """(M, 3) probability, logit, whether the target is predicted (of detectors a fourth: another query took over)."""
+    """(M, 3) probability, logit, whether the target is predicted; a fourth: see COLUMNS."""
     drawn = []
     for draw in range(variants.draws):
         batch = variants.batch(present_MP, draw)
-        drawn.append(_columns(queries.say(batch) if queries else _said(run, row, prefix.logits(batch).float())))
+        if queries is not None:
+            drawn.append(_columns(queries.say(batch)))
+            continue
+        logits = prefix.logits(batch).float()
+        drawn.append(_columns(_said(run, row, logits) + ([] if second is None else [logits[:, second]])))
     return variants.mean(drawn)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
+from whyformer.engines.perturbation.game import COLUMNS
 from whyformer.errors import BadInput, NonFinite, NotOffered
 from whyformer.evaluate.candidate import some_inputs
 from whyformer.evaluate.games import Games, games_of
@@ -93,7 +94,7 @@ def learn(
     examples = gathering.all(order[len(held) :])
     validating = max(3, len(examples) // 10)
     device = gathering.device
-    split = examples[:validating], examples[validating:]
+    split = [[e for each in part for e in each] for part in (examples[:validating], examples[validating:])]
     options: dict[str, Any] = {"heads": gathering.heads, "linear": linear, "seed": seed, "device": device}
     network = trained(split[1], split[0], **options, track=tracker(progress)).cpu()
     learned = Learned(
@@ -108,7 +109,7 @@ def learn(
         forwards=gathering.passes,
         seconds=time.perf_counter() - started,
         seed=seed,
-        error=removal_error(network, split[0], torch.device("cpu")),
+        error=removal_error(network, split[0]),
         distance=_limit(network, split[1]),
         weights={name: tensor.numpy() for name, tensor in network.state_dict().items()},
         versions=versions(),
@@ -140,20 +141,20 @@ class Gathering:
     device: torch.device = field(default_factory=partial(torch.device, "cpu"))
     draws: int = 1  # forward passes that one masked input takes: rows of a table may have several baselines
 
-    def all(self, rows: list[int]) -> list[Example]:
-        """Examples of as many rows as ``forwards`` pay for."""
+    def all(self, rows: list[int]) -> list[list[Example]]:
+        """Examples, per input, of as many rows as ``forwards`` pay for."""
         with self.explainer.session(some_inputs(self.inputs, rows[:1]), units=self.settings["units"]) as session:
             _ = session.run([0]).logits  # raises for NaN, which later checks would take for something else
         started = time.perf_counter()
         first = self._chunk(rows[:CHUNK], FEWEST_MASKS)
         draws = self.draws
-        each = len(first) / min(CHUNK, len(rows))  # examples per input: some have a second class
-        size = sum(e.heads_UF.nbytes + e.states_US.nbytes for e in first) / len(first)
+        made = [example for examples in first for example in examples]
+        each = len(made) / len(first)  # examples per input: some have a second class
+        size = sum(e.heads_UF.nbytes + e.states_US.nbytes for e in made) / len(first)
         most = min(self.forwards / (FEWEST_MASKS * draws), MOST_BYTES / size)
-        count = min(len(rows), max(CHUNK, int(most / each)))
-        masks = int(self.forwards / (count * each)) // draws // 2 * 2
-        masks = min(max(masks, FEWEST_MASKS), MOST_MASKS)
-        expected = count * each * ((masks + 2) * draws + FEATURES)
+        count = min(len(rows), max(CHUNK, int(most)))
+        masks = min(max(int(self.forwards / count) // draws // 2 * 2, FEWEST_MASKS), MOST_MASKS)
+        expected = count * ((masks + 2) * draws + FEATURES * each)
         self._say(expected, time.perf_counter() - started, count, masks)
         if masks > FEWEST_MASKS:
             first = []  # drawn again, with more masks
@@ -174,24 +175,29 @@ class Gathering:
             )
             sys.stderr.write(f"{words} training and the certificate\n")
 
-    def _chunk(self, rows: Sequence[int], masks: int) -> list[Example]:
-        """Examples of some inputs: of the predicted class, and of half of them also of the second."""
+    def _chunk(self, rows: Sequence[int], masks: int) -> list[list[Example]]:
+        """Examples per input: of the predicted class, and of every second input also of the runner-up.
+
+        The masked passes say the logits of both; only features need another pass, with other gradients.
+        """
         some = some_inputs(self.inputs, rows)
-        made, second = self._played(some, rows, masks, None)
-        chosen = [i for i in range(len(rows)) if i in second and rows[i] % 2 == 0]
-        if chosen:
-            targets = [second[i] for i in chosen]
-            others = some_inputs(some, chosen)
-            more, _ = self._played(others, [rows[i] for i in chosen], masks, targets)
-            made |= {(i, 1): more[place, 0] for place, i in enumerate(chosen) if (place, 0) in more}
-        return [made[key] for key in sorted(made)]
+        examples, seconds = self._played(some, rows, masks)
+        if seconds:
+            places = list(seconds)
+            others = some_inputs(some, places)
+            settings = {**self.settings, "target": [each[0] for each in seconds.values()], "progress": False}
+            with games_of(self.explainer, others, **settings) as games:
+                features = self._read(games)
+                for place, (_, drawn, said, parts) in enumerate(seconds.values()):
+                    examples[places[place]].append(_example(features[place], parts, drawn, said))
+                self.passes += FEATURES * games.size
+        return list(examples.values())
 
     def _played(
-        self, inputs: Any, rows: Sequence[int], masks: int, targets: list[int] | None
-    ) -> tuple[dict[tuple[int, int], Example], dict[int, int]]:
-        """Examples by their place in the chunk, and the second most likely class of each."""
-        settings = {**self.settings, "target": targets, "progress": False}
-        with games_of(self.explainer, inputs, **settings) as games:
+        self, inputs: Any, rows: Sequence[int], masks: int
+    ) -> tuple[dict[int, list[Example]], dict[int, tuple[int, Array, Array, Array]]]:
+        """By place in the chunk: the example of the predicted class; and of the second: class, masks, logits, parts."""
+        with games_of(self.explainer, inputs, **self.settings, progress=False, runner_up=True) as games:
             if games.size != len(rows):
                 raise NotOffered("explanations cannot be learned where an input has several of them: give one target.")
             self.scalar, self.device = games.scalar, next(iter(games.batch.tensors.values())).device
@@ -201,17 +207,26 @@ class Gathering:
                 if len(games.parts[place]) > 1
             }
             if not self.heads:  # the first inputs: before anything long
-                _require_varying([said for _, said in answers.values()])
-            features: dict[int, UnitFeatures] = {}
-            for part, found in games.session.each(self._features, label="reading", what="learn"):
-                features |= dict(zip(part, found, strict=True))
-            made = {}
-            for place, (drawn, said) in answers.items():
-                of, parts = features[place], games.parts[place]
-                ends = float(said[0]), float(said[1])
-                made[place, 0] = Example(of.heads_UF, of.states_US, parts, drawn, said[2:], *ends)
+                _require_varying([said[:, 0] for _, said in answers.values()])
+            features = self._read(games)
+            made = {
+                place: [_example(features[place], games.parts[place], drawn, said[:, 0])]
+                for place, (drawn, said) in answers.items()
+            }
+            seconds = {
+                place: (second, drawn, said[:, 1], games.parts[place])
+                for place, (drawn, said) in answers.items()
+                if rows[place] % 2 == 0 and (second := games.second_class(place)) is not None
+            }
             self.passes += games.forwards + FEATURES * games.size
-            return made, _seconds(games)
+            return made, seconds
+
+    def _read(self, games: Games) -> list[UnitFeatures]:
+        """Features of all inputs of games."""
+        features: dict[int, UnitFeatures] = {}
+        for part, found in games.session.each(self._features, label="reading", what="learn"):
+            features |= dict(zip(part, found, strict=True))
+        return [features[place] for place in range(games.size)]
 
     def _features(self, run: Run, rows: list[int]) -> list[UnitFeatures]:
         found, heads = features_of(run), head_counts(run)
@@ -221,12 +236,12 @@ class Gathering:
         return found
 
     def _answers(self, games: Games, place: int, masks: int, row: int) -> tuple[Array, Array]:
-        """The masks of one input, and the output for all features, for none, and for each mask."""
+        """The masks of one input; logits, of the second class too, for all features, for none, and for each mask."""
         game, count = games.game(place), len(games.parts[place])
         self.draws = game.draws
         drawn = drawn_masks(count, masks, np.random.default_rng([self.seed, row]))
         ends = np.stack([np.ones(count, dtype=bool), np.zeros(count, dtype=bool)])
-        said = game.values(np.concatenate([ends, drawn]), "logit")
+        said = game.ask(np.concatenate([ends, drawn]))[:, [1, *range(COLUMNS, game.columns)]]
         if not np.isfinite(said).all():
             raise NonFinite("the model's output holds NaN or infinity for masked inputs: run it in float32.")
         return drawn, said
@@ -243,13 +258,6 @@ def _require_varying(answers: Sequence[Array]) -> None:
         )
 
 
-def _seconds(games: Games) -> dict[int, int]:
-    """The second most likely class of each input, where the model chooses among classes."""
-    if games.batch.answers or games.batch.spans:
-        return {}
-    found: dict[int, int] = {}
-    for number in range(games.size):
-        run, row = games.run_of(number)
-        if run.output.chooses and not run.output.independent and run.logits.shape[1] > 1:
-            found[number] = int(run.logits[row].topk(2).indices[1])
-    return found
+def _example(features: UnitFeatures, parts: Array, drawn_MP: Array, said: Array) -> Example:
+    """said: the output for all features, for none, and for each mask."""
+    return Example(features.heads_UF, features.states_US, parts, drawn_MP, said[2:], float(said[0]), float(said[1]))

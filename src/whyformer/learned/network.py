@@ -8,7 +8,7 @@ kernel, so the minimum over all φ is the Shapley value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +119,7 @@ class Network(nn.Module):
         self.attend, self.attended = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.expand, self.contract = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
         self.score = nn.Linear(width, 1, bias=False)
-        nn.init.zeros_(self.score.weight)  # training begins at the linear map
+        nn.init.zeros_(self.score.weight)
 
     def standardized(self, heads_BUF: Tensor, states_BUS: Tensor) -> tuple[Tensor, Tensor]:
         """Features in units of their spread over the inputs learned from."""
@@ -194,32 +194,50 @@ class Padded:
         return loss_of(self.phi(network), self.parts_BU, *answers) / network.scale**2
 
 
-def padded(examples: Sequence[Example], device: torch.device) -> Padded:
-    """A batch of examples; all have the same number of masks."""
-    count, units = len(examples), max(len(e.heads_UF) for e in examples)
-    there, parts = torch.zeros(count, units, dtype=torch.bool), torch.zeros(count, units)
-    masks = torch.zeros(count, max(len(e.masks_MP) for e in examples), units)
-    for row, e in enumerate(examples):
-        there[row, : len(e.heads_UF)] = True
-        parts[row, e.parts] = 1
-        masks[row][:, e.parts] = torch.from_numpy(e.masks_MP).float()
+class Table:
+    """Examples on one device, their units one below the other; batches are gathered from it."""
 
-    def stacked(tensors: Sequence[Tensor]) -> Tensor:
-        return torch.stack([F.pad(t.float(), (0, 0, 0, units - len(t))) for t in tensors]).to(device)
+    def __init__(self, examples: Sequence[Example], device: torch.device) -> None:
+        """All examples have the same number of masks."""
+        self.lengths = np.array([len(e.heads_UF) for e in examples])
+        starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
+        masks_TM = np.zeros((int(self.lengths.sum()), len(examples[0].masks_MP)), dtype=np.uint8)
+        parts_T = np.zeros(len(masks_TM), dtype=np.uint8)
+        for start, e in zip(starts, examples, strict=True):
+            parts_T[start + e.parts] = 1
+            masks_TM[start + e.parts] = e.masks_MP.T
+        self.starts, self.lengths_on = (torch.from_numpy(each).to(device) for each in (starts, self.lengths))
+        self.masks_TM, self.parts_T = torch.from_numpy(masks_TM).to(device), torch.from_numpy(parts_T).to(device)
+        self.heads_TF = torch.cat([e.heads_UF for e in examples]).to(device)
+        self.states_TS = torch.cat([e.states_US for e in examples]).to(device)
 
-    def numbers(values: Any) -> Tensor:
-        return torch.tensor(np.array(values), dtype=torch.float32, device=device)
+        def numbers(values: Any) -> Tensor:
+            return torch.tensor(np.array(values), dtype=torch.float32, device=device)
 
-    return Padded(
-        stacked([e.heads_UF for e in examples]),
-        stacked([e.states_US for e in examples]),
-        there.to(device),
-        parts.to(device),
-        masks.to(device),
-        numbers([e.values_M for e in examples]),
-        numbers([e.whole for e in examples]),
-        numbers([e.none for e in examples]),
-    )
+        self.values_EM = numbers([e.values_M for e in examples])
+        self.whole_E, self.none_E = numbers([e.whole for e in examples]), numbers([e.none for e in examples])
+
+    def batch(self, rows: Sequence[int] | Array) -> Padded:
+        """These examples, padded."""
+        at = torch.as_tensor(np.asarray(rows), device=self.starts.device)
+        place_U = torch.arange(int(self.lengths[rows].max()), device=at.device)
+        there_BU = place_U < self.lengths_on[at, None]
+        index_BU = (self.starts[at, None] + place_U).clamp(max=len(self.parts_T) - 1)
+        return Padded(
+            self.heads_TF[index_BU],
+            self.states_TS[index_BU].float(),
+            there_BU,
+            self.parts_T[index_BU] * there_BU.float(),
+            (self.masks_TM[index_BU] * there_BU[..., None]).transpose(1, 2).float(),
+            self.values_EM[at],
+            self.whole_E[at],
+            self.none_E[at],
+        )
+
+    def batches(self) -> Iterator[Padded]:
+        """All of them, in order."""
+        for start in range(0, len(self.lengths), STEP):
+            yield self.batch(np.arange(start, min(start + STEP, len(self.lengths))))
 
 
 # Training
@@ -328,22 +346,24 @@ def _descend(
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.1)
     generator = np.random.default_rng(seed)
-    lengths = np.array([len(e.heads_UF) for e in learning])
-    best = (mean_loss(network, validating, device), _copied(network))
+    table, judged = Table(learning, device), Table(validating, device)
+    best = (mean_loss(network, judged), _copied(network))  # the linear map alone
+    with torch.no_grad():
+        network.head_weights.zero_()  # the layer learns less beside a map that is fitted already
     for epoch in track(range(epochs), "training"):
         network.train()
-        order = np.argsort(lengths + generator.random(len(learning)) * 6, kind="stable")  # little padding
+        order = np.argsort(table.lengths + generator.random(len(learning)) * 6, kind="stable")  # little padding
         chunks = [order[i : i + STEP] for i in range(0, len(order), STEP)]
         generator.shuffle(chunks)  # type: ignore[arg-type]
         for chunk in chunks:
-            loss = padded([learning[i] for i in chunk], device).loss(network)
+            loss = table.batch(chunk).loss(network)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             schedule.step()
         if epoch % 4 == 3 or epoch == epochs - 1:
-            best = min(best, (mean_loss(network, validating, device), _copied(network)), key=lambda each: each[0])
+            best = min(best, (mean_loss(network, judged), _copied(network)), key=lambda each: each[0])
     network.load_state_dict(best[1])
 
 
@@ -352,19 +372,18 @@ def _copied(network: Network) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def mean_loss(network: Network, examples: Sequence[Example], device: torch.device) -> float:
+def mean_loss(network: Network, table: Table) -> float:
     """Loss without dropout, in units of the scale."""
     network.eval()
-    chunks = [examples[i : i + STEP] for i in range(0, len(examples), STEP)]
-    return float(np.average([float(padded(c, device).loss(network)) for c in chunks], weights=list(map(len, chunks))))
+    losses = [(float(batch.loss(network)), len(batch.whole_B)) for batch in table.batches()]
+    return float(np.average([loss for loss, _ in losses], weights=[count for _, count in losses]))
 
 
 @torch.no_grad()
-def removal_error(network: Network, examples: Sequence[Example], device: torch.device) -> float:
+def removal_error(network: Network, examples: Sequence[Example]) -> float:
     """Root mean square of f(S) - (f(N) - Σ_{j∉S} φ_j): how far the raw scores are off for masks they did not see."""
     squares: list[Array] = []
-    for start in range(0, len(examples), STEP):
-        batch = padded(examples[start : start + STEP], device)
+    for batch in Table(examples, next(network.parameters()).device).batches():
         phi_BU = batch.phi(network)
         gone_BM = phi_BU.sum(1, keepdim=True) - torch.einsum("bmu,bu->bm", batch.masks_BMU, phi_BU)
         squares.append(((batch.values_BM - (batch.whole_B[:, None] - gone_BM)) ** 2).flatten().cpu().numpy())

@@ -164,7 +164,7 @@ def _rotates_by_length(model: nn.Module) -> bool:
 
 
 # The first two columns of what is said. The third: is the target still predicted. A fourth, for detectors: has another
-# query taken the object over.
+# query taken the object over; for learning: the logit of the second most likely class.
 VALUES = ("probability", "logit")
 COLUMNS = 3
 
