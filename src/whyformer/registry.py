@@ -266,6 +266,11 @@ def learned_methods() -> dict[str, Method]:
     return dict(sorted(_LEARNED.items()))
 
 
+def learned_at_hand() -> tuple[str, ...]:
+    """Those whose certificate says that they are better than free methods, the newest first."""
+    return tuple(name for name, entry in reversed(_LEARNED.items()) if not entry.unfit)
+
+
 def _learned(name: str) -> Method:
     if name.endswith(SUFFIX):
         load = import_module("whyformer.learned").Learned.load
@@ -314,8 +319,6 @@ def get_metric(name: str) -> Metric:
 
 def meaning_of(name: str) -> str:
     """Return the meaning of a score of this method in a few words; "" if it is not known."""
-    return list_methods()[name].meaning if name in list_methods() else ""
-    """Return what a score of this method is, in a few words; "" where that is not known."""
     entries = _LEARNED | list_methods()
     return entries[name].meaning if name in entries else ""
 

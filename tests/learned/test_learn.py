@@ -74,6 +74,27 @@ def test_as_a_guide_of_shap(tmp_path: Path) -> None:
     )
 
 
+def test_the_automatic_guide_is_a_certified_learned_method_of_this_model() -> None:
+    model, learned = learned_bert()
+    text = "the old film was very very long and not very good"
+
+    def guide(model: torch.nn.Module) -> Any:
+        return wf.explain(model, text, tokenizer(), method="shap", evaluations=8, guide="auto").options["guide"]
+
+    doubtful = replace(learned, certificate=_with_lead(learned.certificate, -0.1))
+    assert guide(model) == "attn_lrp+alone", doubtful.certificate.verdict
+    certified = replace(learned, certificate=_with_lead(learned.certificate, 0.1))
+    assert certified.certificate.better
+    assert guide(model) == f"{certified.name}+alone"
+    assert guide(bert(1)) == "attn_lrp+alone"  # other weights
+
+
+def _with_lead(certificate: Any, lead: float) -> Any:
+    """The certificate, with this lead over every other method."""
+    own, *others = certificate.methods
+    return replace(certificate, methods=(own, *(replace(m, ahead=(lead, lead / 2, 2 * lead)) for m in others)))
+
+
 @pytest.mark.parametrize("change", ["weights", "data", "buffer"])
 def test_another_model_is_refused(change: str) -> None:
     _, learned = learned_bert()

@@ -29,7 +29,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class UnitFeatures:
-    """Of one input, on the CPU."""
+    """Of one input."""
 
     heads_UF: Tensor  # float32: per attention call, kind and head
     states_US: Tensor  # float16
@@ -57,8 +57,8 @@ def head_counts(run: Run) -> tuple[int, ...]:
     return tuple(site.heads for site in run.record(grad=True, values=True).sites)
 
 
-def features_of(run: Run) -> list[UnitFeatures]:
-    """Per input of a run."""
+def features_of(run: Run, device: torch.device | None = None) -> list[UnitFeatures]:
+    """Per input of a run, on its device or on another."""
     refuse(run.modality)
     if run.multi_stream or run.windowed:
         kind = "several streams of tokens" if run.multi_stream else "attention inside windows"
@@ -66,13 +66,15 @@ def features_of(run: Run) -> list[UnitFeatures]:
     sites = run.record(grad=True, values=True).sites
     keep_BN, readout_BN = run.keep_BN.float(), run.readout_BN.float()
     heads_BNF = torch.cat([_of_heads(site, keep_BN, readout_BN) for site in sites], 1).transpose(1, 2)
-    states_BNS = _states(sites, heads_BNF)
+    states_BNS = _states(sites, heads_BNF).half()
+    if not bool(heads_BNF.isfinite().all() & states_BNS.isfinite().all()):
+        raise NotOffered("attention or its gradient holds NaN or infinity: run the model in float32.")
+    heads_BNF, states_BNS = heads_BNF.to(device), states_BNS.to(device)  # in one copy
+    kept = run.keep_BN.cpu()
     features = []
     for row in range(run.batch.size):
-        keep_N = run.keep_BN[row]
-        heads_UF, states_US = heads_BNF[row, keep_N], states_BNS[row, keep_N]
-        if not bool(heads_UF.isfinite().all() and states_US.isfinite().all()):
-            raise NotOffered("attention or its gradient holds NaN or infinity: run the model in float32.")
+        there = torch.nonzero(kept[row])[:, 0].to(heads_BNF.device)
+        heads_UF, states_US = heads_BNF[row, there], states_BNS[row, there]
         members: list[tuple[int, ...]] = [(i,) for i in range(len(heads_UF))]
         units = run.units[row]
         removable = np.array(run.removable(row), dtype=bool)
@@ -80,10 +82,10 @@ def features_of(run: Run) -> list[UnitFeatures]:
             groups, units = run.segments[row]
             members = [tuple(group) for group in groups]
             heads_UF = torch.stack([heads_UF[list(group)].sum(0) for group in members])
-            states_US = torch.stack([states_US[list(group)].mean(0) for group in members])
+            states_US = torch.stack([states_US[list(group)].float().mean(0).half() for group in members])
             removable = np.array([removable[list(group)].any() for group in members], dtype=bool)
         parts = np.flatnonzero(removable & ~np.array(units.special, dtype=bool))
-        features.append(UnitFeatures(heads_UF.cpu(), states_US.half().cpu(), tuple(members), parts))
+        features.append(UnitFeatures(heads_UF, states_US, tuple(members), parts))
     return features
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from whyformer import files
 from whyformer.engines.perturbation.game import game_of_scores
@@ -21,7 +22,7 @@ from whyformer.engines.perturbation.variants import Replaced, grouped_variants
 from whyformer.errors import BadInput, NotOffered
 from whyformer.learned.certificate import Certificate
 from whyformer.learned.features import KINDS, UnitFeatures, features_of, refuse
-from whyformer.learned.network import Network
+from whyformer.learned.network import Features, Network
 from whyformer.loan.borrow import known_about
 from whyformer.loan.digests import digest
 from whyformer.parameters import Named, checked
@@ -166,35 +167,30 @@ class Learned(Result, Named):
                 "wrong. Learn again with wf.learn(model, inputs, …)."
             )
 
-    def scores(self, features: UnitFeatures, value: float, device: torch.device) -> tuple[Array, float]:
-        """(U,) scores of the units of one input, 0 for those that cannot be masked; and the distance of features.
+    def scores(self, features: Sequence[UnitFeatures], value_B: Tensor) -> tuple[list[Array], list[float]]:
+        """Per input: (U,) scores of its units, 0 for those that cannot be masked; and the distance of its features.
 
-        value: the explained output.
+        value_B: the explained outputs.
         """
-        network = self.network.to(device)
-        heads_1UF = features.heads_UF[None].to(device)
-        states_1US = features.states_US[None].float().to(device)
-        sizes = (heads_1UF.shape[2], states_1US.shape[2])
+        network = self.network.to(value_B.device)
+        sizes = features[0].heads_UF.shape[1], features[0].states_US.shape[1]
         if sizes != (len(network.heads_mean), len(network.states_mean)):
             raise NotOffered(
                 f"{self.name} was learned from other features: the model runs other attention layers here."
             )
-        there_1U = torch.ones(heads_1UF.shape[:2], dtype=torch.bool, device=device)
-        parts_1U = torch.zeros(heads_1UF.shape[:2], device=device)
-        parts_1U[0, torch.from_numpy(features.parts).to(device)] = 1
-        whole_1 = torch.tensor([value], dtype=torch.float32, device=device)
+        heads_BUF = pad_sequence([f.heads_UF for f in features], batch_first=True)
+        states_BUS = pad_sequence([f.states_US for f in features], batch_first=True)
+        there_BU, parts_BU = np.zeros(heads_BUF.shape[:2], dtype=bool), np.zeros(heads_BUF.shape[:2], dtype=np.float32)
+        for row, f in enumerate(features):
+            there_BU[row, : len(f.heads_UF)], parts_BU[row, f.parts] = True, 1
+        on = value_B.device
+        marks = torch.from_numpy(there_BU).to(on), torch.from_numpy(parts_BU).to(on)
+        batch = Features(heads_BUF, states_BUS.float(), *marks, value_B.detach().float())
         with torch.no_grad():
-            scores_U: Array = network(heads_1UF, states_1US, there_1U, parts_1U, whole_1)[0].double().cpu().numpy()
-        if not len(features.parts):
-            scores_U = np.zeros(len(scores_U))
-        return scores_U, distance_of(network, heads_1UF[0], states_1US[0])
-
-
-def distance_of(network: Network, heads_UF: Tensor, states_US: Tensor) -> float:
-    """How far features are from the mean of those learned from, in their spread: the mean over units and features."""
-    with torch.no_grad():
-        kinds = [part for part in network.standardized(heads_UF, states_US) if part.numel()]
-        return float(np.mean([float(part.abs().clamp(max=100).mean()) for part in kinds]))
+            scores_BU: Array = batch.phi(network).double().cpu().numpy()
+        scores_BU = np.where(parts_BU > 0, scores_BU, 0.0)
+        each = [scores_U[: len(f.heads_UF)] for scores_U, f in zip(scores_BU, features, strict=True)]
+        return each, batch.distances(network).tolist()
 
 
 def _method(learned: Learned) -> Method:
@@ -210,12 +206,14 @@ def _method(learned: Learned) -> Method:
         learned.require(run)
         scores_BN = torch.zeros(run.keep_BN.shape, dtype=torch.float64)
         warnings, distances, errors = [], [], []
-        for row, features in enumerate(features_of(run)):
-            scores_U, distance = learned.scores(features, float(run.value_B[row]), run.keep_BN.device)
-            by_token = np.zeros(int(run.keep_BN[row].sum()))
+        kept_BN, found = run.keep_BN.cpu(), features_of(run)
+        for row, (features, scores_U, distance) in enumerate(
+            zip(found, *learned.scores(found, run.value_B), strict=True)
+        ):
+            by_token = np.zeros(int(kept_BN[row].sum()))
             for members, score in zip(features.members, scores_U, strict=True):
                 by_token[list(members)] = score / len(members)
-            scores_BN[row, run.keep_BN[row].cpu()] = torch.from_numpy(by_token)
+            scores_BN[row, kept_BN[row]] = torch.from_numpy(by_token)
             told = [learned.certificate.line] if learned.certificate is not None else []
             if distance > learned.distance:
                 told.append(
@@ -248,7 +246,7 @@ def _method(learned: Learned) -> Method:
         specificity="attention",
         idea="Predict Shapley values from one pass, by a network that was trained on this model (wf.learn).",
         meaning="share of the output (predicted Shapley value)",
-        unfit="" if certificate is None or certificate.better else certificate.verdict,
+        unfit="it has no certificate" if certificate is None else "" if certificate.better else certificate.verdict,
         fingerprint=learned.fingerprint,
     )
 

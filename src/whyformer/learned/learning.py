@@ -20,8 +20,8 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.learned.certificate import certify
 from whyformer.learned.features import UnitFeatures, features_of, head_counts, refuse
-from whyformer.learned.learned import Learned, distance_of, fingerprint_of
-from whyformer.learned.network import Example, Network, drawn_masks, removal_error, trained
+from whyformer.learned.learned import Learned, fingerprint_of
+from whyformer.learned.network import Example, Network, Table, drawn_masks, removal_error, trained
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.loan.digests import versions
 from whyformer.parameters import BatchSize, Limits, Seed, checked
@@ -119,7 +119,8 @@ def learn(
 
 
 def _limit(network: Network, examples: Sequence[Example]) -> float:
-    distances = [distance_of(network, e.heads_UF, e.states_US.float()) for e in examples]
+    device = next(network.parameters()).device
+    distances = np.concatenate([b.distances(network).cpu().numpy() for b in Table(examples, device).batches()])
     return FAR * float(np.quantile(distances, 0.99))
 
 
@@ -229,7 +230,7 @@ class Gathering:
         return [features[place] for place in range(games.size)]
 
     def _features(self, run: Run, rows: list[int]) -> list[UnitFeatures]:
-        found, heads = features_of(run), head_counts(run)
+        found, heads = features_of(run, torch.device("cpu")), head_counts(run)
         if self.heads and heads != self.heads:
             raise NotOffered("explanations cannot be learned here: inputs run through different attention layers.")
         self.heads = heads

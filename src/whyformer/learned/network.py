@@ -24,7 +24,7 @@ HEADS = 4
 KINDS = 5  # features per head: features.py
 DROPOUT = 0.1
 EPOCHS = 40
-FEWEST_STEPS = 200  # with few inputs, 40 epochs are too few steps
+FEWEST_STEPS, MOST_STEPS = 200, 2_000  # with few inputs 40 epochs are too few steps, with many more than is needed
 STEP = 32  # inputs of one training step
 RATE, DECAY = 1e-3, 1e-2
 RIDGES = (1e-7, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the linear fit, relative to the mean square of its columns
@@ -172,21 +172,37 @@ def _total_features(whole_B: Tensor, count_B: Tensor) -> Tensor:
 
 
 @dataclass
-class Padded:
-    """Examples as one batch."""
+class Features:
+    """Of several inputs: zeros beyond the units of each. ``whole_B``: f(N)."""
 
     heads_BUF: Tensor
     states_BUS: Tensor
     there_BU: Tensor
     parts_BU: Tensor
-    masks_BMU: Tensor
-    values_BM: Tensor
     whole_B: Tensor
-    none_B: Tensor
 
     def phi(self, network: Network) -> Tensor:
         phi_BU: Tensor = network(self.heads_BUF, self.states_BUS, self.there_BU, self.parts_BU, self.whole_B)
         return phi_BU
+
+    @torch.no_grad()
+    def distances(self, network: Network) -> Tensor:
+        """(B,) how far features are from the mean of those learned from, in their spread: mean over units and features.
+
+        Head features and value vectors count the same, however many numbers they have.
+        """
+        kinds = [part for part in network.standardized(self.heads_BUF, self.states_BUS) if part.shape[2]]
+        sizes = [part.abs().clamp(max=100).mean(2) * self.there_BU for part in kinds]
+        return torch.stack([size.sum(1) / self.there_BU.sum(1) for size in sizes]).mean(0)
+
+
+@dataclass
+class Padded(Features):
+    """Examples as one batch."""
+
+    masks_BMU: Tensor
+    values_BM: Tensor
+    none_B: Tensor
 
     def loss(self, network: Network) -> Tensor:
         """In units of the scale."""
@@ -228,9 +244,9 @@ class Table:
             self.states_TS[index_BU].float(),
             there_BU,
             self.parts_T[index_BU] * there_BU.float(),
+            self.whole_E[at],
             (self.masks_TM[index_BU] * there_BU[..., None]).transpose(1, 2).float(),
             self.values_EM[at],
-            self.whole_E[at],
             self.none_E[at],
         )
 
@@ -342,7 +358,7 @@ def _descend(
     track: Callable[[Sequence[Any], str], Any],
 ) -> None:
     steps = math.ceil(len(learning) / STEP)
-    epochs = max(EPOCHS, math.ceil(FEWEST_STEPS / steps))
+    epochs = max(min(EPOCHS, MOST_STEPS // steps), math.ceil(FEWEST_STEPS / steps), 4)
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.1)
     generator = np.random.default_rng(seed)

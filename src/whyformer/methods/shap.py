@@ -102,10 +102,12 @@ def shap(
     if ``evaluations`` allow, else regression with a guide or evaluations="auto", else partition for text and images,
     permutation for columns. ``guide``: a cheap method whose scores are a prior of the regression, weighted by how well
     they predict the coalitions; "+alone" after its name adds the gradient effect of each feature alone; "auto" is both,
-    with the first of attn_lrp, generic_attention and input_x_gradient that runs. ``evaluations="auto"`` continues until
-    the order of the five largest values is settled, 1,024 at most. ``errors`` holds standard errors of sampled values,
-    ``checks["standard_error"]`` their root mean square. ``interactions``: number of pairwise interactions to return,
-    among the features with the largest values, averaged over no and all other features present.
+    with a method that was learned for this model (wf.learn, loaded or learned in this process) and is better than free
+    ones by its certificate, else the first of attn_lrp, generic_attention and input_x_gradient that runs.
+    ``evaluations="auto"`` continues until the order of the five largest values is settled, 1,024 at most. ``errors``
+    holds standard errors of sampled values, ``checks["standard_error"]`` their root mean square. ``interactions``:
+    number of pairwise interactions to return, among the features with the largest values, averaged over no and all
+    other features present.
 
     Misleads when: masked inputs are unlike anything the model was trained on; partition assigns credit to groups of
     neighbours, so distant features that act together share it with their surroundings.

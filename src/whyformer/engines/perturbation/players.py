@@ -17,7 +17,7 @@ from whyformer.extras import require
 from whyformer.inputs.image import patch_index
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.parameters import Hold
-from whyformer.registry import Passes, get_method
+from whyformer.registry import Passes, get_method, learned_at_hand
 from whyformer.results.types import Units
 from whyformer.run import Run
 from whyformer.shapes import Array
@@ -181,13 +181,16 @@ class Guide:
 
 
 def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
-    """The guide by its name; "auto" is the first of the ``usual`` ones that runs here, None if none does."""
+    """The guide by its name; "auto" is the first that runs here, None if none does.
+
+    First come methods that were learned for this model and certified as better than the ``usual`` ones.
+    """
     if run.modality.mixes_rows:
         if wanted == "auto":
             return None
         raise NotOffered("rows of this table look at each other, and a guide explains one alone: leave it out.")
     tried: list[str] = []
-    for name in usual if wanted == "auto" else (wanted,):
+    for name in (*learned_at_hand(), *usual) if wanted == "auto" else (wanted,):
         entry = get_method(name)
         tried.append(name)
         try:
@@ -197,6 +200,8 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
         except WhyformerError:
             if wanted != "auto":
                 raise
+            if entry.fingerprint:  # of another model: that was seen before any pass
+                tried.remove(name)
             continue
         forwards, backwards = guide_cost(run.keep_BN.shape[1], tried)
         signed = entry.signed if made.signed is None else made.signed
