@@ -2,7 +2,7 @@
 
     python -m bench.frontier [--part text image table language] [--inputs 60] [--methods two_ended occlusion]
                              [--data dev.tsv] [--model FOLDER] [--rows adult.csv] [--photos pets.tar]
-                             [--cache models] [--device cuda]
+                             [--learn 12800 96000] [--learn-from train.tsv] [--cache models] [--device cuda]
                              [--out frontier] [--resume]
     python -m bench.frontier --out frontier --picture docs/images     # draws what a run has written
 
@@ -15,6 +15,8 @@ language: a Llama of six layers, trained here on stories of facts; over tokens, 
 
 Comprehensiveness is how far the model's answer falls without the highest 1, 5, 10, 20 and 50 % of the parts,
 sufficiency how far with these alone: probability of the class, log-probability of what a language model says. Where
+--learn: explanations are also learned (wf.learn) with so many forwards, from further inputs (text: those of
+--learn-from; table: other rows of --rows), and measured as a method and as a guide of shap. Where
 the cause is planted, pointing (is the highest part in it?) and mass (its share of the scores) are measured, too.
 Limits are 95 %, by bootstrap over inputs; differences are paired. Trained models are kept in --cache.
 """
@@ -45,7 +47,7 @@ CACHE = Path(tempfile.gettempdir()) / "whyformer-frontier"
 def subjects(part: str, options: argparse.Namespace) -> Iterator[tuple[Subject, Contenders]]:
     count, seed, device = options.inputs, options.seed, options.device
     if part == "text":
-        yield text.subject(count, seed, options.data, device, options.model), text.contenders()
+        yield text.subject(count, seed, options.data, device, options.model, options.learn_from), text.contenders()
     elif part == "image":
         yield image.subject(count, seed, options.cache, options.photos, device), image.contenders()
     elif part == "table":
@@ -58,6 +60,21 @@ def subjects(part: str, options: argparse.Namespace) -> Iterator[tuple[Subject, 
 
 def wanted(name: str, methods: list[str] | None) -> bool:
     return name in methods if methods else not name.startswith(ON_REQUEST)
+
+
+def learned(subject: Subject, forwards: list[int], seed: int) -> Contenders:
+    """Rows of explanations that are learned now."""
+    made: Contenders = {}
+    for count in forwards:
+        for linear in (False, True) if count == forwards[0] else (False,):
+            name = f"learned{', linear' if linear else ''}, {count:,} forwards"
+            found = subject.learned(count, linear, seed)
+            certificate = "" if found.certificate is None else found.certificate.verdict
+            print(f"{found.seconds:4.0f} s  {name}, {found.inputs:,} inputs: {certificate}", flush=True)
+            made[name] = (found.name, {})
+        guided = {"evaluations": 8, "guide": made[f"learned, {count:,} forwards"][0], **subject.masking}
+        made[f"shap 8, guide learned with {count:,}"] = ("shap", guided)
+    return made
 
 
 def measured(
@@ -117,6 +134,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="folder of a classifier of texts, instead of the shipped one")
     parser.add_argument("--rows", type=Path, help="census rows (csv) for the table part, instead of the 40 shipped")
     parser.add_argument("--photos", type=Path, help="folder or tar file for the image part, instead of textures")
+    parser.add_argument("--learn", nargs="+", type=int, default=[], help="forwards to learn explanations with")
+    parser.add_argument("--learn-from", type=Path, help="sentences to learn from, for the text part")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder where trained models are kept")
     parser.add_argument("--device", default="cpu", help="of models, in training too; judged are numbers on the CPU")
     parser.add_argument("--seed", type=int, default=0)
@@ -144,11 +163,12 @@ def main(given: list[str] | None = None) -> int:
     for part in options.part:
         for subject, contenders in subjects(part, options):
             print(f"\n{subject.name}: {subject.made_of}", flush=True)
-            names = [n for n in contenders if wanted(n, options.methods)]
+            more = learned(subject, options.learn, options.seed)
+            names = [*(n for n in contenders if wanted(n, options.methods)), *more]
             path = None if options.out is None else file_of(options.out, subject.name)
             if path is not None and path.exists() and not options.resume:
                 path.unlink()
-            report(subject, measured(subject, contenders, names, path, options.device))
+            report(subject, measured(subject, contenders | more, names, path, options.device))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ class Pictures(PlantedSubject):
     """The probability of the right class; absent patches have the picture's mean colour, as in our methods."""
 
     name = "image"
+    masking: ClassVar[dict[str, Any]] = {"replace": "mean"}
 
     def __init__(self, trained: Trained) -> None:
         super().__init__(trained)

@@ -14,6 +14,7 @@ from bench.frontier.contenders import Contenders, of_many_passes, of_one_pass
 from bench.frontier.planted import PlantedSubject, Trained
 from bench.frontier.subject import Array
 from bench.known_truth.facts import ID, SENTENCES, VOCABULARY, WORDS
+from bench.known_truth.task import Inputs
 
 QUESTION = -1  # the last unit of a story, which the judge never takes away
 
@@ -34,6 +35,7 @@ class Tokens(Stories):
     """[UNK] for absent tokens, which the model met in training."""
 
     name = "language model, tokens"
+    masking: ClassVar[dict[str, Any]] = {"replace": "unk", "hold": QUESTION}
 
     def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
         scores: Array = explanation.scores[1 : 1 + SENTENCES * WORDS]
@@ -54,10 +56,13 @@ class WholeSentences(Stories):
 
     name = "language model, sentences"
     options: ClassVar[dict[str, Any]] = {"units": "sentence"}
+    masking: ClassVar[dict[str, Any]] = {"replace": "delete", "hold": QUESTION}
 
     def inputs(self, rows: Sequence[int]) -> list[str]:
-        ids = self.tensors(rows)["input_ids"].tolist()
-        return [" ".join(VOCABULARY[i] for i in one[1:]) for one in ids]
+        return _told(self.tensors(rows))
+
+    def further(self, count: int) -> list[str]:
+        return _told(super().further(count))
 
     def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
         scores: Array = explanation.scores[~np.array(explanation.units.special)]
@@ -83,6 +88,10 @@ class WholeSentences(Stories):
             said = self.log_probability(number, {"input_ids": torch.from_numpy(np.stack(told))})
             self._known |= dict(zip(some, said.tolist(), strict=True))
         return np.array([self._known[key] for key in keys])
+
+
+def _told(inputs: Inputs) -> list[str]:
+    return [" ".join(VOCABULARY[i] for i in one[1:]) for one in inputs["input_ids"].tolist()]
 
 
 def contenders_of_tokens() -> Contenders:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ import whyformer as wf
 from bench.frontier.subject import Array, Subject
 from bench.known_truth.job import task_of
 from bench.known_truth.scoring import selected
-from bench.known_truth.task import Inputs, Planted, Task, moved
+from bench.known_truth.task import Inputs, Planted, moved
 from bench.known_truth.training import gate, kept
 
 SEEDS = 3  # of models: the first that passes the gate is taken; that of the inputs is the command's
@@ -26,7 +27,7 @@ class Trained:
     def __init__(
         self, name: str, count: int, seed: int, cache: Path | None, photos: str | None = None, device: str = "cpu"
     ) -> None:
-        self.task: Task = task_of(name, photos)
+        self.seed, self.task = seed, task_of(name, photos)
         kind = "photos" if photos and self.task.modality == "image" else "plain"
         self.planted: Planted = self.task.held_out(np.random.default_rng([seed, 3]), max(LOOKED_AT, count))
         for number in range(SEEDS):
@@ -54,8 +55,11 @@ class PlantedSubject(Subject):
     def tensors(self, rows: Sequence[int]) -> Inputs:
         return {k: v[self.trained.rows[list(rows)]] for k, v in self.trained.planted.inputs.items()}
 
-    def inputs(self, rows: Sequence[int]) -> Inputs:
+    def inputs(self, rows: Sequence[int]) -> Any:
         return self.tensors(rows)
+
+    def further(self, count: int) -> Any:
+        return self.trained.task.held_out(np.random.default_rng([self.trained.seed, 5]), count).inputs
 
     def asked(self, number: int) -> int:
         return int(self.trained.planted.asked_I[self.trained.rows[number]])

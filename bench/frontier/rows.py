@@ -22,8 +22,11 @@ class Rows(Subject):
 
     name = "table"
 
-    def __init__(self, explainer: wf.Explainer, rows: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self, explainer: wf.Explainer, rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]] = ()
+    ) -> None:
         super().__init__(explainer, len(rows))
+        self.others = others
         self.model: Any = explainer.model
         self.device = next(self.model.parameters()).device
         table: Any = explainer.processor
@@ -49,6 +52,9 @@ class Rows(Subject):
     def inputs(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [self.rows[i] for i in rows]
 
+    def further(self, count: int) -> Any:
+        return list(self.others[:count]) if len(self.others) else super().further(count)
+
     def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
         by_name = dict(zip(explanation.units.labels, explanation.scores, strict=True))
         return np.array([by_name[name] for name in self.columns])
@@ -65,8 +71,8 @@ def contenders() -> Contenders:
 def subject(count: int, device: str = "cpu", path: Path | None = None, seed: int = 0) -> Rows:
     """The shipped rows, or some of a file with the same columns (its rows may have been trained on)."""
     model, table = load_adult()
-    rows = adult_rows()
+    rows, others = adult_rows()[:count], []
     if path is not None:
-        drawn = pd.read_csv(path, skipinitialspace=True)[list(table.columns)]
-        rows = drawn.sample(min(count, len(drawn)), random_state=seed).to_dict("records")
-    return Rows(wf.Explainer(model.to(device), table), rows[:count])
+        drawn = pd.read_csv(path, skipinitialspace=True)[list(table.columns)].sample(frac=1, random_state=seed)
+        rows, others = drawn[:count].to_dict("records"), drawn[count:].to_dict("records")
+    return Rows(wf.Explainer(model.to(device), table), rows, others)

@@ -45,6 +45,7 @@ class Subject(ABC):
     name: str  # of the table
     made_of: str  # what the inputs are, in words
     options: ClassVar[dict[str, Any]] = {}  # of every explanation
+    masking: ClassVar[dict[str, Any]] = {}  # replace and hold, the same for methods and evaluation
 
     def __init__(self, explainer: wf.Explainer, count: int) -> None:
         self.explainer, self.count = explainer, count
@@ -60,6 +61,15 @@ class Subject(ABC):
     @abstractmethod
     def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
         """The scores of those parts."""
+
+    def further(self, count: int) -> Any:
+        """Other inputs of the same kind, to learn from."""
+        raise SystemExit(f"{self.name}: there are no further inputs to learn from.")
+
+    def learned(self, forwards: int, linear: bool, seed: int) -> wf.Learned:
+        """An explanation method that was learned from further inputs, 8 masks each."""
+        options = {**self.options, **self.masking, "forwards": forwards, "linear": linear, "seed": seed}
+        return self.explainer.learn(self.further(forwards // 8 + 50), **options, progress=False)
 
     def targets(self, rows: Sequence[int]) -> Any:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,9 +23,11 @@ class Sentences(Subject):
     """[CLS] and [SEP] are always there."""
 
     name = "text"
+    masking: ClassVar[dict[str, Any]] = {"replace": "mask"}
 
-    def __init__(self, explainer: wf.Explainer, texts: Sequence[str]) -> None:
+    def __init__(self, explainer: wf.Explainer, texts: Sequence[str], others: Sequence[str] = ()) -> None:
         super().__init__(explainer, len(texts))
+        self.others = others
         self.texts = list(texts)
         self.known: dict[tuple[int, bytes], float] = {}  # by text and by what of it is there
         self.model: Any = explainer.model
@@ -45,6 +47,9 @@ class Sentences(Subject):
 
     def inputs(self, rows: Sequence[int]) -> list[str]:
         return [self.texts[i] for i in rows]
+
+    def further(self, count: int) -> list[str]:
+        return list(self.others[:count]) or made_sentences(count, 1)
 
     def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
         scores: Array = explanation.scores[self.free[number]]
@@ -91,11 +96,18 @@ def contenders() -> Contenders:
 
 
 def subject(
-    count: int, seed: int, data: Path | None = None, device: str = "cpu", folder: Path | None = None
+    count: int,
+    seed: int,
+    data: Path | None = None,
+    device: str = "cpu",
+    folder: Path | None = None,
+    others: Path | None = None,
 ) -> Sentences:
     texts = made_sentences(count, seed) if data is None else read_sentences(data, count, seed)
+    more = [] if others is None else read_sentences(others, 10**6, seed)
     model, tokenizer = load_sentiment() if folder is None else load_classifier(folder)
-    return Sentences(wf.Explainer(model.to(device), tokenizer), [cut(tokenizer, text) for text in texts])
+    judged, learned_from = ([cut(tokenizer, text) for text in some] for some in (texts, more))
+    return Sentences(wf.Explainer(model.to(device), tokenizer), judged, learned_from)
 
 
 def load_classifier(folder: Path) -> tuple[Any, Any]:

@@ -109,6 +109,7 @@ class Method(_Optioned):
     compiles: bool = False  # one forward, at most one backward, and a formula that stays on the device
     unfit: str = ""  # why recommend does not choose it: the certificate of a learned method
     fingerprint: str = ""  # of the weights of the one model that it was learned for
+    errors: tuple[float, float] | None = None  # of a learned method: engines/perturbation/regression.py, KnownErrors
 
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return all options, given ones over defaults; raise on unknown names and values that are not allowed."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from tests.references import learned as twin
+from whyformer.engines.perturbation.regression import KnownErrors, corrected
 from whyformer.learned.network import (
     Example,
     Table,
     drawn_masks,
     flipped,
+    known_errors,
     loss_of,
     mean_loss,
     removal_error,
@@ -114,3 +119,37 @@ def test_padding_changes_no_score() -> None:
         )
     assert torch.allclose(alone, beside[:4], atol=1e-5)
     assert not beside[4:].any()
+
+
+def test_known_errors_are_those_of_a_guide_and_correct_it_as_far_as_they_say() -> None:
+    """Games whose values lie around a prediction with a known variance, and whose outputs have a known noise."""
+    generator = np.random.default_rng(0)
+    network = trained(games(40, 0), games(8, 1), heads=(1,), linear=True, seed=0, device=CPU)  # exact without errors
+    spread, noise, made, values = 0.3, 0.8, [], []
+    for example in games(150, 2, units=9):
+        own = np.stack([example.masks_MP, ~example.masks_MP], 1).reshape(-1, len(example.parts))[::2]
+        masks = np.stack([own, ~own], 1).reshape(-1, len(example.parts))
+        truth = _phi(example) + spread * generator.normal(size=len(example.parts))
+        said = 0.3 + masks @ truth + noise / np.sqrt(2) * generator.normal(size=len(masks))
+        made.append(dataclasses.replace(example, masks_MP=masks, values_M=said, whole=0.3 + truth.sum()))
+        values.append(truth)
+    variance, relative = known_errors(network, made)
+    assert np.sqrt(variance) == pytest.approx(spread, rel=0.15)
+    assert np.sqrt(variance * relative) == pytest.approx(noise, rel=0.15)
+    known, before, after, off = KnownErrors(variance, relative), [], [], []
+    for example, truth in zip(made, values, strict=True):
+        guide, difference = _phi(example), example.values_M[0::2] - example.values_M[1::2]
+        seen = example.masks_MP[0::2], difference, np.ones(len(difference)), float(truth.sum())
+        fit = corrected(*seen, guide, known)
+        assert fit.values_P.sum() == pytest.approx(truth.sum())
+        before.append(guide + (truth.sum() - guide.sum()) / len(guide) - truth)
+        after.append(fit.values_P - truth)
+        off.append(after[-1] / fit.errors_P)
+        still = corrected(*seen, guide, KnownErrors(1e-12, 1e12))
+        assert np.allclose(still.values_P, before[-1] + truth, atol=1e-6)
+    assert np.std(after) < 0.9 * np.std(before)
+    assert np.std(off) == pytest.approx(1, abs=0.15)  # standard errors are as large as the errors
+
+
+def _phi(example: Example) -> Any:
+    return (2 * example.heads_UF[:, 0] - 0.5 * example.heads_UF[:, 1]).numpy()[example.parts].astype(float)

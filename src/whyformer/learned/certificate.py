@@ -148,7 +148,8 @@ def _agreement(explainer: CoreExplainer, games: Any, name: str, asked: Mapping[s
     common = {"units": asked["units"], "span": games.asked["span"], "seed": games.seed, "progress": False}
     targets = games.wanted_targets
     common |= {"target": None if targets is None else targets[:count], "batch_size": asked["batch_size"]}
-    truth = explainer.explain(some, method="shap", **SHAPLEY, **common)
+    masked = {"replace": asked["replace"], "hold": asked["hold"]}
+    truth = explainer.explain(some, method="shap", **SHAPLEY, **masked, **common)
     learned = explainer.explain(some, method=name, **common)
     squares, ranks = [], []
     for number, (one, other) in enumerate(zip(truth, learned, strict=True)):

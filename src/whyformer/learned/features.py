@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.engines.perturbation.players import held_units
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.inputs.base import Modality
 from whyformer.results.types import Site
@@ -57,8 +58,8 @@ def head_counts(run: Run) -> tuple[int, ...]:
     return tuple(site.heads for site in run.record(grad=True, values=True).sites)
 
 
-def features_of(run: Run, device: torch.device | None = None) -> list[UnitFeatures]:
-    """Per input of a run, on its device or on another."""
+def features_of(run: Run, device: torch.device | None = None, hold: int | None = None) -> list[UnitFeatures]:
+    """Per input of a run, on its device or on another. hold: the unit that is never masked."""
     refuse(run.modality)
     if run.multi_stream or run.windowed:
         kind = "several streams of tokens" if run.multi_stream else "attention inside windows"
@@ -70,14 +71,14 @@ def features_of(run: Run, device: torch.device | None = None) -> list[UnitFeatur
     if not bool(heads_BNF.isfinite().all() & states_BNS.isfinite().all()):
         raise NotOffered("attention or its gradient holds NaN or infinity: run the model in float32.")
     heads_BNF, states_BNS = heads_BNF.to(device), states_BNS.to(device)  # in one copy
-    kept = run.keep_BN.cpu()
+    kept, held = run.keep_BN.cpu(), held_units(run, hold)
     features = []
     for row in range(run.batch.size):
         there = torch.nonzero(kept[row])[:, 0].to(heads_BNF.device)
         heads_UF, states_US = heads_BNF[row, there], states_BNS[row, there]
         members: list[tuple[int, ...]] = [(i,) for i in range(len(heads_UF))]
         units = run.units[row]
-        removable = np.array(run.removable(row), dtype=bool)
+        removable = np.array(run.removable(row), dtype=bool) & ~held[row]
         if run.segments:
             groups, units = run.segments[row]
             members = [tuple(group) for group in groups]

@@ -69,8 +69,11 @@ class Learned(Result, Named):
     seconds: float
     seed: int
     error: float  # root mean square error of predicted removals, on inputs not learned from
+    errors: tuple[float, float]  # of values: variance, and noise of differences in units of it, for shap(guide=)
     distance: float  # of features, beyond which an input is unlike those learned from
     weights: dict[str, Float32] = field(repr=False)
+    replace: str | int | None = None  # the baseline of masked features; None: the default
+    hold: int | None = None  # the unit that is never masked
     certificate: Certificate | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -206,7 +209,7 @@ def _method(learned: Learned) -> Method:
         learned.require(run)
         scores_BN = torch.zeros(run.keep_BN.shape, dtype=torch.float64)
         warnings, distances, errors = [], [], []
-        kept_BN, found = run.keep_BN.cpu(), features_of(run)
+        kept_BN, found = run.keep_BN.cpu(), features_of(run, hold=learned.hold)
         for row, (features, scores_U, distance) in enumerate(
             zip(found, *learned.scores(found, run.value_B), strict=True)
         ):
@@ -222,7 +225,7 @@ def _method(learned: Learned) -> Method:
                 )
             distances.append(distance)
             if check_home:
-                errors.append(_removal(run, row, features, scores_U))
+                errors.append(_removal(run, row, features, scores_U, learned.replace))
                 if abs(errors[-1]) > FAR_ERRORS * learned.error:
                     told.append(
                         f"with half of the features masked, the output is {errors[-1]:+.3g} off the prediction (usual "
@@ -248,10 +251,11 @@ def _method(learned: Learned) -> Method:
         meaning="share of the output (predicted Shapley value)",
         unfit="it has no certificate" if certificate is None else "" if certificate.better else certificate.verdict,
         fingerprint=learned.fingerprint,
+        errors=learned.errors,
     )
 
 
-def _removal(run: Run, row: int, features: UnitFeatures, scores_U: Array) -> float:
+def _removal(run: Run, row: int, features: UnitFeatures, scores_U: Array, replacement: str | int | None) -> float:
     """f(S) - (f(N) - Σ_{j∉S} φ_j) for one random half S of the features."""
     parts = features.parts
     if len(parts) < 2:
@@ -262,7 +266,7 @@ def _removal(run: Run, row: int, features: UnitFeatures, scores_U: Array) -> flo
     removable = run.removable(row)
     members = [tuple(i for i in features.members[part] if removable[i]) for part in parts]
     made = grouped_variants if run.segments else Replaced
-    game = game_of_scores(run, row, made(run, row, members, absent_player(run, None)), len(parts))
+    game = game_of_scores(run, row, made(run, row, members, absent_player(run, replacement)), len(parts))
     return float(game.scores(present[None])[0]) - (float(run.value_B[row]) - float(scores_U[parts[~present]].sum()))
 
 

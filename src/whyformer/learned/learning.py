@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +22,10 @@ from whyformer.explainer import CoreExplainer, Segments
 from whyformer.learned.certificate import certify
 from whyformer.learned.features import UnitFeatures, features_of, head_counts, refuse
 from whyformer.learned.learned import Learned, fingerprint_of
-from whyformer.learned.network import Example, Network, Table, drawn_masks, removal_error, trained
+from whyformer.learned.network import Example, Network, Table, drawn_masks, known_errors, removal_error, trained
 from whyformer.loan.borrow import refuse_without_gradients
 from whyformer.loan.digests import versions
-from whyformer.parameters import BatchSize, Limits, Seed, checked
+from whyformer.parameters import BatchSize, Limits, Replacement, Seed, checked
 from whyformer.run import Run
 from whyformer.run.session import Track, tracker
 from whyformer.shapes import Array
@@ -47,6 +48,8 @@ def learn(
     tokenizer: Any = None,
     forwards: Annotated[int, Limits(500, 10**9)] = 20_000,
     units: Segments = "token",
+    replace: Replacement = None,
+    hold: int | None = None,
     linear: bool = False,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
@@ -61,7 +64,9 @@ def learn(
     is held out for the certificate, which compares the result with other methods; its passes come on top. Pass the
     result as ``method=`` to explain, compare, recommend or explain_dataset, or as ``guide=`` to shap. linear: learn
     weights of attention heads only, and show them. units: as for ``explain``; "sentence" for prompts of language
-    models. cache: a folder for what was computed; interrupted learning resumes from there.
+    models. replace: the baseline of masked features, as in ``occlusion``. hold: the number of a unit that is never
+    masked, such as -1, the question at the end of every prompt. cache: a folder for what was computed; interrupted
+    learning resumes from there.
 
     Misleads when: inputs explained later are unlike those learned from (explanations then have a warning).
 
@@ -85,7 +90,7 @@ def learn(
     order = np.random.default_rng(seed).permutation(source.size).tolist()
     held = order[: min(max(CERTIFIED[0], source.size // 10), CERTIFIED[1])]
     settings: dict[str, Any] = {"units": units, "batch_size": batch_size, "seed": seed, "cache": cache, "target": None}
-    settings |= {"replace": None, "hold": None}
+    settings |= {"replace": replace, "hold": hold}
     # The mean row of a table must not depend on which rows are gathered together.
     plain = source.modality.stream == "table" and source.modality.reference is None
     settings["reference"] = some_inputs(inputs, order[:512]) if plain else None
@@ -102,6 +107,8 @@ def learn(
         fingerprint=fingerprint_of(explainer.model),
         kind=source.modality.kind,
         units=units,
+        replace=replace,
+        hold=hold,
         scalar=gathering.scalar,
         heads=gathering.heads,
         linear=linear,
@@ -110,12 +117,13 @@ def learn(
         seconds=time.perf_counter() - started,
         seed=seed,
         error=removal_error(network, split[0]),
+        errors=known_errors(network, split[0]),
         distance=_limit(network, split[1]),
         weights={name: tensor.numpy() for name, tensor in network.state_dict().items()},
         versions=versions(),
     )
     certificate = certify(explainer, learned.name, some_inputs(inputs, held), settings | {"progress": progress})
-    return replace(learned, certificate=certificate)
+    return dataclasses.replace(learned, certificate=certificate)
 
 
 def _limit(network: Network, examples: Sequence[Example]) -> float:

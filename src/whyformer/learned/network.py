@@ -404,3 +404,34 @@ def removal_error(network: Network, examples: Sequence[Example]) -> float:
         gone_BM = phi_BU.sum(1, keepdim=True) - torch.einsum("bmu,bu->bm", batch.masks_BMU, phi_BU)
         squares.append(((batch.values_BM - (batch.whole_B[:, None] - gone_BM)) ** 2).flatten().cpu().numpy())
     return float(np.sqrt(np.concatenate(squares).mean()))
+
+
+NOISES = 10.0 ** np.arange(-2, 4.5, 0.25)
+
+
+@torch.no_grad()
+def known_errors(network: Network, examples: Sequence[Example]) -> tuple[float, float]:
+    """The most likely variance of a Shapley value around its prediction, and noise of a difference in units of it.
+
+    The output of a set less that of its complement is z·φ (z: 1 in the set, -1 outside) plus what is no sum.
+    """
+    table = Table(examples, next(network.parameters()).device)
+    found = []
+    for batch in table.batches():
+        phi_BU = with_efficiency(batch.phi(network), batch.parts_BU, batch.whole_B - batch.none_B)
+        for row, phi_U in enumerate(phi_BU.double().cpu().numpy()):
+            parts = np.flatnonzero(batch.parts_BU[row].cpu().numpy())
+            signs_KP = 2.0 * batch.masks_BMU[row, 0::2].double().cpu().numpy()[:, parts] - 1
+            said_M = batch.values_BM[row].double().cpu().numpy()
+            left_K = said_M[0::2] - said_M[1::2] - signs_KP @ phi_U[parts]
+            x_KP = signs_KP - signs_KP.mean(1, keepdims=True)
+            size_K, turned_KK = np.linalg.eigh(x_KP @ x_KP.T)
+            found.append((size_K, (turned_KK.T @ left_K) ** 2))
+    size_N, square_N = (np.concatenate(each) for each in zip(*found, strict=True))
+    variances = [float((square_N / (size_N.clip(0) + noise)).mean()) for noise in NOISES]
+    likely = [
+        -len(size_N) * math.log(max(variance, 1e-300)) - float(np.log(size_N.clip(0) + noise).sum())
+        for variance, noise in zip(variances, NOISES, strict=True)
+    ]
+    best = int(np.argmax(likely))
+    return max(variances[best], 1e-12 * float(network.scale) ** 2), float(NOISES[best])

@@ -24,7 +24,7 @@ from whyformer.engines.perturbation.players import (
     players_of,
     special_doubts,
 )
-from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
+from whyformer.engines.perturbation.regression import TOP, KnownErrors, Pairs, corrected, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.inputs.table_reference import baselines_of
@@ -101,13 +101,13 @@ def shap(
     neighbours), "permutation" (sampled orders), "regression" (pairs of a coalition and its complement); "auto" is exact
     if ``evaluations`` allow, else regression with a guide or evaluations="auto", else partition for text and images,
     permutation for columns. ``guide``: a cheap method whose scores are a prior of the regression, weighted by how well
-    they predict the coalitions; "+alone" after its name adds the gradient effect of each feature alone; "auto" is both,
-    with a method that was learned for this model (wf.learn, loaded or learned in this process) and is better than free
-    ones by its certificate, else the first of attn_lrp, generic_attention and input_x_gradient that runs.
-    ``evaluations="auto"`` continues until the order of the five largest values is settled, 1,024 at most. ``errors``
-    holds standard errors of sampled values, ``checks["standard_error"]`` their root mean square. ``interactions``:
-    number of pairwise interactions to return, among the features with the largest values, averaged over no and all
-    other features present.
+    they predict the coalitions (a learned one: by its error on inputs that it was not trained on); "+alone" after its
+    name adds the gradient effect of each feature alone; "auto" is both, with a method that was learned for this model
+    (wf.learn, loaded or learned in this process) and is better than free ones by its certificate, else the first of
+    attn_lrp, generic_attention and input_x_gradient that runs. ``evaluations="auto"`` continues until the order of the
+    five largest values is settled, 1,024 at most. ``errors`` holds standard errors of sampled values,
+    ``checks["standard_error"]`` their root mean square. ``interactions``: number of pairwise interactions to return,
+    among the features with the largest values, averaged over no and all other features present.
 
     Misleads when: masked inputs are unlike anything the model was trained on; partition assigns credit to groups of
     neighbours, so distant features that act together share it with their surroundings.
@@ -116,7 +116,8 @@ def shap(
     held_BU = held_units(run, hold)
     if algorithm not in {"auto", "regression"} and (guide is not None or evaluations == "auto"):
         raise BadInput(f"guide and evaluations='auto' are for algorithm='regression' or 'auto', not {algorithm!r}.")
-    guide, guides_BN = _guides(run, guide)
+    guide, guides_BN, known = _guides(run, guide)
+    known = known if by is None else None  # errors are those of single units
     scores, errors = torch.zeros(run.keep_BN.shape), torch.zeros(run.keep_BN.shape)
     base_B, error_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
     doubts: list[tuple[str, ...]] = [()] * run.batch.size
@@ -132,7 +133,7 @@ def shap(
         keep_N = run.keep_BN[row].cpu()
         by_unit = [guide_BN[row, keep_N].numpy() for guide_BN in guides_BN]
         guides = [np.array([guide_U[list(members)].sum() for members in players.members]) for guide_U in by_unit]
-        shares = _shares(game, players, algorithm, evaluations, run.seed, guides)
+        shares = _shares(game, players, algorithm, evaluations, run.seed, guides, known)
         base_B[row], doubts[row] = shares.base, (*variants.remarks, *shares.doubts)
         together[row] = _interactions(run, row, game, players, shares.values_P, interactions)
         scores[row, keep_N] = players.per_unit(shares.values_P)
@@ -170,7 +171,13 @@ class _Shares:
 
 
 def _shares(
-    game: Game, players: Players, algorithm: str, evaluations: int | str, seed: int, guides: Sequence[Array]
+    game: Game,
+    players: Players,
+    algorithm: str,
+    evaluations: int | str,
+    seed: int,
+    guides: Sequence[Array],
+    known: KnownErrors | None,
 ) -> _Shares:
     count = game.parts
     few = ROUND if evaluations == "auto" else int(evaluations)
@@ -181,7 +188,7 @@ def _shares(
         sampled = "regression" if guides or evaluations == "auto" else players.fallback
         algorithm = "exact" if count <= 40 and 2**count <= few else sampled
     if algorithm == "regression":
-        return _regressed(game, evaluations, seed, guides)
+        return _regressed(game, evaluations, seed, guides, known)
     budget = 2**count if evaluations == "auto" else int(evaluations)
     if algorithm == "exact" and (count > 40 or 2**count > budget):
         raise BadInput(
@@ -229,7 +236,9 @@ def _exact(game: Game) -> _Shares:
     return _Shares(np.array(values), float(said_S[0]))
 
 
-def _regressed(game: Game, evaluations: int | str, seed: int, guides: Sequence[Array]) -> _Shares:
+def _regressed(
+    game: Game, evaluations: int | str, seed: int, guides: Sequence[Array], known: KnownErrors | None
+) -> _Shares:
     """Run the regression on all pairs at once, or ("auto") in rounds until the order of the largest is settled."""
     none, whole = game.scores(np.stack([np.zeros(game.parts), np.ones(game.parts)])).tolist()
     sizes_P = sum((np.abs(guide_P) / max(np.abs(guide_P).mean(), 1e-300) for guide_P in guides), np.zeros(game.parts))
@@ -242,7 +251,8 @@ def _regressed(game: Game, evaluations: int | str, seed: int, guides: Sequence[A
         sides = pairs.more(size // 2)
         said = game.scores(np.concatenate([sides, ~sides]))
         differences += (said[: len(sides)] - said[len(sides) :]).tolist()
-        fit = fitted(pairs.drawn, np.array(differences), pairs.weights_K, whole - none, guides)
+        seen = pairs.drawn, np.array(differences), pairs.weights_K, whole - none
+        fit = fitted(*seen, guides) if known is None else corrected(*seen, guides[0], known)
         asked = 2 * len(differences)
         settled = evaluations == "auto" and fit.is_settled()
         if settled or asked + size > most or not len(sides):
@@ -270,25 +280,28 @@ def _interactions(
     return tuple((names[pairs[i, 0]], names[pairs[i, 1]], float(second[i])) for i in order)
 
 
-def _guides(run: Run, name: str | None) -> tuple[str | None, list[Tensor]]:
-    """Return the name of the guide, and its (B, N) scores: those of a method, and with "+alone" effects alone."""
+def _guides(run: Run, name: str | None) -> tuple[str | None, list[Tensor], KnownErrors | None]:
+    """Return the name of the guide, and its (B, N) scores: those of a method, and with "+alone" effects alone.
+
+    A learned guide needs no other: how far it is off is known.
+    """
     if name is None:
-        return None, []
+        return None, [], None
     wanted = name.removesuffix(ALONE)
     if wanted == "shap":
         raise BadInput("guide='shap' is circular: use a method of few passes, or 'auto'.")
     guide = guide_of(run, wanted, GUIDES)
     if guide is None:
-        return None, []
-    if name != "auto" and not name.endswith(ALONE):
-        return name, [guide.scores_BN]
+        return None, [], None
+    if (name != "auto" and not name.endswith(ALONE)) or guide.errors is not None:
+        return guide.name, [guide.scores_BN], guide.errors
     try:
         refuse_without_gradients(run.modality.model, f"guide={name!r}")
-        return guide.name + ALONE, [guide.scores_BN, alone(run).detach().double().cpu()]
+        return guide.name + ALONE, [guide.scores_BN, alone(run).detach().double().cpu()], None
     except WhyformerError:
         if name != "auto":
             raise
-        return guide.name, [guide.scores_BN]
+        return guide.name, [guide.scores_BN], None
 
 
 class _Masker:

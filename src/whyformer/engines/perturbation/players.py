@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.engines.perturbation.regression import KnownErrors
 from whyformer.engines.perturbation.variants import default_replacement
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.extras import require
@@ -178,6 +179,7 @@ class Guide:
     scores_BN: Tensor
     signed: bool
     passes: float  # that were taken, those of methods before it that did not run included; a backward counts two
+    errors: KnownErrors | None = None  # of a learned method
 
 
 def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
@@ -205,7 +207,8 @@ def guide_of(run: Run, wanted: str, usual: Sequence[str]) -> Guide | None:
             continue
         forwards, backwards = guide_cost(run.keep_BN.shape[1], tried)
         signed = entry.signed if made.signed is None else made.signed
-        return Guide(name, made.scores_BN.detach().double().cpu(), signed, forwards + 2 * backwards)
+        errors = None if entry.errors is None else KnownErrors(*entry.errors)
+        return Guide(entry.name, made.scores_BN.detach().double().cpu(), signed, forwards + 2 * backwards, errors)
     return None
 
 

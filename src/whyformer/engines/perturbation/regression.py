@@ -169,6 +169,34 @@ def fitted(
     return Fit(values_P + change / count, covariance_PP)
 
 
+@dataclass(frozen=True)
+class KnownErrors:
+    """How far a learned guide is from Shapley values, as measured on inputs that it was not trained on."""
+
+    variance: float  # of a value around the guide's
+    noise: float  # variance of a difference that no values explain, in units of ``variance``
+
+
+def corrected(
+    present_KP: Array, difference_K: Array, weights_K: Array, change: float, guide_P: Array, known: KnownErrors
+) -> Fit:
+    """Return the guide, corrected by the differences as far as its known errors allow: φ is normal around the guide.
+
+    Standard errors grow where the differences are further off than the known errors explain.
+    """
+    count = present_KP.shape[1]
+    centred = np.eye(count) - 1 / count
+    root_K = np.sqrt(weights_K)[:, None]
+    signs_KP = np.where(present_KP, 1.0, -1.0) * root_K
+    guide_P = guide_P + (change - guide_P.sum()) / count
+    left_K = difference_K * root_K[:, 0] - signs_KP @ guide_P
+    x_KP = signs_KP @ centred
+    gram_KK = x_KP @ x_KP.T + known.noise * np.eye(len(x_KP))
+    gain_PK = np.linalg.solve(gram_KK, x_KP).T
+    surprise = float(left_K @ np.linalg.solve(gram_KK, left_K)) / (known.variance * max(len(left_K), 1))
+    return Fit(guide_P + gain_PK @ left_K, known.variance * max(surprise, 1.0) * (centred - gain_PK @ x_KP))
+
+
 class _Posterior:
     """What one prior makes of the differences."""
 
