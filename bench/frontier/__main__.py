@@ -163,12 +163,13 @@ def main(given: list[str] | None = None) -> int:
     for part in options.part:
         for subject, contenders in subjects(part, options):
             print(f"\n{subject.name}: {subject.made_of}", flush=True)
-            more = learned(subject, options.learn, options.seed)
-            names = [*(n for n in contenders if wanted(n, options.methods)), *more]
+            names = [n for n in contenders if wanted(n, options.methods)]
             path = None if options.out is None else file_of(options.out, subject.name)
             if path is not None and path.exists() and not options.resume:
                 path.unlink()
-            report(subject, measured(subject, contenders | more, names, path, options.device))
+            done = measured(subject, contenders, names, path, options.device)
+            more = learned(subject, options.learn, options.seed)  # last: guide="auto" takes a learned one
+            report(subject, done | measured(subject, more, list(more), path, options.device))
     return 0
 
 
