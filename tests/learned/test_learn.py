@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import whyformer as wf
 from tests.learned.small import Additive, bert, learned_bert, texts, tokenizer
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
+from whyformer.learned import learning
 from whyformer.learned.learned import fingerprint_of
 
 
@@ -40,6 +42,31 @@ def test_the_target_enters() -> None:
     model, learned = learned_bert()
     scores = [wf.explain(model, "a good story", tokenizer(), method=learned, target=t).scores for t in (0, 1, 2)]
     assert not np.allclose(scores[0], scores[1]) and not np.allclose(scores[1], scores[2])
+
+
+def test_examples_of_the_second_class_hold_its_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One example per class: the same masks, and for all features the logits of the two most likely classes."""
+    model, seen = bert(), []
+    monkeypatch.setattr(learning, "trained", lambda some, others, **options: seen.extend(some) or _stop())
+    with pytest.raises(_Stopped):
+        wf.learn(model, texts(), tokenizer(), forwards=800, progress=False)
+    pairs = [(a, b) for a, b in itertools.pairwise(seen) if a.masks_MP is b.masks_MP]
+    assert pairs
+    with torch.no_grad():
+        logits = {
+            tuple(sorted(model(**tokenizer(text, return_tensors="pt")).logits[0].topk(2).values.tolist()))
+            for text in texts()
+        }
+    for first, second in pairs:
+        assert not np.allclose(first.values_M, second.values_M) and first.whole > second.whole
+        assert min(abs(low - second.whole) + abs(high - first.whole) for low, high in logits) < 1e-4
+
+
+class _Stopped(Exception): ...
+
+
+def _stop() -> None:
+    raise _Stopped
 
 
 def test_it_is_accepted_wherever_a_method_is(tmp_path: Path) -> None:
@@ -226,6 +253,16 @@ def test_away_from_home() -> None:
     assert checked.cost.forwards == 2
     assert any("half of the features" in w for w in checked.warnings) and checked.checks["removal_error"] != 0
     replace(learned)  # registered as it was
+
+
+def test_weights_of_heads_are_shown_beside_other_importances(capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = learned_bert()
+    learned = wf.learn(model, texts(), tokenizer(), forwards=800, linear=True, progress=False)
+    assert learned.beside.keys() == {"gradient", "confidence", "relevance"}
+    held_out = [texts()[i] for i in np.random.default_rng(0).permutation(36)[:10]]
+    assert np.allclose(learned.beside["gradient"], wf.head_importance(model, held_out, tokenizer()).scores, atol=1e-6)
+    learned.show()
+    assert capsys.readouterr().out.count("rank correlation with the learned weights") == 3
 
 
 def test_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

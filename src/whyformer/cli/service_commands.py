@@ -58,7 +58,10 @@ def batch(asked: CommandArguments) -> None:
         say_written(asked.out)
 
 
-@takes("source out/learn model/batch trust_remote_code column forwards units linear batch_size cache seed json")
+@takes(
+    "source out/learn model/batch trust_remote_code column forwards units replace hold linear"
+    " batch_size cache seed json"
+)
 def learn(asked: CommandArguments) -> None:
     """Learn to explain a model in one pass, from unlabelled inputs.
 
@@ -88,6 +91,7 @@ def learn(asked: CommandArguments) -> None:
     contents = map(columns.content, rows.read())
     readable = [content for content in contents if not isinstance(content, Unreadable)]
     options = asked.settings | {"forwards": asked.forwards, "linear": asked.linear}
+    options["hold"] = next(iter(options["hold"] or [None]))
     deliver(run(model, readable, processor=processor, **options), asked)
 
 

@@ -74,6 +74,7 @@ class Learned(Result, Named):
     weights: dict[str, Float32] = field(repr=False)
     replace: str | int | None = None  # the baseline of masked features; None: the default
     hold: int | None = None  # the unit that is never masked
+    beside: dict[str, Float32] = field(default_factory=dict)  # (L, H) other importances of heads, with linear=True
     certificate: Certificate | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
