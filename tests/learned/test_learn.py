@@ -54,7 +54,7 @@ def test_examples_of_the_second_class_hold_its_logits(monkeypatch: pytest.Monkey
     assert pairs
     with torch.no_grad():
         logits = {
-            tuple(sorted(model(**tokenizer(text, return_tensors="pt")).logits[0].topk(2).values.tolist()))
+            tuple(sorted(model(**tokenizer()(text, return_tensors="pt")).logits[0].topk(2).values.tolist()))
             for text in texts()
         }
     for first, second in pairs:
