@@ -34,7 +34,7 @@ from pathlib import Path
 import torch
 
 from bench.frontier import image, language, rows, text
-from bench.frontier.claims import ahead_of_reference, claims, from_saved, table
+from bench.frontier.claims import ahead_of_reference, claims, from_saved, learned_over, table
 from bench.frontier.contenders import ON_REQUEST, Contenders
 from bench.frontier.subject import Row, Subject
 from bench.timing import machine
@@ -114,7 +114,7 @@ def saved(subject: Subject, done: dict[str, Row], device: str) -> dict[str, obje
 def report(subject: Subject, done: dict[str, Row]) -> None:
     print(f"\n## {subject.name}\n\n{subject.made_of}\n")
     print("\n".join(table(list(done.values()))))
-    print("\n".join(["", *ahead_of_reference(done)]))
+    print("\n".join(["", *ahead_of_reference(done), *learned_over(done)]))
     for words, holds in claims(done):
         print(f"{'holds' if holds else 'FAILS'}: {words}")
 

@@ -84,6 +84,18 @@ def ahead_of_reference(rows: dict[str, Row]) -> list[str]:
     return lines
 
 
+def learned_over(rows: dict[str, Row]) -> list[str]:
+    """Every learned row against the best that need no learning, paired."""
+    others = [name for name in ("attn_lrp", "two_ended", "shap 64, guided") if name in rows]
+    lines = []
+    for row in (row for name, row in rows.items() if "learned" in name):
+        for other in others:
+            _, low, high = difference(row, rows[other])
+            figures = ", ".join(f"{m} {f}" for m, f in zip(FALLS, said(row, rows[other]), strict=True))
+            lines.append(f"{row.name} over {other}: {figures}: {verdict(low, high)}")
+    return lines
+
+
 def verdict(low: Array, high: Array) -> str:
     ahead, behind = above(low, high), ~not_below(low, high)
     if ahead.all() or behind.all():
