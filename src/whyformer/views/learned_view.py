@@ -104,6 +104,7 @@ def _other_importances(result: Any) -> View:
         panels.append(Panel((head_map(scores_LH, scale),), BESIDE[kind]))
         both = sizes_LH[there_LH], np.asarray(scores_LH, float)[there_LH]
         agreement = float(spearmanr(*both).statistic) if min(np.ptp(each) for each in both) > 0 else math.nan
-        facts.append(Fact(BESIDE[kind], f"rank correlation with the learned weights {agreement:+.2f}"))
+        if not math.isnan(agreement):
+            facts.append(Fact(BESIDE[kind], f"rank correlation with the learned weights {agreement:+.2f}"))
     caption = "wf.head_importance on the held-out inputs; colours are relative to the largest value of each."
     return View("Beside importances that need no learning", tuple(panels), tuple(facts), caption=caption, columns=2)
