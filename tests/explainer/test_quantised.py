@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.quantised import cosine, dequantised, loaded, quiet
 from whyformer import errors
 from whyformer.checks.randomisation import Redrawn
 from whyformer.loan.borrow import backwards_of, borrowed, quantised_layers
+from whyformer.loan.digests import digest
 from whyformer.loan.quantised import weight_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the quantising libraries
@@ -70,6 +72,16 @@ def test_torchao_layers_that_round_their_input_have_no_backward() -> None:
     for method in ("attention_rollout", "value_norms"):
         found, expected = (wf.explain(m, TEXTS[0], shipped("sentiment")[1], method=method) for m in (model, twin))
         assert cosine(found.scores, expected.scores) > 0.999
+
+
+def test_a_job_on_wrapped_weights_can_be_resumed() -> None:
+    """The numbers of a tensor class around codes are described, and others have another digest."""
+    model = pair("torchao int8")[0]
+    before = digest(dict(model.named_parameters()))
+    assert digest(dict(model.named_parameters())) == before
+    other = deepcopy(model)
+    other.classifier.weight.scale.mul_(2)
+    assert digest(dict(other.named_parameters())) != before
 
 
 # Layers of no library: what is known of them is what they compute.

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import NotOffered
 from whyformer.loan.fingerprint import MISSING, is_library, variables_of_class, variables_of_function
+from whyformer.loan.spread import is_distributed
 from whyformer.version import __version__
 
 FORMAT = "whyformer 3"
@@ -210,6 +211,11 @@ class Description:
         try:
             if value.is_meta:
                 raise Undescribed(at, type(value), "its numbers are not in memory")
+            if hasattr(type(value), "__tensor_flatten__") and not is_distributed(value):  # codes and scales (torchao)
+                wrapper: Any = value
+                for name in wrapper.__tensor_flatten__()[0]:
+                    yield from self._tensor(getattr(value, name), f"{at}.{name}")
+                return
             if value.is_quantized:
                 yield repr((value.qscheme(), value.q_scale(), value.q_zero_point())).encode()
                 value = value.int_repr()
