@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.models.vision_language import (
     with_images,
 )
 from tests.support import processors
+from whyformer.views.marks import Heat
 
 TARGET, WORD = 7, 5
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-5}
@@ -358,3 +360,23 @@ def test_what_cannot_be_read_says_what_to_give(explainer: wf.Explainer, raw: str
     }[raw]
     with pytest.raises(wf.errors.BadInput, match=words):
         explainer.explain(given, **how)
+
+
+def test_the_image_is_drawn_under_each_token_of_an_answer(explainer: wf.Explainer, tmp_path: Path) -> None:
+    prompt: Any = (processors.picture(), QUESTION)
+    answer = explainer.explain((prompt, "a cat on"), method="attn_lrp")
+    view = answer.view()
+    seen = [panel for panel in view.panels if isinstance(panel.marks[0], Heat)]
+    assert [panel.title for panel in seen] == ["image: a", "image: cat", "image: on"]
+    for panel, step in zip(seen, answer, strict=True):
+        (heat,) = panel.marks
+        assert isinstance(heat, Heat) and heat.image is not None and heat.scale == seen[0].marks[0].scale
+        np.testing.assert_allclose(
+            heat.values_RC / heat.values_RC.sum(), step.heatmap() / step.heatmap().sum(), rtol=1e-4
+        )
+    assert "<image>" in answer.save(tmp_path / "answer.html").read_text().replace("&lt;", "<").replace("&gt;", ">")
+    dialogue: Any = view.panels[0].marks[0]
+    words = [piece.text for part in dialogue.reading.parts for passage in part.passages for piece in passage.pieces]
+    assert [word for word in words if word.strip()] == ["<image>", *QUESTION.split(), "a", "cat"]
+    away = explainer.explain(prompt, target=TARGET, method="attn_lrp", units={"image": [(0, 0, 0.5, 0.5)]})
+    assert any(panel.title == "boxes (image)" for panel in away.view().panels)

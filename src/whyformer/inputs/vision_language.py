@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import SequenceMatcher
-from itertools import count
+from itertools import count, groupby
 from typing import Any
 
 import torch
@@ -59,6 +59,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
         super().__init__(model, processor)
         self.place_ids = media.place_ids(self.config)
         self._text = TextInput(model, processor)
+        self._seen: tuple[list[Tensor], str | None] = ([], None)  # the last images that were drawn, and their picture
         self._make: Callable[[Tensor], Tensor] | None = None  # what is done to the features before they are handed over
 
     # Inputs
@@ -164,9 +165,24 @@ class VisionLanguageInput(StreamsInput, TextInput):
             for block in matcher.get_matching_blocks():
                 for step in range(block.size):
                     facts[name][theirs[block.b + step]] = plain[name][mine[block.a + step]]
+        if facts["spans"] is not None:
+            self._place_marks(facts["spans"], ids, plain)
         if facts["role"] is not None:
             facts["role"] = [naming.IMAGE if i in places else r for i, r in zip(ids, facts["role"], strict=True)]
         return facts
+
+    def _place_marks(self, spans: list[Any], ids: list[int], plain: Mapping[str, Any]) -> None:
+        """Give the tokens of each image the characters of its mark in the text, where every image has one."""
+        places = set(self.place_ids.values())
+        marks = [span for token, span in zip(plain["ids"], plain["spans"], strict=True) if token in places]
+        runs = [list(run) for held, run in groupby(range(len(ids)), lambda i: ids[i] in places) if held]
+        if len(runs) < len(marks) and len(runs) == 1 and len(runs[0]) % len(marks) == 0:  # images beside each other
+            each = len(runs[0]) // len(marks)
+            runs = [runs[0][i : i + each] for i in range(0, len(runs[0]), each)]
+        if len(runs) == len(marks):
+            for span, run in zip(marks, runs, strict=True):
+                for i in run:
+                    spans[i] = span
 
     def adopt(self, tensors: Any) -> Batch:
         tensors = dict(tensors)
@@ -355,7 +371,11 @@ class VisionLanguageInput(StreamsInput, TextInput):
         if not getattr(processor, "do_normalize", False):
             scales = [None, None]
         own = media.row_of(batch.tensors, row, batch.encodings[row] if batch.encodings else {})
-        return media.sheet(tiles, own, *scales)
+        seen = [own[name] for name, _, _ in media.KINDS.values() if name in own]
+        # The tokens of one answer have the same images.
+        if len(seen) != len(self._seen[0]) or not all(_equal(a, b) for a, b in zip(seen, self._seen[0], strict=True)):
+            self._seen = [tensor.clone() for tensor in seen], media.sheet(tiles, own, *scales)
+        return self._seen[1]
 
     def pieces(self, one: Batch) -> dict[str, dict[str, Tensor]]:
         tiles = self.tiles(one)

@@ -355,6 +355,8 @@ def confirmed(run: Passes, readout: Readout, sites: Sequence[SiteFacts], extra: 
         turned = run.one.with_tensors(**{modality.main: run.one.tensors[modality.main].flip(-1, -2)})
         if not holds(turned, None):
             raise CaptureError(BY_CONTENT.format(readout=readout))
+    if modality.multi_input and modality.kind == "language" and readout.kind == "last":
+        return readout  # explained at the last token by us; with images in it, a text has no other order
     fits = site.queries == site.keys == modality.length(run.one) + extra
     if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions or run.one.spans:
         return readout

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.files import pixels_of_uri
 from whyformer.parameters import Count, checked
 from whyformer.results.types import Cost, Explanation, Generation, Units
 from whyformer.shapes import Array
@@ -20,6 +21,7 @@ from whyformer.views.text_marks import By, scale_for
 from whyformer.views.view import Fact, Page, Panel, View, view_of
 
 ANSWER = "answer"  # the role of what was said
+IMAGE = "[image]"  # in place of the tokens of an image, where the text has no mark of it
 HEADINGS = {ANSWER: "answer so far", "": "prompt"}
 LONG = 160  # pieces of a part that are shown in full
 # Of a longer one: at both ends, around each of the strongest, and how many those are.
@@ -64,7 +66,9 @@ def groups_of(units: Units, by: str) -> list[Group]:
     groups: list[Group] = []
     for i in range(len(units)):
         spans = units.spans
-        inside = i and spans is not None and spans[i][0] < spans[i - 1][1] <= spans[i][1]  # of one character
+        inside = (
+            i and spans is not None and units.stream[i] != "image" and spans[i][0] < spans[i - 1][1] <= spans[i][1]
+        )  # of one character
         if i and (inside or _same_word(units, i, by)):
             members[-1].append(i)
         else:
@@ -74,20 +78,24 @@ def groups_of(units: Units, by: str) -> list[Group]:
         for m in members:  # what stands before a unit of an unknown text, from how its label is written
             label = units.labels[m[0]]
             glued = not label.startswith(("Ġ", "▁")) if marked else label.startswith("##")
-            groups.append(Group(tuple(m), units.text_of(m), "" if glued or not m[0] else " "))
+            text = IMAGE if units.stream[m[0]] == "image" else units.text_of(m)
+            groups.append(Group(tuple(m), text, "" if glued or not m[0] else " "))
         return groups
     at = 0
     for m in members:
         start, end = units.spans[m[0]][0], max(units.spans[i][1] for i in m)
         text = units.text[start:end]
         space = len(text) - len(text.lstrip()) if text.strip() else 0
-        shown = (text.strip() or text) if end > start else units.labels[m[0]]
+        nameless = IMAGE if units.stream[m[0]] == "image" else units.labels[m[0]]
+        shown = (text.strip() or text) if end > start else nameless
         groups.append(Group(tuple(m), shown, units.text[at : start + space] if at <= start else ""))
         at = max(at, start + space + len(shown)) if end > start else at
     return groups
 
 
 def _same_word(units: Units, i: int, by: str) -> bool:
+    if units.stream[i] == units.stream[i - 1] == "image":  # beside each other: one image in a text
+        return units.spans is None or units.spans[i] == units.spans[i - 1]
     if by == "token" or units.word is None or units.word[i] < 0 or scales.in_template(units, i):
         return False
     if units.word[i] != units.word[i - 1] or _role(units, i) != _role(units, i - 1):
@@ -228,9 +236,38 @@ def generation_view(
     caption += READ_AT if any(scales.aside_of(e) - {scales.first_token(e)} for e in steps) else ""
     caption += first_token_words(generation.tokens, coloured=True) if colour_first_token else ""
     named = f"Sources of each token of the answer: {_columns(dialogue, heat)}"
-    panels = (Panel((dialogue,), "Answer", wide=True), Panel((heat,), named, wide=True))
+    seen = image_panels(generation, steps)
+    panels = (Panel((dialogue,), "Answer", wide=True), *seen, Panel((heat,), named, wide=True))
     title, told = title or shortened_question(steps[-1]), _certainty(generation)
-    return View(title, panels, told, doubts(*steps), caption, legend=heat.scale, details=_facts(steps))
+    columns = min(4, len(seen)) if len(seen) > 1 else 2
+    return View(title, panels, told, doubts(*steps), caption, columns=columns, legend=heat.scale, details=_facts(steps))
+
+
+MOST_IMAGES = 12
+
+
+def image_panels(generation: Generation, steps: Sequence[Explanation]) -> list[Panel]:
+    """The image under each token of the answer, on one scale; of a longer answer, under each sentence of it."""
+    units = steps[0].units
+    if units.grid is None or "image" not in units.stream:
+        return []
+    said = texts_of(generation)
+    parts = [(i, i + 1) for i in range(len(steps))]
+    if len(parts) > MOST_IMAGES:
+        parts = list(generation.sentences or [(0, len(steps))])[:MOST_IMAGES]
+    picture = steps[0].picture
+    pixels = None if picture is None else pixels_of_uri(picture)
+    maps = [np.mean([s.heatmap() * scales.share(s) for s in steps[a:b]], 0) for a, b in parts]
+    scale = scales.scale_of(maps, any(s.signed for s in steps), from_zero=True, meaning="share")
+    return [
+        Panel((marks.Heat(values, scale, pixels, size=units.image_size),), f"image: {_quoted(said[a:b])}")
+        for (a, b), values in zip(parts, maps, strict=True)
+    ]
+
+
+def _quoted(said: Sequence[str]) -> str:
+    text = " ".join("".join(said).split())
+    return marks.shortened(text, LONGEST_LABEL) if text else repr("".join(said))
 
 
 def dialogue_of(generation: Generation, steps: Sequence[Explanation], by: str = "word") -> tuple[Dialogue, list[str]]:
