@@ -187,12 +187,12 @@ def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> A
 
     Linear layers and sums distribute relevance in proportion to each term's contribution; activations and norms pass it
     on; products (attention × values, queries × keys, gates) give half to each factor; softmax uses its Taylor
-    expansion. This equals input × gradient with modified gradients, r_i = Σ_d x_id · g_id. ``at="input"``: x is the
-    word embedding, the pixels or the floats; relevance of positions and biases is not shown. ``at="tokens"``: the
-    vectors that enter the first block, with position and type; the default for tables with categorical columns, raw
-    audio, and text with images. Propagation starts with R = Σ_j z_j ∂s/∂z_j at the logits z; R = s if s is a logit.
-    ``checks["conservation_error"]`` is the completeness error, R minus the sum of scores;
-    ``checks["conservation_error_relative"]`` is its share of R.
+    expansion; layers with a state (Mamba, linear attention) are linear in what they read (MambaLRP). This equals input
+    × gradient with modified gradients, r_i = Σ_d x_id · g_id. ``at="input"``: x is the word embedding, the pixels or
+    the floats; relevance of positions and biases is not shown. ``at="tokens"``: the vectors that enter the first block,
+    with position and type; the default for tables with categorical columns, raw audio, and text with images.
+    Propagation starts with R = Σ_j z_j ∂s/∂z_j at the logits z; R = s if s is a logit. ``checks["conservation_error"]``
+    is the completeness error, R minus the sum of scores; ``checks["conservation_error_relative"]`` is its share of R.
 
     Misleads when: the conservation error is large compared with R (biases and positions received the rest), and on
     models with an attention sink, whose first token collects relevance.

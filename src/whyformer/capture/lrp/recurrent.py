@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from whyformer.capture.functions import Args, Kwargs
 
 DECAYS = ("A_log", "time_decay", "time_mix_receptance", "recurrent_param")  # Mamba, gated delta rules; RWKV (2); RG-LRU
+# NOTE[DIFF] Mamba has no sigmoid gates. Those of other layers with a state (β, the input gate, RWKV's receptance) are
+# constants here, not shared as SiLU gates are: σ(x)/x, the rule of an activation, has no bound near zero.
 FACTORS = frozenset("exp softplus sigmoid logsigmoid".split())  # decays, step sizes and gates of the state
 PIECES = frozenset(("split", "split_with_sizes"))
 
