@@ -456,7 +456,8 @@ def names_no_padding(model: nn.Module) -> bool:
 BACKWARDS = "backward passes of layers"  # a fact about a model: by kind of layer
 OTHER_KERNEL = (
     "Load the model in float16, bfloat16 or float32, or quantise it so that only the weights are rounded and the "
-    "backward pass exists (bitsandbytes; torchao's weight-only configs; GPTQConfig(backend='torch'))."
+    "backward pass exists (bitsandbytes; torchao's weight-only configs; GPTQConfig or AwqConfig with "
+    "backend='auto_trainable')."
 )
 
 
