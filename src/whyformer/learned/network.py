@@ -25,7 +25,7 @@ KINDS = 5  # features per head: features.py
 DROPOUT = 0.1
 EPOCHS = 40
 FEWEST_STEPS, MOST_STEPS = 200, 2_000  # with few inputs 40 epochs are too few steps, with many more than is needed
-STEP = 32  # inputs of one training step
+STEP, STEP_UNITS = 32, 1024  # inputs of one training step; fewer where these have more units together
 RATE, DECAY = 1e-3, 1e-2
 RIDGES = (1e-7, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the linear fit, relative to the mean square of its columns
 MOST_COLUMNS = 4096  # of the linear fit in closed form
@@ -357,7 +357,8 @@ def _descend(
     device: torch.device,
     track: Callable[[Sequence[Any], str], Any],
 ) -> None:
-    steps = math.ceil(len(learning) / STEP)
+    step = max(4, min(STEP, STEP_UNITS * len(learning) // sum(len(e.heads_UF) for e in learning)))
+    steps = math.ceil(len(learning) / step)
     epochs = max(min(EPOCHS, MOST_STEPS // steps), math.ceil(FEWEST_STEPS / steps), 4)
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.1)
@@ -369,7 +370,7 @@ def _descend(
     for epoch in track(range(epochs), "training"):
         network.train()
         order = np.argsort(table.lengths + generator.random(len(learning)) * 6, kind="stable")  # little padding
-        chunks = [order[i : i + STEP] for i in range(0, len(order), STEP)]
+        chunks = [order[i : i + step] for i in range(0, len(order), step)]
         generator.shuffle(chunks)  # type: ignore[arg-type]
         for chunk in chunks:
             loss = table.batch(chunk).loss(network)
