@@ -91,6 +91,7 @@ class Learned(Result, Named):
 
     @property
     def title(self) -> str:
+        """What it is, in a line."""
         by = "weights of its attention heads" if self.linear else "a network over its attention heads"
         return f"{self.name}: {self.model} explained in one pass, by {by}"
 
