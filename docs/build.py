@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import whyformer as wf
 from docs import reference
@@ -125,24 +127,50 @@ def metrics_table() -> str:
 
 REASONS = (  # in errors -> on the page
     ("no attention was captured", "The model has no softmax attention over positions"),
+    ("changed gradient rules need", "Some attention is sparse or sampled, and its maps are incomplete"),
     ("exchange information outside", "Positions also exchange information outside attention"),
-    (
-        "could not be matched with the value",
-        "Some attention is sparse or sampled, and its maps are incomplete",
-    ),
+    ("could not be matched with the value", "Some attention is sparse or sampled, and its maps are incomplete"),
+    ("one part of the input at a time", "Attention runs over parts of the input in turn (frames, variables, windows)"),
+    ("inside windows", "Attention runs over parts of the input in turn (frames, variables, windows)"),
+    ("has the same input as the one before", "Two attentions are subtracted or run side by side"),
+    ("axes besides query and key", "Attention maps have further axes (streams of predictions, groups of tokens)"),
+    ("several streams of tokens, and scores", "Relevance would be divided among several streams (LRP)"),
     ("several streams of tokens", "Layers have different numbers of tokens"),
-    ("positions of the text stream", "Layers have different numbers of tokens"),
+    ("positions, but the streams", "Layers have different numbers of tokens"),
+    ("positions of the", "Layers have different numbers of tokens"),
     ("without their attention being seen", "Heads are mixed after the softmax"),
     ("modules of the same kind was not captured", "Heads are mixed after the softmax"),
-    ("self_attn", "Attention runs over parts of the input that could not be traced"),
-    ("temporal_attention", "Attention runs over parts of the input that could not be traced"),
-    ("were not found", "Attention runs over parts of the input that could not be traced"),
     ("decoder is fed the source", "The decoder reads the source too, so one stream cannot be masked alone"),
-    ("positions of its own making", "Positions do not correspond to parts of the video"),
+    ("positions of its own making", "Positions do not correspond to parts of the input"),
+    ("cannot be matched with the input", "Positions do not correspond to parts of the input"),
+    ("reorders the input", "Positions do not correspond to parts of the input"),
     ("no grid of pieces", "Image tokens do not form a grid"),
     ("that are no patches", "Image tokens do not form a grid"),
+    ("not a grid of patches", "Image tokens do not form a grid"),
+    ("with features of it masked", "The model does not run with placeholders of sound or images masked"),
+    ("entrance to the first block", "The vectors that enter the first block are not one tensor"),
+    ("vectors that enter the first block", "The vectors that enter the first block are not one tensor"),
+    ("word embedding of this model", "The vectors that enter the first block are not one tensor"),
     ("returns logits of shape", "The output is not one row of classes per input"),
+    ("start and an end logit", "The output is not one row of classes per input"),
+    ("another length for each input", "The output is not one row of classes per input"),
+    ("numbers per box", "The output is not one row of classes per input"),
+    ("without a tensor of logits", "The model has no classification head"),
     ("has no head", "The model has no classification head"),
+    (".generate raised", "The decoder needs inputs that generate() does not make"),
+    ("disagree about the batch size", "Patches of all images are packed into one tensor, without a text"),
+    ("gradients off", "Part of the model is not differentiable"),
+    ("anything differentiable", "Part of the model is not differentiable"),
+    ("backward pass that the model brings", "Part of the model is not differentiable"),
+    ("not the slope of the score", "Part of the model is not differentiable"),
+    ("NaN or infinity", "The random weights give NaN"),
+    ("output is random", "The random weights give NaN"),
+    ("influences the logits", "The attention does not reach the explained output"),
+    ("reaches the model's output", "The attention does not reach the explained output"),
+    ("not reach the model's output", "The attention does not reach the explained output"),
+    ("attention layers, the last of them", "The attention does not reach the explained output"),
+    ("changes the score, but", "The attention does not reach the explained output"),
+    ("which is padding here", "The model reads its answer at padding"),
 )
 MARKS = {"works, not compared": "‡", "works, value": "†"}
 SUPPORTED = """# Supported models
@@ -179,6 +207,40 @@ These methods raise an error that gives the reason; the other methods work on th
 |---|---|---|
 {refused}
 
+## Which classes of transformers work?
+
+Every class of the auto-mappings of transformers {version} that has attention, {classes} of them, was built tiny with
+random weights (`python -m bench.model_kinds --write`, [all rows](reports/model_kinds.json)). To test a class that is
+not listed yet, pass its name: `python -m bench.model_kinds NAME`.
+
+| result | classes | share |
+|---|---|---|
+{verdicts}
+
+{shares}
+
+| column | works | refused |
+|---|---|---|
+{columns}
+
+- *captured*: attention maps equal those of the class's own eager attention to 1e-5 ({compared} classes report them).
+- *attn_lrp*: {conserved} classes conserve relevance (without biases and with attention held constant, scores sum to the
+  logit within 0.1 %); {unruled} warn of functions without a rule.
+- *batch*: scores of a batch equal those of each input alone.
+- Where the error gives a wrapper, `One(model)`, it was used ({wrapped} classes).
+
+| task | classes | all methods | some methods | refused | not built |
+|---|---|---|---|---|---|
+{tasks}
+
+| reason for a refusal | classes | for example |
+|---|---|---|
+{reasons}
+
+| not built | classes | for example |
+|---|---|---|
+{unbuilt}
+
 ## Which attention implementations are tested?
 
 Captured attention equals the model's own eager attention to 1e-5, its gradients are correct, and outputs stay
@@ -197,7 +259,8 @@ def supported() -> str:
     from tests.models import CASES, UNUSUAL
     from tests.models.others import OTHERS
 
-    rows = json.loads((ROOT / "docs" / "reports" / "model_kinds.json").read_text(encoding="utf-8"))
+    measured = json.loads((ROOT / "docs" / "reports" / "model_kinds.json").read_text(encoding="utf-8"))
+    rows = measured["kinds"]
     works = sum(set(cells) == {"works"} for *_, cells in map(_cells, rows))
     some = sum(any(c.startswith("works") for c in cells) for *_, cells in map(_cells, rows)) - works
     tested: dict[str, list[str]] = {}
@@ -223,7 +286,75 @@ def supported() -> str:
         refused=_rows([*key, ", ".join(names)] for key, names in sorted(refused.items())),
         implementations=_rows([key, ", ".join(names)] for key, names in implementations.items()),
         others=len(OTHERS),
+        version=measured["transformers"],
+        **_classes(measured["classes"]),
     )
+
+
+VERDICTS = {
+    "works": "all three methods work", "partly": "some methods work, the others are refused with a reason",
+    "refused": "refused with a reason", "fails": "fail", "not built": "not built at a small size",
+}  # fmt: skip
+UNBUILT = (
+    ("library", "Needs a library that is not installed (timm, natten, detectron2)"),
+    ("no inputs for", "Takes inputs that are not text, images, sound, video or series"),
+    ("missing", "Takes inputs that are not text, images, sound, video or series"),
+    ("forward(", "The tiny configuration does not fit the tiny inputs"),
+    ("longer than", "Too large or too slow at the smallest size"),
+    ("million parameters", "Too large or too slow at the smallest size"),
+    ("", "The configuration cannot be made small by its names"),
+)
+
+
+def _classes(rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """What the page says of every class of transformers."""
+    from bench.model_classes import COLUMNS, verdict
+
+    every = [row for row in rows if verdict(row) != "no attention"]
+    built = [row for row in every if verdict(row) != "not built"]
+    counts = Counter(verdict(row) for row in every)
+    cells = {column: [row[4 + i] for row in built] for i, column in enumerate(COLUMNS)}
+    tasks: dict[str, Counter[str]] = {}
+    for row in every:
+        tasks.setdefault(row[1], Counter())[verdict(row)] += 1
+    reasons: dict[str, dict[str, None]] = {}
+    for row in built:
+        for cell in row[5:8]:
+            if cell.startswith("refused"):
+                reasons.setdefault(_reason(cell), {})[row[0]] = None
+    unbuilt: dict[str, list[str]] = {}
+    for row in every:
+        if verdict(row) == "not built":
+            unbuilt.setdefault(next(words for part, words in UNBUILT if part in row[3]), []).append(row[0])
+    good, done = counts["works"] + counts["partly"], len(built)
+    return {
+        "classes": len(every),
+        "verdicts": _rows([words, str(counts[v]), f"{counts[v] / len(every):.1%}"] for v, words in VERDICTS.items()),
+        "shares": (
+            f"Of the {done} classes that were built, {good / done:.1%} work, {counts['refused'] / done:.1%} are "
+            f"refused with a reason, {counts['fails'] / done:.1%} fail."
+        ),
+        "columns": _rows(
+            [name, str(sum(c.startswith("works") for c in column)), str(sum(c.startswith("refused") for c in column))]
+            for name, column in cells.items()
+        ),
+        "compared": cells["captured"].count("works"),
+        "conserved": cells["attn_lrp"].count("works, conserved"),
+        "unruled": sum("no rule for" in cell for cell in cells["attn_lrp"]),
+        "wrapped": sum(row[3] == "One(model)" for row in built),
+        "tasks": _rows(
+            [task, str(sum(each.values())), *(str(each[v]) for v in ("works", "partly", "refused", "not built"))]
+            for task, each in sorted(tasks.items(), key=lambda item: -sum(item[1].values()))
+        ),
+        "reasons": _listed(reasons),
+        "unbuilt": _listed(unbuilt),
+    }
+
+
+def _listed(names: Mapping[str, Iterable[str]]) -> str:
+    """One row per reason, the most frequent first, with a few of the classes."""
+    ordered = sorted(((words, list(which)) for words, which in names.items()), key=lambda item: -len(item[1]))
+    return _rows([words, str(len(which)), ", ".join(which[:4])] for words, which in ordered)
 
 
 def _cells(row: list[str]) -> tuple[str, str, list[str]]:

@@ -79,7 +79,7 @@ def test_recommended_methods_and_options_run(name: str, monkeypatch: pytest.Monk
 
 
 def test_who_has_no_alternative_is_told_so() -> None:
-    model, inputs = model_and_inputs("timesformer")
+    model, inputs = model_and_inputs("deformable_detr")
     explainer = wf.Explainer(model)
     with pytest.raises(CaptureError, match="Other methods are not supported, either"):
         explainer.explain(inputs, method="generic_attention")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, overload
 
 from torch import Tensor
 
+from whyformer.capture.functions import tensors_in
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled import Compiled, Graphs, Question
@@ -291,7 +292,13 @@ class CoreExplainer(LoadedModel):
                 raise elsewhere
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
-            run = session.run(range(session.size))
+            rows = range(session.size)
+            try:
+                run = session.run(rows)
+            except NotOffered:  # no logits that could be explained: attention alone needs none
+                if grad or target is not None:
+                    raise
+                run = session.run_of(session.part(rows), study=Study())
             if not grad:
                 if target is not None:
                     _ = run.targets  # a wrong one is refused, although the maps do not depend on it
@@ -348,7 +355,15 @@ def refuse_unknown(function: Callable[..., Any], options: Iterable[str], owner: 
 def _numbers(run: Run) -> Tensor:
     """(B, …) whatever the model says about a batch, as one row per input: maps can be had without a class."""
     with Draws({}):  # as Output does: the user's generator stays where it is
-        numbers = logits_of(run.modality.call(run.batch))
+        output = run.modality.call(run.batch)
+    try:
+        numbers = logits_of(output)
+    except NotOffered:  # several answers, or none
+        parts = tensors_in(output.values() if isinstance(output, Mapping) else output)
+        floats = [part for part in parts if part.is_floating_point() and part.ndim]
+        if not floats:
+            raise
+        numbers = floats[0]
     return numbers.reshape(len(numbers), -1)
 
 

@@ -51,14 +51,15 @@ PROBABILITIES = (
     "the model returns probabilities ({how}), so the explained value is the probability itself, which hardly changes "
     "near 0 and 1. To explain logits, pass the model without its final {last}."
 )
-SCALARS = ("logit", "log_odds", "probability", "log_probability", "cosine")
+SCALARS = ("logit", "log_odds", "probability", "log_probability", "cosine", "maxsim")
 AIMS = (
     "a class index or label, (a, b) for a rather than b, None for the prediction, or a list with one per input (of a "
     "detector also a probability, above which detections count)"
 )
 Aim = str | int | Share | Target | None | tuple[str | int | None, str | int | None]
 Aims = Annotated[Aim | list[Aim], Words(AIMS)]  # of several inputs
-Scalar = Annotated[str, OneOf(*SCALARS)]  # cosine: the similarity of two encoders without its scale
+# cosine: the similarity of two encoders without its scale; maxsim: late interaction (ColBERT), token by token
+Scalar = Annotated[str, OneOf(*SCALARS)]
 
 
 def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
@@ -108,7 +109,11 @@ def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
         index = _key_of_logits(parts, classes)
         if index is not None:
             return f"[{index}]", parts[index]
-    raise BadInput(f"the model returned a {type(output).__name__} without a tensor of logits.")
+    held = f" It holds {', '.join(map(str, output))}." if isinstance(output, Mapping) and output else ""
+    raise NotOffered(
+        f"the model returned a {type(output).__name__} without a tensor of logits.{held} Load the same weights with "
+        "their head, or wrap the model in a module whose forward returns one row of numbers per input."
+    )
 
 
 def _written(output: Any, name: str) -> str:
@@ -206,7 +211,7 @@ def scalar_at(logits_BC: Tensor, index_B1: Tensor, scalar: str, independent: boo
     """(B,) the same of class numbers; independent: classes do not exclude each other."""
     chosen = logits_BC.gather(1, index_B1)[:, 0]
     alone = independent or logits_BC.shape[1] == 1
-    if scalar in {"logit", "cosine"} or (scalar == "log_odds" and alone):
+    if scalar in {"logit", "cosine", "maxsim"} or (scalar == "log_odds" and alone):
         return chosen
     if alone:
         return torch.nn.functional.logsigmoid(chosen) if scalar == "log_probability" else chosen.sigmoid()

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 from PIL import Image, PngImagePlugin
 
 import whyformer
 import whyformer as wf
-from bench import in_context, model_kinds, tabular_data, tabular_study
+from bench import in_context, model_classes, model_kinds, tabular_data, tabular_study, tiny_models
 from bench.needle import noted
 from bench.needle_report import report
 from bench.ranks import STUDENT, interval, spearman
@@ -107,8 +108,10 @@ def test_the_script_that_makes_its_pictures_runs(kind: str, tmp_path: Path, monk
 SUBSET = (
     "bert", "deberta_v2", "gpt2_cls", "gemma3", "qwen3_moe", "gpt_oss", "vit", "videomae", "wavlm", "looped_heads",
     "rtdl_ft_transformer", "lxmert", "t5", "mamba", "token_mixing", "longformer", "bert_tokens", "yolos", "patchtst",
+    "timesformer", "vjepa2", "timesfm", "hunyuan_moe",
 )  # fmt: skip
-LISTED = {row[0]: tuple(row) for row in json.loads(text_of(model_kinds.DATA))}
+MEASURED = model_kinds.read()
+LISTED = {row[0]: tuple(row) for row in MEASURED["kinds"]}
 
 
 @pytest.mark.filterwarnings("ignore")  # of the models, not of ours
@@ -123,6 +126,32 @@ def test_the_page_lists_every_kind() -> None:
     assert not [row for row in rows if any("differs" in cell for cell in row)]
     words = set(re.findall(r"\w+", text_of(ROOT / "docs" / "supported.md")))
     assert set(KINDS) <= words and "Not classified" not in text_of(ROOT / "docs" / "supported.md")
+
+
+# Classes of transformers: one of each kind of input, of refusal and of task; the bench measures all of them.
+CLASSES = (
+    "BertForSequenceClassification", "BertModel", "GPT2LMHeadModel", "MixtralForCausalLM", "T5ForConditionalGeneration",
+    "ViTForImageClassification", "VideoMAEForVideoClassification", "Wav2Vec2ForCTC", "CLIPModel", "Dinov2Backbone",
+    "DetrForObjectDetection", "PatchTSTForClassification", "MambaForCausalLM",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # of the models, not of ours
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_of_transformers_does_what_its_row_says(name: str) -> None:
+    listed = {row[0]: row for row in MEASURED["classes"]}
+    assert model_classes.class_row(name) == listed[name]
+
+
+def test_every_class_of_the_auto_mappings_has_a_row_and_none_fails() -> None:
+    rows = {row[0]: row for row in MEASURED["classes"]}
+    if MEASURED["transformers"] == transformers.__version__:
+        assert set(rows) <= set(tiny_models.listed_classes()), "run python -m bench.model_kinds --write NAME"
+    verdicts = model_kinds.tally(list(rows.values()))
+    assert not verdicts["fails"]
+    every = len(rows) - verdicts["no attention"]
+    assert verdicts["not built"] <= 0.13 * every and verdicts["works"] + verdicts["partly"] >= 0.5 * every
+    assert all(cell.count(":") for row in rows.values() for cell in row[3:] if cell.startswith("refused"))
 
 
 # The study of tables

@@ -190,25 +190,6 @@ def test_a_detector_that_looks_at_sampled_points_is_refused() -> None:
         wf.explain(case.build(None), case.inputs(), method="occlusion", target=(2, 1))
 
 
-# Video: frames are no positions
-
-
-def test_frames_of_a_video_are_not_taken_for_the_models_positions() -> None:
-    case = OTHERS["vivit"]
-    model, inputs = case.build("sdpa"), case.inputs()
-    kept: list[Tensor] = []
-    hook = model.vivit.embeddings.register_forward_hook(lambda m, a, out: kept.append(out))
-    score = model(**inputs).logits[:, 1].sum()
-    hook.remove()
-    (gradient,) = torch.autograd.grad(score, kept[0])
-    found = wf.explain(model, inputs, method="saliency", target=1)
-    for row, one in enumerate(found):
-        np.testing.assert_allclose(one.scores, gradient[row].norm(dim=1), rtol=1e-4)
-        assert not one.warnings, "the video is what was scored"
-    with pytest.raises(NotOffered, match=r"positions of its own making.*at='embeddings'"):
-        wf.explain(model, inputs, method="saliency", target=1, at="input")
-
-
 # Forecasters, and numbers that are no classes
 
 

@@ -52,7 +52,7 @@ ENTRANCES = {
     "wav2vec2": "wav2vec2.encoder.layers.0", "hubert": "hubert.encoder.layers.0",
     "unispeech": "unispeech.encoder.layers.0", "sew": "sew.encoder.layers.0",
     "data2vec_audio": "data2vec_audio.encoder.layers.0", "wavlm": "wavlm.encoder.layers.0",
-    "ast": "audio_spectrogram_transformer.layers.0", "videomae": "videomae.encoder.layer.0", "vivit": "vivit.layers.0",
+    "ast": "audio_spectrogram_transformer.layers.0",
     "rtdl_ft_transformer": "backbone", "lucidrains_ft_transformer": "transformer",
     "lucidrains_tab_transformer": "transformer",
 }  # fmt: skip
@@ -90,6 +90,8 @@ def large_picture() -> Inputs:
 SERIES = {"num_input_channels": 2, "context_length": 32, "patch_length": 8, "patch_stride": 8, "d_model": WIDTH}
 SERIES |= {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "ffn_dim": 2 * WIDTH, "num_targets": CLASSES}
 STATE = CONTROL | {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "state_size": 4}
+FORECAST = {"patch_length": 8, "context_length": 32, "horizon_length": 16, "hidden_size": WIDTH, "head_dim": 8}
+FORECAST |= {"intermediate_size": 2 * WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
 RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
 RESNET |= {"layer_type": "basic", "out_features": ["stage2", "stage3", "stage4"]}
 DEFORMABLE = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "d_model": WIDTH}
@@ -127,6 +129,13 @@ MORE = [
     other("patchtst", hf("PatchTSTForClassification", **SERIES), steps,
           logits=lambda output: output.prediction_logits),
     other("timesformer", hf("TimesformerForVideoClassification", **VIDEO), frames),
+    other("vjepa2", hf("VJEPA2ForVideoClassification", crop_size=16, frames_per_clip=4, tubelet_size=2,
+                       num_pooler_layers=1, pred_hidden_size=WIDTH, pred_num_attention_heads=HEADS,
+                       pred_num_hidden_layers=1, **(VISION | LABELS)),
+          lambda: {"pixel_values_videos": frames()["pixel_values"]}),
+    other("timesfm", hf("TimesFmModelForPrediction", **FORECAST), lambda: {"past_values": randn(BATCH, 32, seed=2)},
+          readout="last", logits=lambda output: output.mean_predictions),
+    causal("hunyuan_moe", "HunYuanMoEV1", num_experts=4, moe_topk=1, **PLAIN_HEADS),
     many("deformable_detr", hf("DeformableDetrForObjectDetection", **DEFORMABLE), large_picture),
     many("bert_tokens", hf("BertForTokenClassification", **ENCODER), text),
     many("bert_question", hf("BertForQuestionAnswering", **(ENCODER | {"num_labels": 2})), text),
@@ -173,7 +182,7 @@ def group_of(case: Case) -> str:
         return "language models" if case.logits is last_logits else "texts"
     if names & {"input_values", "input_features"}:
         return "sound"
-    return "video" if inputs["pixel_values"].ndim == 5 else "images"
+    return "video" if inputs.get("pixel_values_videos", inputs.get("pixel_values")).ndim == 5 else "images"
 
 
 def _kinds() -> dict[str, Kind]:

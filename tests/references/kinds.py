@@ -99,6 +99,8 @@ def generic_attention(case: Case, rows: Any, model: nn.Module, row: int, count: 
     for spied in (False, True) if reports else (True,):
         with torch.enable_grad():
             maps, output = maps_and_output(model, one, spied)
+            if not maps:  # V-JEPA 2 reports none
+                continue
             gradients = torch.autograd.grad(logit(case, output), maps, allow_unused=True)
         if all(g is not None for g in gradients):
             break
@@ -140,6 +142,27 @@ def squares(pixels: Tensor, count: int) -> list[tuple[slice, slice]]:
     return [(slice(top, top + side), slice(left, left + side)) for top, left in starts]
 
 
+def blocks(shape: tuple[int, ...], labels: Labels) -> list[tuple[slice, ...]]:
+    """Parts of a video or a series, (1, steps, …), of the kind that their labels name, in the order of the labels."""
+    parts = [re.fullmatch(r"frame (\d+), patch (\d+),(\d+)", label) for label in labels]
+    found: list[tuple[slice, ...]] = []
+    if any(parts):
+        named = [[int(number) for number in match.groups()] for match in parts if match is not None]
+        steps, rows, columns = (len({place[i] for place in named}) for i in range(3))
+        deep, high, wide = shape[1] // steps, shape[3] // rows, shape[4] // columns
+        for frame, row, column in named:
+            top, left = (row - 1) * high, (column - 1) * wide
+            cut = slice(frame - 1, frame - 1 + deep), slice(None), slice(top, top + high), slice(left, left + wide)
+            found.append((slice(None), *cut))
+    for label in labels:
+        match = re.fullmatch(r"(?:variable (\d+), )?t (\d+)(?:–(\d+))?", label)
+        if match is not None:
+            variable, start, end = match.groups()
+            time = slice(int(start), int(end or start) + 1)
+            found.append((slice(None), time, *([slice(int(variable), int(variable) + 1)] if variable else [])))
+    return found
+
+
 def spans(samples: int, count: int) -> list[slice]:
     edges = [round(i * samples / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in pairwise(edges)]
@@ -149,7 +172,7 @@ def spans(samples: int, count: int) -> list[slice]:
 
 
 def input_x_gradient(
-    case: Case, model: nn.Module, row: int, entrance: str, special: tuple[bool, ...], cut: bool = True
+    case: Case, model: nn.Module, row: int, entrance: str, labels: Labels, special: tuple[bool, ...], cut: bool = True
 ) -> tuple[Tensor, float]:
     """Σ_d x_d · ∂s/∂x_d per unit, and the largest Σ_d |x_d · ∂s/∂x_d|, of which rounding is a share.
 
@@ -183,7 +206,9 @@ def input_x_gradient(
         (gradient,) = torch.autograd.grad(score, leaf)
     detail = leaf[0].detach() * gradient
     own = len(special) - sum(special)
-    if detail.ndim == 4:
+    if cuts := blocks(tuple(detail.shape), labels):
+        parts = [detail[each] for each in cuts]
+    elif detail.ndim == 4:
         parts = [detail[0][:, rows, columns] for rows, columns in squares(detail, own)]
     elif detail.ndim == 2:  # columns
         parts = list(detail[0])
@@ -234,6 +259,12 @@ def occlusion(
         for i in range(x.shape[1] if cut else len(labels)):
             changed = x.clone()
             changed[:, i] = FILLER
+            variants.append(lambda c=changed: score(**{name: c}))
+    elif cuts := blocks(tuple(x.shape), labels):
+        mean = x.mean((1, 3, 4) if x.ndim == 5 else 1, keepdim=True).expand_as(x)
+        for each in cuts:
+            changed = x.clone()
+            changed[each] = mean[each]
             variants.append(lambda c=changed: score(**{name: c}))
     elif x.ndim == 4:
         mean = x.mean((2, 3), keepdim=True)

@@ -335,8 +335,8 @@ def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> lis
 
 
 def nodes_behind(start: Any, closed: Any = None) -> set[Any]:
-    """Every function of the graph behind one, without entering ``closed``."""
-    seen, waiting = {start}, [start]
+    """Every function of the graph behind one (None: a number without a graph), without entering ``closed``."""
+    seen, waiting = {start} - {None}, [start] if start is not None else []
     while waiting:
         for node, _ in waiting.pop().next_functions:
             if node is not None and node is not closed and node not in seen:

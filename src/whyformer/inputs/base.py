@@ -425,13 +425,18 @@ class Modality(ABC):
 
     def scalar(self, scalar: str) -> str:
         """Return what is explained when ``scalar`` is asked for."""
+        if scalar == "maxsim":
+            raise NotOffered(
+                "scalar='maxsim' is for two texts that are compared token by token: pass a pair of texts, or for a "
+                "document with images a model that returns the score of a query (docs/guide/streams.md)."
+            )
         return scalar
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         """(B, C) what is explained, where this modality reads the model's output in its own way."""
         return None
 
-    def pairs(self, output: Any) -> Tensor | None:
+    def pairs(self, output: Any, scalar: str) -> Tensor | None:
         """(B, N_a, N_b) what each pair of units of two compared inputs adds to their similarity, where it is known."""
         return None
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, NotOverUnits, UnknownName
+from whyformer.errors import BadInput, NotOffered, NotOverUnits, UnknownName
 from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.families import class_names
@@ -81,6 +81,13 @@ class DetectionInput(StreamsInput, ImageInput):
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         with torch.no_grad():
             output = self.call(batch)
+        found = getattr(output, "pred_boxes", None)
+        if found is not None and found.shape[-1] != 4:
+            raise NotOffered(
+                f"the detector returns pred_boxes of shape {tuple(found.shape)}, {found.shape[-1]} numbers per box; "
+                "boxes of 4 (centre and size) are supported. Wrap the model in a module whose forward returns one row "
+                "of logits per input, output.logits[:, query]."
+            )
         boxes: list[Any] = [None] * batch.size
         if getattr(output, "pred_boxes", None) is not None:
             inside = _corners(output.pred_boxes).clamp(0, 1).tolist()

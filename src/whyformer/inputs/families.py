@@ -92,6 +92,7 @@ def says_tokens(model: Any) -> bool:
 
 
 SIDES = ("a", "b")  # of two texts that are compared
+LATE = "ForRetrieval"  # ColPali and its kin compare two inputs token by token
 
 
 def compares_texts(model: Any, inputs: Any) -> bool:
@@ -103,6 +104,8 @@ def compares_texts(model: Any, inputs: Any) -> bool:
         return False
     if callable(getattr(model, "encode", None)) and getattr(model, "tokenizer", None) is not None:
         return True  # a SentenceTransformer, or what looks like one
+    if task_of(model).endswith(LATE):
+        return True
     writes = getattr(model, "can_generate", None)
     return type(model).__name__.endswith("Model") and not (callable(writes) and writes())
 

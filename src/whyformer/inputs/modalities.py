@@ -18,6 +18,7 @@ from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, named_tensors, signature_of
+from whyformer.inputs.blocks import SERIES, VIDEOS, SeriesInput, VideoInput
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, compares_texts, continues_text, is_media, task_of
@@ -156,6 +157,11 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     several = _several(model, processor, names)
     if several is not None:
         return several
+    video = next((name for name in VIDEOS if name in parameters), None)
+    if video and isinstance(first, np.ndarray) and first.ndim == 4:
+        return VideoInput(model, processor, video)
+    if main == SERIES and isinstance(first, np.ndarray):
+        return SeriesInput(model, processor)
     if main == "pixel_values" or ("pixel_values" in parameters and "input_ids" not in parameters):
         return ImageInput(model, processor)
     if main == "input_ids" or "input_ids" in parameters:
@@ -204,6 +210,11 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
         text = kind(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
         known = getattr(model, "main_input_name", None) in text.parameters  # by name, as in all of transformers
         return text if known else _by_use(text, inputs)
+    video = next((name for name in VIDEOS if name in floats and tensors[name].ndim == 5), None)
+    if video is not None:
+        return VideoInput(model, processor, video)
+    if SERIES in floats and tensors[SERIES].ndim in (2, 3):
+        return SeriesInput(model, processor)
     # One image alone, without a batch axis, and whole numbers are refused by ImageInput, which says what is wrong.
     images = [
         k for k, v in tensors.items() if (k in floats and v.ndim == 4) or (k == "pixel_values" and v.ndim in (3, 4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,19 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, UnknownName
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import LearnedPositions, Modality
-from whyformer.inputs.batch import Batch, Decoding, Filling, Placed, Raw, SamplePool, others_note, signature_of
+from whyformer.inputs.batch import (
+    NOT_THE_MODELS,
+    Batch,
+    Decoding,
+    Filling,
+    Placed,
+    Raw,
+    SamplePool,
+    others_note,
+    signature_of,
+)
 from whyformer.inputs.checkpoint import processed
-from whyformer.inputs.families import SIDES, task_of
+from whyformer.inputs.families import LATE, SIDES, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.language import last_real, wanted_steps
 from whyformer.inputs.stream_inputs import Layout, StreamInput, Vectors
@@ -119,7 +129,9 @@ class SimilarityInput(StreamsInput, TextInput):
     """A pair of texts per input; units are the tokens of both, and the cosine of their two vectors is explained.
 
     The vector of a text is the model's own (``sentence_embedding``, ``text_embeds``), else the mean of its last hidden
-    states over real tokens. Tensors are named ``a_input_ids``, ``b_input_ids``, and so on.
+    states over real tokens. ``scalar="maxsim"``: late interaction (ColBERT), the sum over tokens of a of the largest
+    cosine with a token of b; the only one of models that return a vector per token (``embeddings``, ColPali). Tensors
+    are named ``a_input_ids``, ``b_input_ids``, and so on.
     """
 
     compares = True
@@ -132,9 +144,13 @@ class SimilarityInput(StreamsInput, TextInput):
         self._plain = TextInput(model, processor)
 
     def scalar(self, scalar: str) -> str:
-        if scalar not in {"logit", "cosine"}:
-            raise BadInput(f"scalar={scalar!r}: the similarity of two texts is explained as scalar='cosine'.")
-        return "cosine"
+        if scalar not in {"logit", "cosine", "maxsim"}:
+            raise BadInput(
+                f"scalar={scalar!r}: the similarity of two texts is explained as scalar='cosine', or 'maxsim' (late "
+                "interaction)."
+            )
+        late = scalar == "maxsim" or (scalar == "logit" and task_of(self.model).endswith(LATE))
+        return "maxsim" if late else "cosine"
 
     # Inputs
 
@@ -172,8 +188,8 @@ class SimilarityInput(StreamsInput, TextInput):
     def call(self, batch: Batch, **extra: Any) -> Any:
         return tuple(self._read(batch, side, **extra) for side in SIDES)
 
-    def _read(self, batch: Batch, side: str, **extra: Any) -> tuple[Tensor, Tensor | None]:
-        """(B, D) the text's vector, and (B, N, D) shares of its tokens where it is their mean."""
+    def _read(self, batch: Batch, side: str, **extra: Any) -> Side:
+        """Run the model on one of the texts."""
         tensors = {k.removeprefix(f"{side}_"): v for k, v in batch.tensors.items() if k.startswith(f"{side}_")}
         if "input_ids" in self.parameters:
             output = self.run_model(batch, **tensors, **extra)
@@ -181,7 +197,7 @@ class SimilarityInput(StreamsInput, TextInput):
             output = self.run_model(batch, dict(tensors))
         known = [output[k] for k in ("sentence_embedding", "text_embeds") if k in output]
         mask = tensors["attention_mask"]
-        hidden = next((output[k] for k in ("last_hidden_state", "token_embeddings") if k in output), None)
+        hidden = next((output[k] for k in ("embeddings", "last_hidden_state", "token_embeddings") if k in output), None)
         if hidden is None and not known:
             raise NotOffered("the model returns neither token vectors nor a vector of the text: it cannot be compared.")
         shares = None
@@ -189,18 +205,22 @@ class SimilarityInput(StreamsInput, TextInput):
             weights = mask.to(hidden.dtype) / mask.sum(1, keepdim=True)
             shares = hidden * weights[..., None]
         if known:
-            return known[0], shares if _is_their_mean(known[0], shares) else None
+            return Side(known[0], shares if _is_their_mean(known[0], shares) else None, hidden, mask)
         assert shares is not None
-        return shares.sum(1), shares
+        return Side(shares.sum(1), shares, hidden, mask)
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
-        (a, _), (b, _) = output
-        return nn.functional.cosine_similarity(a, b, dim=-1)[:, None]
+        a, b = output
+        if scalar == "maxsim":
+            return _largest(a, b).sum((1, 2))[:, None]
+        return nn.functional.cosine_similarity(a.vector_BD, b.vector_BD, dim=-1)[:, None]
 
     @torch.no_grad()
-    def pairs(self, output: Any) -> Tensor | None:
-        """(B, N_a, N_b) what each pair of tokens adds to the cosine (exact for mean pooling), else None."""
-        shares = [shares for _, shares in output if shares is not None]
+    def pairs(self, output: Any, scalar: str) -> Tensor | None:
+        """(B, N_a, N_b) what each pair of tokens adds to the similarity (to a cosine: of means), else None."""
+        if scalar == "maxsim":
+            return _largest(*output).float()
+        shares = [side.shares_BND for side in output if side.shares_BND is not None]
         if len(shares) < 2:
             return None
         a_shares, b_shares = (each.float() for each in shares)
@@ -218,6 +238,27 @@ class SimilarityInput(StreamsInput, TextInput):
     @property
     def replacements(self) -> tuple[str, ...]:
         return tuple(r for r in self._plain.replacements if r in {"mask", "unk", "pad"}) or ("unk",)
+
+
+class Side(NamedTuple):
+    """One of two texts: its vector, the shares of its tokens where it is their mean, and their vectors."""
+
+    vector_BD: Tensor
+    shares_BND: Tensor | None
+    tokens_BND: Tensor | None
+    mask_BN: Tensor
+
+
+def _largest(a: Side, b: Side) -> Tensor:
+    """(B, N_a, N_b) the cosine of each token of a with the token of b that is most like it; 0 elsewhere."""
+    if a.tokens_BND is None or b.tokens_BND is None:
+        raise NotOffered("scalar='maxsim': the model returns no vectors of tokens. Use 'cosine'.")
+    query, document = (nn.functional.normalize(vectors, dim=-1) for vectors in (a.tokens_BND, b.tokens_BND))
+    cosine_BNM = torch.einsum("bnd,bmd->bnm", query, document)
+    hidden_BNM = ~b.mask_BN.bool()[:, None].expand_as(cosine_BNM)
+    best_BN1 = cosine_BNM.masked_fill(hidden_BNM, -torch.inf).argmax(2, keepdim=True)
+    chosen = torch.zeros_like(cosine_BNM).scatter(2, best_BN1, 1.0)
+    return cosine_BNM * chosen * a.mask_BN[:, :, None].to(cosine_BNM.dtype)
 
 
 def _is_their_mean(vector_BD: Tensor, shares_BND: Tensor | None) -> bool:
@@ -390,6 +431,11 @@ class Answer:
 
     def _generated(self, batch: Batch, apart: bool) -> list[list[int]]:
         """Return the model's greedy answers, end of text included."""
+        if not callable(getattr(self.model, "generate", None)):
+            raise NotOffered(
+                f"{type(self.model).__name__} has no head and does not write: load the same weights with their head "
+                f"(AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq …), or pass {self.main}."
+            )
         room = self._named_id("max_target_positions")  # Whisper raises for more
         steps = self.steps if room is None else min(self.steps, int(room) - 2)
         parts = [bare(batch.select([i])) for i in range(batch.size)] if apart else [batch]
@@ -397,10 +443,20 @@ class Answer:
         for part in parts:
             # A tokenizer of another family may make types: a forward with **kwargs ignores them, generate() does not.
             known = {k: v for k, v in part.tensors.items() if k != "token_type_ids" or k in signature_of(self.model)}
-            with torch.no_grad():
-                ids += self.model.generate(  # type: ignore[operator]
-                    **known, max_new_tokens=steps, do_sample=False, num_beams=1
-                ).tolist()
+            try:
+                with torch.no_grad():
+                    written = self.model.generate(  # type: ignore[operator]
+                        **known, max_new_tokens=steps, do_sample=False, num_beams=1
+                    )
+            except NOT_THE_MODELS:
+                raise
+            except Exception as error:
+                said = " ".join(str(error).split())[:120]
+                raise NotOffered(
+                    f"{type(self.model).__name__}.generate raised {type(error).__name__} ({said}), so there is no "
+                    f"answer to explain. Pass {self.main}, too."
+                ) from error
+            ids += written.tolist()
         ends = [self._named_id("eos_token_id"), self._named_id("sep_token_id")]
         stop = {e for end in ends for e in (end if isinstance(end, (list, tuple)) else [end])}
         answers = []
@@ -426,6 +482,12 @@ class Answer:
     def ids(self, batch: Batch, source: str = "") -> Tensor:
         if self.main in batch.tensors:
             return batch.tensors[self.main]
+        if source not in batch.tensors:
+            given = ", ".join(batch.tensors)
+            raise NotOffered(
+                f"{type(self.model).__name__} writes its answer with a decoder, and was given {given}: pass "
+                f"{self.main}, too, the ids that it has written so far (at first {self.start()}, the start token)."
+            )
         ids = batch.tensors[source]  # classifiers feed the source to the decoder, after a start token
         start = torch.full_like(ids[:, :1], self.start())
         return torch.cat([start, ids[:, :-1]], 1)

@@ -90,7 +90,7 @@ class Output:
                 else:
                     output = self.modality.call(batch, **self.extra)
                     if batch is self.batch and self.modality.compares:
-                        self.pairs = self.modality.pairs(output)
+                        self.pairs = self.modality.pairs(output, self.scalar)
                     its_own = self.modality.logits(output, batch, self.scalar)
                     logits = self.row_per_input(output, batch) if its_own is None else its_own
         finally:

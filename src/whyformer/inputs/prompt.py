@@ -245,8 +245,8 @@ class PromptInput(Modality):
         return batch, targets
 
     def scalar(self, scalar: str) -> str:
-        if scalar == "cosine":
-            raise NotOffered("scalar='cosine' is for models that compare two inputs: omit it here.")
+        if scalar in {"cosine", "maxsim"}:
+            raise NotOffered(f"scalar={scalar!r} is for models that compare two inputs: omit it here.")
         return "log_probability" if scalar == "logit" else scalar
 
     def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, CaptureError, NotOffered
+from whyformer.errors import BadInput, CaptureError, ModelFailed, NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.language import spoken_at
@@ -389,7 +389,15 @@ class ScoredBatch:
         for start in range(0, batch.size, self.batch_size):
             stop = min(start + self.batch_size, batch.size)
             chunk = batch if stop - start == batch.size else batch.select(range(start, stop))
-            logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
+            try:
+                logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
+            except ModelFailed as failure:
+                _ = self.logits  # raises if the input itself is at fault
+                said = str(failure).split(" (in ")[0].split(", when it was run")[0]
+                raise NotOffered(
+                    f"the model runs on this input, but not with features of it masked: {said}. It needs some of them "
+                    "as they are (placeholders of sound or images, say)."
+                ) from failure
             if whole_first and self._logits is None:
                 self._see(logits[:1])
             parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.reading))

@@ -101,7 +101,11 @@ class Shadows(Survey):
         super().at_site(site)
         asked = self._fused if self._fused is not None else self._asking.get(site.attention)
         if asked is None:
-            raise NotOverUnits(f"{site.path}: the tokens of its windows were not found.")
+            raise NotOverUnits(
+                f"{site.path}: attention runs over one part of the input at a time (the frames of one patch, one "
+                "variable, one window), and which tokens each part holds was not found, so maps of different layers "
+                "cannot be combined."
+            )
         rows = asked.movedim(1, 0)[0] if asked.ndim == 4 else asked  # heads hold the same tokens
         self.placements.append(Placement(rows[..., 0].long(), len(self.sizes) - 1))
         self._last = asked

@@ -122,7 +122,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
     if hidden is not None and study.sites:
         return study.refused(hidden, hidden=True)
     if study.trouble is not None and study.sites and modality.reads_other_steps(one, study.sites[0].keys):
-        return replace(study, sites=())  # nobody reads the model's positions: units are the steps of the input
+        return replace(study, sites=(), grid=None)  # nobody reads the model's positions: units are the input's own
     return study
 
 

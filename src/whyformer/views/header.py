@@ -25,6 +25,8 @@ DEFAULT_FOR: Mapping[str, str] = {
     "prompt": "models behind an API",
     "detector": "detectors",
     "streams": "models of several inputs",
+    "video": "videos",
+    "series": "time series",
 }
 
 UNVALIDATED = "not validated", "run with --report (in Python: wf.report) to test this explanation"
@@ -132,7 +134,7 @@ def answer_words(explanation: Explanation) -> str:
         return predicted(said)
     if is_answer(explanation) and target.label:
         return f"{target.label} (probability {percent(math.exp(min(0.0, explanation.value)))} as a whole)"
-    if explanation.scalar == "cosine":
+    if explanation.scalar in {"cosine", "maxsim"}:
         return f"similarity {number(explanation.value)}"
     same = target.versus is None and (target.index, target.position) == (said.index, said.position)
     if not same or explanation.scalar != "logit":
