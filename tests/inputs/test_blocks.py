@@ -80,8 +80,6 @@ def test_a_video_of_frames_needs_its_processor() -> None:
     assert len(one.scores) == 8 and one.picture is not None
     with pytest.raises(MissingProcessor, match="AutoImageProcessor"):
         wf.explain(model, [clip], method="occlusion")
-    with pytest.raises(BadInput, match=r"expected \(inputs, frames, channels, rows, columns\)"):
-        wf.Explainer(model).explain({"pixel_values": inputs["pixel_values"][0]}, method="occlusion")
 
 
 def test_variables_and_times_of_a_series() -> None:
