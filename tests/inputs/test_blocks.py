@@ -66,7 +66,7 @@ def test_gradients_of_a_video_are_those_at_its_pixels() -> None:
 
 
 def test_a_video_of_frames_needs_its_processor() -> None:
-    model, inputs = built("videomae")
+    model, _ = built("videomae")
 
     class Processor:
         image_mean, image_std, do_normalize = [0.5] * 3, [0.5] * 3, True
