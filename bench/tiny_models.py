@@ -280,7 +280,9 @@ def tiny_model(name: str) -> Tiny:
     """A tiny model of a class, with random weights, and two inputs; raises NotBuilt with the last error."""
     import transformers
 
-    cls = getattr(transformers, name)
+    cls = getattr(transformers, name, None)
+    if cls is None:
+        raise NotBuilt("transformers does not export this class")
     if not isinstance(cls, type) or not issubclass(cls, nn.Module):
         raise NotBuilt("needs a library that is not installed")
     reason = ""
@@ -606,11 +608,11 @@ def inputs_for(model: nn.Module) -> tuple[Inputs, str] | str:
 
 
 def mentions_attention(name: str) -> bool:
-    """Return whether the file of a class that was not built defines an attention."""
+    """Return whether the file of a class that was not built defines an attention, or is made of other models."""
     import transformers
 
-    module = inspect.getmodule(getattr(transformers, name))
-    return module is None or re.search(r"class \w*(Attention|Attn)", inspect.getsource(module)) is not None
+    module = inspect.getmodule(getattr(transformers, name, None))
+    return module is None or re.search(r"class \w*(Attention|Attn)|AutoModel", inspect.getsource(module)) is not None
 
 
 def has_attention(model: nn.Module) -> bool:

@@ -106,7 +106,8 @@ WHOLE = """`explain_global` averages any method over the rows of a table or the 
 
 - any model: `feature_permutation`
 - gradients: `tcav`, `activation_maximization`
-- attention: `head_importance`, `heads.roles`, `heads.layer_profile`, `heads.pruning_curve`, `heads.circuits`"""
+- attention: `head_importance`, `heads.roles`, `heads.layer_profile`, `heads.pruning_curve`, `heads.circuits`
+- mixtures of experts: `heads.experts`"""
 
 
 def methods_page() -> str:
@@ -158,6 +159,7 @@ REASONS = (  # in errors -> on the page
     ("without a tensor of logits", "The model has no classification head"),
     ("has no head", "The model has no classification head"),
     (".generate raised", "The decoder needs inputs that generate() does not make"),
+    ("pixel_values has shape", "Patches of all images are packed into one tensor, without a text"),
     ("disagree about the batch size", "Patches of all images are packed into one tensor, without a text"),
     ("gradients off", "Part of the model is not differentiable"),
     ("anything differentiable", "Part of the model is not differentiable"),
@@ -296,6 +298,7 @@ VERDICTS = {
     "refused": "refused with a reason", "fails": "fail", "not built": "not built at a small size",
 }  # fmt: skip
 UNBUILT = (
+    ("does not export", "Named in the auto-mappings, but not exported by transformers"),
     ("library", "Needs a library that is not installed (timm, natten, detectron2)"),
     ("no inputs for", "Takes inputs that are not text, images, sound, video or series"),
     ("missing", "Takes inputs that are not text, images, sound, video or series"),

@@ -1,9 +1,10 @@
-"""Attention heads: their importance, their roles, and pruning.
+"""Attention heads: their importance, their roles, and pruning; experts of each token.
 
 >>> model, tokenizer = wf.demo.load_sentiment()
 >>> wf.heads.layer_profile(model, list(wf.demo.SENTENCES), tokenizer).show()
 """
 
+from whyformer.heads.experts import Experts, experts
 from whyformer.heads.head_circuits import Circuits, DirectShares, circuits, direct_logit
 from whyformer.heads.head_roles import HeadRoles, InductionScores, induction, roles
 from whyformer.heads.importance import HeadImportance, LayerProfile, head_importance, layer_profile
@@ -13,6 +14,7 @@ from whyformer.heads.syntactic import SyntacticHeads, syntactic
 __all__ = [
     "Circuits",
     "DirectShares",
+    "Experts",
     "HeadImportance",
     "HeadRoles",
     "InductionScores",
@@ -22,6 +24,7 @@ __all__ = [
     "SyntacticHeads",
     "circuits",
     "direct_logit",
+    "experts",
     "gate_curve",
     "head_importance",
     "induction",
