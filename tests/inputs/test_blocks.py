@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.models.case import BATCH, CLASSES, randint, randn
+from tests.models.case import BATCH, randint, randn
 from tests.models.kinds import KINDS
 from tests.models.others import OTHERS
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, NotOverUnits
+from whyformer.errors import BadInput, MissingProcessor, NotOverUnits
 from whyformer.inputs.blocks import Blocks, blocks_of
 
 
@@ -156,5 +156,5 @@ def test_series_of_different_length_are_refused_together() -> None:
     model, _ = built("patchtst")
     with pytest.raises(BadInput, match="one by one"):
         wf.explain(model, [np.zeros((32, 2)), np.zeros((16, 2))], method="occlusion")
-    with pytest.raises((NotOffered, BadInput)):
-        wf.explain(model, np.zeros((32, 2, 2)), method="occlusion", target=CLASSES)
+    with pytest.raises(BadInput, match=r"\(steps, variables\)"):
+        wf.explain(model, np.zeros((32, 2, 2)), method="occlusion")

@@ -306,6 +306,9 @@ class SeriesInput(BlockInput):
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         series = [torch.as_tensor(np.asarray(one, dtype=np.float32)) for one in raw]
+        if any(one.ndim not in (1, 2) for one in series):
+            shape = next(tuple(one.shape) for one in series if one.ndim not in (1, 2))
+            raise BadInput(f"the series has shape {shape}: pass an array of (steps,) or (steps, variables).")
         if len({tuple(one.shape) for one in series}) > 1:
             raise BadInput("series of different lengths cannot be explained together: pass them one by one.")
         return Batch({self.main: self.move(torch.stack(series))}, raw=tuple(raw), warnings=((),) * len(raw))
