@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, fuzz, in_context, small
+from bench import attention_debate, fuzz, in_context, small, vision_language
 from bench.attention_debate_training import jsd, kl, tvd
 from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
@@ -29,6 +29,7 @@ from bench.recommend_budget import RULES, arguments, rows_of
 from bench.recommend_budget import main as recommend_budget
 from tests.models import CASES
 from tests.references.checks import attention_debate as twin
+from training import shapes
 from whyformer.demo import load_sentiment
 from whyformer.inputs.units import sentences
 from whyformer.results.types import Cost, Explanation, Target, Units
@@ -274,3 +275,21 @@ def test_the_default_is_timed_beside_its_forwards(capsys: pytest.CaptureFixture[
     small.default_table("cpu", 1, layers=())
     row = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")]
     assert row[1:3] == ["shipped", "52"] and float(row[5]) == pytest.approx(float(row[4]) / float(row[3]), abs=0.02)
+
+
+def test_questions_about_shapes_in_small() -> None:
+    """The cell that is asked about holds the answer, and no other does; the bench finds it by a known map."""
+    generator = np.random.default_rng(0)
+    for asked in (shapes.question(generator) for _ in range(20)):
+        colour, shape = asked.text.split()[-1], asked.answer
+        if asked.text.startswith("what colour"):
+            colour, shape = shape, colour
+        row, column = divmod(asked.cell, shapes.SIDE)
+        side = shapes.CELL
+        cell = asked.picture[row * side : (row + 1) * side, column * side : (column + 1) * side]
+        drawn = (cell == shapes.COLOURS[colour]).all(-1)
+        assert np.array_equal(drawn, shapes._drawn(shape))
+    net, reads = shapes.model().eval(), shapes.processor()
+    shares = dict(vision_language.pointing(net, reads, 30, ["attn_lrp"]))
+    assert 0 <= shares.pop("answered right") < 1 and set(shares) == {"attn_lrp"}
+    assert all(0 <= share <= 1 for share in shares.values())

@@ -27,7 +27,7 @@ from docs.code_blocks import Block, Environment, blocks_of, environments_of, run
 from tests.support import language
 from tests.support.demo_models import shared_models
 from tests.support.pages import Runner
-from training import translation
+from training import shapes, translation
 from whyformer.checks.jain_wallace import jain_wallace
 from whyformer.extras import LIBRARIES as OPTIONAL
 
@@ -43,6 +43,7 @@ WRITTEN = re.compile(r'(?:save\(|savefig\(|out=)"([\w.-]+)"')  # what running a 
 FEWER = [  # steps of the longest searches and trainings; their numbers are not compared with the page
     (jain_wallace, {"permutations": 10, "steps": 8}),
     (translation.train, {"steps": 5, "width": 16}),
+    (shapes.train, {"steps": 3}),
 ]
 
 

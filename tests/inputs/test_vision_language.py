@@ -380,3 +380,14 @@ def test_the_image_is_drawn_under_each_token_of_an_answer(explainer: wf.Explaine
     assert [word for word in words if word.strip()] == ["<image>", *QUESTION.split(), "a", "cat"]
     away = explainer.explain(prompt, target=TARGET, method="attn_lrp", units={"image": [(0, 0, 0.5, 0.5)]})
     assert any(panel.title == "boxes (image)" for panel in away.view().panels)
+
+
+def test_images_are_cited_beside_texts(explainer: wf.Explainer) -> None:
+    documents: Any = {"photo": processors.picture(), "note": "a cat on the mat. two birds."}
+    model, processor = explainer.model, explainer.processor
+    cited = wf.cite(model, "what is this", documents, processor=processor, answer="a cat.")
+    assert [source.text for source in cited.sources] == ["[image]", "a cat on the mat.", "two birds."]
+    assert cited.document_scores[0] == pytest.approx([cited.scores[0, 0], cited.scores[0, 1:].sum()])
+    assert not np.isnan(cited.document_drops).any() and abs(cited.document_drops[0, 0]) > 1e-4
+    with pytest.raises(wf.errors.BadInput, match="takes none: give texts"):
+        wf.cite(model, "what is this", documents, processor=processor.tokenizer, answer="a cat.")

@@ -13,7 +13,9 @@ from whyformer.errors import BadInput, NotOffered, reading
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.batch import Decoding
 from whyformer.inputs.language import is_causal, written_answer
+from whyformer.inputs.scenes import is_image
 from whyformer.inputs.units import PromptText, Span, prompt_of, sentences
+from whyformer.inputs.vision_language import reads_media
 from whyformer.parameters import BatchSize, Count, NotEmpty, Seed, checked
 from whyformer.registry import get_method
 from whyformer.results.codec import Float64
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METHOD = "attn_lrp"  # one forward and backward; docs/reports/needle.md says how often it finds the right sentence
+PICTURE = "[image]"  # the text of a document that is an image
 LEAD = "Answer the question with the help of these documents."
 SUPPORT = math.log(1.5)  # a sentence rests on a document without which it is less likely by this factor, in logarithms
 
@@ -159,7 +162,7 @@ class Citations(Result):
 def cite(
     model: Any,
     question: Annotated[str, NotEmpty()],
-    documents: Mapping[str, str] | Sequence[Any],
+    documents: Mapping[str, Any] | Sequence[Any],
     *,
     processor: Any = None,
     tokenizer: Any = None,
@@ -174,25 +177,32 @@ def cite(
 ) -> Citations:
     """Find the documents, and the sentences in them, that support each sentence of the answer.
 
-    documents: texts, or texts by name. answer: the text to support; None: the model's own answer of at most
-    ``generate`` tokens. method (and its options): ranks the sentences, in one explanation per sentence of the answer.
-    The ``top`` of them, and every document, are then left out in turn: drops are the falls of the log-probability.
+    documents: texts, or texts by name; images, too, for a vision-language model. answer: the text to support; None:
+    the model's own answer of at most ``generate`` tokens. method (and its options): ranks the sentences, in one
+    explanation per sentence of the answer. The ``top`` of them, and every document, are then left out in turn: drops
+    are the falls of the log-probability.
 
     >>> documents = {"atlas": "the capital of france is paris.", "note": "a cat sat on the mat."}
     >>> wf.cite("language-model", "what is the capital of france?", documents, answer="it is paris.").show()
     """
-    names, texts = _documents(documents)
+    names, texts, pictures = _documents(documents)
     method = METHOD if method is None else method
     get_method(method).checked(options)
     explainer = loaded_as(CoreExplainer, model, processor)
-    prompt, places = _prompt(explainer, question, names, texts)
+    prompt, places = _prompt(explainer, question, names, _marked(explainer, texts, pictures))
+    asked: Any = {"text": prompt, "images": list(pictures.values())} if pictures else prompt
     if answer is None:
-        answer = _written(explainer, prompt, generate)
+        answer = _written(explainer, asked, generate)
     spans = sentences(answer)
     if not spans:
         raise BadInput("the answer is empty: give at least one sentence.")
     sources = [SourceSentence(d, text[a:b], (a, b)) for d, text in enumerate(texts) for a, b in sentences(text)]
-    ranges = [tuple(place + places[source.document][1] for place in source.span) for source in sources]
+    ranges = [
+        (places[s.document][1], places[s.document][0][1])  # an image is one source, whatever marks its place
+        if s.document in pictures
+        else tuple(place + places[s.document][1] for place in s.span)
+        for s in sources
+    ]
     of_document = np.array([source.document for source in sources])
     settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": False}
     shape = (len(spans), len(sources))
@@ -200,13 +210,15 @@ def cite(
     document_drops, values = np.zeros((len(spans), len(texts))), np.zeros(len(spans))
     costs: list[Cost] = []
     for number, span in enumerate(tracker(progress)(spans, "citing")):
-        why = explainer.explain([(prompt, answer)], method=method, span=span, units=ranges, **settings, **options)[0]
+        why = explainer.explain([(asked, answer)], method=method, span=span, units=ranges, **settings, **options)[0]
         scores[number], values[number] = why.scores, why.value
         best = np.argsort(-scores[number], kind="stable")[:top]
-        away: dict[str, Any] = {"method": "occlusion", "replace": "delete", "span": span, **settings}
-        without = explainer.explain([(prompt, answer)], units=[ranges[i] for i in best], **away)[0]
+        away: dict[str, Any] = {"method": "occlusion", "span": span, **settings}
+        if not pictures:  # pixels cannot be deleted: beside images, words are replaced, too
+            away["replace"] = "delete"
+        without = explainer.explain([(asked, answer)], units=[ranges[i] for i in best], **away)[0]
         drops[number, best] = without.scores
-        whole = explainer.explain([(prompt, answer)], units=[place[0] for place in places], **away)[0]
+        whole = explainer.explain([(asked, answer)], units=[place[0] for place in places], **away)[0]
         document_drops[number] = whole.scores
         costs += [why.cost, without.cost, whole.cost]
     document_scores = np.stack([scores[:, of_document == d].sum(1) for d in range(len(texts))], 1)
@@ -235,8 +247,8 @@ def cite(
     )
 
 
-def _documents(documents: Any) -> tuple[list[str], list[str]]:
-    """Names and texts."""
+def _documents(documents: Any) -> tuple[list[str], list[str], dict[int, Any]]:
+    """Names and texts, and the documents that are images, by number."""
     if isinstance(documents, Mapping):
         names, texts = [str(name) for name in documents], list(documents.values())
     else:
@@ -245,10 +257,23 @@ def _documents(documents: Any) -> tuple[list[str], list[str]]:
         names = [f"document {number}" for number in range(1, len(texts) + 1)]
     if not texts:
         raise BadInput("documents is empty: give at least one text, or use explain(model, question, generate=…).")
+    pictures = {number: document for number, document in enumerate(texts) if is_image(document)}
+    texts = [PICTURE if number in pictures else text for number, text in enumerate(texts)]
     for name, text in zip(names, texts, strict=True):
         if not isinstance(text, str) or not sentences(text):
             raise BadInput(f"documents: {name} is not a text with at least one sentence ({type(text).__name__}).")
-    return names, texts
+    return names, texts, pictures
+
+
+def _marked(explainer: CoreExplainer, texts: Sequence[str], pictures: Mapping[int, Any]) -> list[str]:
+    """Return the documents as they stand in the prompt: images as the processor's mark of one."""
+    mark = getattr(explainer.processor, "image_token", None)
+    if pictures and not (isinstance(mark, str) and reads_media(explainer.model)):
+        raise BadInput(
+            f"documents has an image, and {type(explainer.model).__name__} with this processor takes none: give texts, "
+            "or a vision-language model with its AutoProcessor."
+        )
+    return [str(mark) if number in pictures else text for number, text in enumerate(texts)]
 
 
 def _prompt(
@@ -279,7 +304,7 @@ def _prompt(
     return PromptText(prompt, [*parts, (offset + asked, offset + len(content), "question")]), places
 
 
-def _written(explainer: CoreExplainer, prompt: PromptText, tokens: int) -> str:
+def _written(explainer: CoreExplainer, prompt: Any, tokens: int) -> str:
     source = explainer.source([prompt])
     with explainer.borrowed():
         batch = source.batch()
