@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--questions", type=int, default=200)
     arguments = parser.parse_args()
-    net, reads = train(arguments.steps, verbose=True)
+    net, reads = train(steps=arguments.steps, verbose=True)
     print(f"\n{arguments.questions} questions; chance: {1 / SIDE**2:.1%}")
     for name, share in pointing(net, reads, arguments.questions, (None, *METHODS)):
         print(f"{name:24} {share:6.1%}", flush=True)

@@ -123,7 +123,7 @@ def encoded(questions: list[Question], images: Any) -> tuple[dict[str, Tensor], 
     return {"input_ids": ids, "attention_mask": (ids != 0).long(), "pixel_values": (pixels - mean) / std}, answers
 
 
-def train(steps: int = 600, batch: int = 64, verbose: bool = False) -> tuple[nn.Module, Any]:
+def train(*, steps: int = 600, batch: int = 64, verbose: bool = False) -> tuple[nn.Module, Any]:
     """Return the model and its processor."""
     reads, net = processor(), model().train()
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.01)
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--out", type=Path, help="folder for the trained model and its processor")
     arguments = parser.parse_args()
-    net, reads = train(arguments.steps, verbose=True)
+    net, reads = train(steps=arguments.steps, verbose=True)
     if arguments.out:
         net.save_pretrained(arguments.out)
         reads.save_pretrained(arguments.out)
