@@ -566,6 +566,20 @@ MUTATIONS = (
         "tests/methods/test_shap.py tests/tables/test_global.py tests/explainer/test_saved_results.py -k word",
     ),
     Mutation(
+        "pieces_of_the_first_image",
+        "inputs/media.py",
+        "patch_index(tile.grid, *tile.where_FCHW.shape[-2:]) + tile.first",
+        "patch_index(tile.grid, *tile.where_FCHW.shape[-2:])",
+        "tests/inputs/test_vision_language.py -k explained_with_the_words",
+    ),
+    Mutation(
+        "image_relevance_left_out",
+        "methods/relevance_propagation.py",
+        "scores = scores + _at_image_tokens(run, features, slope)",
+        "scores = scores + 0 * _at_image_tokens(run, features, slope)",
+        "tests/inputs/test_vision_language.py -k conserved",
+    ),
+    Mutation(
         "unknown_words_are_not_special",
         "inputs/tokens.py",
         "set(tokenizer.all_special_ids) - ({unknown} - others)",

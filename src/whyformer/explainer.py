@@ -156,7 +156,8 @@ class CoreExplainer(LoadedModel):
         whole answer; ``choices`` the next token among some tokens; ``one_pass`` uses one gradient for all tokens of the
         answer; ``first_token=False`` gives no score to the first token, which is an attention sink in many models (its
         share is in ``checks``). ``units``: the scored units: "token", "word", "sentence" or ranges of characters; for
-        tables, "groups" of columns that carry the same information. ``memory``: attention maps are stored ("full"),
+        a text with images, ``{"text": "word", "image": [boxes or masks]}``; for tables, "groups" of columns that carry
+        the same information. ``memory``: attention maps are stored ("full"),
         never stored ("fold"), or stored if they fit ("auto").
         ``method``: None or "auto" uses the most faithful method known for the kind and size of each input within
         ``passes`` (128 if None; a backward counts as two forwards, so 3 is one forward and one backward).
