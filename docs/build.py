@@ -148,6 +148,7 @@ REASONS = (  # in errors -> on the page
     ("no grid of pieces", "Image tokens do not form a grid"),
     ("that are no patches", "Image tokens do not form a grid"),
     ("not a grid of patches", "Image tokens do not form a grid"),
+    ("_features also takes", "The vision encoder takes further arguments"),
     ("with features of it masked", "The model does not run with placeholders of sound or images masked"),
     ("entrance to the first block", "The vectors that enter the first block are not one tensor"),
     ("vectors that enter the first block", "The vectors that enter the first block are not one tensor"),

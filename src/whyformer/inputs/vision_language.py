@@ -253,6 +253,13 @@ class VisionLanguageInput(StreamsInput, TextInput):
         """Return what the vision encoder makes of the images of all inputs; equal ones are read once."""
         getter, pixels = getattr(self.model, f"get_{kind}_features"), media.KINDS[kind][0]
         known = [name for name in inspect.signature(getter).parameters if any(name in row for row in rows)]
+        required = [n for n, p in inspect.signature(getter).parameters.items() if p.default is p.empty]
+        missing = [n for n in required if n not in known and n not in ("args", "kwargs")]
+        if missing:
+            raise NotOffered(
+                f"{type(self.model).__name__}.get_{kind}_features also takes {', '.join(missing)}, which is not passed "
+                "on here. Pass the text alone, or wrap the model in a module whose forward returns its logits."
+            )
         held = [row for row, own in enumerate(rows) if pixels in own]
         firsts = _firsts([[rows[row][name] for name in known] for row in held])
         chosen = sorted(set(firsts))
