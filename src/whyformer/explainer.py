@@ -17,6 +17,7 @@ from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.estimate import Estimate, Memory, advise, estimate, foldable
 from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, take_all_tokens
+from whyformer.hops import explained_through
 from whyformer.inputs.batch import Column, Decoding, Messages, Paired, Prompted, Several, Single, Tensors
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
@@ -27,6 +28,7 @@ from whyformer.loan.turns import Draws
 from whyformer.parameters import (
     BatchSize,
     Count,
+    Limits,
     Named,
     NotEmpty,
     OneOf,
@@ -47,13 +49,17 @@ from whyformer.targets import Aims, Scalar, logits_of
 
 log = logging.getLogger("whyformer.explainer")
 
-Span = Literal[True] | tuple[int, int]  # the answer as a whole, or a range of its characters
+Span = Literal[True] | str | tuple[int, int]  # the answer as a whole, a text in it, or a range of its characters
 Tokens = int | Mapping[str, Any]  # that are written
 Name = str | Named | None  # of a method, or a learned one; None: the default
 Names = Sequence[str | Named]
 Each = Explanations[Explanation]
 CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
 Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], NotEmpty()] | Mapping[str, Any]
+Text = Annotated[str, NotEmpty()]
+_PARTS = Words('"thoughts", a role, a text, or a list of roles, texts and (start, end) pairs of characters')
+Through = Annotated[Text | Annotated[Sequence[Text | CharacterRange], NotEmpty()], _PARTS] | None
+HopCount = Annotated[int, Limits(0, 100)]
 Generate = Count | Mapping[str, Any] | None  # tokens, or what model.generate is told
 
 
@@ -93,10 +99,12 @@ class CoreExplainer(LoadedModel):
         keep_layers: bool = False,
         units: Segments = "token",
         generate: None = None,
-        span: bool | CharacterRange = False,
+        span: bool | Text | CharacterRange = False,
         choices: Sequence[str] | None = None,
         one_pass: bool = False,
         first_token: bool = True,
+        through: Through = None,
+        hops: HopCount = 1,
         passes: PassCount | None = None,
         seed: Seed = 0,
         progress: bool | None = None,
@@ -141,10 +149,12 @@ class CoreExplainer(LoadedModel):
         keep_layers: bool = False,
         units: Segments = "token",
         generate: Generate = None,
-        span: bool | CharacterRange = False,
+        span: bool | Text | CharacterRange = False,
         choices: Annotated[Sequence[str], NotEmpty()] | None = None,
         one_pass: bool = False,
         first_token: bool = True,
+        through: Through = None,
+        hops: HopCount = 1,
         passes: PassCount | None = None,
         seed: Seed = 0,
         progress: bool | None = None,
@@ -153,12 +163,13 @@ class CoreExplainer(LoadedModel):
         """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods.
 
         For language models: ``generate`` explains the generated tokens one by one; ``span`` the log-probability of the
-        whole answer; ``choices`` the next token among some tokens; ``one_pass`` uses one gradient for all tokens of the
-        answer; ``first_token=False`` gives no score to the first token, which is an attention sink in many models (its
-        share is in ``checks``). ``units``: the scored units: "token", "word", "sentence" or ranges of characters; for
-        a text with images, ``{"text": "word", "image": [boxes or masks]}``; for tables, "groups" of columns that carry
-        the same information. ``memory``: attention maps are stored ("full"),
-        never stored ("fold"), or stored if they fit ("auto").
+        whole answer, or of a part of it; ``through`` and ``hops`` hand the answer's relevance on thoughts and tool
+        messages on to what produced them (formulas: whyformer/hops.py); ``choices`` the next token among some tokens;
+        ``one_pass`` uses one gradient for all tokens of the answer; ``first_token=False`` gives no score to the first
+        token, which is an attention sink in many models (its share is in ``checks``). ``units``: the scored units:
+        "token", "word", "sentence" or ranges of characters; for a text with images, ``{"text": "word", "image":
+        [boxes or masks]}``; for tables, "groups" of columns that carry the same information. ``memory``: attention maps
+        are stored ("full"), never stored ("fold"), or stored if they fit ("auto").
         ``method``: None or "auto" uses the most faithful method known for the kind and size of each input within
         ``passes`` (128 if None; a backward counts as two forwards, so 3 is one forward and one backward).
         """
@@ -169,11 +180,18 @@ class CoreExplainer(LoadedModel):
         if not names:
             raise BadInput("method=[] is empty: omit it for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
+        asked: dict[str, Any] = {
+            "units": units, "generate": generate, "span": span, "choices": choices, "scalar": scalar, "seed": seed,
+            "batch_size": batch_size, "progress": progress, "memory": memory, "first_token": first_token,
+            "passes": passes,
+        }  # fmt: skip
+        if through is not None or hops != 1:
+            asked |= {"target": target, "one_pass": one_pass, "keep_layers": keep_layers}
+            with self.borrowed():
+                unchecked = partial(inspect.unwrap(CoreExplainer.explain), self)
+                return explained_through(unchecked, source, through, hops, method, asked, options)
         if type(target) is tuple and is_of_answers(source, target):
-            asked = {"units": units, "generate": generate, "span": span, "choices": choices, "scalar": scalar}
-            asked |= {"seed": seed, "batch_size": batch_size, "progress": progress, "memory": memory}
-            asked |= {"first_token": first_token, "passes": passes} | options
-            return contrast(self.explain, source, target, method, **asked)  # type: ignore[arg-type]
+            return contrast(self.explain, source, target, method, **asked, **options)  # type: ignore[arg-type]
         chosen, settings = self._chosen(source, names, passes, options, keep_layers or memory == "fold")
         arguments: dict[str, Any] = {"target": target, "scalar": scalar, "batch_size": batch_size, "seed": seed}
         arguments |= {"progress": progress, "keep_layers": keep_layers, "memory": memory}

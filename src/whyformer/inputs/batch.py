@@ -155,7 +155,7 @@ class Decoding:
     """How a language model's answer is made and explained; the parameters of the same names of ``explain``."""
 
     generate: int | Mapping[str, Any] | None = None
-    span: bool | tuple[int, int] = False
+    span: bool | str | tuple[int, int] | Stretch = False
     choices: tuple[str, ...] = ()
     one_pass: bool = False
     seed: int = field(default=0, compare=False)
@@ -168,12 +168,23 @@ PLAIN = Decoding()
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Consecutive tokens of a prompt and its answer (an ``Exchange``), wherever they are, to explain as a whole."""
+
+    exchange: Any
+    first: int
+    stop: int  # the token after the last
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Continuation:
     """Consecutive tokens that a language model predicts, from a position of its text on."""
 
     tokens: tuple[int, ...]
     start: int  # the position, among the real ones, at which the first of them is predicted
     text: str = ""
+    weights: tuple[float, ...] = ()  # of the log-probabilities of the tokens; (): all count once
 
     def moved(self, by: int) -> Continuation:
         """Return the same tokens, ``by`` positions later."""

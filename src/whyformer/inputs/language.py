@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, WhyformerError, not_allowed, shown
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import PLAIN, Batch, Continuation, Decoding
+from whyformer.inputs.batch import PLAIN, Batch, Continuation, Decoding, Stretch
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.families import is_media, says_tokens, task_of
 from whyformer.inputs.units import spans_of
@@ -237,18 +237,18 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
     decoding, given = modality.decoding, has_answers(batch)
     if decoding is PLAIN and (not given or modality.compares):
         return batch, target
+    stretch = decoding.span if isinstance(decoding.span, Stretch) else None
     if decoding:
         require_next_token(modality, batch, "generate, span, choices and one_pass are")
-        require_one_wish(decoding, given)
-    if not (given or decoding.generate is not None) or not is_causal(modality, batch):
+        if stretch is None:
+            require_one_wish(decoding, given)
+    if not (given or stretch is not None or decoding.generate is not None) or not is_causal(modality, batch):
         return batch, target
-    if given and not all(isinstance(text, tuple) for text in batch.raw):
-        raise BadInput("give an answer with every prompt, or with none of them.")
     if isinstance(target, list) and None in target:
         if any(aim is not None for aim in target):
             raise BadInput("target=[…]: name a token of every answer, or of none of them, which explains all tokens.")
         target = None
-    exchanges = _given_exchanges(modality, batch) if given else _generated_exchanges(modality, batch)
+    exchanges = exchanges_of(modality, batch) if stretch is None else [stretch.exchange]
     rows, lengths, tokens = [], [], []
     spoken: list[Continuation] = []
     for row, exchange in enumerate(exchanges):
@@ -256,11 +256,11 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
         if decoding.span:
             if wanted is not None:
                 raise BadInput("span= explains the answer itself: omit target=.")
-            spoken.append(_continuation(modality, exchange, decoding.span))
-            steps = [spoken[-1].start + len(spoken[-1].tokens) - len(exchange.prompt)]
-        else:
-            steps = _steps(modality, exchange, wanted)
-        for step in steps:
+            spoken.append(continuation_of(modality, exchange, decoding.span))
+            rows.append(row)
+            lengths.append(spoken[-1].start + len(spoken[-1].tokens))
+            continue
+        for step in _steps(modality, exchange, wanted):
             rows.append(row)
             lengths.append(len(exchange.prompt) + step)
             token = exchange.answer[step]
@@ -334,15 +334,24 @@ def _steps(modality: Any, exchange: Exchange, wanted: Any) -> list[int]:
     return [step]
 
 
-def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int]) -> Continuation:
-    """Return the tokens of the whole answer, or of a range of its characters."""
+def continuation_of(modality: Any, exchange: Exchange, span: bool | str | tuple[int, int] | Stretch) -> Continuation:
+    """Return the tokens of the whole answer, of a range of its characters or a text in it, or of a stretch."""
     prompt, answer = len(exchange.prompt), exchange.answer
+    if isinstance(span, Stretch):
+        tokens, text = (exchange.prompt + answer)[span.first : span.stop], ""
+        if exchange.text is not None and exchange.spans is not None:
+            text = exchange.text[exchange.spans[span.first].start : exchange.spans[span.stop - 1].end]
+        return Continuation(tuple(tokens), span.first - 1, text.strip(), span.weights)
     if exchange.text is None or exchange.spans is None:
         if span is not True:
             raise NotOffered("span=(start, end) counts characters, and the positions of the tokens are not known here.")
         return Continuation(tuple(answer), prompt - 1, exchange.said or " ".join(modality.labels(answer)))
     begin = exchange.begin
     said = exchange.text[begin:]
+    if isinstance(span, str):
+        if span not in said:
+            raise BadInput(f"span={shown(span)}: the answer {shown(said)} does not contain it.")
+        span = said.rindex(span), said.rindex(span) + len(span)
     start, end = (0, len(said)) if span is True else spans_of(said, [span])[0]
     inside = list(range(len(answer)))  # also tokens without characters of their own
     if span is not True:
@@ -359,6 +368,15 @@ def _require_room(modality: Any, prompt: list[int], answer: int) -> None:
         raise TooLong(
             f"prompt and answer have {len(prompt)} + {answer} tokens, and the model takes {limit}: shorten one of them."
         )
+
+
+def exchanges_of(modality: Any, batch: Batch) -> list[Exchange]:
+    """Return prompts with the answers that came with them, or that the model generates."""
+    if not has_answers(batch):
+        return _generated_exchanges(modality, batch)
+    if not all(isinstance(text, tuple) for text in batch.raw):
+        raise BadInput("give an answer with every prompt, or with none of them.")
+    return _given_exchanges(modality, batch)
 
 
 def _given_exchanges(modality: Any, batch: Batch) -> list[Exchange]:

@@ -180,9 +180,9 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
 def is_text(one: Any) -> bool:
     """Return whether a raw input is text alone: a prompt, a prompt with its answer, or messages without images."""
     if isinstance(one, Mapping):  # a message
-        if "content" not in one:
+        if not {"content", "tool_calls"} & one.keys():
             return False
-        content = one["content"]
+        content = one.get("content")
         parts = content if isinstance(content, (list, tuple)) else ()
         return all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts)
     if isinstance(one, list):

@@ -238,13 +238,16 @@ class Output:
 
 
 def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], which: Tensor) -> Tensor:
-    """(B, 1) log-probability of each row's answer, Σ_t log p(token t | the tokens before it); which: rows of logits."""
+    """(B, 1) of each row's answer, Σ_t w_t log p(token t | the tokens before it); which: rows of logits."""
     totals, first = [], 0
     for logits_PV, answer in zip(logits_BPV, answers, strict=True):
         count = len(answer.tokens)
         rows_TV = logits_PV[which[first : first + count]].float()
         tokens_T1 = torch.tensor(answer.tokens, device=rows_TV.device)[:, None]
-        totals.append((rows_TV.gather(1, tokens_T1)[:, 0] - rows_TV.logsumexp(1)).sum())
+        likely_T = rows_TV.gather(1, tokens_T1)[:, 0] - rows_TV.logsumexp(1)
+        if answer.weights:
+            likely_T = likely_T * torch.tensor(answer.weights, device=rows_TV.device)
+        totals.append(likely_T.sum())
         first += count
     return torch.stack(totals)[:, None]
 

@@ -242,8 +242,9 @@ class TextInput(TokenInput):
     # Masking tokens
 
     def removable(self, units: Units) -> list[bool]:
-        # [CLS] and [SEP] are ids like any other. An answer that is explained as a whole stays.
-        if self.decoding.span and units.role is not None:
+        # [CLS] and [SEP] are ids like any other. An answer that is explained as a whole stays; of a part of it, the run
+        # knows where it begins.
+        if self.decoding.span is True and units.role is not None:
             return [role != ANSWER for role in units.role]
         return [True] * len(units)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs import thoughts
 from whyformer.inputs.batch import Batch, Filling, SamplePool
 from whyformer.results.types import Units
 
@@ -127,7 +128,7 @@ def is_chat(inputs: Any) -> bool:
     """Return whether the inputs are messages: dicts with role and content."""
     if not isinstance(inputs, (list, tuple)) or not inputs:
         return False
-    return all(isinstance(m, Mapping) and "role" in m and "content" in m for m in inputs)
+    return all(isinstance(m, Mapping) and "role" in m and {"content", "tool_calls"} & m.keys() for m in inputs)
 
 
 Message = Mapping[str, Any]
@@ -139,8 +140,10 @@ def prompt_of(
     """Write a chat out as a prompt; with the answer to explain, where the last message is the assistant's.
 
     A content is a string, or a list of parts: {"type": "text", "text": …}, and others, which the template turns into
-    marks ({"type": "image"}). template: of a processor, where the tokenizer has none.
+    marks ({"type": "image"}). A message with tool calls may have none. template: of a processor, where the tokenizer
+    has none.
     """
+    messages = [{**m, "content": m.get("content") or ""} if m.get("tool_calls") else m for m in messages]
     for number, message in enumerate(messages):
         content = message["content"]
         if not isinstance(message["role"], str) or not (isinstance(content, str) or _are_parts(content)):
@@ -166,8 +169,8 @@ def prompt_of(
             text, asked = write(in_parts), in_parts
     except Exception as error:  # templates are programs: they refuse orders of roles that they do not know
         raise BadInput(f"the tokenizer's chat template refused these messages: {error}") from error
-    prompt = PromptText(text, _parts(text, asked, write))
-    return (prompt, "".join(texts_of(messages[-1]))) if answered else prompt
+    prompt = PromptText(text, thoughts.with_thoughts(text, _parts(text, asked, write), asked, write))
+    return (prompt, thoughts.written_by(messages, "".join(texts_of(messages[-1])), text, write)) if answered else prompt
 
 
 def _are_parts(content: Any) -> bool:

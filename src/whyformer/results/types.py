@@ -127,6 +127,20 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Hop:
+    """Relevance of one span that was handed on: ``scores`` is the map of where it went, ``handed`` their sum.
+
+    Number 0 is the answer itself: its scores are those without hops.
+    """
+
+    number: int
+    span: tuple[int, int]  # characters of the text
+    text: str
+    handed: float
+    scores: Float32
+
+
+@dataclass(frozen=True)
 class Cost:
     """The cost of one explanation. Passes are counted per input; ``setup_forwards`` were spent once per model.
 
@@ -237,7 +251,7 @@ class Explanation(Result):
     axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U", "errors": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
     finite: ClassVar[tuple[str, ...]] = ("scores", "value")
-    later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions", "default_for", "passes")
+    later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions", "default_for", "passes", "hops")
 
     scores: Float32  # one per unit, in the order of the input, special tokens included
     units: Units  # what is scored: their names, places and kinds
@@ -266,6 +280,7 @@ class Explanation(Result):
     interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
     default_for: str | None = None  # "text", "image", …: the method is the default for such inputs
     passes: int | None = None  # at most so many were asked for, where the method was chosen within them
+    hops: tuple[Hop, ...] | None = None  # with ``through=``: the answer's own map, then one per span and hop
 
     def __repr__(self) -> str:
         text = self.units.text if self.units.text is not None else f"{len(self.units)} units"

@@ -115,6 +115,8 @@ class ScoredBatch:
         """Return, per unit of one input, whether it can be masked."""
         units, span = self.units[row], self.input_span(row)
         may = self.modality.removable(units)
+        if self.batch.answers:  # tokens that are explained stay
+            may = [may[i] and i - span.start <= self.batch.answers[row].start for i in range(len(units))]
         return [may[i] and span.start <= i < span.stop for i in range(len(units))]
 
     @cached_property
@@ -166,10 +168,11 @@ class ScoredBatch:
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("the output position of this model is not known.")
-        if self.batch.answers:  # equal weight to every row that predicts a token of the answer
+        if self.batch.answers:  # each row that predicts a token of the answer, by the size of the token's weight
             said_BN = torch.zeros(self.keep_BN.shape, device=self.keep_BN.device)
             for row, places in enumerate(spoken_at(replace(self.batch, keep_BN=self.keep_BN))):
-                said_BN[row, places] = 1 / len(places)
+                sizes = torch.tensor(self.batch.answers[row].weights or (1.0,) * len(places)).abs()
+                said_BN[row, places] = (sizes / sizes.sum()).to(said_BN.device)
             return said_BN
         chosen = [tuple(p for p in span if p is not None) for span in self.batch.spans]
         chosen = chosen or [(p,) for p in self.batch.positions if not self.modality.objects]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whyformer.brief import cut
 from whyformer.registry import PASSES, answers, default_method, get_method, meaning_of
-from whyformer.results.types import Choice, Cost, Explanation, Target
+from whyformer.results.types import Choice, Cost, Explanation, Hop, Target
 from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Scale
 from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
@@ -100,6 +101,7 @@ TIED = 1e-6  # probabilities that differ by no more are tied: the rest is roundi
 TOLERATED = 0.05  # relative error up to which there is no warning
 RELATIVE = "_relative"
 STAND_INS = ("baseline", "replace")
+LONGEST_SPAN, MOST_HOPS = 40, 6  # characters of a span that handed relevance on, and how many are listed
 POWERS = 7  # scores of ten million and more are told in powers of ten
 
 
@@ -185,6 +187,8 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
         entries.append(
             Fact("baseline value", f"{number(explanation.base)} (baseline value + scores = explained value)")
         )
+    if explanation.hops is not None and len(explanation.hops) > 1:
+        entries.append(Fact("handed on", handed_words(explanation.hops)))
     if explanation.errors is not None:
         largest = float(explanation.errors.max(initial=0.0))
         entries.append(Fact("standard errors", f"up to {number(largest)}; ± and lines are 95 % confidence intervals"))
@@ -200,6 +204,18 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
     if small:
         entries.append(Fact("checked", ", ".join(small)))
     return tuple(entries)
+
+
+def handed_words(hops: Sequence[Hop]) -> str:
+    """1.2 of 2.1 (sum of all scores, which hops keep), in 1 hop: 1.2 from 'thought'"""
+    direct, *others = hops
+    rounds = others[-1].number
+    listed = [f"{number(hop.handed)} from '{cut(' '.join(hop.text.split()), LONGEST_SPAN)}'" for hop in others]
+    more = f", and from {len(listed) - MOST_HOPS} more" if len(listed) > MOST_HOPS else ""
+    return (
+        f"to what produced the spans between prompt and answer, in {rounds} hop{'s' * (rounds > 1)}: "
+        f"{', '.join(listed[:MOST_HOPS])}{more}; the sum of all scores stays {number(direct.handed)}"
+    )
 
 
 def _whole(check: str) -> str:
