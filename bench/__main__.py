@@ -14,6 +14,7 @@ BY_NAME = {
     "device_agreement",
     "frontier",
     "heads_pruning",
+    "hops",
     "in_context",
     "job_soak",
     "language",

@@ -187,6 +187,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "generate": _number("--generate -g N", "Generate up to N tokens and explain each.", min=1),
     "generate/ask": _number("--generate -g N", "Longest answer, in tokens.", shown=str(ANSWER_LENGTH), min=1),
     "span": _flag("--span", "Explain the answer as a whole instead of each token."),
+    "through": _text("--through PARTS", "Hand relevance of thoughts, a role or a text on to what produced them."),
+    "hops": _number("--hops N", "With --through: how often.", 1, min=0, max=100),
     "choices": _text("--choices A,B", "Explain which of these comes next, e.g. yes,no."),
     "units": _text(
         "--units UNIT",
@@ -330,7 +332,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 }
 # Options that the Python functions have by the same name.
 AS_GIVEN = (
-    "scalar batch_size memory seed units cache generate span l2 tv length steps scope budget "
+    "scalar batch_size memory seed units cache generate span through hops l2 tv length steps scope budget "
     "key target_column too_long part_rows batch_tokens engine workers address"
 ).split()
 

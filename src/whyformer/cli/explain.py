@@ -90,14 +90,16 @@ def sound(asked: CommandArguments) -> None:
 
 
 @takes(
-    "text/prompt image/prompt model/language trust_remote_code answer/prompt generate span units choices method "
+    "text/prompt image/prompt model/language trust_remote_code answer/prompt generate span through hops units choices "
+    "method "
     "target/token "
     f"versus/token option memory seed/explain {ENDS}"
 )
 def prompt(asked: CommandArguments) -> None:
     """Explain the next token, or the answer, of a language model.
 
-    Without --answer and --generate: the next token.
+    Without --answer and --generate: the next token. --through thoughts: the
+    answer, back through what the model wrote between <think> and </think>.
 
     \b
     Examples:
@@ -107,12 +109,15 @@ def prompt(asked: CommandArguments) -> None:
       whyformer explain prompt "Q: 2+2? A:" --model my-llm/ --generate 8
       whyformer explain prompt "Is fire cold?" --model my-llm/ \\
           --choices yes,no
+      whyformer explain prompt "Where is Anna?" --model my-llm/ \\
+          --generate 200 --through thoughts
       whyformer explain prompt "What is this?" --image cat.jpg \\
           --model my-vlm/ --generate 8 --out why.html
     """
     _refuse_both(asked)
-    if asked.span and asked.generate is None and asked.answer is None:
-        raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
+    if (asked.span or asked.through is not None) and asked.generate is None and asked.answer is None:
+        option = "--span" if asked.span else "--through"
+        raise typer.BadParameter(f"{option} is for an answer: give --answer or --generate", param_hint=option)
     if asked.choices is not None:
         asked.settings["choices"] = [choice.strip() for choice in asked.choices.split(",")]
     read.refuse_file(asked.text, "explain prompt")

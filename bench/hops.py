@@ -1,0 +1,165 @@
+"""Two-step facts: do hops through a thought find both sentences that an answer came from?
+
+    python -m bench.hops [--cases 200] [--seed 0]     # trains a tiny Llama on one core first
+
+"anna is in hall . hall is in rome . …" in any order, with as many facts about others; then "where is anna ?". The model
+writes its thought, "<think> anna is in hall , hall is in rome </think>", and then the answer, "rome". Its thought says
+all that the answer needs, so an explanation of the answer stops there. The two sources are the sentences about anna and
+about the hall. A case counts if the model writes thought and answer itself, word for word. Printed: in how many cases
+the two sources have the two highest scores among all sentences, and in how many the sentence about anna is one of them,
+without hops and with them, with 95 % confidence intervals (Wilson).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import whyformer as wf
+from bench.known_truth.copying import distinct, language_model
+from bench.known_truth.task import Array, whole_word_tokenizer
+from bench.needle_report import written
+from bench.timing import machine
+
+SPECIAL = ("[PAD]", "[UNK]", "[BOS]")
+PEOPLE = tuple("anna ben clara david emma felix greta henry ida jonas klara leo".split())
+ROOMS = tuple("hall attic cellar kitchen tower barn library garden office studio porch stable".split())
+CITIES = tuple("rome paris oslo cairo lima delhi quito tokyo dakar milan basel turin".split())
+FRAME = ("is", "in", ".", "where", "?", "<think>", ",", "</think>")
+VOCABULARY = (*SPECIAL, *PEOPLE, *ROOMS, *CITIES, *FRAME)
+ID = {word: i for i, word in enumerate(VOCABULARY)}
+ASKED = 4  # people in a test, each with two facts
+FEWER = (2, 2, 3, 4)  # and in training: of one or two there is soon something to learn
+Triple = tuple[str, str, str]  # person, room, city
+Case = tuple[list[str], Triple]  # facts, and the triple that is asked for
+LAYERS, BATCH, RATE, LOOK, WARM_UP = 3, 32, 3e-3, 50, 50
+METHODS = ("attn_lrp", "generic_attention", "input_x_gradient", "occlusion")
+
+
+def stories(rng: np.random.Generator, count: int, people: int) -> tuple[list[list[str]], list[list[Triple]]]:
+    """Facts in any order, and who is in which room of which city."""
+    drawn = [distinct(rng, count, people, len(words)) for words in (PEOPLE, ROOMS, CITIES)]
+    facts: list[list[str]] = []
+    triples: list[list[Triple]] = []
+    for numbers in zip(*drawn, strict=True):
+        known = [(PEOPLE[a], ROOMS[b], CITIES[c]) for a, b, c in zip(*numbers, strict=True)]
+        both = [f"{a} is in {b} ." for a, b, _ in known] + [f"{b} is in {c} ." for _, b, c in known]
+        facts.append([both[i] for i in rng.permutation(len(both))])
+        triples.append(known)
+    return facts, triples
+
+
+def asked_and_written(triple: Triple) -> tuple[str, str]:
+    a, b, c = triple
+    return f"where is {a} ?", f"<think> {a} is in {b} , {b} is in {c} </think> {c}"
+
+
+def batch_of(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Everybody is asked for, one after the other; labels are what is written."""
+    facts, triples = stories(rng, BATCH, int(rng.choice(FEWER)))
+    ids, labels = [], []
+    for sentences, known in zip(facts, triples, strict=True):
+        words = [ID["[BOS]"], *(ID[word] for sentence in sentences for word in sentence.split())]
+        target = [-100] * len(words)
+        for number in rng.permutation(len(known)):
+            question, answer = ([ID[word] for word in text.split()] for text in asked_and_written(known[number]))
+            words += question + answer + [ID["."]]
+            target += [-100] * len(question) + answer + [-100]
+        ids.append(words)
+        labels.append(target)
+    return torch.tensor(ids)[:, :-1], torch.tensor(labels)[:, 1:]
+
+
+def trained(seed: int, steps: int) -> tuple[nn.Module, int]:
+    """A model, and the steps it took until it wrote all of 200 answers."""
+    torch.manual_seed(seed)
+    rng, looked_at = np.random.default_rng([seed, 1]), cases_of(seed, 200, 2)
+    model: Any = language_model(VOCABULARY, LAYERS)
+    nn.init.normal_(model.get_input_embeddings().weight, std=1.0)  # as in bench/known_truth/facts.py
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (i + 1) / WARM_UP))
+    for step in range(1, steps + 1):
+        ids, labels = batch_of(rng)
+        logits = model.train()(input_ids=ids, use_cache=False).logits
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % LOOK == 0:
+            right = float(is_written(model.eval(), looked_at).mean())
+            print(f"step {step}: loss {float(loss.detach()):.3f}, {right:.1%} right", flush=True)
+            if right == 1:
+                break
+    return model.eval(), step
+
+
+def cases_of(seed: int, count: int, stream: int) -> list[Case]:
+    facts, triples = stories(np.random.default_rng([seed, stream]), count, ASKED)
+    return [(sentences, known[0]) for sentences, known in zip(facts, triples, strict=True)]
+
+
+@torch.no_grad()
+def is_written(model: Any, cases: list[Case]) -> Array:
+    """(I,) whether every token of thought and answer is the likeliest, after those before it."""
+    texts = [(" ".join(facts), *asked_and_written(triple)) for facts, triple in cases]
+    ids = torch.tensor([[ID["[BOS]"], *(ID[word] for word in " ".join(text).split())] for text in texts])
+    said = len(texts[0][2].split()) - 1  # "<think>" is not a choice among others
+    best = model(input_ids=ids[:, :-1], use_cache=False).logits[:, -said:].argmax(-1)
+    right: Array = (best == ids[:, -said:]).all(1).numpy()
+    return right
+
+
+def top_two(found: Any, facts: list[str]) -> set[int]:
+    """The sentences with the two highest scores."""
+    starts = np.cumsum([1, *(len(fact.split()) for fact in facts)])
+    sums = [float(found[start:stop].sum()) for start, stop in pairwise(starts)]
+    return set(np.argsort(sums)[-2:].tolist())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(machine())
+    started = time.perf_counter()
+    model, steps = trained(given.seed, given.steps)
+    print(f"trained {steps} steps in {time.perf_counter() - started:.0f} s")
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "bos_token": "[BOS]"}
+    explainer = wf.Explainer(model, whole_word_tokenizer(VOCABULARY, "[BOS] $A", **names))
+    cases = cases_of(given.seed, given.cases, 3)
+    kept = [case for case, right in zip(cases, is_written(model, cases), strict=True) if right]
+    print(f"{len(kept)} of {len(cases)} cases are written word for word; {2 * ASKED} sentences each")
+    print(f"{'method':18s} | hops | both sources first and second | sentence about the person among them | ms")
+    for method in given.methods:
+        for hops in (0, 1, 2):
+            both = person = 0
+            started = time.perf_counter()
+            for facts, triple in kept:
+                question, answer = asked_and_written(triple)
+                prompt = " ".join([*facts, question])
+                found = explainer.explain(
+                    (prompt, " " + answer), method=method, through="thoughts", hops=hops, progress=False
+                )
+                sources = {facts.index(f"{a} is in {b} .") for a, b in (triple[:2], triple[1:])}
+                best = top_two(found.scores, facts)
+                both += best == sources
+                person += facts.index(f"{triple[0]} is in {triple[1]} .") in best
+            took = 1000 * (time.perf_counter() - started) / len(kept)
+            rows = " | ".join(written(count, len(kept)) for count in (both, person))
+            print(f"{method:18s} | {hops:4d} | {rows} | {took:.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
