@@ -22,8 +22,8 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from bench.known_truth.copying import distinct, language_model
-from bench.known_truth.task import Array, whole_word_tokenizer
+from bench.known_truth.copying import distinct
+from bench.known_truth.task import SMALL, Array, whole_word_tokenizer
 from bench.needle_report import written
 from bench.timing import machine
 
@@ -76,12 +76,29 @@ def batch_of(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(ids)[:, :-1], torch.tensor(labels)[:, 1:]
 
 
+def language_model() -> Any:
+    """A small Llama over whole words. Biases let heads look back by a fixed distance before they know words."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    ends = {"pad_token_id": ID["[PAD]"], "bos_token_id": ID["[BOS]"], "eos_token_id": None}
+    config = LlamaConfig(
+        vocab_size=len(VOCABULARY),
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        attention_bias=True,
+        **ends,
+        **SMALL | {"num_hidden_layers": LAYERS},
+    )
+    model = LlamaForCausalLM(config)
+    nn.init.normal_(model.get_input_embeddings().weight, std=1.0)  # as in bench/known_truth/facts.py
+    return model
+
+
 def trained(seed: int, steps: int) -> tuple[nn.Module, int]:
     """A model, and the steps it took until it wrote all of 200 answers."""
     torch.manual_seed(seed)
     rng, looked_at = np.random.default_rng([seed, 1]), cases_of(seed, 200, 2)
-    model: Any = language_model(VOCABULARY, LAYERS)
-    nn.init.normal_(model.get_input_embeddings().weight, std=1.0)  # as in bench/known_truth/facts.py
+    model = language_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (i + 1) / WARM_UP))
     for step in range(1, steps + 1):
