@@ -38,6 +38,7 @@ ASKED = 4  # people in a test, each with two facts
 FEWER = (2, 2, 3, 4)  # and in training: of one or two there is soon something to learn
 Triple = tuple[str, str, str]  # person, room, city
 Case = tuple[list[str], Triple]  # facts, and the triple that is asked for
+LENGTH, REPEATED = 96, 0.7  # tokens of a text in training, and the share of facts that come again among what follows
 LAYERS, BATCH, RATE, LOOK, WARM_UP = 3, 32, 3e-3, 50, 50
 METHODS = ("attn_lrp", "generic_attention", "input_x_gradient", "occlusion")
 
@@ -61,18 +62,25 @@ def asked_and_written(triple: Triple) -> tuple[str, str]:
 
 
 def batch_of(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Everybody is asked for, one after the other; labels are what is written."""
+    """Facts, then again some of them and some questions; labels are words that what came before decides."""
     facts, triples = stories(rng, BATCH, int(rng.choice(FEWER)))
     ids, labels = [], []
     for sentences, known in zip(facts, triples, strict=True):
         words = [ID["[BOS]"], *(ID[word] for sentence in sentences for word in sentence.split())]
         target = [-100] * len(words)
-        for number in rng.permutation(len(known)):
-            question, answer = ([ID[word] for word in text.split()] for text in asked_and_written(known[number]))
-            words += question + answer + [ID["."]]
-            target += [-100] * len(question) + answer + [-100]
-        ids.append(words)
-        labels.append(target)
+        while len(words) < LENGTH:
+            if rng.random() < REPEATED:
+                again = [ID[word] for word in sentences[rng.integers(len(sentences))].split()]
+                words += again
+                target += [-100, *again[1:]]
+                continue
+            question, answer = (
+                [ID[word] for word in text.split()] for text in asked_and_written(known[rng.integers(len(known))])
+            )
+            words += [*question, *answer, ID["."]]
+            target += [*[-100] * len(question), *answer, -100]
+        ids.append(words[:LENGTH])
+        labels.append(target[:LENGTH])
     return torch.tensor(ids)[:, :-1], torch.tensor(labels)[:, 1:]
 
 

@@ -33,6 +33,7 @@ from whyformer.inputs.language import ANSWER, Exchange, continuation_of, exchang
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.thoughts import THOUGHT, found_in
 from whyformer.inputs.units import Span, members, pick
+from whyformer.parameters import Named
 from whyformer.registry import AUTO, PASSES, answers, get_method
 from whyformer.results.types import ByMethod, Cost, Explanation, Explanations, Hop
 from whyformer.shapes import Array
@@ -72,7 +73,7 @@ def explained_through(
     source: Source,
     through: Any,
     hops: int,
-    method: str | Sequence[str] | None,
+    method: str | Sequence[str | Named] | None,
     asked: dict[str, Any],
     options: dict[str, Any],
 ) -> Any:
@@ -85,7 +86,12 @@ def explained_through(
     for other, nothing in EXCLUDED.items():
         if asked.pop(other) != nothing:
             raise BadInput(f"through= explains a whole answer: omit {other}=.")
-    names: list[str | None] = [method] if method is None or isinstance(method, str) else list(method)
+    names: list[str | None] = (
+        [method] if method is None or isinstance(method, str) else [get_method(m).name for m in method]
+    )
+    owned = {name: get_method(name or AUTO).options.keys() & options.keys() for name in names}
+    if len(names) > 1 and (unknown := options.keys() - set().union(*owned.values())):
+        get_method(names[0] or AUTO).checked({name: options[name] for name in unknown})  # raises
     of_methods: dict[Any, list[Explanation]] = {name: [] for name in names}
     span, generate = asked.pop("span"), asked.pop("generate")
     for row in range(source.size):
@@ -94,7 +100,8 @@ def explained_through(
         one = replace(one, whole=source.whole.select([row])) if source.whole is not None else one
         route = _route(one, through, hops, span, Decoding(generate, seed=asked["seed"]))
         for name in names:
-            of_methods[name].append(_passed_on(Explaining(explain, one, route, name, asked), hops, name, options))
+            own = options if len(names) == 1 else {option: options[option] for option in owned[name]}
+            of_methods[name].append(_passed_on(Explaining(explain, one, route, name, asked), hops, name, own))
     shaped = {name: each[0] if source.single else Explanations(each) for name, each in of_methods.items()}
     return shaped[method] if method is None or isinstance(method, str) else ByMethod(shaped)
 
