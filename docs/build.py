@@ -202,14 +202,6 @@ least one. [All results](reports/model_kinds.json).
 - ‡ Not compared: the explained number is not a row of the output but a detection, a pair of inputs, a generated token,
   or a position of a text.
 
-## What is not supported?
-
-These methods raise an error that gives the reason; the other methods work on the same model.
-
-| reason | methods | models |
-|---|---|---|
-{refused}
-
 ## Which classes of transformers work?
 
 Every class of the auto-mappings of transformers {version} that has attention, {classes} of them, was built tiny with
@@ -236,6 +228,10 @@ not listed yet, pass its name: `python -m bench.model_kinds NAME`.
 |---|---|---|---|---|---|
 {tasks}
 
+## What is not supported?
+
+These methods raise an error that gives the reason; the other methods work on the same model.
+
 | reason for a refusal | classes | for example |
 |---|---|---|
 {reasons}
@@ -249,7 +245,7 @@ not listed yet, pass its name: `python -m bench.model_kinds NAME`.
 Captured attention equals the model's own eager attention to 1e-5, its gradients are correct, and outputs stay
 bit-identical (`tests/test_families.py`, `tests/study/test_streams.py`, `tests/inputs/test_stream_families.py`).
 
-| implementation | models |
+| implementation | kinds |
 |---|---|
 {implementations}
 
@@ -267,27 +263,19 @@ def supported() -> str:
     works = sum(set(cells) == {"works"} for *_, cells in map(_cells, rows))
     some = sum(any(c.startswith("works") for c in cells) for *_, cells in map(_cells, rows)) - works
     tested: dict[str, list[str]] = {}
-    refused: dict[tuple[str, str], list[str]] = {}
     for name, group, cells in map(_cells, rows):
         if all(cell.startswith("works") for cell in cells):
             mark = next((mark for cell, mark in MARKS.items() if cell in cells), "")
             tested.setdefault(group.replace("home-made", "custom"), []).append(name + mark)
-        whose: dict[str, list[str]] = {}
-        for group_of_method, cell in zip(("attention", "gradient", "black box"), cells, strict=True):
-            if not cell.startswith("works"):
-                whose.setdefault(_reason(cell), []).append(group_of_method)
-        for reason, methods in whose.items():
-            refused.setdefault((reason, "all" if len(methods) == 3 else ", ".join(methods)), []).append(name)
-    implementations: dict[str, list[str]] = {}
-    for name, case in (CASES | UNUSUAL).items():
-        implementations.setdefault(", ".join(i or "the model's own" for i in case.implementations), []).append(name)
+    implementations = Counter(
+        ", ".join(i or "the model's own" for i in case.implementations) for case in (CASES | UNUSUAL).values()
+    )
     return SUPPORTED.format(
         count=len(rows),
         works=works,
         some=some,
         tested=_rows([group, ", ".join(names)] for group, names in tested.items()),
-        refused=_rows([*key, ", ".join(names)] for key, names in sorted(refused.items())),
-        implementations=_rows([key, ", ".join(names)] for key, names in implementations.items()),
+        implementations=_rows([key, str(count)] for key, count in implementations.items()),
         others=len(OTHERS),
         version=measured["transformers"],
         **_classes(measured["classes"]),
@@ -348,17 +336,25 @@ def _classes(rows: Sequence[Sequence[str]]) -> dict[str, Any]:
         "wrapped": sum(row[3] == "One(model)" for row in built),
         "tasks": _rows(
             [task, str(sum(each.values())), *(str(each[v]) for v in ("works", "partly", "refused", "not built"))]
-            for task, each in sorted(tasks.items(), key=lambda item: -sum(item[1].values()))
+            for task, each in _largest(tasks)
         ),
         "reasons": _listed(reasons),
         "unbuilt": _listed(unbuilt),
     }
 
 
+def _largest(tasks: Mapping[str, Counter[str]], least: int = 12) -> list[tuple[str, Counter[str]]]:
+    """Tasks of many classes, and the sum of the others."""
+    large = {task: each for task, each in tasks.items() if sum(each.values()) >= least}
+    small = [each for task, each in tasks.items() if task not in large]
+    ordered = sorted(large.items(), key=lambda item: -sum(item[1].values()))
+    return [*ordered, (f"{len(small)} other tasks", sum(small, Counter()))]
+
+
 def _listed(names: Mapping[str, Iterable[str]]) -> str:
-    """One row per reason, the most frequent first, with a few of the classes."""
+    """One row per reason, the most frequent first, with one of the classes."""
     ordered = sorted(((words, list(which)) for words, which in names.items()), key=lambda item: -len(item[1]))
-    return _rows([words, str(len(which)), ", ".join(which[:4])] for words, which in ordered)
+    return _rows([words, str(len(which)), which[0]] for words, which in ordered)
 
 
 def _cells(row: list[str]) -> tuple[str, str, list[str]]:
