@@ -21,6 +21,7 @@ BY_NAME = {
     "known_truth",
     "mutations",
     "needle",
+    "proxy",
     "quantised",
     "recommend_budget",
     "recommendation",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 MOST, README_MOST = 50_000, 900  # words: of the README and the docs together, and of the README
 SECTIONS = {"start": "start", "guide": "guide", "methods": "methods", "api": "reference"}
 SECTIONS |= {"coming_from": "coming_from", "reports": "reports"}  # folders of docs; pages outside them: "other"
-ON_SCREENS = ("cli", "views", "serve", "reports", "checks", "evaluate", "results", "methods", "errors.py")
+ON_SCREENS = ("cli", "views", "serve", "proxy", "reports", "checks", "evaluate", "results", "methods", "errors.py")
 
 AVOIDED = {  # wording (a pattern, whatever its case) → what to write
     r"\bdoubt(s|ed|ful)?\b": "warning, limitation",

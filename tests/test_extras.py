@@ -40,6 +40,8 @@ ELSEWHERE = {
     ("tables/permutation.py", "sklearn"): "scikit-learn itself asks for these tags",
     ("serve/app.py", "starlette"): "part of fastapi",
     ("serve/safety.py", "pydantic"): "part of fastapi",
+    ("proxy/relay.py", "starlette"): "part of fastapi",
+    ("proxy/chat.py", "pydantic"): "part of fastapi",
 }
 
 
@@ -239,6 +241,11 @@ FEATURES: dict[str, tuple[str, str, Feature]] = {
     "server": ("fastapi uvicorn", "web", lambda words, at: server()),
     "$ demo": ("transformers whyformer_models sklearn", "hf,models,eval", lambda words, at: command("demo")),
     "$ serve": ("fastapi uvicorn whyformer_models", "web,models", lambda words, at: command("serve")),
+    "$ proxy": (
+        "httpx opentelemetry",
+        "web,otel",
+        lambda words, at: command("proxy", "--server", "http://localhost:1", "--trace"),
+    ),
     "$ explain": ("transformers whyformer_models", "hf,models", lambda words, at: command("explain", "text", "good")),
     "$ explain out": (
         "matplotlib whyformer_models",

@@ -21,6 +21,8 @@ LIBRARIES = {  # as it is imported → as pip calls it, and the extra of whyform
     "ray": ("ray", "ray"),
     "fastapi": ("fastapi", "web"),
     "uvicorn": ("uvicorn", "web"),
+    "httpx": ("httpx", "web"),
+    "opentelemetry": ("opentelemetry-api", "otel"),
     "anywidget": ("anywidget", "notebook"),
     "sentence_transformers": ("sentence-transformers", ""),
 }

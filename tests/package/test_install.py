@@ -19,7 +19,7 @@ from tests.support.packages import PROJECTS, REPOSITORY, built, contents, enviro
 from whyformer.extras import LIBRARIES
 
 LARGEST = 1_250_000  # bytes of the wheel, which is code alone: 3 MB of it, packed
-APART = {"ray", "notebook", "saint"}  # extras that are no part of all, each for its reason in pyproject.toml
+APART = {"ray", "notebook", "saint", "otel"}  # extras that are no part of all, each for its reason in pyproject.toml
 
 
 def test_the_package_is_small_and_the_models_are_whole(wheels: dict[str, Path]) -> None:

@@ -302,6 +302,20 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "host": _text("--host ADDRESS", "Address to listen on. Non-local addresses require a token.", "127.0.0.1"),
     "store": _path("--store FILE", "Database of results.", Path("whyformer.sqlite")),
     "token": _text("--token WORD", "Require this token.", shown="generated if needed"),
+    "server": _text("--server URL", "Server to pass requests on to, with OpenAI's API.", REQUIRED),
+    "model/proxy": _model(
+        "Folder or hub name of a language model that explains the answers.", shown="log-probabilities of the server"
+    ),
+    "all": _flag("--all", "Explain every chat completion.", shown="if the request has whyformer.cite"),
+    "time_limit": _option(float, "--time-limit SECONDS", "Longest time for one explanation.", 30.0, min=0.001),
+    "waiting": _number("--waiting N", "Answers that may wait for an explanation.", 8, min=1, max=1000),
+    "longest": _number("--longest N", "Longest question, documents and answer, in characters.", 20_000, min=1),
+    "key/server": _text(
+        "--key WORD", "Bearer token of the server.", envvar="WHYFORMER_KEY", shown="that of the client"
+    ),
+    "trace": _flag("--trace", "Write an OpenTelemetry span per completion."),
+    "trace_content": _flag("--trace-content", "With --trace: include texts in spans."),
+    "port/proxy": _number("--port N", "Port; 0 selects a free one.", 8766, min=0, max=65535),
     "allow_models": _flag("--allow-models", "Let the page load models from the hub by name.", shown=False),
     # Execution.
     "batch_size": _number("--batch-size N", "Inputs per pass.", shown="16", min=1),

@@ -32,7 +32,7 @@ COMMANDS = {
     "catalogues": ("doctor", "methods", "metrics"),
     "demo": ("demo",),
     "explain": ("ask", "explain"),
-    "service_commands": ("batch", "learn", "serve"),
+    "service_commands": ("batch", "learn", "proxy", "serve"),
 }
 WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports click or brings its own, by version
 

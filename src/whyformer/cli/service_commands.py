@@ -1,4 +1,4 @@
-"""whyformer batch, learn and serve: explain a dataset, learn to explain a model, and serve models to a browser."""
+"""whyformer batch, learn, serve and proxy: datasets, learned methods, a page in the browser, citations for chats."""
 
 from __future__ import annotations
 
@@ -131,6 +131,46 @@ def serve(asked: CommandArguments) -> None:
     models = Models(served, hub_model if asked.allow_models else None)
     typer.echo(f"{', '.join(models.by_name)}; results in {asked.store}; press Ctrl-C to stop.", err=True)
     run(Served(models, results, Jobs(), asked.host, token), asked.port, typer.echo)
+
+
+@takes(
+    "server model/proxy trust_remote_code all method/ask time_limit waiting longest key/server trace trace_content "
+    "port/proxy host token"
+)
+def proxy(asked: CommandArguments) -> None:
+    """Pass chat completions on to a server, and add citations.
+
+    An endpoint with OpenAI's API. Replies are those of the server; the field
+    "whyformer" is added if the request has "whyformer": {"cite": true}.
+    Reachable from this machine only, unless --host is given.
+
+    \b
+    Examples:
+      whyformer proxy --server http://localhost:8000
+      whyformer proxy --server http://localhost:8000 --model my-llm/ --all
+    """
+    require("fastapi", "uvicorn", "httpx", *(["opentelemetry"] if asked.trace else []), why="whyformer proxy")
+    from whyformer.proxy.citing import Citing
+    from whyformer.proxy.relay import Proxy, run
+    from whyformer.proxy.telemetry import NOT_SET_UP, Telemetry
+    from whyformer.serve.safety import token_for
+
+    if asked.trace_content and not asked.trace:
+        raise typer.BadParameter("it is for spans: add --trace", param_hint="--trace-content")
+    logging.basicConfig(format="%(name)s: %(message)s")
+    limits = {"method": asked.method, "seconds": asked.time_limit, "waiting": asked.waiting, "longest": asked.longest}
+    citing = Citing(asked.server, **limits)
+    token = token_for(asked.host, asked.token)
+    made = Proxy(asked.server, citing, asked.all, asked.host, token, asked.key)
+    if asked.trace:
+        made.telemetry = Telemetry(made.server, asked.trace_content)
+        if made.telemetry.discarded:
+            typer.echo(NOT_SET_UP, err=True)
+    if asked.model is not None:
+        typer.echo("Loading the model …", err=True)
+        citing.model, citing.processor = asked.load("language")
+        citing.name = Path(asked.model).name or asked.model  # clients do not see the path of a folder
+    run(made, asked.port, typer.echo)
 
 
 def served_model(name: str) -> ServedModel:

@@ -46,11 +46,13 @@ class Prompt:
     text: str
     answer: str
     spans: tuple[Span, ...]
+    written: str = ""  # the start of the answer, where a later part of it is explained
 
     @property
     def key(self) -> int:
         """A number that identifies these contents in a tensor."""
-        return int.from_bytes(_digest((self.text, self.answer, self.spans), 8), "little", signed=True)
+        contents = (self.text, self.answer, self.spans, self.written)
+        return int.from_bytes(_digest(contents, 8), "little", signed=True)
 
 
 def _digest(contents: tuple[Any, ...], size: int) -> bytes:
@@ -87,7 +89,7 @@ class AskedModel(nn.Module):
         """Return the prompt of a variant, and the answer."""
         prompt = self.prompts[key]
         standing = [None if n == THERE else self.replacements[n - THERE - 1] if n else "" for n in row]
-        return changed(prompt.text, prompt.spans, standing[: len(prompt.spans)]), prompt.answer
+        return changed(prompt.text, prompt.spans, standing[: len(prompt.spans)]) + prompt.written, prompt.answer
 
     def number(self, replacement: str) -> int:
         """Return the code of a unit that is replaced by this text."""
@@ -175,10 +177,10 @@ class PromptInput(Modality):
         self.size: str | Sequence[Any] = "word"
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
-        if decoding.choices or isinstance(decoding.span, tuple) or isinstance(decoding.generate, Mapping):
+        if decoding.choices or isinstance(decoding.generate, Mapping):
             raise NotOffered(
-                "choices, a range as span, and settings for generate are for local models. Here the whole answer is "
-                "explained: give it, (prompt, answer), or generate= a number of tokens."
+                "choices, and settings for generate, are for local models. Here an answer is explained: give it, "
+                "(prompt, answer), or generate= a number of tokens."
             )
         if decoding.one_pass:
             raise NotOffered("one_pass needs gradients, and a remote model has none: omit it.")
@@ -217,6 +219,13 @@ class PromptInput(Modality):
         if not spans:
             name = f"{self.size}s" if isinstance(self.size, str) else "units"
             raise BadInput(f"the prompt {shown(text)} has no {name}: give at least one.")
+        if isinstance(self.decoding.span, tuple):
+            start, end = self.decoding.span
+            if not 0 <= start < end <= len(answer):
+                raise BadInput(
+                    f"span={self.decoding.span} is not a range of the answer, which has {len(answer)} characters."
+                )
+            return Prompt(text, answer[start:end], spans, answer[:start])
         return Prompt(text, answer, spans)
 
     def _generated(self, prompt: str, tokens: Any) -> str:

@@ -411,18 +411,29 @@ def bound(host: str, port: int) -> socket.socket:
 
 def run(served: Served, port: int, say: Callable[[str], None]) -> None:
     """Serve until Ctrl-C; ``say`` is called with the address."""
+    with bound(served.host, port) as listening:
+        say(address(served.host, listening.getsockname()[1], served.token))
+        if not safety.is_loopback(served.host):
+            say(
+                "From another machine, use this machine's name as the host. Everybody with the address can use the "
+                "models and read all results. The connection is not encrypted."
+            )
+        serve_until_stopped(application(served), listening, served.jobs)
+
+
+def serve_until_stopped(app: Any, listening: socket.socket, jobs: Jobs) -> None:
+    """Run an application until Ctrl-C; its jobs are cancelled then."""
     require("uvicorn", why="the server")
     import uvicorn
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """Cancel jobs first: open event streams would keep the server from closing."""
-            threading.Thread(target=served.jobs.close, daemon=True).start()
+            threading.Thread(target=jobs.close, daemon=True).start()
             super().handle_exit(sig, frame)
 
-    listening = bound(served.host, port)
     config = uvicorn.Config(
-        application(served),
+        app,
         log_level="warning",
         access_log=False,  # addresses may hold the token
         timeout_graceful_shutdown=GRACE,
@@ -430,19 +441,11 @@ def run(served: Served, port: int, say: Callable[[str], None]) -> None:
         proxy_headers=False,
         server_header=False,
     )
-    say(address(served.host, listening.getsockname()[1], served.token))
-    if not safety.is_loopback(served.host):
-        say(
-            "From another machine, use this machine's name as the host. Everybody with the address can use the models "
-            "and read all results. The connection is not encrypted."
-        )
     try:
         Server(config).run(sockets=[listening])
     except KeyboardInterrupt:  # raised again by uvicorn, once everything is closed
         pass
-    finally:
-        listening.close()
-    if served.jobs.at_work:  # taking the interpreter down under a running model would crash it; everything is stored
+    if jobs.at_work:  # taking the interpreter down under a running model would crash it; everything is stored
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -213,8 +213,8 @@ def token_for(host: str, token: str | None) -> str | None:
 class RequestGuard:
     """ASGI middleware that rejects requests before they reach the application."""
 
-    def __init__(self, app: Application, host: str, token: str | None) -> None:
-        self.app, self.loopback, self.token = app, is_loopback(host), token
+    def __init__(self, app: Application, host: str, token: str | None, largest: int = LARGEST_BODY) -> None:
+        self.app, self.loopback, self.token, self.largest = app, is_loopback(host), token, largest
         # Cookies are sent to every port of a machine: two servers would take each other's away under one name.
         self.cookie = f"{COOKIE}-{hashlib.blake2b((token or '').encode(), digest_size=4).hexdigest()}"
 
@@ -225,7 +225,7 @@ class RequestGuard:
         if scope["type"] != "http":
             raise ValueError("only http is served")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        most = LARGEST_UPLOAD if scope["path"] in UPLOADS else LARGEST_BODY
+        most = LARGEST_UPLOAD if scope["path"] in UPLOADS else self.largest
         refusal = self._refusal(scope, headers, most)
         if refusal is not None:
             await _refuse(send, *refusal, page=bool(PAGES.fullmatch(scope["path"])))
@@ -256,7 +256,8 @@ class RequestGuard:
         origin = headers.get("origin")
         if origin is not None and not _same(origin, host):
             return 403, f"requests from pages of {origin!r} are not allowed."
-        if scope["path"].startswith("/api") and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        site = headers.get("sec-fetch-site", "none")
+        if scope["path"].startswith(("/api", "/v1")) and site not in ("same-origin", "none"):
             return 403, "requests from other pages are not allowed."
         if self.token is not None:
             asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]

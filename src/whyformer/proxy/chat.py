@@ -1,0 +1,192 @@
+"""Chat completions as they are read: what a request asks for, what a reply says, and the field that is added to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import HTTPException
+from pydantic import Field, ValidationError
+
+from whyformer.errors import BadInput
+from whyformer.serve.safety import Asked, Name
+
+FIELD = "whyformer"  # of requests and replies
+DONE = re.compile(rb"data: ?\[DONE\]\s*")
+PARAGRAPH = re.compile(r"\n\s*\n")
+TEXTS, TITLES = ("text", "content", "contents"), ("title", "name", "id")  # of a document, by usual names
+MANY = Field(max_length=1000)
+
+
+class Wanted(Asked):
+    """The field of a request. Without documents, they are the other messages, or the earlier paragraphs."""
+
+    cite: bool = False
+    question: str | None = None
+    documents: Annotated[dict[Name, str], MANY] | Annotated[list[str | dict[str, Any]], MANY] | None = None
+    top: Annotated[int, Field(ge=1, le=20)] = 3
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """A chat completion that is asked for."""
+
+    body: bytes  # what is passed on
+    content: Mapping[str, Any]
+    wanted: Wanted | None  # None: citations are not wanted
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]]:
+        return list(self.content["messages"])
+
+
+def read_request(data: bytes, everything: bool) -> ChatRequest:
+    """Read a request; what is not a chat completion raises 400, a wrong field 422."""
+    try:
+        content = json.loads(data.decode("utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not JSON: {str(error)[:200]}") from None
+    if not isinstance(content, dict):
+        raise HTTPException(400, "the body is not a JSON object.")
+    messages = content.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise HTTPException(400, "messages: give a list of at least one message.")
+    if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages):
+        raise HTTPException(400, "messages: each is an object with a role.")
+    if not isinstance(content.get("model", ""), str) or not isinstance(content.get("stream"), bool | None):
+        raise HTTPException(400, "model is not a text, or stream is not true or false.")
+    if FIELD not in content:
+        return ChatRequest(data, content, Wanted(cite=True) if everything else None)
+    try:
+        wanted = Wanted.model_validate({"cite": everything} | content.pop(FIELD))
+    except (ValidationError, TypeError) as error:
+        words = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in getattr(error, "errors", list)()[:5]]
+        raise HTTPException(422, f"{FIELD}: {'; '.join(words) or 'give an object'}"[:1000]) from None
+    try:
+        body = json.dumps(content, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "the body has numbers that are too large, or is nested too deeply.") from None
+    return ChatRequest(body, content, wanted if wanted.cite else None)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not a number")
+
+
+# Question and documents
+
+
+def question_of(request: ChatRequest) -> tuple[str, dict[str, str]]:
+    """Return the question and the documents by name; raise BadInput if there are none."""
+    wanted = request.wanted or Wanted()
+    texts = [_text_of(message) for message in request.messages]
+    asked = max((i for i, each in enumerate(request.messages) if each["role"] == "user"), default=None)
+    if wanted.question is None and (asked is None or not texts[asked].strip()):
+        raise BadInput("the request has no user message with a text: give whyformer.question.")
+    question = wanted.question if wanted.question is not None else texts[asked or 0]
+    documents = wanted.documents if wanted.documents is not None else request.content.get("documents")
+    if documents:
+        return question, _named(documents)
+    roles = [f"message {i} ({each['role'][:20]})" for i, each in enumerate(request.messages, 1)]
+    others = {
+        name: text
+        for i, (name, text) in enumerate(zip(roles, texts, strict=True))
+        if text.strip() and (i != asked or wanted.question is not None)
+    }
+    if others:
+        return question, others
+    *paragraphs, question = [each for each in PARAGRAPH.split(question) if each.strip()] or [""]
+    if not paragraphs:
+        raise BadInput(
+            "the request has no documents: give whyformer.documents, documents, other messages, or paragraphs before "
+            "the question."
+        )
+    return question, {f"paragraph {i}": text for i, text in enumerate(paragraphs, 1)}
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        raise BadInput("only texts are cited: a message has an image, a sound or a file.")
+    return "\n\n".join(part["text"] for part in content)
+
+
+def _named(documents: Any) -> dict[str, str]:
+    if isinstance(documents, Mapping):
+        named = [(str(name), text) for name, text in documents.items()]
+    elif isinstance(documents, Sequence) and not isinstance(documents, str):
+        named = []
+        for number, each in enumerate(documents, 1):
+            facts = each if isinstance(each, dict) else {"text": each}
+            title = next((str(facts[key]) for key in TITLES if facts.get(key)), f"document {number}")
+            named.append((title, next((facts[key] for key in TEXTS if key in facts), None)))
+    else:
+        raise BadInput("documents is not a list or an object of texts.")
+    if not all(isinstance(text, str) for _, text in named):
+        raise BadInput(f"documents: each is a text, or an object with one of {', '.join(TEXTS)}.")
+    # Two documents of one title are two documents.
+    known: dict[str, str] = {}
+    for number, (title, text) in enumerate(named, 1):
+        known[title if title not in known else f"{title} ({number})"] = text
+    return known
+
+
+# Replies
+
+
+@dataclass
+class Reply:
+    """What a reply says, read while it is passed on."""
+
+    facts: dict[str, Any] = field(default_factory=dict)  # id, model, created, usage
+    answer: str = ""  # of the first choice
+    reasons: dict[int, str] = field(default_factory=dict)  # why each choice ended
+
+    def read(self, data: bytes, part: str = "message") -> dict[str, Any] | None:
+        """Read a whole reply, or (``part="delta"``) an event of a stream; return it if it is a JSON object."""
+        try:
+            content = json.loads(data.decode("utf-8"))
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(content, dict):
+            return None
+        self.facts |= {key: content[key] for key in ("id", "model", "created", "usage") if content.get(key) is not None}
+        choices = content.get("choices")
+        for choice in choices if isinstance(choices, list) else []:
+            index = choice.get("index", 0) if isinstance(choice, dict) else None
+            if not isinstance(index, int):
+                continue
+            if isinstance(choice.get("finish_reason"), str):
+                self.reasons[index] = choice["finish_reason"]
+            said = choice.get(part)
+            if index == 0 and isinstance(said, dict) and isinstance(said.get("content"), str):
+                self.answer += said["content"]
+        return content
+
+    def read_lines(self, lines: Iterable[bytes]) -> None:
+        """Read lines of a stream of events."""
+        for line in lines:
+            if line.startswith(b"data:") and not DONE.fullmatch(line):
+                self.read(line[5:], "delta")
+
+
+def with_field(body: bytes, content: dict[str, Any], added: Mapping[str, Any]) -> bytes:
+    """Insert the field before the brace that closes a reply; all other bytes stay as they are."""
+    end = body.rindex(b"}")
+    comma = b"," if content else b""
+    return body[:end] + comma + f'"{FIELD}":'.encode() + _json(added) + body[end:]
+
+
+def event_of(reply: Reply, added: Mapping[str, Any]) -> bytes:
+    """Return the event of a stream that holds the field: a chunk without choices."""
+    facts = {key: value for key, value in reply.facts.items() if key != "usage"}
+    return b"data: " + _json({**facts, "object": "chat.completion.chunk", "choices": [], FIELD: added}) + b"\n\n"
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
