@@ -60,8 +60,10 @@ def test_words_score_what_the_answer_loses_without_them(model: Recorded) -> None
 
 def test_a_part_of_the_answer_is_explained_after_the_part_before_it(model: Recorded) -> None:
     part = wf.explain(model, (PAIR[0], " Paris. Not Berlin."), span=(8, 19))
-    assert part.target.label == "Not Berlin." and set(text[-8:] for text in model.prompts) == {" Paris. "}
+    assert part.target.label == "Not Berlin." and {text[-8:] for text in model.prompts} == {" Paris. "}
     assert part.value == pytest.approx(VALUE - 5 / 8, abs=1e-5)
+    by_text = wf.explain(model, (PAIR[0], " Paris. Not Berlin."), span="Not Berlin.")
+    assert np.array_equal(by_text.scores, part.scores)
     assert dict(part.ranked())["France"] == pytest.approx(1.5, abs=1e-5)
 
 
@@ -190,7 +192,8 @@ def test_what_needs_to_look_inside_says_what_does_not(model: Recorded, method: s
         (PAIR, {"method": "occlusion", "replace": 103}, BadInput, "replace=103"),
         (PAIR, {"processor": str}, BadInput, "processor="),
         (PAIR, {"choices": [" Paris", " Rome"]}, NotOffered, "choices"),
-        (PAIR, {"span": (0, 9)}, BadInput, "which has 6 characters"),
+        (PAIR, {"span": (0, 9)}, BadInput, r"\(0, 9\).*the text has"),
+        (PAIR, {"span": "Rome"}, BadInput, "does not contain it"),
         ("a prompt", {"generate": {"max_new_tokens": 3}}, NotOffered, "a number of tokens"),
         ("a prompt", {"generate": 3}, NotOffered, r"no generate\(prompt, tokens\)"),
     ],

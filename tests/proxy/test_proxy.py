@@ -267,6 +267,8 @@ def test_an_answer_without_text_is_not_explained() -> None:
          {"message 1 (system)": "be kind", "message 2 (tool)": "it rains"}),
         ([("user", "q")], {"documents": ["a", {"title": "t", "text": "b"}, {"title": "t", "content": "c"}]}, "q",
          {"document 1": "a", "t": "b", "t (3)": "c"}),
+        ([("user", "q")], {"documents": [{"id": "t (2)", "text": "a"}, {"id": "t (2)", "text": "b"}]}, "q",
+         {"t (2)": "a", "t (2) (2)": "b"}),
         ([("user", "context")], {"whyformer": {"cite": True, "question": "why?"}}, "why?",
          {"message 1 (user)": "context"}),
     ],
@@ -354,8 +356,9 @@ def test_tokens_and_hosts_are_those_of_serve() -> None:
     assert token not in str(upstream.sent[-1].headers.raw)  # it is for this proxy
     ask(upstream, PLAIN, right, token=token, key="of-the-server")
     assert upstream.sent[-1].headers["authorization"] == "Bearer of-the-server"
-    ask(upstream, PLAIN, {"authorization": "Bearer mine"})
-    assert upstream.sent[-1].headers["authorization"] == "Bearer mine"
+    for header in ("Bearer mine", "Basic bWU6bWU="):
+        ask(upstream, PLAIN, {"authorization": header})
+        assert upstream.sent[-1].headers["authorization"] == header
     assert ask(upstream, PLAIN, {"host": "any.example"}, host="0.0.0.0").status_code == 200
 
 

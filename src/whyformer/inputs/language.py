@@ -334,6 +334,15 @@ def _steps(modality: Any, exchange: Exchange, wanted: Any) -> list[int]:
     return [step]
 
 
+def part_of(answer: str, span: bool | str | tuple[int, int]) -> tuple[int, int]:
+    """Return the characters of an answer that ``span`` names: all of them, a text in it, or a range."""
+    if isinstance(span, str):
+        if span not in answer:
+            raise BadInput(f"span={shown(span)}: the answer {shown(answer)} does not contain it.")
+        span = answer.rindex(span), answer.rindex(span) + len(span)
+    return (0, len(answer)) if isinstance(span, bool) else spans_of(answer, [span])[0]
+
+
 def continuation_of(modality: Any, exchange: Exchange, span: bool | str | tuple[int, int] | Stretch) -> Continuation:
     """Return the tokens of the whole answer, of a range of its characters or a text in it, or of a stretch."""
     prompt, answer = len(exchange.prompt), exchange.answer
@@ -348,11 +357,7 @@ def continuation_of(modality: Any, exchange: Exchange, span: bool | str | tuple[
         return Continuation(tuple(answer), prompt - 1, exchange.said or " ".join(modality.labels(answer)))
     begin = exchange.begin
     said = exchange.text[begin:]
-    if isinstance(span, str):
-        if span not in said:
-            raise BadInput(f"span={shown(span)}: the answer {shown(said)} does not contain it.")
-        span = said.rindex(span), said.rindex(span) + len(span)
-    start, end = (0, len(said)) if span is True else spans_of(said, [span])[0]
+    start, end = part_of(said, span)
     inside = list(range(len(answer)))  # also tokens without characters of their own
     if span is not True:
         at = [(chars.start - begin, chars.end - begin) for chars in exchange.spans[prompt:]]

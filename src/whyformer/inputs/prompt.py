@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool
-from whyformer.inputs.language import require_one_wish
+from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, Stretch
+from whyformer.inputs.language import part_of, require_one_wish
 from whyformer.inputs.units import Span, spans_of
 from whyformer.results.types import Target, Units
 
@@ -182,6 +182,8 @@ class PromptInput(Modality):
                 "choices, and settings for generate, are for local models. Here an answer is explained: give it, "
                 "(prompt, answer), or generate= a number of tokens."
             )
+        if isinstance(decoding.span, Stretch):
+            raise NotOffered("through= needs the tokens of the answer, and a remote model has none: omit it.")
         if decoding.one_pass:
             raise NotOffered("one_pass needs gradients, and a remote model has none: omit it.")
         self.decoding = decoding
@@ -219,14 +221,9 @@ class PromptInput(Modality):
         if not spans:
             name = f"{self.size}s" if isinstance(self.size, str) else "units"
             raise BadInput(f"the prompt {shown(text)} has no {name}: give at least one.")
-        if isinstance(self.decoding.span, tuple):
-            start, end = self.decoding.span
-            if not 0 <= start < end <= len(answer):
-                raise BadInput(
-                    f"span={self.decoding.span} is not a range of the answer, which has {len(answer)} characters."
-                )
-            return Prompt(text, answer[start:end], spans, answer[:start])
-        return Prompt(text, answer, spans)
+        assert not isinstance(self.decoding.span, Stretch), "ask() refuses hops"
+        start, end = part_of(answer, self.decoding.span)
+        return Prompt(text, answer[start:end], spans, answer[:start])
 
     def _generated(self, prompt: str, tokens: Any) -> str:
         """Return what the model generates, where it has a generate()."""

@@ -132,7 +132,10 @@ def _named(documents: Any) -> dict[str, str]:
     # Two documents of one title are two documents.
     known: dict[str, str] = {}
     for number, (title, text) in enumerate(named, 1):
-        known[title if title not in known else f"{title} ({number})"] = text
+        name = title
+        while name in known:
+            name = f"{name} ({number})"
+        known[name] = text
     return known
 
 

@@ -58,11 +58,11 @@ class Proxy:
             transport=self.transport, timeout=TIMEOUT, limits=LIMITS, trust_env=not local, follow_redirects=False
         )
 
-    def key_of(self, request: Request) -> str | None:
-        """Return the bearer token for the server."""
-        if self.key is not None or self.token is not None:
-            return self.key
-        return request.headers.get("authorization", "").removeprefix("Bearer ").strip() or None
+    def authorization(self, request: Request) -> str | None:
+        """Return the header for the server; the token of this proxy is not for it."""
+        if self.key is not None:
+            return f"Bearer {self.key}"
+        return request.headers.get("authorization") if self.token is None else None
 
     async def send(self, request: Request, body: bytes, encoding: str) -> httpx.Response:
         """Pass a request on; the reply has not been read yet."""
@@ -77,8 +77,8 @@ class Proxy:
             raise HTTPException(400, "the path is not valid.") from None
         headers = [(name, value) for name, value in request.headers.raw if name.decode() not in HOP | OURS]
         headers.append((b"accept-encoding", encoding.encode()))
-        if (key := self.key_of(request)) is not None:
-            headers.append((b"authorization", f"Bearer {key}".encode("latin-1")))
+        if (authorization := self.authorization(request)) is not None:
+            headers.append((b"authorization", authorization.encode("latin-1")))
         asked = self.client.build_request(request.method, url, headers=headers, content=body or None)
         try:
             return await self.client.send(asked, stream=True)
@@ -153,7 +153,7 @@ class _Completion:
         return made
 
     async def _field(self) -> dict[str, Any]:
-        key = self.proxy.key_of(self.request)
+        key = (self.proxy.authorization(self.request) or "").removeprefix("Bearer ").strip() or None
         try:
             self.added = await self.proxy.citing.added(self.asked, self.reply.answer, key)
         except Exception as error:  # a bug of the explanation must not fail the answer
