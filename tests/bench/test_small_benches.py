@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, fuzz, in_context, small, vision_language
+from bench import attention_debate, fuzz, in_context, proxy, small, vision_language
 from bench.attention_debate_training import jsd, kl, tvd
 from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
@@ -32,6 +32,7 @@ from tests.references.checks import attention_debate as twin
 from training import shapes
 from whyformer.demo import load_sentiment
 from whyformer.inputs.units import sentences
+from whyformer.proxy.chat import Reply, event_of, with_field
 from whyformer.results.types import Cost, Explanation, Target, Units
 
 GOOD, BAD = ("good", "great", "fine", "fun"), ("bad", "awful", "dull", "slow")
@@ -293,3 +294,14 @@ def test_questions_about_shapes_in_small() -> None:
     shares = dict(vision_language.pointing(net, reads, 30, ["attn_lrp"]))
     assert 0 <= shares.pop("answered right") < 1 and set(shares) == {"attn_lrp"}
     assert all(0 <= share <= 1 for share in shares.values())
+
+
+def test_the_bench_of_the_proxy_sees_altered_completions() -> None:
+    """bench.proxy compares what arrives, without the field, with what was sent."""
+    added = {"reason": "busy"}
+    assert proxy.parted(with_field(proxy.whole(7), {"id": 1}, added), False) == (proxy.whole(7), added)
+    *some, done = proxy.events(7)
+    sent = b"".join([*some, event_of(Reply(), added), done])
+    assert proxy.parted(sent, True) == (b"".join([*some, done]), added)
+    with pytest.raises(ValueError):
+        proxy.parted(b"".join([*some, done]), True)

@@ -175,7 +175,8 @@ def test_with_all_the_models_are_there(wheels: dict[str, Path], ours: dict[str, 
     env = environment(tmp_path / "all", wheels, ours, "all")
     label, rows, columns, missing = env.python(ALL)  # type: ignore[misc]
     assert (label, rows, columns) == ("positive", 6, 13)
-    assert set(missing) == {module for module, (_, extra) in LIBRARIES.items() if not extra or extra in APART}
+    apart = {module for module, (_, extra) in LIBRARIES.items() if not extra or extra in APART}
+    assert {*missing, "opentelemetry"} == apart  # newer versions of FastAPI bring OpenTelemetry's API
 
 
 def test_after_make_demo_the_demo_and_the_server_run(

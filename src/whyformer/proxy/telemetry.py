@@ -85,9 +85,11 @@ class Telemetry:
             attributes["gen_ai.output.messages"] = json.dumps([{"role": "assistant", "content": reply.answer}])
         attributes |= {"error.type": trouble} if trouble else {}
         attributes |= self._summary(added)
+        # The parent is the span of a server instrumentation around this proxy, or else that of the client.
+        around = self._trace.get_current_span().get_span_context().is_valid
         span = self._tracer.start_span(
             f"chat {model}".strip(),
-            context=self._extract(dict(headers)),
+            context=None if around else self._extract(dict(headers)),
             kind=self._trace.SpanKind.CLIENT,
             attributes=attributes,
             start_time=begun,
