@@ -43,6 +43,7 @@ from whyformer.proxy.citing import Citing
 from whyformer.proxy.relay import Proxy, application
 from whyformer.serve.safety import LARGEST_UPLOAD
 
+CHAT = "/v1/chat/completions"
 PLAIN = {key: value for key, value in ASKED.items() if key != "whyformer"}
 
 
@@ -192,6 +193,14 @@ def test_a_failure_is_said_in_the_field_and_the_answer_is_whole(monkeypatch: pyt
     assert streamed.endswith(DONE) and b'"reason":"failed"' in streamed
     monkeypatch.setattr(Citing, "added", broken)
     assert split(ask(Upstream()).content) == (WHOLE, {"error": "RuntimeError: out of memory", "reason": "failed"})
+
+
+def test_a_server_without_log_probabilities_is_not_named_to_clients() -> None:
+    made = proxy(Upstream(), local=False)
+    made.citing.server = "http://127.0.0.1:9"  # nobody listens there
+    rest, added = split(TestClient(application(made), base_url="http://localhost").post(CHAT, json=ASKED).content)
+    assert rest == WHOLE and added["reason"] == "failed"
+    assert "no server was reached at the server" in added["error"] and "127.0.0.1" not in added["error"]
 
 
 def test_an_explanation_that_takes_too_long_is_left_out(held: threading.Event) -> None:

@@ -38,6 +38,7 @@ class Citing:
     jobs: Jobs = field(init=False)
 
     def __post_init__(self) -> None:
+        self.server = CompletionServer(self.server).url  # raises if it is not the address of a server
         self.jobs = Jobs(self.waiting)
 
     async def added(self, request: ChatRequest, answer: str, key: str | None) -> dict[str, Any]:
@@ -60,7 +61,9 @@ class Citing:
                 return _error("time_limit", f"not explained within {self.seconds:g} seconds.")
         finally:
             self.jobs.cancel(job)
-        return job.answer if job.state == "done" else _error("failed", job.error)
+        if job.state == "done":
+            return dict(job.answer)
+        return _error("failed", job.error.replace(self.server, "the server"))  # clients do not see its address
 
     def _cited(
         self, request: ChatRequest, question: str, documents: dict[str, str], answer: str, key: str | None
