@@ -65,10 +65,7 @@ def picture(entry: Method) -> str:
     legend = f"{bars}; grey: special tokens"
     if entry.name in IMAGES_ONLY:
         legend = "Darker is more important"
-    return (
-        f"![Example scores of {entry.name}](../images/methods/{entry.name}.png)\n\n"
-        f"*{legend}. [All methods](README.md#gallery).*"
-    )
+    return f"![Scores](../images/methods/{entry.name}.png)\n\n*{legend}.*"
 
 
 def gallery() -> str:
@@ -194,7 +191,7 @@ bench.model_kinds --write` compares the explained value with a plain forward pas
 formulas written without whyformer (to 1e-4). {works} kinds pass with all three methods; {some} more work with at
 least one. [All results](reports/model_kinds.json).
 
-| input | models that work with all three methods |
+| input | kinds that work with all three methods |
 |---|---|
 {tested}
 
@@ -351,10 +348,13 @@ def _largest(tasks: Mapping[str, Counter[str]], least: int = 12) -> list[tuple[s
     return [*ordered, (f"{len(small)} other tasks", sum(small, Counter()))]
 
 
-def _listed(names: Mapping[str, Iterable[str]]) -> str:
-    """One row per reason, the most frequent first, with one of the classes."""
+def _listed(names: Mapping[str, Iterable[str]], least: int = 5) -> str:
+    """One row per reason, the most frequent first, with one of the classes; rare ones as one row."""
     ordered = sorted(((words, list(which)) for words, which in names.items()), key=lambda item: -len(item[1]))
-    return _rows([words, str(len(which)), which[0]] for words, which in ordered)
+    rare = [which for _, which in ordered if len(which) < least]
+    rows = [[words, str(len(which)), which[0]] for words, which in ordered if len(which) >= least]
+    rows += [["Other reasons", str(sum(map(len, rare))), rare[0][0]]] if rare else []
+    return _rows(rows)
 
 
 def _cells(row: list[str]) -> tuple[str, str, list[str]]:

@@ -74,7 +74,6 @@ SHOWS: dict[str, Callable[[str, Path], None]] = {
     "docs/guide/checks.md": warnings_of_the_check_up,
     "docs/guide/in_context_tables.md": says(r"\[\(.dose., "),
     "docs/guide/concepts.md": says(r"striped \| dotted: 1\.00"),
-    "docs/reports/gradsam_vs_shap.md": says(r"'\[CLS\]'"),
     "docs/guide/language_models.md": says(r"\('Norway', -?[0-9.]+\)[\s\S]*user: What does Bob have\?"),
     "docs/guide/patch_grid.md": numbers_before_and_after_smoothing,
     "docs/guide/tables.md": says("Feature permutation"),

@@ -22,7 +22,6 @@ from bench.needle import noted
 from bench.needle_report import report
 from bench.ranks import STUDENT, interval, spearman
 from docs import build, method_pictures, notebook, start_pictures
-from docs import gradsam_vs_shap as guide
 from tests.models.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -49,16 +48,6 @@ def test_the_first_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_metric_is_in_the_table() -> None:
     assert all(f"| {name} |" in text_of(ROOT / "docs" / "metrics.md") for name in wf.list_metrics())
-
-
-def test_grad_sam_and_shap(tmp_path: Path) -> None:
-    share, found = guide.shares()
-    assert guide.table(share, found) in text_of(REPORTS / "gradsam_vs_shap.md")
-    assert all(s[0] == 0 and s[-1] == 0 for s in share["|SHAP|"]), "always there: no share"
-    assert all(s[0] > 0.4 and s.argmax() == 0 for s in share["Grad-SAM"])
-    guide.draw(share, found, tmp_path / "x.png")
-    assert (tmp_path / "x.png").stat().st_size > 10_000
-    assert guide.top_layer() == pytest.approx([1.0] * len(guide.SENTENCES), abs=1e-6)
 
 
 def rows_of(text: str) -> list[str]:
@@ -284,8 +273,8 @@ def test_a_map_of_a_room_names_every_file(room: str) -> None:
     assert {name for name in files if not re.search(rf"\b{re.escape(name)}", words)} == set()
 
 
-def test_architecture_names_every_file_at_the_top_and_every_room() -> None:
-    words = MAPS[0].read_text(encoding="utf-8")
+def test_the_guide_of_contributors_names_every_file_at_the_top_and_every_room() -> None:
+    words = MAPS[1].read_text(encoding="utf-8")
     files = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py", "version.py"}
     rooms = {f"{path.name}/" for path in ROOMS if path.parent == SOURCE}
     assert {name for name in files | rooms if f"`{name}" not in words} == set()
