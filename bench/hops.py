@@ -4,7 +4,8 @@
 
 "anna is in hall . hall is in rome . …" in any order, with as many facts about others; then "where is anna ?". The model
 writes its thought, "<think> anna is in hall , hall is in rome </think>", and then the answer, "rome". Its thought says
-all that the answer needs, so an explanation of the answer stops there. The two sources are the sentences about anna and
+all that the answer needs, so an explanation of the answer stops there; and each word of the thought rests on words of
+the thought before it, so that one hop is not enough. The two sources are the sentences about anna and
 about the hall. A case counts if the model writes thought and answer itself, word for word. Printed: in how many cases
 the two sources have the two highest scores among all sentences, and in how many the sentence about anna is one of them,
 without hops and with them, with 95 % confidence intervals (Wilson).
@@ -178,6 +179,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--hops", nargs="+", type=int, default=[0, 1, 4, 8])
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(machine())
@@ -191,7 +193,7 @@ def main() -> None:
     print(f"{len(kept)} of {len(cases)} cases are written word for word; {2 * ASKED} sentences each")
     print(f"{'method':18s} | hops | both sources first and second | sentence about the person among them | ms")
     for method in given.methods:
-        for hops in (0, 1, 2):
+        for hops in given.hops:
             both = person = 0
             started = time.perf_counter()
             for facts, triple in kept:
