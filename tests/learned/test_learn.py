@@ -263,7 +263,7 @@ def test_weights_of_heads_are_shown_beside_other_importances(capsys: pytest.Capt
     assert np.allclose(learned.beside["gradient"], wf.head_importance(model, held_out, tokenizer()).scores, atol=1e-6)
     learned.show()
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("correlation with the learned weights") == 3
+    assert shown.count("rank correlation") == 3
 
 
 def test_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,8 @@ FOR = {  # what an extra is for
     "tabular": "tables: DataFrames, and the shipped census model",
     "batch": "datasets into Parquet files (whyformer batch)",
     "ray": "datasets on many machines",
-    "web": "the page in the browser (whyformer serve)",
+    "web": "the page in the browser (whyformer serve), and the proxy",
+    "otel": "spans of the proxy for OpenTelemetry",
     "notebook": "interactive pages in a notebook",
 }
 MODELS = ("sentiment", "pets", "textures", "adult")

@@ -50,7 +50,7 @@ def refuse(modality: Modality) -> None:
     elif modality.mixes_rows:
         reason = "rows of this table attend to each other, and features are those of one row"
     if reason:
-        raise NotOffered(f"explanations cannot be learned here: {reason}. Use method='shap' or 'two_ended'.")
+        raise NotOffered(f"explanations cannot be learned here: {reason}.")
 
 
 def head_counts(run: Run) -> tuple[int, ...]:

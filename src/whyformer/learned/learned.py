@@ -165,7 +165,7 @@ class Learned(Result, Named):
         if run.scalar != self.scalar:
             raise BadInput(f"{self.name} was learned for scalar={self.scalar!r}, not {run.scalar!r}.")
         if any(target.versus is not None for target in run.targets):
-            raise NotOffered(f"{self.name} explains one class at a time: explain both and subtract, or use 'shap'.")
+            raise NotOffered(f"{self.name} explains one class at a time: explain both, and subtract.")
         if fingerprint_of(run.modality.model) != self.fingerprint:
             raise BadInput(
                 f"{self.name} was learned for a {self.model} with other weights: explanations of this model would be "
@@ -223,7 +223,7 @@ def _method(learned: Learned) -> Method:
             if distance > learned.distance:
                 told.append(
                     f"this input is unlike those that {learned.name} was trained on (feature distance {distance:.2f}; "
-                    f"limit {learned.distance:.2f}): do not rely on its scores; use method='shap'."
+                    f"limit {learned.distance:.2f}): do not rely on its scores."
                 )
             distances.append(distance)
             if check_home:
@@ -231,7 +231,7 @@ def _method(learned: Learned) -> Method:
                 if abs(errors[-1]) > FAR_ERRORS * learned.error:
                     told.append(
                         f"with half of the features masked, the output is {errors[-1]:+.3g} off the prediction (usual "
-                        f"error {learned.error:.2g}): do not rely on these scores; use method='shap'."
+                        f"error {learned.error:.2g}): do not rely on these scores."
                     )
             warnings.append(told)
         checks = {"feature_distance": torch.tensor(distances)}

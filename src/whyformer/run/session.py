@@ -196,8 +196,7 @@ class Session:
         called_with(self.model, self._arguments)
         self.target, self.seed, self.memory = target, seed, memory
         self.foldable = foldable  # whether all methods can run without stored attention maps
-        reads_itself = source.modality.compares or source.modality.opaque
-        self.scalar = source.modality.scalar(scalar) if reads_itself else scalar
+        self.scalar = source.modality.scalar(scalar)
         if decoding.span and scalar == "logit":  # an answer of several tokens has no logit
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)

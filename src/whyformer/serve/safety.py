@@ -213,7 +213,7 @@ def token_for(host: str, token: str | None) -> str | None:
 class RequestGuard:
     """ASGI middleware that rejects requests before they reach the application."""
 
-    def __init__(self, app: Application, host: str, token: str | None, largest: int = LARGEST_BODY) -> None:
+    def __init__(self, app: Application, host: str, token: str | None, largest: int | None = None) -> None:
         self.app, self.loopback, self.token, self.largest = app, is_loopback(host), token, largest
         # Cookies are sent to every port of a machine: two servers would take each other's away under one name.
         self.cookie = f"{COOKIE}-{hashlib.blake2b((token or '').encode(), digest_size=4).hexdigest()}"
@@ -225,7 +225,7 @@ class RequestGuard:
         if scope["type"] != "http":
             raise ValueError("only http is served")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        most = LARGEST_UPLOAD if scope["path"] in UPLOADS else self.largest
+        most = LARGEST_UPLOAD if scope["path"] in UPLOADS else self.largest or LARGEST_BODY
         refusal = self._refusal(scope, headers, most)
         if refusal is not None:
             await _refuse(send, *refusal, page=bool(PAGES.fullmatch(scope["path"])))
