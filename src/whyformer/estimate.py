@@ -16,7 +16,8 @@ from whyformer.capture.roles import Recorder
 from whyformer.errors import CaptureError, NotOffered, WhyformerError, listed
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import known_about, refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
+from whyformer.loan.borrow import known_about
 from whyformer.loan.spread import LONG, SavedBytes, free_bytes, recomputable
 from whyformer.parameters import OneOf
 from whyformer.registry import AUTO, Method, answers, default_method, get_method, guides, list_methods

@@ -22,7 +22,8 @@ from whyformer.inputs.batch import Column, Decoding, Messages, Paired, Prompted,
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import SIZES, token_sentences
-from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with, refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
+from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
 from whyformer.parameters import (

@@ -18,8 +18,9 @@ from whyformer.estimate import folding
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation, on_host
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.exchanges import ANSWER
 from whyformer.inputs.families import ENCODER_STREAMS, says_tokens
-from whyformer.inputs.language import ANSWER, shortened
+from whyformer.inputs.language import shortened
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import pick
 from whyformer.loan.spread import LONG, Peak

@@ -29,7 +29,8 @@ import numpy as np
 from whyformer.errors import BadInput, NotOffered, shown
 from whyformer.explanations import by_segments
 from whyformer.inputs.batch import Decoding, Stretch
-from whyformer.inputs.language import ANSWER, Exchange, continuation_of, exchanges_of, require_next_token
+from whyformer.inputs.exchanges import ANSWER, Exchange, continuation_of, exchanges_of
+from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.thoughts import THOUGHT, found_in
 from whyformer.inputs.units import Span, members, pick

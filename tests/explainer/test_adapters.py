@@ -16,7 +16,7 @@ import whyformer as wf
 from tests.models.case import seeded
 from tests.models.hf import ENCODER
 from whyformer import errors
-from whyformer.loan.borrow import quantised_layers
+from whyformer.loan.backwards import quantised_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of peft
 IDS = torch.tensor([[5, 17, 33, 60, 21, 9], [7, 8, 33, 60, 21, 9]])

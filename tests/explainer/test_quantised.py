@@ -19,7 +19,8 @@ from tests.support.demo_models import loaded as shipped
 from tests.support.quantised import cosine, dequantised, loaded, quiet
 from whyformer import errors
 from whyformer.checks.randomisation import Redrawn
-from whyformer.loan.borrow import backwards_of, borrowed, quantised_layers
+from whyformer.loan.backwards import backwards_of, quantised_layers
+from whyformer.loan.borrow import borrowed
 from whyformer.loan.digests import digest
 from whyformer.loan.quantised import weight_of
 

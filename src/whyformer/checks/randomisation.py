@@ -20,7 +20,8 @@ from whyformer.checks.exam import Exam, Finding, ordinary, same_order
 from whyformer.errors import BadInput, NonFinite, NotOffered
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import known_about, refuse_quantised, share_known
+from whyformer.loan.backwards import refuse_quantised
+from whyformer.loan.borrow import known_about, share_known
 from whyformer.loan.turns import uninterrupted
 from whyformer.parameters import Count, OneOf
 

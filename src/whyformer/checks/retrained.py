@@ -18,7 +18,7 @@ from whyformer.checks.exam import Finding, how_far_apart
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evidence import interval
 from whyformer.heads.importance_kinds import checked_labels, label_indices
-from whyformer.loan.borrow import refuse_quantised, refuse_without_gradients
+from whyformer.loan.backwards import refuse_quantised, refuse_without_gradients
 from whyformer.parameters import BatchSize, Count, Limits, NotEmpty, OneOf, Rate, Seed, Weight, checked
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result

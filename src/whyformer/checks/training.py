@@ -26,7 +26,8 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.explainer import CoreExplainer
 from whyformer.heads.importance_kinds import checked_labels, label_indices, loss_of, prediction_of
 from whyformer.inputs.batch import Batch
-from whyformer.loan.borrow import module_names, refuse_quantised, refuse_without_gradients
+from whyformer.loan.backwards import refuse_quantised, refuse_without_gradients
+from whyformer.loan.borrow import module_names
 from whyformer.loan.turns import Draws
 from whyformer.parameters import BatchSize, Count, Hold, Limits, Rate, Replacement, Seed, checked
 from whyformer.run import Run

@@ -18,7 +18,8 @@ from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import borrowed, refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
+from whyformer.loan.borrow import borrowed
 from whyformer.parameters import Count, Limits, OneOf, Place, Rate, Seed, Size, Weight, checked
 from whyformer.results.codec import UInt8
 from whyformer.results.interop import dataframe

@@ -17,7 +17,8 @@ from whyformer.errors import BadInput, UnknownName
 from whyformer.evidence import limits_of_repeats
 from whyformer.explainer import CoreExplainer
 from whyformer.extras import require
-from whyformer.loan.borrow import borrowed, refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
+from whyformer.loan.borrow import borrowed
 from whyformer.parameters import BatchSize, Limits, NotEmpty, OneOf, Place, Seed, checked
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result

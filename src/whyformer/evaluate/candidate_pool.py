@@ -19,7 +19,7 @@ from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, WhyformerErr
 from whyformer.evaluate.candidate import Candidate, Trial, evaluated, explains_one, one_input
 from whyformer.evaluate.games import Games
 from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.registry import CLASSES, get_method
 from whyformer.results.types import Site
 from whyformer.run import Run

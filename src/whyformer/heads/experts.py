@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from whyformer.capture.leaves import slopes
 from whyformer.errors import NotOffered
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.parameters import BatchSize, checked
 from whyformer.results.codec import Float32
 from whyformer.results.interop import dataframe

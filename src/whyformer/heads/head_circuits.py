@@ -22,7 +22,8 @@ from whyformer.errors import NotOffered
 from whyformer.heads.head_roles import repeated_tokens
 from whyformer.heads.importance_kinds import mask_gradient, open_gates, rows_of, table
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import module_names, refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
+from whyformer.loan.borrow import module_names
 from whyformer.parameters import BatchSize, Seed, checked
 from whyformer.results.codec import Float32
 from whyformer.results.interop import dataframe

@@ -14,7 +14,7 @@ import whyformer.heads.importance_kinds as kinds
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.evidence import interval
 from whyformer.heads.head_roles import places
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import BatchSize, OneOf, Seed, checked
 from whyformer.results.codec import Float32

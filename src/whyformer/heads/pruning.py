@@ -17,7 +17,7 @@ from whyformer.errors import BadInput, UnknownName, not_allowed, shown
 from whyformer.evidence import interval
 from whyformer.heads import importance_kinds as kinds
 from whyformer.heads.importance import HeadImportance
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.results.codec import Float32, Float64, Int64
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result

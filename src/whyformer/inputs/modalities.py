@@ -18,7 +18,6 @@ from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, named_tensors, signature_of
-from whyformer.inputs.blocks import SERIES, VIDEOS, SeriesInput, VideoInput
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, compares_texts, continues_text, is_media, task_of
@@ -31,6 +30,7 @@ from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput, sequences_of
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
+from whyformer.inputs.video_and_series import SERIES, VIDEOS, SeriesInput, VideoInput
 from whyformer.inputs.vision_language import VisionLanguageInput, reads_media
 
 __all__ = ["Source", "are_tensors", "as_list", "choose_modality", "register_modality", "source_of", "unpacked"]

@@ -24,9 +24,10 @@ from whyformer.inputs.batch import (
     signature_of,
 )
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.exchanges import wanted_steps
 from whyformer.inputs.families import LATE, SIDES, task_of
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.language import last_real, wanted_steps
+from whyformer.inputs.language import last_real
 from whyformer.inputs.stream_inputs import Layout, StreamInput, Vectors
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare

@@ -16,8 +16,9 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.exchanges import has_answers
 from whyformer.inputs.families import class_names, number_of, says_tokens, task_of
-from whyformer.inputs.language import has_answers, is_causal, places, spoken_at
+from whyformer.inputs.language import is_causal, places, spoken_at
 from whyformer.loan.borrow import RUNNING, known_about
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, Stretch
-from whyformer.inputs.language import part_of, require_one_wish
+from whyformer.inputs.exchanges import part_of, require_one_wish
 from whyformer.inputs.units import Span, spans_of
 from whyformer.results.types import Target, Units
 

@@ -21,8 +21,8 @@ from whyformer.inputs import units as naming
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, on_host, signature_of
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.exchanges import answered, without_end
 from whyformer.inputs.families import continues_text, is_media
-from whyformer.inputs.language import answered, without_end
 from whyformer.inputs.multi_input import StreamsInput, fitting, require_known
 from whyformer.inputs.regions import with_regions
 from whyformer.inputs.scenes import Scene, scene_of, without_media

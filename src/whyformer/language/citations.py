@@ -12,7 +12,8 @@ import numpy as np
 from whyformer.errors import BadInput, NotOffered, reading
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.batch import Decoding
-from whyformer.inputs.language import is_causal, written_answer
+from whyformer.inputs.exchanges import written_answer
+from whyformer.inputs.language import is_causal
 from whyformer.inputs.scenes import is_image
 from whyformer.inputs.units import PromptText, Span, prompt_of, sentences
 from whyformer.inputs.vision_language import reads_media

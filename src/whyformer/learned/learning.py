@@ -25,7 +25,7 @@ from whyformer.learned.certificate import certify
 from whyformer.learned.features import UnitFeatures, features_of, head_counts, refuse
 from whyformer.learned.learned import Learned, fingerprint_of
 from whyformer.learned.network import Example, Network, Table, drawn_masks, known_errors, removal_error, trained
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.digests import versions
 from whyformer.parameters import BatchSize, Limits, Replacement, Seed, checked
 from whyformer.run import Run

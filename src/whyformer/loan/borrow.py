@@ -25,17 +25,6 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.fingerprint import Place, Traits, traits_of
 from whyformer.loan.parts import Guard, Members, Parts
-from whyformer.loan.quantised import (
-    Backward,
-    backward_of,
-    compute_type,
-    is_adapted,
-    is_packed,
-    is_quantized,
-    kind_of,
-    outermost,
-    written_out,
-)
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage, offloaded, require_loaded
 from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
@@ -137,7 +126,7 @@ class Changed(Exception):
 _LOANS: dict[int, tuple[weakref.ref[nn.Module], Loan]] = {}  # by identity, as turns are
 
 
-def _loan(model: nn.Module) -> Loan:
+def loan_of(model: nn.Module) -> Loan:
     entry = _LOANS.get(id(model))
     if entry is not None and entry[0]() is model:
         return entry[1]
@@ -162,7 +151,7 @@ def _loan(model: nn.Module) -> Loan:
 
 def known_about(model: nn.Module) -> Known:
     """Return the facts known about a model, to read and to add to; they are dropped when the model changes."""
-    loan = _loan(model)
+    loan = loan_of(model)
     if loan.lent is None:
         with borrowed(model):  # which looks whether it still holds
             pass
@@ -171,7 +160,7 @@ def known_about(model: nn.Module) -> Known:
 
 def called_with(model: nn.Module, arguments: Hashable) -> None:
     """Until the model is handed back, use the facts known for calls with these arguments (see ``argument_name``)."""
-    loan = _loan(model)
+    loan = loan_of(model)
     if arguments != loan.place[1]:
         place = (loan.place[0], arguments)
         loan.known, loan.place = loan.known_at(place), place
@@ -198,7 +187,7 @@ class Borrowed:
 
 def as_borrowed(model: nn.Module) -> Borrowed:
     """Return the state of a model; call it while the model is borrowed."""
-    loan = _loan(model)
+    loan = loan_of(model)
     assert loan.parts is not None
     objects = [ref() for refs in loan.traits.alive.values() for ref in refs]
     tensors = [thing.detach() for thing in objects if isinstance(thing, Tensor)]
@@ -220,7 +209,7 @@ def in_turn(borrowed: Borrowed) -> Iterator[None]:
 
 def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
     """Whether a model is unchanged, its weights aside; call it under its lock."""
-    loan = _loan(model)
+    loan = loan_of(model)
     if loan.changes != borrowed.changes or loan.lent is not None:
         return loan.changes == borrowed.changes
     modules = loan.present(model)[1].modules
@@ -229,30 +218,30 @@ def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
 
 def require_known(model: nn.Module) -> None:
     """Raise Changed if a borrowed model is not what it was taken for; called while a GPU is busy."""
-    if not _loan(model).looked():
+    if not loan_of(model).looked():
         raise Changed
 
 
 def share_known(model: nn.Module, copy: nn.Module) -> None:
     """Copy what is known about a model to a copy of it, which may have other weights."""
-    loan, facts = _loan(copy), known_about(model)
+    loan, facts = loan_of(copy), known_about(model)
     modules = list(copy.modules())
     loan.forget(traits_of(modules), modules)
     loan.known.update(facts)
-    for (marks, arguments), known in _loan(model).facts.items():
+    for (marks, arguments), known in loan_of(model).facts.items():
         if not marks:  # which are modules of the model
             loan.known_at((marks, arguments)).update(known)
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """All modules of a model."""
-    loan = _loan(model)
+    loan = loan_of(model)
     return (loan.lent or loan.present(model)[1]).modules
 
 
 def module_names(model: nn.Module) -> dict[int, str]:
     """Dotted paths of the modules, by identity."""
-    loan = _loan(model)
+    loan = loan_of(model)
     parts = loan.parts if loan.lent is not None else None
     return (parts or loan.present(model)[0]).names
 
@@ -284,7 +273,7 @@ def unwrapped(model: Any) -> nn.Module:
             f"model is a {type(model).__name__}, not a torch.nn.Module. Pass the module itself, or a transformers "
             "pipeline or model."
         )
-    _loan(model)  # which refuses what torch itself cannot list
+    loan_of(model)  # which refuses what torch itself cannot list
     return model
 
 
@@ -328,7 +317,7 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             "a model that is being explained calls whyformer in its own forward: the two would see each other's "
             "attention. Take the explanation out of forward."
         )
-    loan, handed = _loan(model), Handed()
+    loan, handed = loan_of(model), Handed()
     parts, members = loan.present(model)
     modules, parameters, configs = members
     try:
@@ -449,101 +438,3 @@ def names_no_padding(model: nn.Module) -> bool:
     if getattr(model.__dict__.get("config"), "pad_token_id", 0) not in (None, NO_TOKEN):
         return False
     return any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
-
-
-# Gradients of quantised layers, and of weights that have none.
-
-BACKWARDS = "backward passes of layers"  # a fact about a model: by kind of layer
-OTHER_KERNEL = (
-    "Load the model in float16, bfloat16 or float32, or quantise it so that only the weights are rounded and the "
-    "backward pass exists (bitsandbytes; torchao's weight-only configs; GPTQConfig or AwqConfig with "
-    "backend='auto_trainable')."
-)
-
-
-def refuse_without_gradients(model: nn.Module, method: str) -> None:
-    """Raise before any pass if a quantised layer has no right backward, or a weight was created in inference mode.
-
-    What is quantised and no linear layer is left to the measured slopes of the whole model (study/interference.py).
-    """
-    if getattr(model, "opaque", False):
-        raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
-    for layer, backward in backwards_of(model):
-        if backward.fault:
-            raise NotOffered(
-                f"{method} needs gradients, but {_named(model, layer)} is quantised, and {backward.fault}. "
-                f"{OTHER_KERNEL}"
-            )
-    loan = _loan(model)
-    if loan.lent is not None and not any(map(torch.Tensor.is_inference, loan.lent.parameters)):
-        return
-    for module in modules_of(model):
-        for name, parameter in module._parameters.items():
-            if parameter is not None and parameter.is_inference():
-                raise NotOffered(
-                    f"{method} needs gradients, but {module_names(model)[id(module)]}.{name} was created in "
-                    f"torch.inference_mode(). Load the model outside of it."
-                )
-
-
-def refuse_quantised(model: nn.Module, what: str) -> None:
-    """Raise if a layer is quantised: its weights cannot be trained or drawn anew."""
-    for layer in quantised_layers(model):
-        raise NotOffered(f"{what}, but {_named(model, layer)} is quantised. Load the model in float32.")
-
-
-def _named(model: nn.Module, layer: nn.Module) -> str:
-    return f"{module_names(model)[id(layer)] or 'the model'} ({type(layer).__name__})"
-
-
-def quantised_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the layers that compute with codes in place of weights."""
-    loan = _loan(model)
-    if loan.lent is not None and loan.parts is not None and not loan.parts.quantized:
-        if not any(map(is_packed, loan.lent.parameters)):
-            return []
-    return list(filter(is_quantized, modules_of(model)))
-
-
-def backwards_of(model: nn.Module) -> list[tuple[nn.Module, Backward]]:
-    """Return the quantised layers with the check of their backward pass."""
-    return checked(model, quantised_layers(model))
-
-
-def checked(model: nn.Module, layers: list[nn.Module]) -> list[tuple[nn.Module, Backward]]:
-    """Return layers of a model with the check of their backward pass, which is run once per kind of layer."""
-    if not layers:
-        return []
-    known: dict[Hashable, Backward] = known_about(model).setdefault(BACKWARDS, {})
-    dtype = _compute_type(model)
-    kinds = [(layer, (kind_of(layer), dtype)) for layer in layers]
-    for layer, kind in kinds:
-        if kind not in known:
-            known[kind] = backward_of(layer, dtype)
-    return [(layer, known[kind]) for layer, kind in kinds]
-
-
-def _compute_type(model: nn.Module) -> torch.dtype:
-    return compute_type(p for module in modules_of(model) for p in module._parameters.values() if p is not None)
-
-
-def rounds_activations(model: nn.Module) -> bool:
-    """Whether a quantised layer rounds more than its weights, so that its output moves in steps."""
-    return not all(backward.exact for _, backward in backwards_of(model))
-
-
-def has_adapter(model: nn.Module, layer: nn.Module | None) -> bool:
-    """Whether a layer of a model has an adapter beside it."""
-    adapted = filter(is_adapted, modules_of(model))
-    return layer is not None and any(layer in {module, module._modules["base_layer"]} for module in adapted)
-
-
-def with_weights(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Inside ``with``: linear layers that are quantised or have an adapter are plain products with one weight."""
-    adapted = list(filter(is_adapted, modules_of(model)))
-    linear = [layer for layer, backward in checked(model, adapted) if backward.exact]
-    layers = outermost([*linear, *quantised_layers(model)])
-    if not layers:
-        return contextlib.nullcontext()
-    require_known(model)  # now: a forward that is written out would be taken for a change
-    return written_out(layers, _compute_type(model))

@@ -15,7 +15,7 @@ from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.chain import multiplied
 from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
 from whyformer.errors import NotOffered, NotOverUnits
-from whyformer.loan.borrow import backwards_of, with_weights
+from whyformer.loan.backwards import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
 from whyformer.results.types import Record

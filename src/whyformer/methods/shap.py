@@ -28,7 +28,7 @@ from whyformer.engines.perturbation.regression import TOP, KnownErrors, Pairs, c
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.inputs.table_reference import baselines_of
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.methods.input_gradients import alone
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, method

@@ -16,7 +16,7 @@ from whyformer.capture.blocks.remainder import Finish
 from whyformer.engines.attention.chain import read
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.errors import BadInput, NotOffered, one_of, reading, shown
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.parameters import OneOf, Place, Places, Share
 from whyformer.registry import constant, method
 from whyformer.results.types import Site, Units

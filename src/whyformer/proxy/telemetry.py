@@ -49,19 +49,13 @@ class Telemetry:
     ) -> None:
         """Write one span, from ``begun`` (nanoseconds) until now; ``trouble``: the status or class of an error."""
         try:
-            self._record(begun, headers, request, reply, added, trouble)
+            self._write(begun, headers, self._attributes(request, reply, added, trouble), added, trouble)
         except Exception:  # an answer does not fail because of its span
             log.exception("the span of a completion was not written")
 
-    def _record(
-        self,
-        begun: int,
-        headers: Mapping[str, str],
-        request: ChatRequest,
-        reply: Reply,
-        added: Mapping[str, Any] | None,
-        trouble: str,
-    ) -> None:
+    def _attributes(
+        self, request: ChatRequest, reply: Reply, added: Mapping[str, Any] | None, trouble: str
+    ) -> dict[str, Any]:
         model = str(request.content.get("model", ""))
         # The API in front is OpenAI's; what is behind it is not known here.
         attributes: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", **self._server}
@@ -85,10 +79,20 @@ class Telemetry:
             attributes["gen_ai.output.messages"] = json.dumps([{"role": "assistant", "content": reply.answer}])
         attributes |= {"error.type": trouble} if trouble else {}
         attributes |= self._summary(added)
+        return attributes
+
+    def _write(
+        self,
+        begun: int,
+        headers: Mapping[str, str],
+        attributes: Mapping[str, Any],
+        added: Mapping[str, Any] | None,
+        trouble: str,
+    ) -> None:
         # The parent is the span of a server instrumentation around this proxy, or else that of the client.
         around = self._trace.get_current_span().get_span_context().is_valid
         span = self._tracer.start_span(
-            f"chat {model}".strip(),
+            f"chat {attributes.get('gen_ai.request.model', '')}".strip(),
             context=None if around else self._extract(dict(headers)),
             kind=self._trace.SpanKind.CLIENT,
             attributes=attributes,

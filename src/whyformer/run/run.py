@@ -23,7 +23,7 @@ from whyformer.errors import NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import has_adapter, rounds_activations, with_weights
+from whyformer.loan.backwards import has_adapter, rounds_activations, with_weights
 from whyformer.results.types import Record
 from whyformer.run.scores import ScoredBatch
 from whyformer.study import Study, interference, require_readable, with_streams

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from whyformer.capture.roles import Rewrite
 from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerError
-from whyformer.loan.borrow import known_about, modules_of, rounds_activations
+from whyformer.loan.backwards import rounds_activations
+from whyformer.loan.borrow import known_about, modules_of
 from whyformer.results.types import Record
 
 # Slopes: is the gradient that was recorded, at the attention maps or at the input, the slope of the score?

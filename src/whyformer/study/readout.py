@@ -18,7 +18,8 @@ from whyformer.errors import CaptureError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, shifted
 from whyformer.inputs.output import Output
-from whyformer.loan.borrow import backwards_of, module_names
+from whyformer.loan.backwards import backwards_of
+from whyformer.loan.borrow import module_names
 
 BY_CONTENT = (
     "the output position of another image differs from that of the analysed one ({readout}): it depends on the content "

@@ -16,7 +16,7 @@ from whyformer.engines.perturbation.variants import default_replacement
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.extras import require
 from whyformer.inputs.image import patch_index
-from whyformer.loan.borrow import refuse_without_gradients
+from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.parameters import Hold
 from whyformer.registry import Passes, get_method, learned_at_hand
 from whyformer.results.types import Units

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -137,9 +138,9 @@ class BlockInput(TensorInput):
         """Return the axes that are divided, of one input's tensor."""
         return tuple(axis for axis in self.axes if axis < batch.tensors[self.main].ndim - 1)
 
+    @abstractmethod
     def _own(self, batch: Batch) -> Blocks:
         """Return blocks of a plain size, for a model that does not attend over blocks."""
-        raise NotImplementedError
 
     def blocks(self, batch: Batch, length: int | None = None) -> Blocks | None:
         """Return the blocks that ``length`` positions stand for, None where they stand for none."""
@@ -172,8 +173,8 @@ class BlockInput(TensorInput):
         labels = tuple(next(own) if added else next(names) for added in special)
         return [self._drawn(Units(labels, special, (self.stream,) * length), batch, blocks)] * batch.size
 
-    def _labels(self, batch: Batch, blocks: Blocks) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def _labels(self, batch: Batch, blocks: Blocks) -> list[str]: ...
 
     def _drawn(self, units: Units, batch: Batch, blocks: Blocks) -> Units:
         return units

@@ -14,7 +14,7 @@ from tests.models.case import BATCH, randint, randn
 from tests.models.kinds import KINDS
 from tests.models.others import OTHERS
 from whyformer.errors import BadInput, MissingProcessor, NotOverUnits
-from whyformer.inputs.blocks import Blocks, blocks_of
+from whyformer.inputs.video_and_series import Blocks, blocks_of
 
 
 def built(name: str) -> tuple[Any, dict[str, Tensor]]:

@@ -1,0 +1,118 @@
+"""Layers of a borrowed model without a plain weight: is their backward pass right, and what is their weight?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable
+
+import torch
+from torch import nn
+
+from whyformer.errors import NotOffered
+from whyformer.loan.borrow import known_about, loan_of, module_names, modules_of, require_known
+from whyformer.loan.quantised import (
+    Backward,
+    backward_of,
+    compute_type,
+    is_adapted,
+    is_packed,
+    is_quantized,
+    kind_of,
+    outermost,
+    written_out,
+)
+
+BACKWARDS = "backward passes of layers"  # a fact about a model: by kind of layer
+OTHER_KERNEL = (
+    "Load the model in float16, bfloat16 or float32, or quantise it so that only the weights are rounded and the "
+    "backward pass exists (bitsandbytes; torchao's weight-only configs; GPTQConfig or AwqConfig with "
+    "backend='auto_trainable')."
+)
+
+
+def refuse_without_gradients(model: nn.Module, method: str) -> None:
+    """Raise before any pass if a quantised layer has no right backward, or a weight was created in inference mode.
+
+    What is quantised and no linear layer is left to the measured slopes of the whole model (study/interference.py).
+    """
+    if getattr(model, "opaque", False):
+        raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
+    for layer, backward in backwards_of(model):
+        if backward.fault:
+            raise NotOffered(
+                f"{method} needs gradients, but {_named(model, layer)} is quantised, and {backward.fault}. "
+                f"{OTHER_KERNEL}"
+            )
+    loan = loan_of(model)
+    if loan.lent is not None and not any(map(torch.Tensor.is_inference, loan.lent.parameters)):
+        return
+    for module in modules_of(model):
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_inference():
+                raise NotOffered(
+                    f"{method} needs gradients, but {module_names(model)[id(module)]}.{name} was created in "
+                    f"torch.inference_mode(). Load the model outside of it."
+                )
+
+
+def refuse_quantised(model: nn.Module, what: str) -> None:
+    """Raise if a layer is quantised: its weights cannot be trained or drawn anew."""
+    for layer in quantised_layers(model):
+        raise NotOffered(f"{what}, but {_named(model, layer)} is quantised. Load the model in float32.")
+
+
+def _named(model: nn.Module, layer: nn.Module) -> str:
+    return f"{module_names(model)[id(layer)] or 'the model'} ({type(layer).__name__})"
+
+
+def quantised_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers that compute with codes in place of weights."""
+    loan = loan_of(model)
+    if loan.lent is not None and loan.parts is not None and not loan.parts.quantized:
+        if not any(map(is_packed, loan.lent.parameters)):
+            return []
+    return list(filter(is_quantized, modules_of(model)))
+
+
+def backwards_of(model: nn.Module) -> list[tuple[nn.Module, Backward]]:
+    """Return the quantised layers with the check of their backward pass."""
+    return checked(model, quantised_layers(model))
+
+
+def checked(model: nn.Module, layers: list[nn.Module]) -> list[tuple[nn.Module, Backward]]:
+    """Return layers of a model with the check of their backward pass, which is run once per kind of layer."""
+    if not layers:
+        return []
+    known: dict[Hashable, Backward] = known_about(model).setdefault(BACKWARDS, {})
+    dtype = _compute_type(model)
+    kinds = [(layer, (kind_of(layer), dtype)) for layer in layers]
+    for layer, kind in kinds:
+        if kind not in known:
+            known[kind] = backward_of(layer, dtype)
+    return [(layer, known[kind]) for layer, kind in kinds]
+
+
+def _compute_type(model: nn.Module) -> torch.dtype:
+    return compute_type(p for module in modules_of(model) for p in module._parameters.values() if p is not None)
+
+
+def rounds_activations(model: nn.Module) -> bool:
+    """Whether a quantised layer rounds more than its weights, so that its output moves in steps."""
+    return not all(backward.exact for _, backward in backwards_of(model))
+
+
+def has_adapter(model: nn.Module, layer: nn.Module | None) -> bool:
+    """Whether a layer of a model has an adapter beside it."""
+    adapted = filter(is_adapted, modules_of(model))
+    return layer is not None and any(layer in {module, module._modules["base_layer"]} for module in adapted)
+
+
+def with_weights(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Inside ``with``: linear layers that are quantised or have an adapter are plain products with one weight."""
+    adapted = list(filter(is_adapted, modules_of(model)))
+    linear = [layer for layer, backward in checked(model, adapted) if backward.exact]
+    layers = outermost([*linear, *quantised_layers(model)])
+    if not layers:
+        return contextlib.nullcontext()
+    require_known(model)  # now: a forward that is written out would be taken for a change
+    return written_out(layers, _compute_type(model))
