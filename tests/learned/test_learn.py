@@ -229,6 +229,8 @@ def test_a_broken_network_says_so_and_is_not_recommended() -> None:
     certificate = certify(CoreExplainer(model, tokenizer()), shuffled.name, texts(12, seed=5), settings)
     assert not certificate.better and "Not better than" in certificate.verdict and certificate.r2[0] < 0.5
     broken = replace(shuffled, certificate=certificate)
+    one = wf.explain(model, "a good long story", tokenizer(), method=broken)
+    assert any("not recommended" in warning for warning in one.warnings)
     found = wf.recommend(model, texts(8, seed=6), tokenizer(), method=[broken, "grad_sam"], spaces=[], progress=False)
     assert "Not better than" in found.excluded[broken.name]
 

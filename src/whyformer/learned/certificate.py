@@ -87,7 +87,10 @@ class Certificate:
         agreement = "" if math.isnan(self.rank[0]) else f"rank correlation with Shapley values {self.rank[0]:.2f}, "
         return (
             f"learned explanation: on {self.inputs} held-out inputs {agreement}comprehensiveness / sufficiency "
-            f"{own.comprehensiveness[0]:.3f} / {own.sufficiency[0]:.3f} (" + "; ".join(beside) + ")."
+            f"{own.comprehensiveness[0]:.3f} / {own.sufficiency[0]:.3f} ("
+            + "; ".join(beside)
+            + ")."
+            + ("" if self.better else " It is not better than every free one-pass method: not recommended.")
         )
 
 
