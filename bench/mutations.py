@@ -85,6 +85,27 @@ MUTATIONS = (
         twins("generic_attention"),
     ),
     Mutation(
+        "hops_hand_on",
+        "hops.py",
+        "        relevance_U[holding] = 0\n",
+        "",
+        "tests/language/test_hops.py",
+    ),
+    Mutation(
+        "hops_weights",
+        "hops.py",
+        "weights_T[inside] += relevance_U[unit] / len(inside)",
+        "weights_T[inside] += 1 / len(inside)",
+        "tests/language/test_hops.py",
+    ),
+    Mutation(
+        "experts_relevance",
+        "heads/experts.py",
+        '"knd,nd->nk", call.parts_KND.float(), gradient',
+        '"knd,nd->nk", call.parts_KND.float().abs(), gradient',
+        "tests/heads/test_experts.py",
+    ),
+    Mutation(
         "learned_efficiency",
         "learned/network.py",
         "missing_B = (total_B - phi_BU.sum(1)) / parts_BU.sum(1)",
