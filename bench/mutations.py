@@ -596,8 +596,8 @@ MUTATIONS = (
     Mutation(
         "image_relevance_left_out",
         "methods/relevance_propagation.py",
-        "scores = scores + _at_image_tokens(run, features, slope)",
-        "scores = scores + 0 * _at_image_tokens(run, features, slope)",
+        "scores = scores + _at_image_tokens(run, token, features, slope)",
+        "scores = scores + 0 * _at_image_tokens(run, token, features, slope)",
         "tests/inputs/test_vision_language.py -k conserved",
     ),
     Mutation(

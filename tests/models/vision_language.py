@@ -12,6 +12,8 @@ from tests.models.case import HEADS, LAYERS, WIDTH, randint, randn
 from tests.models.hf import CONTROL, hf
 from tests.models.multimodal import IMAGE_TOKEN, LLAVA, QWEN2_5_VL, QWEN2_VL, QWEN_TOKENS, QWEN_VISION, ROTARY
 
+VIDEO_TOKEN = QWEN_TOKENS["video_token_id"]
+
 SIZES = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 64}
 TEXT = SIZES | CONTROL | {"vocab_size": 100, "num_key_value_heads": 2}
 HEAD = {"head_dim": 8}
@@ -22,7 +24,7 @@ QWEN3_VISION |= {"num_position_embeddings": 64}
 LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
 LINEAR |= {"linear_conv_kernel_dim": 2, "layer_types": ["linear_attention", "full_attention"]}
 SHUFFLED = {"text_config": TEXT | {"model_type": "llama"}, "image_token_id": IMAGE_TOKEN, "scale_factor": 2}
-MARKS = {"image_token_id": IMAGE_TOKEN, "boi_token_id": 97, "eoi_token_id": 96}
+MARKS = {"image_token_id": IMAGE_TOKEN, "video_token_id": VIDEO_TOKEN, "boi_token_id": 97, "eoi_token_id": 96}
 GEMMA4_VISION = SIZES | HEAD | {"num_key_value_heads": HEADS, "patch_size": 4, "pooling_kernel_size": 2}
 GEMMA4_VISION |= {"position_embedding_size": 64}
 GEMMA4_TEXT = TEXT | HEAD | {"model_type": "gemma4_text", "global_head_dim": 8, "num_global_key_value_heads": 2}
@@ -105,3 +107,25 @@ def with_images(name: str, images: int = 1) -> dict[str, Tensor]:
     types = {"gemma3": {"token_type_ids": is_image}, "paligemma": {"token_type_ids": torch.zeros_like(ids)}}
     marks = {"mm_token_type_ids": is_image} if name in PACKED | {"gemma4"} else types.get(name, {})
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **marks, **pixels(name, images)}
+
+
+FRAMES = 2  # that the language model sees; Qwen's vision encoder has read two frames for each of them
+IN_ONE_RUN = {"qwen2_vl", "qwen2_5_vl"}  # the others have the time of a frame written before it
+
+
+def with_video(name: str, images: int = 0) -> dict[str, Tensor]:
+    """A prompt with a video in it, behind images if any."""
+    inputs = with_images(name, images) if images else prompt()
+    words, frame = inputs["input_ids"], torch.full((1, tokens_per_image(name)), VIDEO_TOKEN)
+    between = [] if name in IN_ONE_RUN else [torch.tensor([[33]])]
+    ids = torch.cat([words[:, :-2], frame, *between, frame, words[:, -2:]], 1)
+    types = {"mm_token_type_ids": (ids == IMAGE_TOKEN).long() + 2 * (ids == VIDEO_TOKEN).long()}
+    video = {n.replace("image_", "video_"): t for n, t in pixels(name, FRAMES).items()}
+    video["pixel_values_videos"] = video.pop("pixel_values").flip(0)  # other numbers than those of the images
+    if name == "gemma4":
+        video["num_frames_per_video"] = torch.tensor([FRAMES])
+    else:
+        video["video_grid_thw"] = torch.tensor([[FRAMES, 2 * GRID[0], 2 * GRID[1]]])
+    if name == "qwen2_5_vl":
+        video["second_per_grid_ts"] = torch.tensor([2.0])
+    return inputs | {"input_ids": ids, "attention_mask": torch.ones_like(ids), **types, **video}

@@ -138,6 +138,36 @@ class Qwen:
         return {**words, **seen, "mm_token_type_ids": (words["input_ids"] == 99).int()}
 
 
+class QwenVideos(Qwen):
+    """With videos: what Qwen2-VL's video processor does with frames of 16 x 24 pixels, without resizing them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.video_processor, self.video_token = self._patches, "<|video_pad|>"
+        around = {"<|vision_start|>": 97, "<|vision_end|>": 96}
+        self.tokenizer = tokenizer(**{self.image_token: 99, self.video_token: 98}, **around)
+
+    def _patches(self, videos: Any) -> dict[str, Any]:
+        import torch
+
+        packed, sizes = [], []
+        for video in videos:
+            frames = torch.as_tensor(np.asarray(video)).permute(0, 3, 1, 2) / 255 - 0.5
+            times, _, high, wide = (n // size for n, size in zip(frames.shape, (2, 1, 8, 8), strict=True))
+            split = frames.reshape(times, 2, 3, high, 2, 4, wide, 2, 4)
+            packed.append(split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 3 * 2 * 4 * 4))
+            sizes.append([times, 2 * high, 2 * wide])
+        return {"pixel_values_videos": torch.cat(packed), "video_grid_thw": torch.tensor(sizes)}
+
+    def __call__(self, text: list[str], videos: Any, **how: Any) -> dict[str, Any]:  # type: ignore[override]
+        seen = self._patches([video for one in videos for video in one])
+        counts = iter((seen["video_grid_thw"].prod(1) // 4).tolist())
+        first, *rest = text[0].split(self.video_token)
+        marked = first + "".join(f" {self.video_token} " * next(counts) + part for part in rest)
+        words = self.tokenizer([marked], **how)
+        return {**words, **seen, "mm_token_type_ids": 2 * (words["input_ids"] == 98).int()}
+
+
 def detr(shortest: int = 32) -> Any:
     """A picture of 40 x 60 has 24 patches by 32, and 6 by 16: a greedy search asks about every pair of them."""
     return pil("detr", "Detr", size={"shortest_edge": shortest, "longest_edge": 64})

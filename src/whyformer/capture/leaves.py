@@ -263,7 +263,8 @@ class Traced:
     seen: BeforeAttention
     main: Tensor | None = None
     shared: bool = False  # the values are of one row, which was run once for all of them
-    features: Sequence[Tensor] = ()  # leaves that an encoder out of sight handed over: vectors of image tokens
+    # Leaves that an encoder out of sight handed over, vectors of image tokens, and the id of those tokens.
+    features: Sequence[tuple[Tensor, int]] = ()
 
     def gradients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         require_dependent(self.value_B)

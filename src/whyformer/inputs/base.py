@@ -350,8 +350,11 @@ class Modality(ABC):
         return LookupLeaves(make, batch.tensors)
 
     @contextmanager
-    def handed_over(self, make: Callable[[Tensor], Tensor]) -> Iterator[list[Tensor]]:
-        """Inside ``with``: ``make`` changes the vectors that an encoder out of sight hands over; yields the results."""
+    def handed_over(self, make: Callable[[Tensor, int], Tensor]) -> Iterator[list[tuple[Tensor, int]]]:
+        """Inside ``with``: ``make`` changes the vectors that an encoder out of sight hands over; yields the results.
+
+        With the vectors goes the id of the tokens that hold their places in the text.
+        """
         yield []
 
     @property

@@ -53,6 +53,11 @@ def is_media(name: str) -> bool:
     return name.startswith(MEDIA)
 
 
+def is_video(name: str) -> bool:
+    """Return whether an argument that holds media is about videos (second_per_grid_ts: Qwen2.5-VL)."""
+    return "video" in name or name.startswith("second_per_grid")
+
+
 # What the encoder's stream is called once a decoder reads it.
 ENCODER_STREAMS: dict[str, str] = {"text": "source", "audio": "source", "sequence": "source"}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.files import jpeg_uri
-from whyformer.inputs.families import is_media
+from whyformer.inputs.families import is_media, is_video
 from whyformer.inputs.image import blurred, patch_index
 from whyformer.inputs.stream_inputs import StreamInput, at_units
 from whyformer.shapes import Array
@@ -236,7 +236,7 @@ def split_by_input(tensors: Mapping[str, Tensor], ids_BN: Tensor, config: Any) -
         name, sizes, _ = KINDS[kind]
         if name not in tensors:
             continue
-        own = {n: t for n, t in tensors.items() if is_media(n) and ("video" in n) == (kind == "video")}
+        own = {n: t for n, t in tensors.items() if is_media(n) and is_video(n) == (kind == "video")}
         tokens = (ids_BN == token).sum(1).tolist()
         images = _images_of_rows(own, sizes, tokens, len(tensors[name]), _sides(config)[0])
         if images is None:
@@ -247,7 +247,9 @@ def split_by_input(tensors: Mapping[str, Tensor], ids_BN: Tensor, config: Any) -
             )
         counts = {name: [int(c.prod(1).sum()) for c in own[sizes].split(images)] if sizes in own else images}
         for n, tensor in own.items():
-            sizes_of_rows = counts.get(n, [1] * len(ids_BN) if len(tensor) == len(ids_BN) else images)
+            # A count of frames per video belongs to the only input, though its frames are more (Gemma 4).
+            others = [len(tensor)] if len(ids_BN) == 1 else [1] * len(ids_BN)
+            sizes_of_rows = counts.get(n, images if sum(images) == len(tensor) else others)
             if sum(sizes_of_rows) != len(tensor):
                 raise BadInput(
                     f"{n} has shape {tuple(tensor.shape)}, and {sum(sizes_of_rows)} entries were expected for the "

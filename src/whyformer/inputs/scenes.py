@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from whyformer.errors import BadInput, shown
-from whyformer.files import names_picture
+from whyformer.files import is_file, names_picture, open_image, path_of
 from whyformer.inputs.batch import Raw
 
 
@@ -37,8 +39,9 @@ def scene_of(raw: Raw) -> Scene:
         known = {"text", "image", "images", "video", "videos", "answer"}
         if unknown := sorted(set(raw) - known):
             raise BadInput(f"the input has the key {unknown[0]!r}, and takes {', '.join(sorted(known))}.")
-        listed = {kind: _listed(raw.get(f"{kind}s", raw.get(kind))) for kind in ("image", "video")}
-        return Scene(raw["text"], listed["image"], listed["video"], raw.get("answer"))
+        images, videos = (raw.get(f"{kind}s", raw.get(kind)) for kind in ("image", "video"))
+        videos = [videos] if _is_frames(videos) else videos
+        return Scene(raw["text"], _listed(images), _listed(videos), raw.get("answer"))
     if isinstance(raw, (tuple, list)) and len(raw) == 2:
         first, second = raw
         if isinstance(second, str) and (isinstance(first, Mapping) or _is_scene(first)):
@@ -49,6 +52,33 @@ def scene_of(raw: Raw) -> Scene:
     raise BadInput(
         f"the input is {shown(raw)}. A vision-language model takes a text, (image, text), ((image, text), answer), "
         '{"text": …, "images": […]} or chat messages whose content has {"type": "image", "image": …}.'
+    )
+
+
+def _is_frames(raw: Any) -> bool:
+    """Return whether a list holds the frames of one video, each an image."""
+    return isinstance(raw, (list, tuple)) and bool(raw) and all(
+        hasattr(frame, "convert") or getattr(frame, "ndim", 0) in (2, 3) or names_picture(frame) for frame in raw
+    )  # fmt: skip
+
+
+def open_video(raw: Any) -> Any:
+    """Return a video as processors take it: (frames, rows, columns, 3), or the path of a file that exists."""
+    if isinstance(raw, (str, Path)):
+        path = path_of(raw, "video")
+        if not is_file(path):
+            raise BadInput(f"there is no video file at {str(path)!r}. Nothing is downloaded.")
+        return str(path)
+    if _is_frames(raw):
+        frames = [np.asarray(open_image(frame)) for frame in raw]
+        if len({frame.shape for frame in frames}) > 1:
+            raise BadInput("the frames of the video have several sizes: resize them to one.")
+        return np.stack(frames)
+    if getattr(raw, "ndim", 0) == 4:
+        return raw
+    raise BadInput(
+        f"the video is {shown(raw)}: give a list of its frames (images), an array (frames, rows, columns, 3) or the "
+        "path of a file."
     )
 
 

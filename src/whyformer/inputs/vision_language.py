@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -22,10 +22,10 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, on_host, signature_of
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.exchanges import answered, without_end
-from whyformer.inputs.families import continues_text, is_media
+from whyformer.inputs.families import continues_text, is_media, is_video
 from whyformer.inputs.multi_input import StreamsInput, fitting, require_known
 from whyformer.inputs.regions import with_regions
-from whyformer.inputs.scenes import Scene, scene_of, without_media
+from whyformer.inputs.scenes import Scene, open_video, scene_of, without_media
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare
@@ -34,6 +34,7 @@ from whyformer.results.types import Units
 FEATURES = "mm_encoder_outputs"  # the argument by which a model takes images that its vision encoder has read
 UNUSED = {"last_hidden_state", "hidden_states", "attentions"}  # of the encoder, which the language model does not read
 BACKGROUNDS = ("mean", "zero", "blur")
+FRAMES_AS_IMAGES = 'Pass frames of the video as images ({"text": …, "images": [frame, …]}).'
 NO_GRID = (
     "the {count} image tokens of this text are no grid of pieces of the image (several views of it, or summaries of "
     "all of it), so {what}."
@@ -60,7 +61,9 @@ class VisionLanguageInput(StreamsInput, TextInput):
         self.place_ids = media.place_ids(self.config)
         self._text = TextInput(model, processor)
         self._seen: tuple[list[Tensor], str | None] = ([], None)  # the last images that were drawn, and their picture
-        self._make: Callable[[Tensor], Tensor] | None = None  # what is done to the features before they are handed over
+        self._make: Callable[[Tensor, int], Tensor] | None = (
+            None  # what is done to the features before they are handed over
+        )
 
     # Inputs
 
@@ -100,6 +103,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
             length = one["input_ids"].shape[1]
             each.append({n: t for n, t in one.items() if is_media(n)})
             texts.append({n: t[0] for n, t in one.items() if n not in each[-1] and t.shape[1:2] == (length,)})
+        self._require_places({name for one in each for name in one})
         together, shapes = media.rows_together(each)
         width = max(len(one["input_ids"]) for one in texts)
         pad = {"input_ids": self.filler_id()}
@@ -131,8 +135,18 @@ class VisionLanguageInput(StreamsInput, TextInput):
             marks = [name for name in names if isinstance(name, str)]
             if marks and not any(mark in text for mark in marks):
                 text = naming.PromptText(text, text.parts) if isinstance(text, naming.PromptText) else text
-                text = marks[0] * len(given) + "\n" + text
+                start, end = self._around_marks()
+                text = (start + marks[0] + end) * len(given) + "\n" + text
         return replace(scene, text=text)
+
+    def _around_marks(self) -> tuple[str, str]:
+        """Return the tokens around an image, by which Qwen tells it from the next one; empty where there are none."""
+        ids = [getattr(self.config, f"vision_{side}_token_id", None) for side in ("start", "end")]
+        tokenizer = getattr(self.processor, "tokenizer", None)
+        if tokenizer is None or None in ids:
+            return "", ""
+        words = [word if isinstance(word, str) else "" for word in tokenizer.convert_ids_to_tokens(ids)]
+        return words[0], words[1]
 
     def _encoded(self, scene: Scene) -> dict[str, Tensor]:
         """Return the processor's tensors of one input."""
@@ -143,7 +157,9 @@ class VisionLanguageInput(StreamsInput, TextInput):
                 "give tensors ({'input_ids': …, 'pixel_values': …}) instead."
             )
         given: dict[str, Any] = {"images": [[open_image(image) for image in scene.images]]} if scene.images else {}
-        given |= {"videos": [list(scene.videos)]} if scene.videos else {}
+        if scene.videos and not hasattr(processor, "video_processor"):
+            raise BadInput(f"{type(processor).__name__} takes no videos. {FRAMES_AS_IMAGES}")
+        given |= {"videos": [[open_video(video) for video in scene.videos]]} if scene.videos else {}
         added = {"add_special_tokens": False} if isinstance(scene.text, naming.PromptText) else {}
         encoded = processed(processor, text=[scene.text], **given, return_tensors="pt", **added)
         return {name: tensor for name, tensor in dict(encoded).items() if isinstance(tensor, Tensor)}
@@ -195,7 +211,9 @@ class VisionLanguageInput(StreamsInput, TextInput):
         batch = TextInput.adopt(self._text, words | {"input_ids": torch.where(covered, 0, ids)})
         for name in held:
             if name not in self.parameters:
-                raise BadInput(f"{type(self.model).__name__} takes no {name}.")
+                advice = f" {FRAMES_AS_IMAGES}" if is_video(name) else ""
+                raise BadInput(f"{type(self.model).__name__} takes no {name}.{advice}")
+        self._require_places(held)
         each = media.split_by_input(held, ids, self.config)
         together, shapes = media.rows_together(each)
         facts = [
@@ -204,6 +222,14 @@ class VisionLanguageInput(StreamsInput, TextInput):
         ]
         moved = {n: self.move(t) for n, t in {"input_ids": ids, **together}.items()}
         return replace(batch, tensors=batch.tensors | moved, encodings=tuple(facts))
+
+    def _require_places(self, names: Collection[str]) -> None:
+        for kind, (pixels, _, given_by) in media.KINDS.items():
+            if pixels in names and kind not in self.place_ids:
+                raise NotOffered(
+                    f"the config of {type(self.model).__name__} has no {given_by[0]}, so the tokens of a {kind} cannot "
+                    f"be found in the text. {FRAMES_AS_IMAGES if kind == 'video' else 'Pass the text alone.'}"
+                )
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         steps, target = answered(self, batch, target)
@@ -251,7 +277,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
 
     def _features(self, kind: str, rows: Sequence[Mapping[str, Tensor]], ids_BN: Tensor) -> Any:
         """Return what the vision encoder makes of the images of all inputs; equal ones are read once."""
-        getter, pixels = getattr(self.model, f"get_{kind}_features"), media.KINDS[kind][0]
+        getter, pixels = self._getter(kind), media.KINDS[kind][0]
         known = [name for name in inspect.signature(getter).parameters if any(name in row for row in rows)]
         required = [n for n, p in inspect.signature(getter).parameters.items() if p.default is p.empty]
         missing = [n for n in required if n not in known and n not in ("args", "kwargs")]
@@ -271,22 +297,29 @@ class VisionLanguageInput(StreamsInput, TextInput):
         order = [chosen.index(first) for first in firsts]
         for name, value in list(output.items()):
             if name not in UNUSED:
-                output[name] = self._arranged(value, order, [tokens[i] for i in chosen])
+                output[name] = self._arranged(value, order, [tokens[i] for i in chosen], self.place_ids[kind])
         return output
 
-    def _arranged(self, value: Any, order: list[int], tokens: list[int]) -> Any:
+    def _getter(self, kind: str) -> Callable[..., Any]:
+        """Return the method that runs the vision encoder, of the model or of the one inside (Gemma 4's videos)."""
+        for owner in (self.model, getattr(self.model, "model", None)):
+            if callable(getter := getattr(owner, f"get_{kind}_features", None)):
+                return getter
+        raise NotOffered(f"{type(self.model).__name__} has no get_{kind}_features. {FRAMES_AS_IMAGES}")
+
+    def _arranged(self, value: Any, order: list[int], tokens: list[int], place: int) -> Any:
         """Return features in the order of the batch, through ``make``. tokens: of each input whose images were read.
 
         Features have one vector per token: as one tensor, or as one for each image; of several layers, in a list.
         """
         parts = list(value) if isinstance(value, (list, tuple)) else [value]
         if not all(isinstance(part, Tensor) for part in parts) or _vectors(parts) != sum(tokens):
-            return [self._arranged(part, order, tokens) for part in parts] if parts != [value] else value
+            return [self._arranged(part, order, tokens, place) for part in parts] if parts != [value] else value
         together = torch.cat([part.flatten(0, -2) for part in parts])
         if order != list(range(len(tokens))):
             each = together.split(tokens)
             together = torch.cat([each[first] for first in order])
-        together = together if self._make is None else self._make(together)
+        together = together if self._make is None else self._make(together, place)
         if not isinstance(value, (list, tuple)):
             return together.unflatten(0, (-1, *value.shape[1:-1]))
         sizes = [len(part.flatten(0, -2)) for part in parts]
@@ -400,7 +433,7 @@ class VisionLanguageInput(StreamsInput, TextInput):
     def vectors(self, one: Batch, kind: str) -> Tensor:
         """(tokens, D) what the vision encoder hands over for one input, under the function modes that are on."""
         own = media.row_of(one.tensors, 0, one.encodings[0] if one.encodings else {})
-        getter = getattr(self.model, f"get_{kind}_features")
+        getter = self._getter(kind)
         known = {name: own[name] for name in inspect.signature(getter).parameters if name in own}
         found = getter(**known).pooler_output
         parts = list(found) if isinstance(found, (list, tuple)) else [found]
@@ -409,12 +442,12 @@ class VisionLanguageInput(StreamsInput, TextInput):
     # Gradients at words and pixels, and relevance at words and features
 
     @contextmanager
-    def handed_over(self, make: Callable[[Tensor], Tensor]) -> Iterator[list[Tensor]]:
-        made: list[Tensor] = []
+    def handed_over(self, make: Callable[[Tensor, int], Tensor]) -> Iterator[list[tuple[Tensor, int]]]:
+        made: list[tuple[Tensor, int]] = []
 
-        def change(features: Tensor) -> Tensor:
-            made.append(make(features))
-            return made[-1].clone()
+        def change(features: Tensor, token: int) -> Tensor:
+            made.append((make(features, token), token))
+            return made[-1][0].clone()
 
         self._make = change
         try:

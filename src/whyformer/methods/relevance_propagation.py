@@ -231,14 +231,14 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     # The gradient of a linear layer is its rule, also of a quantised one: its backward pass was checked.
     linear = {function for _, backward in backwards_of(modality.model) for function in backward.functions}
     unruled, start_B = rules.unruled_text(trace.value_B, linear), trace.at_answer()
-    gradients = run.differentiated(trace, [inputs, *trace.features, *rules.cut])
+    gradients = run.differentiated(trace, [inputs, *(features for features, _ in trace.features), *rules.cut])
     gradient, cut = gradients[0], gradients[1 + len(trace.features) :]
     run.require_input_slopes()
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)
-    for features, slope in zip(trace.features, gradients[1:], strict=False):
-        scores = scores + _at_image_tokens(run, features, slope)
+    for (features, token), slope in zip(trace.features, gradients[1:], strict=False):
+        scores = scores + _at_image_tokens(run, token, features, slope)
     scores = scores * run.keep_BN
     missing = (scores.sum(1) - start_B).abs()
     lost_B = missing * 0
@@ -259,10 +259,9 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     )
 
 
-def _at_image_tokens(run: Run, features: Tensor, gradient: Tensor) -> Tensor:
+def _at_image_tokens(run: Run, token: int, features: Tensor, gradient: Tensor) -> Tensor:
     """(B, N) relevance of the vectors that a vision encoder handed over, at the tokens that hold their places."""
-    places_BN = run.modality.places(run.batch)
-    assert places_BN is not None
+    places_BN = run.batch.real_BN & (run.batch.tensors[run.modality.main] == token)
     # The rows of one text (shared) were run as one: a gradient for each of them, of the same vectors.
     relevance = (features.detach().float() * gradient.float().unflatten(0, (-1, len(features)))).sum(-1).flatten()
     scores_BN = relevance.new_zeros(places_BN.shape)

@@ -302,7 +302,7 @@ class Run(ScoredBatch):
                 answered() as answer,
                 rules,
                 self.modality.looked_up(batch.shared or self.batch, leaf) as lookups,
-                self.modality.handed_over(leaf) as features,
+                self.modality.handed_over(lambda features, _: leaf(features)) as features,
                 seen,
             ):
                 logits = self.output.logits(batch)
@@ -365,7 +365,10 @@ class Run(ScoredBatch):
                     return flat.view_as(leaf).to(leaf.dtype)
 
                 batch, _ = self._with_floats(other)
-                with self.modality.looked_up(batch.shared or self.batch, other), self.modality.handed_over(other):
+                with (
+                    self.modality.looked_up(batch.shared or self.batch, other),
+                    self.modality.handed_over(lambda features, _: other(features)),
+                ):
                     return self.scalars(output.logits(batch))
 
             require_dependent(trace.value_B)

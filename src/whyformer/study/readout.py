@@ -104,13 +104,12 @@ class Passes:
             other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
             return other
 
-        def shift_image(features_MD: Tensor) -> Tensor:
+        def shift_image(features_MD: Tensor, token: int) -> Tensor:
             """The same where the position holds a piece of an image: the rank of its token is the row."""
             ids = self.one.tensors[self.modality.main][0]
-            alike = ids == ids[position]
             other = features_MD.clone()
-            if len(other) == int(alike.sum()):
-                row = int(alike[:position].sum())
+            if int(ids[position]) == token:
+                row = int((ids[:position] == token).sum())
                 other[row] = other[row].lerp(shifted(other[row]), strength)
             return other
 
