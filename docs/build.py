@@ -43,7 +43,6 @@ def head(entry: Method) -> str:
     options = ", ".join(f"`{name}={default!r}`" for name, default in entry.defaults.items()) or "none"
     facts = {
         "Cost per input": entry.cost_text,
-        "Uses": ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing",
         "Scores": ", ".join(_scores(entry)),
         "Options": options,
         "Reference": linked(entry.paper),
@@ -61,8 +60,9 @@ def _scores(entry: Method) -> tuple[str, str]:
 
 def picture(entry: Method) -> str:
     """The method on the shipped models: one sentence and one drawing, the same for all (docs/method_pictures.py)."""
-    bars = "Blue supports the class, orange opposes it" if entry.signed else "Higher is more important"
-    legend = f"{bars}; grey: special tokens"
+    legend = (
+        "Blue supports the class, orange opposes it; grey: special tokens" if entry.signed else "Grey: special tokens"
+    )
     if entry.name in IMAGES_ONLY:
         legend = "Darker is more important"
     return f"![Scores](../images/methods/{entry.name}.png)\n\n*{legend}.*"
@@ -116,11 +116,21 @@ def methods_page() -> str:
 
 
 def metrics_table() -> str:
-    lines = ["| metric | kind | better | definition | cost per input | paper |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| metric | kind (↑ higher, ↓ lower is better) | definition | cost per input | paper |",
+        "|---|---|---|---|---|",
+    ]
     for entry in sorted(wf.list_metrics().values(), key=lambda m: (m.kind, m.name)):
-        better = "higher" if entry.higher_is_better else "lower"
-        lines.append(f"| {entry.name} | {entry.kind} | {better} | {entry.idea} | {entry.cost_text} | {entry.paper} |")
+        kind, paper = f"{entry.kind} {'↑' if entry.higher_is_better else '↓'}", short_reference(entry.paper)
+        lines.append(f"| {entry.name} | {kind} | {entry.idea} | {entry.cost_text} | {paper} |")
     return "\n".join(lines)
+
+
+def short_reference(paper: str) -> str:
+    """Authors and year as a link, without the venue: ``whyformer metrics NAME`` prints the whole reference."""
+    paper = re.sub(r"(\w+), [^;]*? & \w+ (?=\d{4})", r"\1 et al. ", paper)
+    names = r"([A-Z][\w-]*(?: et al\.| & \w+)? \d{4})"
+    return re.sub(names + r"(?: \([^)]*\))?, arXiv:([0-9.]+[0-9])", r"[\1](https://arxiv.org/abs/\2)", paper)
 
 
 REASONS = (  # in errors -> on the page
