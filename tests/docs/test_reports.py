@@ -59,7 +59,7 @@ def test_needles(capsys: pytest.CaptureFixture[str]) -> None:
     report(noted(REPORTS / "needle.jsonl"))
     page, printed = text_of(REPORTS / "needle.md"), capsys.readouterr().out
     assert printed.count("\n\n") == 3 and printed.splitlines()[0] in page
-    assert len(rows_of(page)) > 15 and set(rows_of(page)) <= set(rows_of(printed))  # a selection of the rows
+    assert len(rows_of(page)) > 12 and set(rows_of(page)) <= set(rows_of(printed))  # a selection of the rows
 
 
 def test_models_that_learn_in_context() -> None:
@@ -73,7 +73,7 @@ def test_tabular_transformers() -> None:
     """The page shows a selection of the rows that the command prints."""
     page = text_of(REPORTS / "tabular_study.md")
     printed = tabular_study.tables(json.loads(text_of(REPORTS / "tabular_study.json")))
-    assert len(rows_of(page)) > 20 and set(rows_of(page)) <= set(rows_of(printed))
+    assert len(rows_of(page)) > 15 and set(rows_of(page)) <= set(rows_of(printed))
     assert printed.splitlines()[-1] in page  # published figures
 
 
