@@ -361,6 +361,7 @@ def _public(stage: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "views.page": (views.page, {}),
         "views.side_by_side": (views.side_by_side, {}),
         "CompletionServer": (wf.CompletionServer, {"url": stage.server.url}),
+        "ChatServer": (wf.ChatServer, {"url": stage.server.url}),
     }  # fmt: skip
 
 
@@ -412,7 +413,7 @@ def signatures(stage: Any) -> Iterator[Call]:
                 for p in inspect.signature(function).parameters.values()
             )
             yield Call("signatures", f"{name}({words})", partial(_called, call, {}), fine)
-    for owner in (wf.Explainer, wf.Table, wf.Target, wf.CompletionServer, wf.Explanation):
+    for owner in (wf.Explainer, wf.Table, wf.Target, wf.CompletionServer, wf.ChatServer, wf.Explanation):
         for verb, function in vars(owner).items():
             if (verb.startswith("_") and verb != "__init__") or not inspect.isfunction(function):
                 continue

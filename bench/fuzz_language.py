@@ -159,6 +159,10 @@ def _asked(stage: Any) -> Iterator[Call]:
         "language", "CompletionServer", partial(wf.CompletionServer, url), wf.CompletionServer.__init__,
         ("self", "url", "model", "key", "start"),
     )  # fmt: skip
+    yield from with_nonsense(
+        "language", "ChatServer", partial(wf.ChatServer, url), wf.ChatServer.__init__,
+        ("self", "url", "model", "key", "system"),
+    )  # fmt: skip
     yield from _calls("CompletionServer", wf.CompletionServer, "url", NO_URL)
     for parameter, values in {
         "model": (3, NAN, True, [], {}, b"x", Thing()),

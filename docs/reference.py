@@ -55,8 +55,8 @@ GROUPS = (
     Group(
         "language",
         "Language models",
-        "Citations, and models behind a completion server.",
-        ("cite", "Citations", "CompletionServer"),
+        "Citations, and models behind a server.",
+        ("cite", "Citations", "CompletionServer", "ChatServer"),
     ),
     Group(
         "tables",

@@ -55,6 +55,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "View": lambda: samples.text().view(),
     "Page": lambda: Explanations([samples.text()] * 30).view(),
     "CompletionServer": lambda: wf.CompletionServer("http://localhost:1/v1", model="m"),
+    "ChatServer": lambda: wf.ChatServer("http://localhost:1/v1/chat/completions", model="m", key="secret"),
     "MaskedSurrogate": lambda: MaskedSurrogate(CASES["bert"].build("sdpa"), 0.5, 0.75, 40, 10, 0.1),
     "Cost": lambda: samples.text().cost,
 }

@@ -131,6 +131,7 @@ class Estimate:
     backwards: float
     batch_size: int  # inputs that are run together
     reason: str = ""
+    samples: int = 0  # answers that a chat server is asked for in each forward
 
     @property
     def peak_bytes(self) -> int:
@@ -143,6 +144,11 @@ class Estimate:
         return self.peak_bytes <= self.free_bytes
 
     def __str__(self) -> str:
+        if self.samples:
+            answers = (
+                f"{self.forwards:g} contexts × {self.samples} answers = {self.forwards * self.samples:,.0f} answers"
+            )
+            return f"{self.method}: {answers} per input."
         fold = "not supported" if self.fold_bytes is None else _gib(self.fold_bytes)
         return (
             f"{self.method}: {self.forwards:g} forwards + {self.backwards:g} backwards per input, {self.batch_size} "
@@ -221,7 +227,7 @@ def _has_room(run: Run, m: Method) -> bool:
 def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimate:
     """For the first batch of a session, which holds the longest of its inputs where they are encoded together."""
     run = session.run(session.parts()[0])
-    units = max(len(units) for units in run.units)
+    units = max(len(groups) for groups, _ in run.segments) if run.segments else max(map(len, run.units))
     if m.name == AUTO:
         name, more = answers(session.modality.kind, units, options["passes"])[0]
         m = get_method(name)
@@ -232,7 +238,7 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
         options = {**options, "replace": run.modality.replacement(options.get("replace"))}
     forwards, backwards = m.cost(units, **options)
     grad = bool(m.needs & {"attention_gradients", "input_gradients"})
-    activated = activations(run, grad)
+    activated = 0 if run.modality.opaque else activations(run, grad)
     maps = bool(m.needs & {"attention", "attention_gradients"}) and bool(run.study.sites)
     full = activated + (map_bytes(run, "attention_gradients" in m.needs) if maps else 0)
     reason = why_not_folded(run, m, options)
@@ -254,6 +260,7 @@ def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimat
         backwards=backwards,
         batch_size=run.batch.size,
         reason=reason,
+        samples=run.modality.samples,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from whyformer.shapes import Array
 
 LEVEL = 0.95
+ABOUT_95 = 1.96  # standard errors
 DRAWS = 1000
 
 
@@ -27,6 +28,29 @@ def interval(samples: Array, seed: int = 0, after: Callable[[Array], Array] | No
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
     return low, high
+
+
+def share_interval(share: Array, count: int) -> tuple[Array, Array]:
+    """Return the 95 % confidence interval of a share of ``count`` draws (Wilson 1927).
+
+    For means of numbers from 0 to 1 it is conservative: their variance is at most that of a share.
+    """
+    share, z2 = np.asarray(share, dtype=float), ABOUT_95**2 / count
+    middle = (share + z2 / 2) / (1 + z2)
+    half = np.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
+    return np.clip(middle - half, 0.0, share), np.clip(middle + half, share, 1.0)
+
+
+def difference_interval(first: Array, second: Array, count: int) -> tuple[Array, Array]:
+    """Return the 95 % confidence interval of ``first - second``, two shares of ``count`` draws each.
+
+    Newcombe 1998, Statistics in Medicine 17:873, method 10: Wilson intervals of both shares, combined.
+    """
+    first, second = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    (low_1, high_1), (low_2, high_2) = share_interval(first, count), share_interval(second, count)
+    below = np.sqrt((first - low_1) ** 2 + (high_2 - second) ** 2)
+    above = np.sqrt((high_1 - first) ** 2 + (second - low_2) ** 2)
+    return first - second - below, first - second + above
 
 
 def limits_of_repeats(values: Array) -> tuple[Array, Array]:

@@ -341,13 +341,14 @@ class CoreExplainer(LoadedModel):
         method: Name = None,
         batch_size: BatchSize | None = None,
         memory: Memory = "auto",
+        units: Segments = "token",
         passes: PassCount | None = None,
         **options: Any,
     ) -> Estimate:
         """Estimate memory and passes of ``explain``, without explaining."""
         source = self.source(inputs)
         chosen, settings = self._chosen(source, [method], passes, options, memory == "fold")
-        with self.session(source, batch_size=batch_size, memory=memory) as session:
+        with self.session(source, batch_size=batch_size, memory=memory, units=units) as session:
             return estimate(session, chosen[0], settings[chosen[0].name])
 
     def study(self, inputs: Any) -> Study:

@@ -286,6 +286,8 @@ def of_run(
         if m.name == AUTO:
             results[AUTO] = _answered(session, settings[AUTO]["passes"], run, rows)
             continue
+        if run.modality.opaque:
+            run.modality.announce(m.cost(max(map(len, run.units)), **settings[m.name])[0], run.batch)
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
         run.asked, run.folds, readings = {}, m.name in folded, run.readings
         several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)

@@ -249,11 +249,15 @@ ELSEWHERE = {"extend"}  # its example is a method of one's own, which tests/expl
 class Server:
     """A server that finds every answer likely, in place of one that has to be started."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, samples: int = 0) -> None:
         assert url.startswith("http://")
+        self.samples = samples
 
     def __call__(self, prompts: list[Any], answers: list[Any]) -> list[float]:
         return [-0.1 * len(str(prompt)) for prompt in prompts]
+
+    def generate(self, prompt: str, tokens: int) -> str:
+        return "It is Paris."
 
 
 @pytest.fixture(scope="module")
@@ -281,8 +285,8 @@ def test_its_example_runs(name: str, desk: Path, monkeypatch: pytest.MonkeyPatch
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(wf, name)) or "")
     assert examples, f"help(wf.{name}) shows no example"
     assert f"wf.{name}(" in "".join(example.source for example in examples) or not inspect.isfunction(getattr(wf, name))
-    if name == "CompletionServer":
-        monkeypatch.setattr(wf, "CompletionServer", Server)
+    if name in {"CompletionServer", "ChatServer"}:
+        monkeypatch.setattr(wf, name, Server)
     scope: dict[str, Any] = {"wf": wf, "torch": torch, "np": np}
     for example in examples:
         exec(compile(example.source, f"help(wf.{name})", "single"), scope)

@@ -14,14 +14,14 @@ import pytest
 import whyformer as wf
 from tests.support.completions import ANSWER, ELSE, FLOOR, WEIGHTS, Server, known, serving
 from whyformer.errors import BadInput, ModelFailed, NotAllowed, NotOffered
-from whyformer.inputs import completions
+from whyformer.inputs import completions, connection
 
 PROMPT = "The capital of France, on a river, is not Berlin but"
 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    monkeypatch.setattr(completions, "PAUSE", 0.001)
+    monkeypatch.setattr(connection, "PAUSE", 0.001)
     with ExitStack() as stack:
         yield lambda **how: stack.enter_context(serving(Server(**how)))
 
@@ -127,7 +127,7 @@ def test_a_lost_connection_is_tried_again(serve: Serve) -> None:
 
 def test_how_long_a_server_wants_to_be_left_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(completions.time, "sleep", pauses.append)
+    monkeypatch.setattr(connection.time, "sleep", pauses.append)
     server = serve(failing=[503] * 5, headers={"Retry-After": "7"})
     wf.CompletionServer(server.url, "tiny", retries=5)([PROMPT], [ANSWER])
     server.failing, server.headers = [503] * 3, {}
@@ -138,7 +138,7 @@ def test_how_long_a_server_wants_to_be_left_alone(serve: Serve, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("how", "error", "words"),
     [
-        ({"with_logprobs": False}, NotOffered, "no log-probabilities.*vLLM"),
+        ({"with_logprobs": False}, NotOffered, "no log-probabilities.*vLLM.*ChatServer"),
         ({"echoes": False, "least": 1}, NotOffered, "does not repeat the text.*echo"),
         ({"key": "secret"}, BadInput, "401.*key="),
         ({"failing": [404]}, BadInput, "404.*address.*model"),
@@ -158,7 +158,7 @@ def test_what_goes_wrong_is_said(serve: Serve, how: dict[str, Any], error: type[
 def test_a_server_that_refuses_echo_is_told_from_a_broken_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = "Setting 'echo' and 'logprobs' at the same time is not supported for this model."
     server = serve(failing=[400])
-    monkeypatch.setattr(completions._Refused, "__str__", lambda self: f"HTTP 400: {refusal}")
+    monkeypatch.setattr(connection.Refused, "__str__", lambda self: f"HTTP 400: {refusal}")
     with pytest.raises(NotOffered, match=r"is not supported.*vLLM returns them"):
         wf.CompletionServer(server.url, "tiny")([PROMPT], [ANSWER])
 

@@ -1,4 +1,4 @@
-"""A completions server on this machine, around a language model whose log-probabilities are known."""
+"""A server on this machine, with completions whose log-probabilities are known and chats whose shares are."""
 
 from __future__ import annotations
 
@@ -52,11 +52,34 @@ class Server:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     at_once: int = 0  # requests that were answered at the same time
     gate: threading.Barrier | None = None  # opens for as many requests as have to be there at the same time
+    chances: dict[str, float] = field(default_factory=dict)  # word → what it adds to the chance of ``says``
+    says: str = "It is Paris."
+    otherwise: str | None = "I do not know."
+    several: bool = True  # as many answers as "n" names
+    refuses: tuple[str, ...] = ()  # fields of a chat's request
+    finish: str = "stop"
+    usage: bool = True
+    answered: dict[str, int] = field(default_factory=dict)  # prompt of a chat → answers so far
     url: str = ""
 
     @property
     def texts(self) -> list[str]:
         return [body["prompt"] for body in self.bodies]
+
+    def chance(self, prompt: str) -> float:
+        return sum(chance for word, chance in self.chances.items() if word in prompt)
+
+    def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers whose share is the chance, as exactly as their number allows, whatever the order of requests."""
+        prompt, choices = body["messages"][-1]["content"], []
+        for number in range(body.get("n", 1) if self.several else 1):
+            before = self.answered.get(prompt, 0)
+            right = int((before + 1) * self.chance(prompt) + 1e-9) > int(before * self.chance(prompt) + 1e-9)
+            self.answered[prompt] = before + 1
+            message = {"role": "assistant", "content": self.says if right else self.otherwise}
+            choices.append({"index": number, "message": message, "finish_reason": self.finish, "logprobs": None})
+        counted = {"usage": {"prompt_tokens": 7, "completion_tokens": 3 * len(choices)}} if self.usage else {}
+        return {"choices": choices, **counted}
 
     def completion(self, body: dict[str, Any]) -> dict[str, Any]:
         sent = tokens_of(body["prompt"])
@@ -118,6 +141,12 @@ def serving(server: Server) -> Iterator[Server]:
                 self.reply(401, {"error": "no such key"})
             elif status != 200:
                 self.reply(status, {"error": f"status {status}"})
+            elif refused := [name for name in server.refuses if name in body]:
+                self.reply(400, {"error": f"Unsupported parameter: '{refused[0]}' is not supported with this model."})
+            elif self.path == "/v1/chat/completions":
+                with lock:
+                    content = server.chat(body)
+                self.reply(200, content)
             elif body["max_tokens"] < server.least:
                 self.reply(400, {"error": f"max_tokens must be at least {server.least}"})
             else:

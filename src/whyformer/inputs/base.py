@@ -58,6 +58,7 @@ class Modality(ABC):
 
     # What the model is
     opaque = False  # it is called from outside: it has no attention and no gradients
+    samples = 0  # sampled answers behind each value; 0: values have no sampling error
     compares = False  # its one "class" is the similarity of two inputs
     generates = False  # its classes are tokens of a vocabulary
     objects = False  # a detector: one explanation per object that it detects
@@ -195,6 +196,10 @@ class Modality(ABC):
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         """(B, length) the sum, or the largest, of a (B, …) tensor like the input's own at each position."""
         return with_added(over_features(detail, largest), placed.length, placed.front)
+
+    def announce(self, passes: float, batch: Batch) -> None:
+        """Called before a method runs, with the passes that it needs at most; may raise if that is too much."""
+        return
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         """Return remarks that belong to every explanation of these inputs."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
+from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, listed, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, Stretch
 from whyformer.inputs.exchanges import part_of, require_one_wish
@@ -34,8 +34,8 @@ class Says(Protocol):
 
 
 PROTOCOL = (
-    "a remote model is a function of two lists, (prompts, answers), that returns the "
-    "log-probability of each answer after its prompt; wf.CompletionServer(url) is one"
+    "a remote model is a function of two lists, (prompts, answers), that returns the log-probability of each answer "
+    "after its prompt; wf.CompletionServer(url) and wf.ChatServer(url) are such functions"
 )
 
 
@@ -175,6 +175,7 @@ class PromptInput(Modality):
             raise BadInput("processor= is for local models: a remote model gets plain text.")
         super().__init__(model)
         self.size: str | Sequence[Any] = "word"
+        self.samples = int(getattr(model.says, "samples", 0))
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
         if decoding.choices or isinstance(decoding.generate, Mapping):
@@ -223,7 +224,8 @@ class PromptInput(Modality):
             raise BadInput(f"the prompt {shown(text)} has no {name}: give at least one.")
         assert not isinstance(self.decoding.span, Stretch), "ask() refuses hops"
         start, end = part_of(answer, self.decoding.span)
-        return Prompt(text, answer[start:end], spans, answer[:start])
+        # A chat model cannot be given the start of its answer: a part is looked for in whole sampled answers.
+        return Prompt(text, answer[start:end], spans, "" if self.samples else answer[:start])
 
     def _generated(self, prompt: str, tokens: Any) -> str:
         """Return what the model generates, where it has a generate()."""
@@ -253,7 +255,27 @@ class PromptInput(Modality):
     def scalar(self, scalar: str) -> str:
         if scalar in {"cosine", "maxsim"}:
             raise NotOffered(f"scalar={scalar!r} is for models that compare two inputs: omit it here.")
-        return "log_probability" if scalar == "logit" else scalar
+        if self.samples and scalar not in {"logit", "probability"}:
+            raise NotOffered(
+                f"scalar={scalar!r}: a share of sampled answers may be 0 and has no logarithm: omit it here."
+            )
+        return scalar if scalar != "logit" else "probability" if self.samples else "log_probability"
+
+    def announce(self, passes: float, batch: Batch) -> None:
+        if (announce := getattr(self.model.says, "announce", None)) is not None:
+            announce(passes, max(len(prompt.text) for prompt in batch.raw))
+
+    def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
+        """Where answers are sampled: what the values are, what they took, and whether an answer was never sampled."""
+        says: Any = self.model.says
+        if not hasattr(says, "summary"):
+            return ()
+        never = [shown(prompt.answer) for prompt in batch.raw if not says.share(prompt.text, prompt.answer)]
+        unmatched = (
+            f"no sampled answer matches {listed(never, 'or')}, so scores are not above 0. Check the answer, or use "
+            "match= of ChatServer."
+        )
+        return (says.summary(), *([unmatched] if never else ()))
 
     def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
         return [(batch.tensors[self.main], self.stream)]

@@ -122,6 +122,13 @@ def found_in(text: str, begin: int, roles: Sequence[str], tokens: Sequence[Span]
     return _apart(spans)
 
 
+def without_thoughts(answer: str) -> str:
+    """Return an answer without what is between marks of thoughts and tools."""
+    for start, end in reversed(_apart(_marked(answer, 0))):
+        answer = answer[:start] + answer[end:]
+    return answer
+
+
 def _apart(spans: Iterable[Span]) -> list[Span]:
     """Return spans in order, without those that overlap with one before them in the list."""
     kept: list[Span] = []

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, reading
+from whyformer.evidence import difference_interval
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.batch import Decoding
+from whyformer.inputs.connection import Usage
 from whyformer.inputs.exchanges import written_answer
 from whyformer.inputs.language import is_causal
+from whyformer.inputs.prompt import AskedModel, named
 from whyformer.inputs.scenes import is_image
 from whyformer.inputs.units import PromptText, Span, prompt_of, sentences
 from whyformer.inputs.vision_language import reads_media
@@ -31,8 +34,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METHOD = "attn_lrp"  # one forward and backward; docs/reports/needle.md says how often it finds the right sentence
+REMOTE_METHOD = "occlusion"  # of a model behind a server, which has no gradients
 PICTURE = "[image]"  # the text of a document that is an image
 LEAD = "Answer the question with the help of these documents."
+UNSUPPORTED = (
+    "no document supports {!r}: leaving out any one document hardly makes it less likely. Possible reasons: the model "
+    "knows it without documents, several documents state it, or it is made up."
+)
+UNMATCHED = (
+    "no sampled answer matches {!r}, so its sources cannot be found. Give another answer=, or match= of ChatServer."
+)
 SUPPORT = math.log(1.5)  # a sentence rests on a document without which it is less likely by this factor, in logarithms
 
 
@@ -47,22 +58,31 @@ class SourceSentence:
 
 @dataclass(frozen=True)
 class Citation:
-    """A source of a sentence. ``drop``: the fall of the sentence's log-probability without it."""
+    """A source of a sentence. ``drop``: the fall of the sentence's log-probability without it.
+
+    Sampled answers: the fall of the share of answers with the sentence, and its 95 % confidence interval (low, high).
+    """
 
     document: str
     text: str
     score: float
     drop: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
 class CitedSentence:
-    """A sentence of the answer with its sources, the best first. ``supported``: by at least one document."""
+    """A sentence of the answer with its sources, the best first. ``supported``: by at least one document.
+
+    share: of sampled answers that have the sentence; its log-probability is then NaN.
+    """
 
     text: str
     log_probability: float
     citations: tuple[Citation, ...]
     supported: bool
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +99,8 @@ class DocumentScore:
 class Citations(Result):
     """The sources of an answer. Drops are NaN where they were not measured.
 
+    Of a ChatServer, ``shares`` of sampled answers replace log-probabilities, and drops are falls of shares.
+
     Axes: A sentences of the answer, S sentences of the documents, D documents.
 
     >>> documents = ["the capital of france is paris.", "a cat sat on the mat."]
@@ -89,10 +111,11 @@ class Citations(Result):
     what: ClassVar[str] = "citations"
     axes: ClassVar[Mapping[str, str]] = {
         "scores": "AS", "drops": "AS", "document_scores": "AD", "document_drops": "AD", "log_probabilities": "A",
-        "spans": "A", "sources": "S", "names": "D", "texts": "D",
+        "spans": "A", "sources": "S", "names": "D", "texts": "D", "shares": "A",
     }  # fmt: skip
     last: ClassVar[tuple[str, ...]] = ("scores", "drops")
-    support: ClassVar[float] = SUPPORT  # a source with a smaller drop bears nothing
+    later: ClassVar[tuple[str, ...]] = ("shares", "samples", "usage")
+    support: ClassVar[float] = SUPPORT  # a source with a smaller drop is not cited
 
     question: str
     answer: str
@@ -110,25 +133,44 @@ class Citations(Result):
     top: int = 3
     cost: Cost = field(default_factory=Cost)
     warnings: tuple[str, ...] = ()
+    shares: Float64 | None = None  # of sampled answers that have the sentence; None: log-probabilities were read
+    samples: int | None = None  # answers per context
+    usage: dict[str, int] | None = None  # requests and tokens of the server, as it reports them
+
+    def intervals(self, drops: Float64) -> tuple[Float64, Float64]:
+        """Return the 95 % confidence intervals of drops, one row per sentence; NaN if answers were not sampled."""
+        if self.shares is None or self.samples is None:
+            return np.full_like(drops, np.nan), np.full_like(drops, np.nan)
+        whole = np.broadcast_to(self.shares[:, None], drops.shape)
+        return difference_interval(whole, np.clip(whole - drops, 0.0, 1.0), self.samples)
+
+    def supports(self, drops: Float64) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which drops are a support: above ``support``, or of sampled answers significantly above 0."""
+        known = np.nan_to_num(drops, nan=-np.inf) if self.shares is None else np.nan_to_num(self.intervals(drops)[0])
+        return known > (self.support if self.shares is None else 0.0)
 
     @property
     def sentences(self) -> tuple[CitedSentence, ...]:
         """The answer, sentence by sentence, each with its sources by descending drop."""
         cited = []
+        low, high = self.intervals(self.drops)
         for number, (start, end) in enumerate(self.spans):
             drops, citations = self.drops[number], []
             tested = np.flatnonzero(~np.isnan(drops))
             for i in tested[np.argsort(-drops[tested], kind="stable")]:
                 source, score = self.sources[i], float(self.scores[number, i])
-                citations.append(Citation(self.names[source.document], source.text, score, float(drops[i])))
+                limits = () if self.shares is None else (float(low[number, i]), float(high[number, i]))
+                citations.append(Citation(self.names[source.document], source.text, score, float(drops[i]), *limits))
             likely = float(self.log_probabilities[number])
-            cited.append(CitedSentence(self.answer[start:end], likely, tuple(citations), self.supported[number]))
+            share = None if self.shares is None else float(self.shares[number])
+            facts = (tuple(citations), self.supported[number], share)
+            cited.append(CitedSentence(self.answer[start:end], likely, *facts))
         return tuple(cited)
 
     @property
     def supported(self) -> tuple[bool, ...]:
-        """Whether some document makes a sentence of the answer likelier by half or more, per sentence."""
-        return tuple(bool(row.max() > SUPPORT) for row in self.document_drops)
+        """Whether a sentence of the answer is less likely without some document (see ``supports``), per sentence."""
+        return tuple(bool(row.any()) for row in self.supports(self.document_drops))
 
     @property
     def documents(self) -> tuple[DocumentScore, ...]:
@@ -142,6 +184,7 @@ class Citations(Result):
     @property
     def table(self) -> list[dict[str, Any]]:
         """Return one row per sentence of the answer and sentence of the documents."""
+        low, high = self.intervals(self.drops)
         return [
             {
                 "answer": self.answer[start:end],
@@ -150,6 +193,7 @@ class Citations(Result):
                 "score": float(self.scores[number, index]),
                 "drop": float(self.drops[number, index]),
             }
+            | ({} if self.shares is None else {"low": float(low[number, index]), "high": float(high[number, index])})
             for number, (start, end) in enumerate(self.spans)
             for index, source in enumerate(self.sources)
         ]
@@ -181,19 +225,23 @@ def cite(
     documents: texts, or texts by name; images, too, for a vision-language model. answer: the text to support; None:
     the model's own answer of at most ``generate`` tokens. method (and its options): ranks the sentences, in one
     explanation per sentence of the answer. The ``top`` of them, and every document, are then left out in turn: drops
-    are the falls of the log-probability.
+    are the falls of the log-probability. A wf.CompletionServer and a wf.ChatServer are models, too; the latter samples
+    answers to the prompt with each sentence and document left out, and drops are falls of the share that match.
 
     >>> documents = {"atlas": "the capital of france is paris.", "note": "a cat sat on the mat."}
     >>> wf.cite("language-model", "what is the capital of france?", documents, answer="it is paris.").show()
     """
     names, texts, pictures = _documents(documents)
-    method = METHOD if method is None else method
-    get_method(method).checked(options)
     explainer = loaded_as(CoreExplainer, model, processor)
+    remote: Any = explainer.model.says if isinstance(explainer.model, AskedModel) else None
+    samples = int(getattr(remote, "samples", 0))
+    method = (METHOD if remote is None else REMOTE_METHOD) if method is None else method
+    get_method(method).checked(options)
     prompt, places = _prompt(explainer, question, names, _marked(explainer, texts, pictures))
     asked: Any = {"text": prompt, "images": list(pictures.values())} if pictures else prompt
+    before = getattr(remote, "usage", Usage())
     if answer is None:
-        answer = _written(explainer, asked, generate)
+        answer = _written(explainer, asked, generate) if remote is None else _requested(remote, asked, generate)
     spans = sentences(answer)
     if not spans:
         raise BadInput("the answer is empty: give at least one sentence.")
@@ -205,6 +253,10 @@ def cite(
         for s in sources
     ]
     of_document = np.array([source.document for source in sources])
+    if hasattr(remote, "announce"):  # raises if it is more than the server's budget
+        again = 0 if method == REMOTE_METHOD else min(top, len(sources))
+        passes = get_method(method).cost(len(sources), **get_method(method).checked(options))[0]
+        remote.announce(passes + again + len(texts), len(prompt))
     settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": False}
     shape = (len(spans), len(sources))
     scores, drops = np.zeros(shape), np.full(shape, np.nan)
@@ -223,14 +275,14 @@ def cite(
         document_drops[number] = whole.scores
         costs += [why.cost, without.cost, whole.cost]
     document_scores = np.stack([scores[:, of_document == d].sum(1) for d in range(len(texts))], 1)
-    return Citations(
+    cited = Citations(
         question=question,
         answer=answer,
         spans=tuple(spans),
         names=tuple(names),
         texts=tuple(texts),
         sources=tuple(sources),
-        log_probabilities=values,
+        log_probabilities=np.full_like(values, np.nan) if samples else values,
         scores=scores,
         drops=drops,
         document_scores=document_scores,
@@ -239,13 +291,15 @@ def cite(
         model=type(explainer.model).__name__,
         top=top,
         cost=Cost.of_all(costs),
-        warnings=tuple(
-            f"no document supports {answer[a:b]!r}: leaving out any one document hardly makes it less likely. Possible "
-            "reasons: the model knows it without documents, several documents state it, or it is made up."
-            for (a, b), row in zip(spans, document_drops, strict=True)
-            if row.max() <= SUPPORT
-        ),
+        shares=values if samples else None,
+        samples=samples or None,
+        usage=asdict(remote.usage - before) if hasattr(remote, "usage") else None,
     )
+    rare = [answer[a:b] for (a, b), value in zip(spans, values, strict=True) if samples and not value]
+    notes = [UNMATCHED.format(text) for text in rare]
+    for text, supported in zip((answer[a:b] for a, b in spans), cited.supported, strict=True):
+        notes += [UNSUPPORTED.format(text)] if not supported and text not in rare else []
+    return replace(cited, warnings=(*notes, *([remote.summary()] if hasattr(remote, "summary") else ())))
 
 
 def _documents(documents: Any) -> tuple[list[str], list[str], dict[int, Any]]:
@@ -303,6 +357,13 @@ def _prompt(
     places = [((offset + start, offset + end), offset + text) for start, text, end in marks]
     parts = [(*place, f"document {n}") for n, (place, _) in enumerate(places, 1)]
     return PromptText(prompt, [*parts, (offset + asked, offset + len(content), "question")]), places
+
+
+def _requested(remote: Any, prompt: str, tokens: int) -> str:
+    """Return what a model behind a server writes."""
+    if not hasattr(remote, "generate"):
+        raise NotOffered(f"{named(remote)} has no generate(prompt, tokens): give answer=.")
+    return str(remote.generate(prompt, tokens)).rstrip()
 
 
 def _written(explainer: CoreExplainer, prompt: Any, tokens: int) -> str:

@@ -29,6 +29,7 @@ from whyformer.engines.perturbation.variants import (
     left_out,
     players_of_parts,
 )
+from whyformer.evidence import ABOUT_95, difference_interval
 from whyformer.inputs.table_reference import baselines_of
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, constant, guides, method
@@ -77,6 +78,8 @@ def random(run: Run) -> Attribution:
 def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
     """Measure how far the output drops when one feature is masked: r_i = s(x) - s(x without i).
 
+    Answers of a chat server are sampled: ``errors`` then span the 95 % confidence interval of each difference.
+
     ``replace``: the baseline. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id; images: "mean",
     "zero", "blur"; vectors: "zero", "mean" (of the input's own); tables: "zero", and with Table(reference=…) "rows" (a
     few reference rows that cover the others, and the weighted mean over them; "rows:16" for another number) and "mean"
@@ -93,13 +96,24 @@ def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
     games: list[Game | None] = []
     used, remarks = Variants.used(run, replacement, replace is None)
     warnings: list[list[str]] = []
+    errors = torch.zeros_like(scores) if modality.samples else None
     drops_of = _of_segments if run.segments else _of_units
     for row in run.track(range(run.batch.size), "occlusion"):
         drops_U, game, variants = drops_of(run, row, replacement)
         games.append(game)
         warnings.append([*remarks, *variants.remarks])
         scores[row, run.keep_BN[row]] = drops_U.to(scores.device)
-    return Attribution(scores, checks=saved_by_prefix(games), warnings=warnings, used={"replace": used})
+        if errors is not None:
+            errors[row, run.keep_BN[row]] = _sampling_errors(float(run.value_B[row]), drops_U, modality.samples)
+    checks = saved_by_prefix(games)
+    return Attribution(scores, errors_BN=errors, checks=checks, warnings=warnings, used={"replace": used})
+
+
+def _sampling_errors(value: float, drops_U: Tensor, samples: int) -> Tensor:
+    """Return (U,) standard errors whose 95 % intervals hold those of the differences of two shares."""
+    drops = drops_U.double().numpy()
+    low, high = difference_interval(np.full_like(drops, value), np.clip(value - drops, 0.0, 1.0), samples)
+    return torch.from_numpy(np.maximum(drops - low, high - drops) / ABOUT_95).float()
 
 
 def _of_units(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Variants]:

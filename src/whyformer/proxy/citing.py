@@ -15,7 +15,6 @@ from whyformer.proxy.chat import ChatRequest, question_of
 from whyformer.serve.jobs import Busy, Jobs
 from whyformer.serve.safety import LONGEST_TEXT
 
-REMOTE_METHOD = "occlusion"  # a server returns log-probabilities, but no gradients
 QUEUE = "citations"
 
 
@@ -75,9 +74,7 @@ class Citing:
             named = request.content.get("model")
             server = CompletionServer(self.server, named, key=key, timeout=self.seconds, retries=0)
             # The prompt ends in "Answer:", and the first word of an answer has a space before it.
-            found = cite(
-                server, question, documents, answer=f" {answer}", method=self.method or REMOTE_METHOD, **options
-            )
+            found = cite(server, question, documents, answer=f" {answer}", method=self.method, **options)
             name, shift = server.model or "", 1
         else:
             found = cite(

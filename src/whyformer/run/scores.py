@@ -395,6 +395,8 @@ class ScoredBatch:
             try:
                 logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
             except ModelFailed as failure:
+                if self.modality.opaque:  # a server that fails does so whatever it is sent
+                    raise
                 _ = self.logits  # raises if the input itself is at fault
                 said = str(failure).split(" (in ")[0].split(", when it was run")[0]
                 raise NotOffered(

@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
+from whyformer.evidence import ABOUT_95
 from whyformer.explainer import CoreExplainer
 from whyformer.files import csv_header, csv_lines, readable_file
 from whyformer.inputs.modalities import are_tensors, as_list
@@ -25,7 +26,7 @@ from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.run.session import loaded_as, tracker
 from whyformer.shapes import Array
-from whyformer.tables.table_results import ABOUT_95, GlobalExplanation, Remarks
+from whyformer.tables.table_results import GlobalExplanation, Remarks
 from whyformer.targets import Aims, Scalar
 from whyformer.views.table_marks import corpus_view
 from whyformer.views.view import view_of

@@ -114,7 +114,6 @@ def _check(library: str, name: str) -> None:
 
 # The warnings of many rows or texts, told once per kind: in how many, and from which number to which.
 
-ABOUT_95 = 1.96  # standard errors
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
 
 

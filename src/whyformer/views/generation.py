@@ -378,20 +378,26 @@ def citations_page(citations: Any) -> Page:
     """The page of a Citations."""
     numbers, notes = _numbered(citations)
     scale = scales.scale_of([np.array([c.drop for s in citations.sentences for c in s.citations] or [0.0]).clip(min=0)])
-    scale = Scale(0.0, scale.high, meaning="drop of the log-probability without the source (darker: larger drop)")
+    falling = _falling(citations)
+    scale = Scale(0.0, scale.high, meaning=f"drop of {falling} without the source (darker: larger drop)")
     views = [_answer(citations, notes), _sources(citations, notes)]
     views += [_document(citations, d, scale, numbers) for d in range(len(citations.names))]
     return Page(f"Sources of the answer to “{citations.question}”", tuple(views))
 
 
+def _falling(citations: Any) -> str:
+    """Return what drops are drops of."""
+    return "the log-probability" if citations.shares is None else "the share of sampled answers"
+
+
 def _numbered(citations: Any) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
     """Source → number, in the order of the answer; and (number, sentence, source) for each time one is cited."""
     numbers: dict[int, int] = {}
-    notes = []
+    notes, supports = [], citations.supports(citations.drops)
     for row in range(len(citations.spans)):
         drops = np.nan_to_num(citations.drops[row], nan=-np.inf)
         for source in np.argsort(-drops, kind="stable")[: citations.top].tolist():
-            if drops[source] > citations.support:
+            if supports[row, source]:
                 notes.append((numbers.setdefault(source, len(numbers) + 1), row, source))
     return numbers, notes
 
@@ -405,31 +411,42 @@ def _answer(citations: Any, notes: list[tuple[int, int, int]]) -> View:
         pieces.append(Piece(citations.answer[start:stop] + mark))
         end = stop
     cost = citations.cost
-    facts = (
+    facts: tuple[Fact, ...] = (
         Fact("question", citations.question),
         Fact("ranked by", f"{citations.method}, {citations.model}"),
         Fact("cost", f"{cost.forwards:.0f} forwards, {cost.backwards:.0f} backwards, {duration(cost.seconds)}"),
     )
+    if citations.shares is not None:
+        shares = ", ".join(f"{share:.0%}" for share in citations.shares)
+        facts += (Fact("sampled", f"{citations.samples} answers per context; share that match, by sentence: {shares}"),)
     answer = Panel((TokenRun(tuple(pieces), plain),), wide=True)
     return View("Answer", (answer,), facts, doubts=citations.warnings, words_first=True)
 
 
 def _sources(citations: Any, notes: list[tuple[int, int, int]]) -> View:
     rows = []
+    low, high = citations.intervals(citations.drops)
     for number, row, source in notes:
         sentence = citations.sources[source]
-        numbers = (f"[{number}]", f"{citations.drops[row, source]:+.2f}", f"{citations.scores[row, source]:.3g}")
+        drop = f"{citations.drops[row, source]:+.2f}"
+        if citations.shares is not None:
+            drop += f" ({low[row, source]:+.2f} to {high[row, source]:+.2f})"
+        numbers = (f"[{number}]", drop, f"{citations.scores[row, source]:.3g}")
         rows.append((*numbers, str(row + 1), citations.names[sentence.document], sentence.text))
     if not rows:
+        least = f"by more than {citations.support:.2g}" if citations.shares is None else "significantly"
         words = (
-            "No source supports the answer: leaving out any one of them lowers the log-probability of no sentence by "
-            f"more than {citations.support:g}."
+            f"No source supports the answer: leaving out any one of them lowers {_falling(citations)} of no sentence "
+            f"{least}."
         )
         return View("Sources", (Panel((), wide=True, note=words),))
     table = TableMark(("", "drop ↑", "score ↑", "answer sentence", "document", "source"), tuple(rows))
     caption = (
         "drop: how much the log-probability of the answer's sentence falls without the source (higher: stronger "
         "support); 1.1 is a factor of 3."
+        if citations.shares is None
+        else "drop: how much the share of sampled answers with the sentence falls without the source (higher: stronger "
+        "support), with its 95 % confidence interval."
     )
     return View("Sources", (Panel((table,), wide=True),), caption=caption)
 
@@ -448,6 +465,7 @@ def _document(citations: Any, number: int, scale: Scale, numbers: dict[int, int]
     pieces.append(Piece(text[end:]))
     drop = citations.documents[number].drop
     moves = "falls" if drop >= 0 else "rises"
-    facts = (Fact("without this document", f"the answer's log-probability {moves} by {abs(drop):.2f}"),)
+    what = "the answer's log-probability" if citations.shares is None else "the share, summed over sentences,"
+    facts = (Fact("without this document", f"{what} {moves} by {abs(drop):.2f}"),)
     legend = scale if any(piece.score is not None for piece in pieces) else None
     return View(citations.names[number], (Panel((TokenRun(tuple(pieces), scale),), wide=True),), facts, legend=legend)

@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 from rich.cells import cell_len
 
+from whyformer.evidence import ABOUT_95
 from whyformer.parameters import OneOf
 from whyformer.results.types import Explanation
 from whyformer.views import scales
@@ -65,7 +66,6 @@ def _sentence(explanation: Explanation, kind: str, group: list[int]) -> str:
     return f"{who} received {share} and {hidden}{PARKED if kind == 'first' and held else ''}."
 
 
-ABOUT_95 = 1.96  # standard errors
 TYPICAL = "equals the baseline"  # beside the zero of a column that cannot receive a score
 FEW, MOST = 10, 8  # a list of few entries is shown whole, of a longer one the first; .ranked() has them all
 NOWHERE = (0, 0)  # the span of what is not in the string
