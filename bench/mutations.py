@@ -64,6 +64,34 @@ METRICS = "tests/evaluate/test_metrics.py"
 MUTATIONS = (
     # Attention maps
     Mutation(
+        "chat-share-of-any-answer",
+        "inputs/chat_server.py",
+        "        return math.fsum(matches) / len(matches)\n",
+        "        return max(matches)\n",
+        "tests/inputs/test_chat_server.py",
+    ),
+    Mutation(
+        "chat-part-after-written-answer",
+        "inputs/prompt.py",
+        '"" if self.samples else answer[:start]',
+        "answer[:start]",
+        "tests/inputs/test_chat_server.py -k citations",
+    ),
+    Mutation(
+        "difference-interval-of-one-share",
+        "evidence.py",
+        "    below = np.sqrt((first - low_1) ** 2 + (high_2 - second) ** 2)\n",
+        "    below = first - low_1\n",
+        "tests/inputs/test_chat_server.py -k cover",
+    ),
+    Mutation(
+        "chat-budget-unchecked",
+        "inputs/chat_server.py",
+        "        if answers > self.budget:\n",
+        "        if answers > self.budget and self.sampled:\n",
+        "tests/inputs/test_chat_server.py -k budget",
+    ),
+    Mutation(
         "product_order",
         MAPS,
         "return reduce(lambda earlier, later: torch.bmm(later, earlier), maps)",

@@ -81,6 +81,7 @@ def test_sentences_score_what_they_add_to_the_share(serve: Serve, samples: int) 
     explanation = wf.explain(asked, (PROMPT, ANSWER), method="occlusion", units="sentence")
     np.testing.assert_allclose(explanation.scores, [0.6, 0.3, 0, 0], atol=1e-6)
     assert (explanation.scalar, explanation.value) == ("probability", pytest.approx(0.9))
+    assert explanation.prediction.label == explanation.target.label == ANSWER
     assert explanation.errors is not None
     low, high = difference_interval(np.full(4, 0.9), np.array([0.3, 0.6, 0.9, 0.9]), samples)
     half = ABOUT_95 * explanation.errors
