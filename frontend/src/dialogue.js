@@ -1,11 +1,13 @@
 // What a language model read, and its answer: a token or a sentence of it is chosen, and what it came from is coloured.
+import { answerImageOf } from "./answer_image.js";
 import { colourOf, css, inkOn } from "./color.js";
+import { element } from "./dom.js";
 
 const MOST_SOURCES = 6;
 
 /**
  * @typedef {{signed: boolean, steps: number, least: number, ordinary: number[], shares: (number | null)[][],
- *   aside: number[][]}} Dialogue
+ *   aside: number[][], image: import("./answer_image.js").AnswerImage | null}} Dialogue
  * @param {HTMLElement} root @returns {() => void} draws it again
  */
 export function dialogueOf(root) {
@@ -15,6 +17,7 @@ export function dialogueOf(root) {
   const [pieces, tokens] = [all("[data-piece]"), all(".wf-said button")];
   const [chips, folds] = [all(".wf-chips button"), all(".wf-fold")];
   const from = /** @type {HTMLElement} */ (root.querySelector(".wf-from"));
+  const image = data.image ? answerImageOf(data.image, data.signed) : null;
   let [pinned, drawn] = [chips[0], chips[0]];
 
   const paint = (element, value, reach) => {
@@ -66,6 +69,7 @@ export function dialogueOf(root) {
       .sort((a, b) => Math.abs(shares[b].value) - Math.abs(shares[a].value)).slice(0, MOST_SOURCES);
     const words = order.map((p) => `${(pieces[p].textContent ?? "").trim()} ${percent(shares[p].value)}`);
     from.textContent = `${button.dataset.name} \u2190 ${words.join(", ") || "no single source"}`;
+    image?.draw(first, end, button.dataset.name ?? "");
     const part = end - first < tokens.length;
     tokens.forEach((token, t) => token.classList.toggle("wf-chosen", part && t >= first && t < end));
   };
@@ -75,6 +79,18 @@ export function dialogueOf(root) {
     draw(button);
   };
   root.classList.add("wf-live");
+  if (image) {
+    const reading = /** @type {HTMLElement} */ (root.querySelector(".wf-reading"));
+    const beside = element("div", { class: "wf-with-image" });
+    reading.before(beside);
+    beside.append(reading, image.node);
+    const stills = /** @type {SVGElement[]} */ ([...(root.closest(".wf-view")?.querySelectorAll("svg[data-first]") ?? [])]);
+    for (const still of stills) {
+      const own = [...tokens, ...chips].find((b) => b.dataset.first === still.dataset.first && b.dataset.end === still.dataset.end);
+      image.follow(still, () => draw(own ?? chips[0]), () => draw(pinned));
+    }
+    if (stills.length === 1) stills[0].closest(".wf-panel")?.setAttribute("hidden", "");  // the same picture
+  }
   for (const button of [...tokens, ...chips]) {
     button.addEventListener("mouseenter", () => draw(button));
     button.addEventListener("mouseleave", () => draw(pinned));

@@ -18,7 +18,7 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import chosen, opened
 from tests.views.results import report
-from whyformer.results.types import ByMethod, Choice, Explanation, Target, Units
+from whyformer.results.types import ByMethod, Choice, Explanation, Generation, Target, Units
 from whyformer.views import side_by_side, view_of
 from whyformer.views.html.live import script
 from whyformer.views.marks import TableMark
@@ -349,6 +349,39 @@ def test_an_answer_says_what_each_token_came_from(browser: Browser, tmp_path: Pa
     assert browser.does(tom % "backgroundColor") == "rgb(140, 203, 247)"  # the strongest on a dark ground
     browser.press("ArrowRight")
     assert browser.text(".wf-from").startswith("“Lis” ← moved")
+
+
+def test_patches_of_an_answers_image_are_pointed_at(browser: Browser, tmp_path: Path) -> None:
+    patches = [f"patch {row},{column}" for row in (1, 2, 3) for column in (1, 2, 3)]
+    units = Units((*patches, "what", "is"), (False,) * 11, ("image",) * 9 + ("text",) * 2, grid=(3, 3))
+    steps = []
+    for number, word in enumerate(("red", " cross")):
+        scores = np.full(11, 0.05, np.float32)
+        scores[[number, 4, 9 + number]] = 0.6, 0.2, 0.3  # a patch, the one in the middle, a word: 1.5 in all
+        said = Target(number, word)
+        step = samples.prompt(np.ones(2), ["what", "is"]).replace(units=units, scores=scores, target=said)
+        steps.append(step.replace(prediction=said, checks={"first_token_share": 0.0}))
+    opened(browser, Generation(tuple(steps), "red cross", ((0, 2),)), tmp_path)
+    note, pixel = (
+        ".wf-answer-image .wf-note",
+        "[...document.querySelector('.wf-heat').getContext('2d').getImageData(%d, 0, 1, 1).data]",
+    )
+    assert "whole answer ← image" in browser.text(note)
+    browser.point(".wf-said button:nth-of-type(2)")
+    assert browser.text(note).endswith("strongest: patch 1,2, 40.0\u00a0%")
+    assert browser.text(".wf-from").startswith("“cross” ← ")
+    strongest, weak = browser.does(pixel % 1), browser.does(pixel % 0)
+    assert sum(strongest) > sum(weak) + 300  # bright on dark
+    browser.point(".wf-stage")
+    assert browser.text(note) == "whole answer ← patch 2,2: 13.3\u00a0%"
+    assert browser.does("document.querySelector('.wf-patch').style.left").startswith("33.3")
+    browser.point("svg[data-first='0']")  # the still picture of the first token
+    assert browser.text("svg[data-first='0'] + .wf-note") == "patch 2,2: 13.3\u00a0%"
+    assert browser.text(".wf-from").startswith("“red” ← ") and "“red” ← patch 2,2" in browser.text(note)
+    browser.does("document.querySelector('.wf-stage').focus()")
+    browser.press("ArrowRight")
+    assert "patch 2,3: 3.3" in browser.text(note)
+    assert not browser.errors
 
 
 def test_sound_has_a_time_axis(browser: Browser, tmp_path: Path) -> None:

@@ -16,7 +16,18 @@ from whyformer.results.types import Cost, Explanation, Generation, Units
 from whyformer.shapes import Array
 from whyformer.views import marks, scales
 from whyformer.views.header import cost_of, doubts, duration, facts_about_method, named, percent
-from whyformer.views.marks import Dialogue, Matrix, Passage, Piece, Reading, Scale, TableMark, TokenRun, Utterance
+from whyformer.views.marks import (
+    AnswerImage,
+    Dialogue,
+    Matrix,
+    Passage,
+    Piece,
+    Reading,
+    Scale,
+    TableMark,
+    TokenRun,
+    Utterance,
+)
 from whyformer.views.text_marks import By, scale_for
 from whyformer.views.view import Fact, Page, Panel, View, view_of
 
@@ -248,21 +259,29 @@ MOST_IMAGES = 12
 
 def image_panels(generation: Generation, steps: Sequence[Explanation]) -> list[Panel]:
     """The image under each token of the answer, on one scale; of a longer answer, under each sentence of it."""
-    units = steps[0].units
-    if units.grid is None or "image" not in units.stream:
+    seen, said = answer_image(steps), texts_of(generation)
+    if seen is None:
         return []
-    said = texts_of(generation)
     parts = [(i, i + 1) for i in range(len(steps))]
     if len(parts) > MOST_IMAGES:
         parts = list(generation.sentences or [(0, len(steps))])[:MOST_IMAGES]
-    picture = steps[0].picture
-    pixels = None if picture is None else pixels_of_uri(picture)
-    maps = [np.mean([s.heatmap() * scales.share(s) for s in steps[a:b]], 0) for a, b in parts]
+    maps = [seen.shares_TRC[a:b].mean(0) for a, b in parts]
     scale = scales.scale_of(maps, any(s.signed for s in steps), from_zero=True, meaning="share")
     return [
-        Panel((marks.Heat(values, scale, pixels, size=units.image_size),), f"image: {_quoted(said[a:b])}")
-        for (a, b), values in zip(parts, maps, strict=True)
+        Panel((marks.Heat(v, scale, seen.image, size=seen.size, tokens=(a, b)),), f"image: {_quoted(said[a:b])}")
+        for (a, b), v in zip(parts, maps, strict=True)
     ]
+
+
+def answer_image(steps: Sequence[Explanation]) -> AnswerImage | None:
+    """Shares of the patches of the image, where they form one grid."""
+    units, picture = steps[0].units, steps[0].picture
+    if units.grid is None or "image" not in units.stream:
+        return None
+    labels = tuple(label for label, stream in zip(units.labels, units.stream, strict=True) if stream == "image")
+    pixels = None if picture is None else pixels_of_uri(picture)
+    shares = np.stack([step.heatmap() * scales.share(step) for step in steps])
+    return AnswerImage(shares, labels, pixels, units.image_size)
 
 
 def _quoted(said: Sequence[str]) -> str:
@@ -294,7 +313,7 @@ def dialogue_of(generation: Generation, steps: Sequence[Explanation], by: str = 
     parts = parts_of(units, groups, mean, nowhere, np.where(ordinary, strength, 0.0))
     reach = float(np.abs(mean[ordinary & ~nowhere]).max(initial=0.0))  # of what is coloured
     scale = Scale(-reach if signed else 0.0, reach, signed, "share")
-    return replace(bare, reading=Reading(parts, scale)), [group.text for group in groups]
+    return replace(bare, reading=Reading(parts, scale), image=answer_image(steps)), [group.text for group in groups]
 
 
 def texts_of(generation: Generation) -> tuple[str, ...]:

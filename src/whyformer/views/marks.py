@@ -134,6 +134,7 @@ class Heat:
     frames: tuple[Frame, ...] = ()
     upwards: bool = False  # patches are numbered from the bottom (frequencies)
     fine: bool = False  # drawn in whole multiples of its cells: others would draw some wider, a pattern of their own
+    tokens: tuple[int, int] | None = None  # of an answer, that the scores are of: first, and the one after the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +280,16 @@ class Reading:
 
 
 @dataclass(frozen=True, eq=False)
+class AnswerImage:
+    """The image that an answer was read from: shares of its patches, per token of the answer."""
+
+    shares_TRC: Array
+    labels: tuple[str, ...]  # of the patches, row by row
+    image: Array | None  # uint8, height × width × 3
+    size: tuple[int, int] | None
+
+
+@dataclass(frozen=True, eq=False)
 class Dialogue:
     """What a model said, over what it read: which pieces of ``reading`` each token came from.
 
@@ -292,6 +303,7 @@ class Dialogue:
     shares: Array
     aside: Array
     ordinary: Array
+    image: AnswerImage | None = None
 
     def over(self, first: int, end: int) -> tuple[Array, Array]:
         """Mean over some tokens of what is on their scales, and what is on none of them."""

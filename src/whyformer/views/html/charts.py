@@ -11,7 +11,7 @@ import numpy as np
 from whyformer.shapes import Array
 from whyformer.views import marks
 from whyformer.views.header import decimals, fixed, short, whole_percent
-from whyformer.views.html.live import as_json
+from whyformer.views.html.live import MOST_LAYER_CELLS, as_json, packed, picture_uri
 from whyformer.views.image_marks import canvas_size, painted, painted_heads, picture, png
 from whyformer.views.scales import Axis, axes_of, colour, colours, head_colour, hexadecimal, ink_on, styles, x_of
 
@@ -39,7 +39,10 @@ def picture_svg(mark: marks.Picture) -> str:
 def heat_svg(mark: marks.Heat) -> str:
     size = canvas_size(mark, LONGEST)
     tips = _tips(mark, size) if mark.interpolation == "nearest" and not mark.fine else ""
-    return _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
+    drawn = _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
+    if mark.tokens is None:
+        return drawn
+    return drawn.replace("<svg", f'<svg data-first="{mark.tokens[0]}" data-end="{mark.tokens[1]}"', 1)
 
 
 def heads_html(mark: marks.HeadColours) -> str:
@@ -211,6 +214,7 @@ def _short(label: str, longest: int) -> str:
 STEPS = 10_000  # shares are written as whole numbers of these
 LONGEST_CHIP = 60
 HINT = "Hover a token of the answer for its sources; click to pin; arrow keys move; Esc unpins."
+PATCH_HINT = "Hover a patch of the image for its share."
 
 
 def reading_html(mark: marks.Reading) -> str:
@@ -261,10 +265,11 @@ def dialogue_html(mark: marks.Dialogue) -> str:
             words = marks.shortened(f"{number}: {' '.join(text.split())}", LONGEST_CHIP)
             chips.append(_button(words, (first, end), f"sentence {number}"))
     sources = ", ".join(f"{' '.join(text.split())} {whole_percent(share)}" for text, share in mark.sources(*whole, 6))
+    hint = HINT if mark.image is None else f"{HINT} {PATCH_HINT}"
     return (
         '<div class="wf-dialogue">'
         f'<p class="wf-said" dir="auto" role="toolbar" aria-label="the answer, token by token">{said}</p>'
-        f'<p class="wf-chips">{"".join(chips)}<span class="wf-note">{HINT}</span></p>'
+        f'<p class="wf-chips">{"".join(chips)}<span class="wf-note">{hint}</span></p>'
         f'<p class="wf-from" aria-live="polite">whole answer ← {escape(sources or "no single source")}</p>'
         f"{reading_html(mark.reading)}"
         f'<script type="application/json" class="wf-data">{_data(mark)}</script></div>'
@@ -287,8 +292,24 @@ def _data(mark: marks.Dialogue) -> str:
         "ordinary": [int(plain) for plain in mark.ordinary],
         "shares": shares,
         "aside": [np.flatnonzero(row).tolist() for row in mark.aside],
+        "image": None if mark.image is None else _answer_image(mark.image),
     }
     return as_json(data)
+
+
+def _answer_image(seen: marks.AnswerImage) -> dict[str, Any] | None:
+    """The image with shares of its patches per token; None where they are too many for a page."""
+    tokens, rows, columns = seen.shares_TRC.shape
+    if seen.shares_TRC.size > MOST_LAYER_CELLS:
+        return None
+    size = (rows, columns) if seen.size is None else seen.size
+    return {
+        "grid": [rows, columns],
+        "size": [int(side) for side in size],
+        "labels": list(seen.labels),
+        "picture": None if seen.image is None else picture_uri(seen.image),
+        "shares": packed(seen.shares_TRC.reshape(tokens, -1)),
+    }
 
 
 GREY = "#57606a"

@@ -95,7 +95,7 @@ def _of_input(view: View, source: Explained) -> dict[str, Any]:
             "next": [[str(choice), choice.probability] for choice in said.next or ()],
             "asks": not said.independent and said.end is None,
         },
-        "picture": None if source.image is None else _picture_uri(source.image),
+        "picture": None if source.image is None else picture_uri(source.image),
         "size": None if size is None else [int(size[0]), int(size[1])],
         "frames": [{"box": list(frame.box), "label": frame.label} for frame in frames_of(first)],
         "by": source.by,
@@ -219,8 +219,13 @@ def rounded(value: Any) -> float:
 
 
 def _grid(values: Array) -> dict[str, Any]:
-    """Two bytes per cell: rows are listed by their numbers, beside a diagonal that may be a hundred times larger."""
-    cells = np.nan_to_num(shrunk(np.asarray(values, np.float32), MOST_CELLS))
+    """A map, shrunk where it is large. Rows are listed by their numbers, beside a diagonal a hundred times larger."""
+    return packed(shrunk(np.asarray(values, np.float32), MOST_CELLS))
+
+
+def packed(values: Array) -> dict[str, Any]:
+    """A matrix as two bytes per cell, with the numbers that the least and the greatest of them stand for."""
+    cells = np.nan_to_num(np.asarray(values, np.float32))
     low, high = rounded(cells.min(initial=0.0)), rounded(cells.max(initial=0.0))
     steps = np.rint((cells.clip(low, high) - low) / ((high - low) or 1.0) * 65535).astype("<u2")
     data = b64encode(steps.tobytes()).decode()
@@ -259,7 +264,7 @@ def _of_heads(heads: Heads) -> dict[str, Any]:
     }
 
 
-def _picture_uri(pixels: Array) -> str:
+def picture_uri(pixels: Array) -> str:
     """A picture as a data URI: JPEG where Pillow is there to write one, which is a tenth of the size."""
     try:
         return jpeg_uri(pixels)

@@ -353,6 +353,91 @@ function mixed(rank) {
   return `rgb(${low.map((v, i) => Math.round(v + (high[i] - v) * rank)).join(" ")})`;
 }
 
+const exactShare = (value) => `${(100 * value).toPrecision(Math.abs(value) < 0.1 ? 2 : 3)}\u00a0%`;
+
+function answerImageOf(image, signed) {
+  const [rows, columns] = image.grid;
+  const shares = numbersOf(image.shares);
+  const heat = (element("canvas", { class: "wf-heat", width: columns, height: rows, "aria-hidden": "true" }));
+  const pen = (heat.getContext("2d"));
+  const frame = element("i", { class: "wf-patch" });
+  const stage = element("div", {
+    class: "wf-stage", tabindex: "0", role: "application",
+    "aria-label": `image, ${rows} × ${columns} patches: arrow keys move`,
+    style: { aspectRatio: `${image.size[1]} / ${image.size[0]}` },
+  }, image.picture ? element("img", { src: image.picture, alt: "the image of the prompt" }) : null, heat, frame);
+  const words = element("p", { class: "wf-note", "aria-live": "polite" });
+  heat.style.opacity = image.picture ? "0.6" : "1";
+  let values = new Float32Array(rows * columns);
+  let [name, here] = ["", -1];
+
+  const describe = () => {
+    frame.style.display = here < 0 ? "none" : "block";
+    if (here >= 0) {
+      Object.assign(frame.style, {
+        top: `${(100 * Math.floor(here / columns)) / rows}%`, left: `${(100 * (here % columns)) / columns}%`,
+        width: `${100 / columns}%`, height: `${100 / rows}%`,
+      });
+      words.textContent = `${name} \u2190 ${image.labels[here]}: ${exactShare(values[here])}`;
+      return;
+    }
+    const best = values.reduce((most, value, i) => (Math.abs(value) > Math.abs(values[most]) ? i : most), 0);
+    const whole = values.reduce((sum, value) => sum + value, 0);
+    words.textContent = `${name} \u2190 image ${exactShare(whole)}, strongest: ${image.labels[best]}, ${exactShare(values[best])}`;
+  };
+  const draw = (first, end, chosen) => {
+    name = chosen;
+    values = new Float32Array(rows * columns);
+    for (let t = first; t < end; t++) values.forEach((_, p) => { values[p] += shares[t * rows * columns + p] / (end - first); });
+    const reach = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    const pixels = pen.createImageData(columns, rows);
+    values.forEach((value, p) => pixels.data.set([...colourOf({ reach, low: 0, signed }, value, true), 255], 4 * p));
+    pen.putImageData(pixels, 0, 0);
+    describe();
+  };
+  const under = (event, box) => {
+    const { left, top, width, height } = box.getBoundingClientRect();
+    const [row, column] = [Math.floor(((event.clientY - top) / height) * rows), Math.floor(((event.clientX - left) / width) * columns)];
+    return row >= 0 && row < rows && column >= 0 && column < columns ? row * columns + column : -1;
+  };
+  const point = (patch) => { here = patch; describe(); };
+  stage.addEventListener("pointermove", (event) => point(under(event, stage)));
+  stage.addEventListener("pointerleave", () => point(-1));
+  stage.addEventListener("blur", () => point(-1));
+  stage.addEventListener("keydown", (event) => {
+    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    const at = Math.max(here, 0);
+    const [row, column] = [Math.floor(at / columns) + moves[event.key][0], (at % columns) + moves[event.key][1]];
+    if (row >= 0 && row < rows && column >= 0 && column < columns) point(row * columns + column);
+  });
+  const follow = (still, choose, leave) => {
+    const [wide, high] = (still.getAttribute("viewBox") ?? "").split(" ").slice(2).map(Number);
+    const outline = drawnShape("rect", { width: wide / columns, height: high / rows, class: "wf-outline", visibility: "hidden" });
+    const note = element("p", { class: "wf-note" }, "\u00a0");
+    still.append(outline);
+    still.after(note);
+    still.addEventListener("pointerenter", choose);
+    still.addEventListener("pointermove", (event) => {
+      const patch = under(event, still);
+      point(patch);
+      outline.setAttribute("visibility", patch < 0 ? "hidden" : "visible");
+      if (patch < 0) return;
+      outline.setAttribute("x", String(((patch % columns) * wide) / columns));
+      outline.setAttribute("y", String((Math.floor(patch / columns) * high) / rows));
+      note.textContent = `${image.labels[patch]}: ${exactShare(values[patch])}`;
+    });
+    still.addEventListener("pointerleave", () => {
+      outline.setAttribute("visibility", "hidden");
+      note.textContent = "\u00a0";
+      point(-1);
+      leave();
+    });
+  };
+  return { node: element("div", { class: "wf-answer-image" }, element("div", { class: "wf-window" }, stage), words), draw, follow };
+}
+
 const MOST_SOURCES = 6;
 
 function dialogueOf(root) {
@@ -361,6 +446,7 @@ function dialogueOf(root) {
   const [pieces, tokens] = [all("[data-piece]"), all(".wf-said button")];
   const [chips, folds] = [all(".wf-chips button"), all(".wf-fold")];
   const from = (root.querySelector(".wf-from"));
+  const image = data.image ? answerImageOf(data.image, data.signed) : null;
   let [pinned, drawn] = [chips[0], chips[0]];
 
   const paint = (element, value, reach) => {
@@ -411,6 +497,7 @@ function dialogueOf(root) {
       .sort((a, b) => Math.abs(shares[b].value) - Math.abs(shares[a].value)).slice(0, MOST_SOURCES);
     const words = order.map((p) => `${(pieces[p].textContent ?? "").trim()} ${percent(shares[p].value)}`);
     from.textContent = `${button.dataset.name} \u2190 ${words.join(", ") || "no single source"}`;
+    image?.draw(first, end, button.dataset.name ?? "");
     const part = end - first < tokens.length;
     tokens.forEach((token, t) => token.classList.toggle("wf-chosen", part && t >= first && t < end));
   };
@@ -420,6 +507,18 @@ function dialogueOf(root) {
     draw(button);
   };
   root.classList.add("wf-live");
+  if (image) {
+    const reading = (root.querySelector(".wf-reading"));
+    const beside = element("div", { class: "wf-with-image" });
+    reading.before(beside);
+    beside.append(reading, image.node);
+    const stills = ([...(root.closest(".wf-view")?.querySelectorAll("svg[data-first]") ?? [])]);
+    for (const still of stills) {
+      const own = [...tokens, ...chips].find((b) => b.dataset.first === still.dataset.first && b.dataset.end === still.dataset.end);
+      image.follow(still, () => draw(own ?? chips[0]), () => draw(pinned));
+    }
+    if (stills.length === 1) stills[0].closest(".wf-panel")?.setAttribute("hidden", "");  // the same picture
+  }
   for (const button of [...tokens, ...chips]) {
     button.addEventListener("mouseenter", () => draw(button));
     button.addEventListener("mouseleave", () => draw(pinned));
