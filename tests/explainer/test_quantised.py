@@ -6,6 +6,7 @@ import platform
 from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,29 @@ def test_a_job_on_wrapped_weights_can_be_resumed() -> None:
     other = deepcopy(model)
     other.classifier.weight.scale.mul_(2)
     assert digest(dict(other.named_parameters())) != before
+
+
+def test_a_job_on_an_int8_model_is_resumed_in_the_same_process(tmp_path: Path) -> None:
+    """The first pass moves the scales of bitsandbytes from the weight to the layer."""
+    model, tokenizer = loaded("int8"), shipped("sentiment")[1]
+    before, texts = digest(model), list(wf.demo.SENTENCES[:3])
+    how: Any = {"processor": tokenizer, "method": "occlusion", "out": tmp_path / "job"}
+    with quiet():
+        wf.explain_dataset(model, texts, **how)
+        assert digest(model) == before
+        wf.explain_dataset(model, texts, **how)  # a digest of other weights would be refused
+    layer = next(layer for layer in model.modules() if type(layer).__name__ == "Linear8bitLt")
+    layer.state.SCB = layer.state.SCB * 2
+    assert digest(model) != before
+
+
+def test_scales_of_four_bits_are_part_of_the_digest() -> None:
+    """Weights of twice the size have the same codes."""
+    model = loaded("nf4")
+    before = digest(model)
+    layer = next(layer for layer in model.modules() if type(layer).__name__ == "Linear4bit")
+    layer.weight.quant_state.absmax = layer.weight.quant_state.absmax * 2
+    assert digest(model) != before
 
 
 # Layers of no library: what is known of them is what they compute.

@@ -50,6 +50,9 @@ LOADED = {
     "files_loaded", "deprecation_warnings", "verbose",
 }  # fmt: skip
 
+# Of the state of a bitsandbytes int8 layer: weights, which its first pass moves there, and facts of the last pass.
+OF_LAST_PASS = {"CB", "CBt", "SB", "SBt", "SCB", "subB", "idx", "outlier_pool", "is_training"}
+
 
 class Undescribed(NotOffered):
     """A value that cannot be compared with one of another process."""
@@ -152,6 +155,8 @@ class Description:
             yield from self._module(value, at)
         elif isinstance(value, NO_SETTINGS):
             return
+        elif type(value).__name__ == "MatmulLtState":
+            yield from self._items({k: v for k, v in vars(value).items() if k not in OF_LAST_PASS}, at)
         elif isinstance(value, torch.Generator):
             yield from self._tensor(value.get_state(), at)
         elif isinstance(value, ModuleType):
@@ -248,6 +253,12 @@ class Description:
                 members = dict(enumerate(members.values()))  # their ids are counted by the process
             yield name.encode()
             yield from self._items(members, at)
+        # Layers that save more than their tensors: scales of quantised weights (bitsandbytes), wherever they are kept.
+        if type(module)._save_to_state_dict is not nn.Module._save_to_state_dict:
+            saved: dict[str, Any] = {}
+            module._save_to_state_dict(saved, "", False)
+            yield from self._items({k: v for k, v in saved.items() if k not in owner["_parameters"]}, at)
+            self._alive.append(saved)
         for name in owner:
             if name in OF_TORCH:
                 continue
