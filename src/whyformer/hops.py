@@ -1,27 +1,31 @@
 """Hops: relevance of an answer on its thoughts and tool messages, handed on to what produced them.
 
-An answer is explained as a whole: scores R over all tokens before its last. Then, hop by hop, every span in between
-(through=), the latest first, hands on what it received:
+An answer is explained as a whole: scores R over all tokens before its last. Then every span in between (through=), the
+latest first, hands on what it received:
 
-    S   = Σ_{t in span} R_t
-    e   = explanation of Σ_{t in span} w_t log p(t | tokens before t),  w_t = R_t · |span| / Σ_{t in span} |R_t|
-    n_i = max(0, sign(S) e_i) / Σ_j max(0, sign(S) e_j)
-    R_t = 0 in the span, then R_i += S n_i
+    S   = Σ_{t in span} R_t,   r_t = R_t sign(S) / Σ_{t in span} |R_t|
+    w_t = EVEN / |span| + (1 - EVEN) v_t / Σ_{t in span} |v_t|,   v = r
+    e_i = max(0, explanation of |span| Σ_{t in span} w_t log(p_t / (1 - p_t))),  p_t = p(t | tokens before t)
+    R_t = 0 in the span, then R_i += S e_i / Σ_{j before the span} e_j for i before it
 
-e is by the same method, over all tokens before the span's last. Each token is explained as much as it mattered for the
-answer; if all mattered equally, e is the explanation of the span by ``span=``. n sums to 1, so the sum of R stays. Of
-methods with a sign, only tokens that speak for the span receive a part: with others, shares of a sum near zero would be
-arbitrarily large. Relevance that a span hands to an earlier one is handed on in the same hop; what a token receives
-from a later one of its own span waits for the next hop.
+e is by the same method. Tokens of a thought rest on each other: a token that mattered for the answer may be copied from
+an earlier one of the span. That is why a span is explained as a whole, with an even share of the weight on all of its
+tokens, and why what it hands to itself is divided like the rest: the sum of R stays, and the span keeps nothing.
+Log-odds rather than log-probabilities: gradients of log p are (1 - p) times those of log-odds, so that words the model
+hesitated about would outweigh facts it copied. Of methods with a sign, only tokens that speak for the span receive a
+part: with others, shares of a sum near zero would be arbitrarily large.
 
-FlashTrace (Pan et al. 2026, arXiv:2602.01914) does this for one attention-based method without a sign.
+A further hop begins again with the scores of the answer, and v = r + e / Σ_j e_j, with e of the hop before: tokens of
+the span that produced others get more weight. The last hop is the result. EVEN was chosen on seeds of bench/hops.py
+other than those that it reports.
+
+FlashTrace (Pan et al. 2026, arXiv:2602.01914) also explains a span in one pass, for one attention-based method.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -42,6 +46,7 @@ from whyformer.shapes import Array
 WISHES = "through= and hops= are"
 EXCLUDED = {"target": None, "choices": None, "one_pass": False}  # that explain something else than a whole answer
 FIRST = "first_token_share"
+EVEN = 0.8  # the share of a span's weight that its tokens receive alike
 
 
 @dataclass(frozen=True)
@@ -224,24 +229,33 @@ def _passed_on(explaining: Explaining, hops: int, method: str | None, options: d
     tokens_of = [[i] for i in range(len(direct.scores))]
     if explaining.grouped:
         tokens_of = members(route.tokens[: route.answer.stop - 1], direct.units.spans or ())
-    relevance_U, costs, warnings = direct.scores.astype(np.float64), [direct.cost], list(direct.warnings)
-    made = [Hop(0, route.chars(route.answer), route.text(route.answer), float(relevance_U.sum()), direct.scores)]
-    for hop, stretch in product(range(1, hops + 1), reversed(route.spans)):
-        weights_T, holding = _weights(stretch, relevance_U, tokens_of)
-        handed, text = float(relevance_U[holding].sum()), route.text(stretch)
-        if not handed:
-            continue
-        numbers, found = explaining.explained(replace(stretch, weights=tuple(weights_T.tolist())), **own)
-        costs.append(found.cost)
-        speaking = np.maximum(found.scores.astype(np.float64) * np.sign(handed), 0)
-        if not speaking.any():
-            warnings.append(f"no token speaks for {shown(text)}: its relevance stays there.")
-            continue
-        received_U = np.zeros_like(relevance_U)
-        received_U[[place_of[number] for number in numbers]] = handed * speaking / speaking.sum()
-        relevance_U[holding] = 0
-        relevance_U += received_U
-        made.append(Hop(hop, route.chars(stretch), text, handed, received_U.astype(np.float32)))
+    direct_U, costs, warnings = direct.scores.astype(np.float64), [direct.cost], list(direct.warnings)
+    made = [Hop(0, route.chars(route.answer), route.text(route.answer), float(direct_U.sum()), direct.scores)]
+    relevance_U, returned = direct_U, [np.zeros_like(direct_U) for _ in route.spans]
+    for hop in range(1, hops + 1):
+        relevance_U = direct_U.copy()
+        for index, stretch in reversed(list(enumerate(route.spans))):
+            inside = _inside(stretch, tokens_of)
+            holding = list(inside)
+            handed, text = float(relevance_U[holding].sum()), route.text(stretch)
+            if not handed:
+                continue
+            length = stretch.stop - stretch.first
+            weights_T = _weights(relevance_U * np.sign(handed), inside, length, returned[index])
+            numbers, found = explaining.explained(replace(stretch, weights=tuple(weights_T.tolist())), **own)
+            costs.append(found.cost)
+            speaking_U = np.zeros_like(direct_U)
+            speaking_U[[place_of[number] for number in numbers]] = np.maximum(found.scores, 0)
+            before_U = speaking_U.copy()
+            before_U[holding] = 0
+            if not before_U.any():
+                warnings.append(f"no token before {shown(text)} speaks for it: its relevance stays there.")
+                continue
+            returned[index] = speaking_U / speaking_U.sum()
+            received_U = handed * before_U / before_U.sum()
+            relevance_U[holding] = 0
+            relevance_U += received_U
+            made.append(Hop(hop, route.chars(stretch), text, handed, received_U.astype(np.float32)))
     checks, changed = dict(direct.checks), dict[str, Any]()
     if len(made) > 1:  # what belongs to the scores of the answer alone
         changed = dict.fromkeys(("matrix", "layers", "detail", "errors", "interactions", "base"))
@@ -252,17 +266,21 @@ def _passed_on(explaining: Explaining, hops: int, method: str | None, options: d
     return explaining.divided(direct.replace(**changed, warnings=tuple(dict.fromkeys(warnings))))
 
 
-def _weights(stretch: Stretch, relevance_U: Array, tokens_of: Sequence[Sequence[int]]) -> tuple[Array, list[int]]:
-    """(T,) weights of a span's tokens, of mean size 1, and the units in the span that hold relevance.
-
-    A unit belongs to the span if most of its tokens do; its relevance is divided evenly among them.
-    """
-    weights_T = np.zeros(stretch.stop - stretch.first)
-    holding = []
+def _inside(stretch: Stretch, tokens_of: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Return the units of a span, by number, each with the span's tokens in it. Most of a unit's tokens are in it."""
+    units = {}
     for unit, tokens in enumerate(tokens_of):
         inside = [i - stretch.first for i in tokens if stretch.first <= i < stretch.stop]
         if 2 * len(inside) > len(tokens):
-            weights_T[inside] += relevance_U[unit] / len(inside)
-            holding.append(unit)
-    size = np.abs(weights_T).sum()
-    return weights_T * len(weights_T) / size if size else weights_T, holding
+            units[unit] = inside
+    return units
+
+
+def _weights(relevance_U: Array, inside: dict[int, list[int]], length: int, returned_U: Array) -> Array:
+    """(T,) weights of a span's tokens; a unit's relevance is divided evenly among them. returned: e of the last hop."""
+    value_U = relevance_U / np.abs(relevance_U[list(inside)]).sum() + returned_U
+    value_T = np.zeros(length)
+    for unit, tokens in inside.items():
+        value_T[tokens] += value_U[unit] / len(tokens)
+    weights_T: Array = EVEN + (1 - EVEN) * length * value_T / np.abs(value_T).sum()
+    return weights_T

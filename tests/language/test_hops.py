@@ -14,6 +14,8 @@ import whyformer as wf
 from tests.references import hops as twin
 from tests.support.language import model, shared, tokenizer
 from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.batch import Continuation
+from whyformer.inputs.output import _log_probabilities
 from whyformer.inputs.thoughts import found_in
 from whyformer.inputs.units import prompt_of
 
@@ -60,6 +62,11 @@ def test_two_spans_and_two_hops_as_in_plain_torch(family: str, method: str) -> N
     for hop, received in zip(found.hops[1:], maps, strict=True):
         np.testing.assert_allclose(hop.scores, received, atol=1e-5 * np.abs(received).max())
         assert hop.handed == pytest.approx(sum(received), rel=1e-4)
+    one = explained(lm, method=method, hops=1)
+    assert len(one.hops) == 3
+    for hop, same in zip(one.hops, found.hops, strict=False):
+        np.testing.assert_array_equal(hop.scores, same.scores)
+    assert np.abs(found.hops[3].scores - one.hops[1].scores).max() > 1e-3 * np.abs(one.hops[1].scores).max()
 
 
 @pytest.mark.parametrize("method", ["attn_lrp", "generic_attention", "input_x_gradient", "occlusion", "raw_attention"])
@@ -72,10 +79,22 @@ def test_the_sum_stays_and_no_hop_is_the_span_itself(method: str) -> None:
         assert found.scores.sum() == pytest.approx(plain.scores.sum(), abs=1e-5 * float(np.abs(plain.scores).sum()))
         np.testing.assert_array_equal(found.hops[0].scores, plain.scores)
         assert np.abs(found.scores - plain.scores).max() > 1e-3 * np.abs(plain.scores).max()
-    thoughts = slice(len(ids(PROMPT)), len(ids(PROMPT + " " + WRITTEN)) - len(ids(ANSWER)))
-    sizes = [np.abs(found.scores[thoughts]).sum() for found in (none, one, two)]
-    assert sizes[0] > sizes[1] >= sizes[2]
-    assert sum(hop.number == 1 for hop in one.hops) == 2 and one.cost.forwards > none.cost.forwards
+        last = [hop for hop in found.hops if hop.number == found.hops[-1].number]
+        inside = np.any([[a < h.span[1] and b > h.span[0] for a, b in found.units.spans] for h in last], axis=0)
+        expected = np.where(inside, 0, plain.scores + sum(hop.scores for hop in last))
+        np.testing.assert_allclose(found.scores, expected, atol=1e-6 * np.abs(plain.scores).sum())
+    assert sum(hop.number == 1 for hop in one.hops) == 2
+    if method != "occlusion":  # one more pass per span and hop
+        assert [found.cost.forwards for found in (none, one, two)] == [1, 3, 5]
+
+
+def test_certain_words_are_not_lost_among_others() -> None:
+    """Log-odds of a token that rounds to p = 1 still have a gradient, and a token's hesitation is not its weight."""
+    logits = torch.tensor([[[40.0, 0.0, 0.0], [1.0, 0.0, 0.0]]], requires_grad=True)
+    answer = Continuation((0, 0), 0, "", (1.0, 1.0))
+    _log_probabilities(logits, [answer], torch.tensor([0, 1])).sum().backward()
+    assert logits.grad is not None
+    np.testing.assert_allclose(logits.grad[0], [[1, -0.5, -0.5]] * 2, atol=1e-6)
 
 
 def test_a_part_of_an_answer_by_a_text_masks_what_is_before_it() -> None:

@@ -188,7 +188,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "generate/ask": _number("--generate -g N", "Longest answer, in tokens.", shown=str(ANSWER_LENGTH), min=1),
     "span": _flag("--span", "Explain the answer as a whole instead of each token."),
     "through": _text("--through PARTS", "Hand relevance of thoughts, a role or a text on to what produced them."),
-    "hops": _number("--hops N", "With --through: how often.", 1, min=0, max=100),
+    "hops": _number("--hops N", "With --through: passes for each part.", 1, min=0, max=100),
     "choices": _text("--choices A,B", "Explain which of these comes next, e.g. yes,no."),
     "units": _text(
         "--units UNIT",

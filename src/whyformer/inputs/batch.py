@@ -184,7 +184,7 @@ class Continuation:
     tokens: tuple[int, ...]
     start: int  # the position, among the real ones, at which the first of them is predicted
     text: str = ""
-    weights: tuple[float, ...] = ()  # of the log-probabilities of the tokens; (): all count once
+    weights: tuple[float, ...] = ()  # of the log-odds of the tokens; (): the sum of their log-probabilities
 
     def moved(self, by: int) -> Continuation:
         """Return the same tokens, ``by`` positions later."""

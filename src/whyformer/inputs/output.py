@@ -239,15 +239,22 @@ class Output:
 
 
 def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], which: Tensor) -> Tensor:
-    """(B, 1) of each row's answer, Σ_t w_t log p(token t | the tokens before it); which: rows of logits."""
+    """(B, 1) of each row's answer, Σ_t log p_t, p_t = p(token t | the tokens before it); which: rows of logits.
+
+    With weights: Σ_t w_t log(p_t / (1 - p_t)).
+    """
     totals, first = [], 0
     for logits_PV, answer in zip(logits_BPV, answers, strict=True):
         count = len(answer.tokens)
-        rows_TV = logits_PV[which[first : first + count]].float()
-        tokens_T1 = torch.tensor(answer.tokens, device=rows_TV.device)[:, None]
-        likely_T = rows_TV.gather(1, tokens_T1)[:, 0] - rows_TV.logsumexp(1)
+        places_T, tokens_T = which[first : first + count], torch.tensor(answer.tokens, device=logits_PV.device)
+        rows_TV = logits_PV[places_T].float()
         if answer.weights:
-            likely_T = likely_T * torch.tensor(answer.weights, device=rows_TV.device)
+            # 1 - p_t as the sum over the other tokens: exact where p_t rounds to 1. The rows are a copy of the logits.
+            others_T = rows_TV.scatter_(1, tokens_T[:, None], -torch.inf).logsumexp(1)
+            odds_T = logits_PV[places_T, tokens_T].float() - others_T
+            likely_T = odds_T * torch.tensor(answer.weights, device=odds_T.device)
+        else:
+            likely_T = rows_TV.gather(1, tokens_T[:, None])[:, 0] - rows_TV.logsumexp(1)
         totals.append(likely_T.sum())
         first += count
     return torch.stack(totals)[:, None]

@@ -130,7 +130,8 @@ class Target:
 class Hop:
     """Relevance of one span that was handed on: ``scores`` is the map of where it went, ``handed`` their sum.
 
-    Number 0 is the answer itself: its scores are those without hops.
+    Number 0 is the answer itself: its scores are those without hops. The result is made of the maps of the highest
+    number; earlier ones are those that it refined.
     """
 
     number: int

@@ -208,8 +208,8 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
 
 def handed_words(hops: Sequence[Hop]) -> str:
     """1.2 of 2.1 (sum of all scores, which hops keep), in 1 hop: 1.2 from 'thought'"""
-    direct, *others = hops
-    rounds = others[-1].number
+    direct, rounds = hops[0], hops[-1].number
+    others = [hop for hop in hops if hop.number == rounds]
     listed = [f"{number(hop.handed)} from '{cut(' '.join(hop.text.split()), LONGEST_SPAN)}'" for hop in others]
     more = f", and from {len(listed) - MOST_HOPS} more" if len(listed) > MOST_HOPS else ""
     return (
