@@ -116,13 +116,10 @@ def methods_page() -> str:
 
 
 def metrics_table() -> str:
-    lines = [
-        "| metric | kind (↑ higher, ↓ lower is better) | definition | cost per input | paper |",
-        "|---|---|---|---|---|",
-    ]
+    lines = ["| metric | kind (↑ higher, ↓ lower is better) | definition | cost per input |", "|---|---|---|---|"]
     for entry in sorted(wf.list_metrics().values(), key=lambda m: (m.kind, m.name)):
-        kind, paper = f"{entry.kind} {'↑' if entry.higher_is_better else '↓'}", short_reference(entry.paper)
-        lines.append(f"| {entry.name} | {kind} | {entry.idea} | {entry.cost_text} | {paper} |")
+        kind = f"{entry.kind} {'↑' if entry.higher_is_better else '↓'}"
+        lines.append(f"| {entry.name} | {kind} | {entry.idea} {short_reference(entry.paper)} | {entry.cost_text} |")
     return "\n".join(lines)
 
 
