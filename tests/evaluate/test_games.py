@@ -18,7 +18,8 @@ from tests.support import folders
 from whyformer.engines.perturbation.game import VariantStore
 from whyformer.errors import NotOffered
 from whyformer.evaluate.candidate import greedy
-from whyformer.evaluate.games import games_of, uniform
+from whyformer.evaluate.games import games_of
+from whyformer.evaluate.soft_erasure import uniform
 from whyformer.loan.digests import circumstances
 from whyformer.results.codec import is_whole, read_piece, write_piece
 

@@ -16,9 +16,9 @@ from tests.references import metrics as references
 from tests.references.metrics.twin import Facts, MetricTwin
 from whyformer.engines.perturbation.players import random_sets
 from whyformer.evaluate.candidate import Trial
-from whyformer.evaluate.games import SoftGame
 from whyformer.evaluate.metrics.faithfulness import squared_error
 from whyformer.evaluate.metrics.soft import random_numbers, retained
+from whyformer.evaluate.soft_erasure import SoftGame
 from whyformer.results.types import Explanation, Target, Units
 
 METRICS = wf.list_metrics()

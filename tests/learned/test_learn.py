@@ -14,8 +14,10 @@ import torch
 import whyformer as wf
 from tests.learned.small import Additive, bert, learned_bert, texts, tokenizer
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
+from whyformer.evaluate.games import games_of
 from whyformer.learned import learning
 from whyformer.learned.learned import fingerprint_of
+from whyformer.learned.network import drawn_masks
 
 
 def test_an_additive_model_is_learned_exactly() -> None:
@@ -60,6 +62,26 @@ def test_examples_of_the_second_class_hold_its_logits(monkeypatch: pytest.Monkey
     for first, second in pairs:
         assert not np.allclose(first.values_M, second.values_M) and first.whole > second.whole
         assert min(abs(low - second.whole) + abs(high - first.whole) for low, high in logits) < 1e-4
+
+
+def test_variants_of_different_inputs_share_batches() -> None:
+    """As on a GPU: fewer calls of the model, the same answers, and every variant is counted once."""
+    explainer, some = wf.Explainer(bert(), tokenizer()), texts(12)
+    said, calls, counted = {}, {}, {}
+    for together in (False, True):
+        with games_of(explainer, some, seed=0, runner_up=True, together=together) as games:
+            drawn = {n: drawn_masks(len(p), 8, np.random.default_rng(n)) for n, p in enumerate(games.parts)}
+            sizes: list[int] = []
+            hook = games.modality.model.register_forward_pre_hook(lambda *_, sizes=sizes: sizes.append(1))
+            said[together] = games.ask(drawn)
+            again = games.ask(drawn)
+            hook.remove()
+            assert all(np.array_equal(again[n], said[together][n]) for n in drawn)
+            calls[together], counted[together] = len(sizes), games.forwards
+    assert calls[True] < calls[False] and counted[True] == counted[False]
+    for number, answers in said[False].items():
+        assert answers.shape[1] == 4 and np.ptp(answers[:, 3]) > 0
+        assert np.allclose(answers, said[True][number], atol=1e-5)
 
 
 class _Stopped(Exception): ...

@@ -20,7 +20,8 @@ from whyformer.capture.leaves import ShiftEmbedding
 from whyformer.engines.perturbation.game import Game, cached_file
 from whyformer.engines.perturbation.players import count_of, only_top, without_top
 from whyformer.errors import BadInput, WhyformerError, reading
-from whyformer.evaluate.games import Games, SoftGame
+from whyformer.evaluate.games import Games
+from whyformer.evaluate.soft_erasure import SoftGame
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import is_library
 from whyformer.parameters import Named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from whyformer.engines.perturbation import variants as variant_kinds
 from whyformer.engines.perturbation.game import COLUMNS, Game, Prefix, VariantStore, cache_of, cached_file
 from whyformer.engines.perturbation.players import held_text, held_units
 from whyformer.errors import BadInput, NotOffered
+from whyformer.evaluate.soft_erasure import SoftGame, SoftSay, of_entries, of_vectors
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding
@@ -27,92 +28,6 @@ from whyformer.run import Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
 from whyformer.targets import scalar_of
-
-# Soft erasure: run an input whose numbers (of vectors, pixels, columns) each stay with some probability.
-
-Say = Callable[[Batch], Array]  # (M, columns) probability, logit and whether the target is predicted, of a batch
-SoftSay = Callable[[Array, Sequence[int]], Array]  # (M, P) probabilities, (M,) draws → (M, columns)
-
-
-class SoftGame:
-    """Asked with (M, P) probabilities to stay, it draws for every number of every part; a draw is run once."""
-
-    def __init__(self, say: SoftSay, step: int = 32) -> None:
-        self.forwards = 0
-        self._say, self._step = say, step
-        self._known: dict[tuple[bytes, int], Array] = {}
-
-    def ask(self, keep_MP: Array, draws: int) -> Array:
-        """(M, D, columns) for each row, the model's output in each of its draws."""
-        keep_MP = np.ascontiguousarray(keep_MP, dtype=float)
-        wanted = [(row.tobytes(), draw) for row in keep_MP for draw in range(draws)]
-        new = list(dict.fromkeys(key for key in wanted if key not in self._known))
-        for start in range(0, len(new), self._step):
-            some = new[start : start + self._step]
-            rows = np.stack([np.frombuffer(row, dtype=float) for row, _ in some])
-            said = np.asarray(self._say(rows, [draw for _, draw in some]), dtype=float)
-            self.forwards += len(some)
-            self._known |= dict(zip(some, said, strict=True))
-        return np.array([self._known[key] for key in wanted]).reshape(len(keep_MP), draws, -1)
-
-
-def _of_vectors(run: Run, row: int, players: Sequence[Sequence[int]], say: Say, seed: Sequence[int]) -> SoftSay:
-    """Elements of word vectors become 0. players: the units of each part."""
-    one = run.modality.trimmed(run.batch.select([row]))
-    assert one.keep_BN is not None
-    position_U = one.keep_BN[0].nonzero()[:, 0]
-    part_N = torch.full((one.keep_BN.shape[1],), -1)
-    for number, members in enumerate(players):
-        part_N[position_U[list(members)].cpu()] = number
-
-    def said(keep_MP: Array, draws: Sequence[int]) -> Array:
-        # -1, the last column: padding, special tokens and what is held stay.
-        always = torch.ones(len(keep_MP), 1, dtype=torch.float64)
-        keep_MN = torch.cat([torch.from_numpy(keep_MP), always], 1)[:, part_N]
-
-        def erased(vectors_MND: Tensor) -> Tensor:
-            drawn = torch.stack([uniform(vectors_MND.shape[1:], (*seed, draw)) for draw in draws])
-            return vectors_MND * (drawn < keep_MN[..., None]).to(vectors_MND)
-
-        batch = one.select([0] * len(keep_MP))
-        mode: Any = run.modality.looked_up(batch, erased)
-        with mode:
-            answer = say(batch)
-        if not mode.lookups:
-            raise NotOffered("the model did not look up word embeddings, so elements of them cannot be erased.")
-        return answer
-
-    return said
-
-
-def _of_entries(
-    variants: variant_kinds.Filled, say: Say, seed: Sequence[int], keep_MP: Array, draws: Sequence[int]
-) -> Array:
-    """Entries of the input's own tensors, pixels of patches or columns of a row, become the baseline.
-
-    Each draw has one baseline: of several rows of a table, one drawn by their weights.
-    """
-    one, weights = variants.one, variants.weights
-    fillings = [variants.fillings[0]] * len(draws)
-    if weights is not None:
-        generators = [np.random.default_rng([*seed, draw, 1]) for draw in draws]
-        share = weights / weights.sum()
-        fillings = [variants.fillings[int(generator.choice(len(share), p=share))] for generator in generators]
-    changed = {}
-    for name, part in variants.part_of.items():
-        rows = []
-        for keep_P, draw, filling in zip(torch.from_numpy(keep_MP), draws, fillings, strict=True):
-            drawn = uniform(part.shape, (*seed, draw)).to(part.device)
-            stays = (drawn < keep_P.to(part.device)[part.clamp(min=0)]) | (part < 0)
-            rows.append(torch.where(stays, one.tensors[name], filling[name])[0])
-        changed[name] = torch.stack(rows)
-    return say(one.select([0] * len(draws)).with_tensors(**changed))
-
-
-def uniform(shape: Sequence[int], seed: Sequence[int]) -> Tensor:
-    """Numbers from 0 to 1 that depend on the shape and the seed alone, whatever the device: methods share them."""
-    return torch.from_numpy(np.random.default_rng(list(seed)).random(tuple(shape)))
-
 
 # A detector's queries under perturbation. The value that is measured is that of the explained query, by its number.
 # Where a second query names the same object instead, the value falls although the detector still finds the object:
@@ -177,11 +92,13 @@ def overlap(boxes: Tensor, other: Tensor) -> Tensor:
     return inside / union.clamp(min=1e-12)
 
 
+TOGETHER = 2**14  # tokens of a batch in which variants of different inputs run
+
 # Parameters that are in the names of files by what they came to (targets, players, variants, the description of the
 # model), and those that change no number. Every other one is in all of the names.
 RESOLVED = {
     "self", "explainer", "inputs", "target", "scalar", "replace", "reference", "units", "hold", "seed",
-    "batch_size", "progress", "cache", "perturb",
+    "batch_size", "progress", "cache", "perturb", "together",
 }  # fmt: skip
 
 
@@ -205,8 +122,13 @@ class Games:
         units: Any = "token",
         hold: Hold = None,
         runner_up: bool = False,
+        together: bool | None = None,
     ) -> None:
-        """runner_up: games also say the logit of the second most likely class, where there is one."""
+        """runner_up: games also say the logit of the second most likely class, where there is one.
+
+        together: variants of different inputs may share a batch (:meth:`ask`); by default on a GPU, where a batch of
+        one short input's variants takes about as long as a full one.
+        """
         asked = {name: value for name, value in locals().items() if name not in RESOLVED}
         settings: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
         source = explainer.source(inputs)
@@ -220,6 +142,8 @@ class Games:
         self.runner_up = runner_up
         self.explainer, self.seed, self.batch_size, self.track = explainer, seed, session.step, session.track
         self.modality, self.scalar, self.batch = session.modality, session.scalar, session.batch
+        on_gpu = next(iter(self.batch.tensors.values())).device.type != "cpu"
+        self.together = (on_gpu if together is None else together) and self._can_share()
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
         self.of = self.batch.groups or tuple(range(self.batch.size))  # per explanation: the input it is of
         self.inputs = [inputs] if session.single else inputs
@@ -249,7 +173,8 @@ class Games:
         # Everything that an answer depends on besides the input, what is explained of it, and the variant.
         self.folder, self.question = cache_of(cache, lambda: (explainer.question(), asked))
         self._games: dict[int, Game] = {}
-        self._remarks: dict[int, tuple[str, ...]] = {}  # of their variants
+        self._variants: dict[int, variant_kinds.Variants] = {}
+        self._seconds: dict[int, list[int]] = {}  # by the id of a run: the second most likely class of each row
         self._soft: dict[int, SoftGame] = {}
 
     @property
@@ -294,7 +219,7 @@ class Games:
         warnings = _held_in_words(self.held)
         if self._games and self.replacement is not None and self.modality.pointers:
             warnings += variant_kinds.pointer_remarks(self.modality, self.replacement, self.by_default)
-        warnings += dict.fromkeys(remark for remarks in self._remarks.values() for remark in remarks)
+        warnings += dict.fromkeys(remark for each in self._variants.values() for remark in each.remarks)
         if self.input_count < self.size:
             warnings.append(
                 f"{self.size} explanations of {self.input_count} inputs: an input with several explanations counts "
@@ -327,7 +252,11 @@ class Games:
         run, row = self.run_of(number)
         if self.batch.answers or self.batch.spans or not run.output.chooses or run.output.independent:
             return None
-        return int(run.logits[row].topk(2).indices[1]) if run.logits.shape[1] > 1 else None
+        if run.logits.shape[1] < 2:
+            return None
+        if id(run) not in self._seconds:  # of all rows at once: each would be read from the GPU by itself
+            self._seconds[id(run)] = run.logits.topk(2).indices[:, 1].tolist()
+        return self._seconds[id(run)][row]
 
     def per_part(self, number: int, scores_XU: Array) -> Array:
         """(…, P) scores of the tokens of one input, added up over its parts."""
@@ -371,13 +300,13 @@ class Games:
             variants, seed = self.variants(number), (self.seed, number)
 
             def say(batch: Batch) -> Array:
-                return _columns(_said(run, row, run.output.logits(batch).float()))
+                return _columns(_said(run, [row] * batch.size, run.output.logits(batch).float()))
 
             erased: SoftSay
             if self.modality.embeds and not self.modality.multi_input and not run.study.extra:
-                erased = _of_vectors(run, row, self._players(number), say, seed)
+                erased = of_vectors(run, row, self._players(number), say, seed)
             elif isinstance(variants, variant_kinds.Filled) and not self.modality.multi_input:
-                erased = partial(_of_entries, variants, say, seed)
+                erased = partial(of_entries, variants, say, seed)
             else:
                 raise NotOffered(
                     "soft_nc and soft_ns erase elements of single words, pixels or columns, and it is not known here "
@@ -397,13 +326,44 @@ class Games:
                     "replace='resample' draws from other inputs: pass reference=[…], or more than one input."
                 )
             pool = pool.select([i for i in range(self.size) if i != number])
-        return variant_kinds.variants_of(run, row, self._players(number), self.replacement, pool, (self.seed, number))
+        seed, trim = (self.seed, number), not self.together
+        return variant_kinds.variants_of(run, row, self._players(number), self.replacement, pool, seed, trim)
+
+    def ask(self, asked: Mapping[int, Array]) -> dict[int, Array]:
+        """(M, columns) what the model says of variants (M, P) of several inputs, by the number of the input."""
+        if self.together:
+            for run in self.runs:
+                numbers = [number for number in asked if self.run_of(number)[0] is run]
+                self._run_together(run, {number: self.game(number).unknown(asked[number]) for number in numbers})
+        return {number: self.game(number).ask(present_MP) for number, present_MP in asked.items()}
+
+    def _can_share(self) -> bool:
+        """Whether rows do not look at each other, and a language model does not continue from what it has read."""
+        rows_apart = not (self.batch.reference_rows or self.modality.mixes_rows)
+        plain = not (self.modality.objects or self.modality.opaque or self.modality.multi_input)
+        return rows_apart and plain and not self.batch.answers and not says_tokens(self.modality.model)
+
+    def _run_together(self, run: Run, asked: Mapping[int, Array]) -> None:
+        """Run variants of inputs of one run in full batches, and tell their games."""
+        variants = {number: self._variants[number] for number in asked}
+        if not all(isinstance(each, variant_kinds.Filled) and each.draws == 1 for each in variants.values()):
+            return
+        for some in _full_batches(asked, max(1, TOGETHER // max(1, self.modality.length(run.batch)))):
+            batches = [variants[number].batch(present_MP) for number, present_MP in some.items()]
+            changed = {name: torch.cat([batch.tensors[name] for batch in batches]) for name in run.batch.tensors}
+            numbers = [number for number, present_MP in some.items() for _ in present_MP]
+            rows = [self.run_of(number)[1] for number in numbers]
+            logits = run.forward(run.batch.select(rows).with_tensors(**changed), rows).float()
+            seconds = [self.second_class(number) for number in numbers] if self.runner_up else ()
+            said = iter(_columns(_said(run, rows, logits, seconds)))
+            for number, present_MP in some.items():
+                self.game(number).tell(present_MP, np.stack([next(said) for _ in present_MP]))
 
     def new_game(self, number: int) -> Game:
         """A game that reads its values from disk only."""
         run, row = self.run_of(number)
         parts, variants = self.parts[number], self.variants(number)
-        self._remarks[number] = variants.remarks
+        self._variants[number] = variants
         queries = Queries(run, row) if self.modality.objects else None
         second = self.second_class(number) if self.runner_up else None
         columns = COLUMNS + (queries is not None or second is not None)
@@ -453,7 +413,7 @@ def _say(
             drawn.append(_columns(queries.say(batch)))
             continue
         logits = prefix.logits(batch).float()
-        drawn.append(_columns(_said(run, row, logits) + ([] if second is None else [logits[:, second]])))
+        drawn.append(_columns(_said(run, [row] * len(logits), logits, [second] * len(logits))))
     return variants.mean(drawn)
 
 
@@ -461,16 +421,31 @@ def _columns(said: Sequence[Tensor]) -> Array:
     return np.stack([part.detach().double().cpu().numpy() for part in said], 1)
 
 
-def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:
-    target = run.targets[row]
-    targets = [target] * len(logits)
+def _said(run: Run, rows: Sequence[int], logits: Tensor, seconds: Sequence[int | None] = ()) -> list[Tensor]:
+    """(M,) each, of variants of these rows: COLUMNS; the logits of second classes, where there are any."""
+    targets = [run.targets[row] for row in rows]
     single = logits.shape[1] == 1  # a number, not a class: there is no probability
     known_as = run.scalar if run.modality.opaque else "logit" if single else "probability"
     probability = scalar_of(logits, targets, known_as)
-    stays = (logits.argmax(1) == target.index) if not single else (logits[:, 0] > 0) == (run.logits[row, 0] > 0)
     if run.batch.answers:  # whether an answer is the predicted one is not known from its log-probability
         stays = torch.full_like(probability, torch.nan)
-    return [probability, scalar_of(logits, targets, "logit"), stays]
+    elif single:
+        stays = (logits[:, 0] > 0) == (run.logits[list(rows), 0] > 0)
+    else:
+        stays = logits.argmax(1) == torch.tensor([target.index for target in targets], device=logits.device)
+    others = [each for each in seconds if each is not None]
+    also = [logits.gather(1, torch.tensor(others, device=logits.device)[:, None])[:, 0]] if others else []
+    return [probability, scalar_of(logits, targets, "logit"), stays, *also]
+
+
+def _full_batches(asked: Mapping[int, Array], step: int) -> Iterator[dict[int, Array]]:
+    """The rows of all, so many at a time."""
+    rows = [(number, row) for number, present_MP in asked.items() for row in present_MP]
+    for start in range(0, len(rows), step):
+        some: dict[int, list[Array]] = {}
+        for number, row in rows[start : start + step]:
+            some.setdefault(number, []).append(row)
+        yield {number: np.stack(each) for number, each in some.items()}
 
 
 @contextmanager

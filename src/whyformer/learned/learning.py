@@ -36,7 +36,7 @@ FEWEST_INPUTS = 30
 CERTIFIED = (10, 50)  # inputs of the certificate: a tenth of all, within these
 FEWEST_MASKS, MOST_MASKS = 8, 64  # more inputs with few masks are better than few inputs with many
 FEATURES = 3  # passes that the features of an example take: a backward counts two
-CHUNK = 32  # inputs that are gathered at a time
+CHUNK = 64  # inputs that are gathered at a time
 MOST_BYTES = 2**31  # of features, all of which are in memory while training
 FAR = 1.25  # times the 99th percentile of feature distances: beyond that, an input is unlike those learned from
 
@@ -224,11 +224,7 @@ class Gathering:
             if games.size != len(rows):
                 raise NotOffered("explanations cannot be learned where an input has several of them: give one target.")
             self.scalar, self.device = games.scalar, next(iter(games.batch.tensors.values())).device
-            answers = {
-                place: self._answers(games, place, masks, rows[place])
-                for place in range(games.size)
-                if len(games.parts[place]) > 1
-            }
+            answers = self._answers(games, masks, rows)
             if not self.heads:  # the first inputs: before anything long
                 _require_varying([said[:, 0] for _, said in answers.values()])
             features = self._read(games)
@@ -258,16 +254,27 @@ class Gathering:
         self.heads = heads
         return found
 
-    def _answers(self, games: Games, place: int, masks: int, row: int) -> tuple[Array, Array]:
-        """The masks of one input; logits, of the second class too, for all features, for none, and for each mask."""
-        game, count = games.game(place), len(games.parts[place])
-        self.draws = game.draws
-        drawn = drawn_masks(count, masks, np.random.default_rng([self.seed, row]))
-        ends = np.stack([np.ones(count, dtype=bool), np.zeros(count, dtype=bool)])
-        said = game.ask(np.concatenate([ends, drawn]))[:, [1, *range(COLUMNS, game.columns)]]
-        if not np.isfinite(said).all():
-            raise NonFinite("the model's output holds NaN or infinity for masked inputs: run it in float32.")
-        return drawn, said
+    def _answers(self, games: Games, masks: int, rows: Sequence[int]) -> dict[int, tuple[Array, Array]]:
+        """By place: masks; logits, of the second class too, for all features, for none, and for each mask."""
+        drawn = {
+            place: drawn_masks(len(parts), masks, np.random.default_rng([self.seed, rows[place]]))
+            for place, parts in enumerate(games.parts)
+            if len(parts) > 1
+        }
+        answers = {}
+        for place, said in games.ask({place: _with_ends(each) for place, each in drawn.items()}).items():
+            game = games.game(place)
+            self.draws = game.draws
+            if not np.isfinite(said).all():
+                raise NonFinite("the model's output holds NaN or infinity for masked inputs: run it in float32.")
+            answers[place] = drawn[place], said[:, [1, *range(COLUMNS, game.columns)]]
+        return answers
+
+
+def _with_ends(drawn_MP: Array) -> Array:
+    """All features and none, before masks."""
+    ends = np.repeat([[True], [False]], drawn_MP.shape[1], axis=1)
+    return np.concatenate([ends, drawn_MP])
 
 
 def _require_varying(answers: Sequence[Array]) -> None:

@@ -202,18 +202,24 @@ class Game:
     def ask(self, present_MP: Array) -> Array:
         """(M, columns) what the model says of each variant; only new ones are run, batch by batch."""
         present_MP = np.ascontiguousarray(present_MP, dtype=bool)
-        keys = [row.tobytes() for row in present_MP]
-        new = list({key: i for i, key in enumerate(keys) if key not in self._known}.values())
-        if new:
-            missing = present_MP[new]
-            for rows in self._batches(missing):
-                part = missing[list(rows)]
-                said = np.asarray(self._say(part), dtype=float)
-                self.forwards += len(part) * self.draws
-                if self._store is not None:  # written at once: what is interrupted goes on from here
-                    self._store.append(part, said)
-                self._known |= {row.tobytes(): values for row, values in zip(part, said, strict=True)}
-        return np.array([self._known[key] for key in keys]).reshape(len(keys), self.columns)
+        missing = self.unknown(present_MP)
+        for rows in self._batches(missing) if len(missing) else ():
+            part = missing[list(rows)]
+            self.tell(part, np.asarray(self._say(part), dtype=float))
+        return np.array([self._known[row.tobytes()] for row in present_MP]).reshape(len(present_MP), self.columns)
+
+    def unknown(self, present_MP: Array) -> Array:
+        """The variants that were not run yet, each once."""
+        rows = {row.tobytes(): row for row in np.ascontiguousarray(present_MP, dtype=bool)}
+        new = [row for key, row in rows.items() if key not in self._known]
+        return np.stack(new) if new else np.zeros((0, self.parts), dtype=bool)
+
+    def tell(self, present_MP: Array, said: Array) -> None:
+        """Keep what the model said (M, columns) of variants that were run just now."""
+        self.forwards += len(present_MP) * self.draws
+        if self._store is not None:  # written at once: what is interrupted goes on from here
+            self._store.append(present_MP, said)
+        self._known |= {row.tobytes(): values for row, values in zip(present_MP, said, strict=True)}
 
     @property
     def said(self) -> Array:

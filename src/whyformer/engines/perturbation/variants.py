@@ -88,15 +88,18 @@ class Filled(Variants):
 class Replaced(Filled):
     """Units replaced by one of the modality's replacements (mask token, mean colour, zero, …).
 
-    players: the units of each part. Units of no part are always there.
+    players: the units of each part. Units of no part are always there. trim: cut padding off.
     """
 
-    def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
+    def __init__(
+        self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any, trim: bool = True
+    ) -> None:
         modality, units = run.modality, run.units[row]
         if replacement == "delete" and not modality.edits_text:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         # Every variant would pay for padding: it is cut off where that changes nothing.
-        one = modality.trimmed(run.batch.select([row]))
+        one = run.batch.select([row])
+        one = modality.trimmed(one) if trim else one
         owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
         parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
         # In full shape: a soft game draws a number for each entry.
@@ -297,16 +300,17 @@ def variants_of(
     replacement: str | int,
     pool: Batch,
     seed: Sequence[int],
+    trim: bool = True,
 ) -> Variants:
     """Return the variants of one input of a run; players: the units of each of its parts.
 
-    pool: what means and resampling are taken from.
+    pool: what means and resampling are taken from. trim: cut padding off, so that no variant pays for it.
     """
     modality = run.modality
     if replacement == "delete":
         return grouped_variants(run, row, players, replacement)
     if not isinstance(replacement, str) or replacement not in modality.fillers:
-        return Replaced(run, row, players, replacement)
+        return Replaced(run, row, players, replacement, trim)
     if run.study.extra:  # the units of a text are its tokens and some of the model's own
         raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
     units, one = run.units[row], run.batch.select([row])
