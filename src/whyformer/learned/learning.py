@@ -171,7 +171,7 @@ class Gathering:
         started = time.perf_counter()
         first = self._chunk(rows[:CHUNK], FEWEST_MASKS)
         draws = self.draws
-        made = [example for examples in first for example in examples]
+        made = [example for examples in first.values() for example in examples]
         each = len(made) / len(first)  # examples per input: some have a second class
         size = sum(e.heads_UF.nbytes + e.states_US.nbytes for e in made) / len(first)
         most = min(self.forwards / (FEWEST_MASKS * draws), MOST_BYTES / size)
@@ -180,13 +180,20 @@ class Gathering:
         expected = count * ((masks + 2) * draws + FEATURES * each)
         self._say(expected, time.perf_counter() - started, count, masks)
         if masks > FEWEST_MASKS:
-            first = []  # drawn again, with more masks
+            first = {}  # drawn again, with more masks
         self.inputs_used = count
-        examples = list(first)
-        starts = list(range(CHUNK if first else 0, count, CHUNK))
-        for start in self.track(starts, "learning"):
-            examples += self._chunk(rows[start : min(start + CHUNK, count)], masks)
-        return examples
+        examples = dict(first)
+        rest = self._by_length(rows[CHUNK if first else 0 : count])
+        for start in self.track(range(0, len(rest), CHUNK), "learning"):
+            examples |= self._chunk(rest[start : start + CHUNK], masks)
+        return [examples[row] for row in rows[:count] if row in examples]
+
+    def _by_length(self, rows: list[int]) -> list[int]:
+        """Texts of like length after each other, since those of a chunk are padded to the longest."""
+        some = some_inputs(self.inputs, rows)
+        texts = isinstance(some, list) and all(isinstance(each, str) for each in some)
+        lengths = [len(each) for each in some] if texts else [0] * len(rows)
+        return [rows[place] for place in np.argsort(lengths, kind="stable")]
 
     def _say(self, expected: float, seconds: float, count: int, masks: int) -> None:
         """Print what learning will take, from the passes so far."""
@@ -198,8 +205,8 @@ class Gathering:
             )
             sys.stderr.write(f"{words} training and the certificate\n")
 
-    def _chunk(self, rows: Sequence[int], masks: int) -> list[list[Example]]:
-        """Examples per input: of the predicted class, and of every second input also of the runner-up.
+    def _chunk(self, rows: Sequence[int], masks: int) -> dict[int, list[Example]]:
+        """Examples by row: of the predicted class, and of every second input also of the runner-up.
 
         The masked passes say the logits of both; only features need another pass, with other gradients.
         """
@@ -214,7 +221,7 @@ class Gathering:
                 for place, (_, drawn, said, parts) in enumerate(seconds.values()):
                     examples[places[place]].append(_example(features[place], parts, drawn, said))
                 self.passes += FEATURES * games.size
-        return list(examples.values())
+        return {rows[place]: made for place, made in examples.items()}
 
     def _played(
         self, inputs: Any, rows: Sequence[int], masks: int
