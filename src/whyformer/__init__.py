@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from whyformer.jobs.job import explain_dataset as explain_dataset
     from whyformer.language.citations import Citations as Citations
     from whyformer.language.citations import cite as cite
+    from whyformer.language.traces import Trace as Trace
+    from whyformer.language.tracing import trace as trace
     from whyformer.learned.learned import Learned as Learned
     from whyformer.learned.learning import learn as learn
     from whyformer.registry import list_methods as list_methods
@@ -89,6 +91,8 @@ _HOMES = {
         "jobs.dataset": "ExplainedDataset",
         "jobs.job": "explain_dataset",
         "language.citations": "Citations cite",
+        "language.traces": "Trace",
+        "language.tracing": "trace",
         "learned.learned": "Learned",
         "learned.learning": "learn",
         "registry": "list_methods list_metrics",

@@ -135,13 +135,13 @@ Message = Mapping[str, Any]
 
 
 def prompt_of(
-    messages: Sequence[Message], tokenizer: Any, template: str | None = None
+    messages: Sequence[Message], tokenizer: Any, template: str | None = None, tools: Sequence[Message] | None = None
 ) -> PromptText | tuple[PromptText, str]:
     """Write a chat out as a prompt; with the answer to explain, where the last message is the assistant's.
 
     A content is a string, or a list of parts: {"type": "text", "text": …}, and others, which the template turns into
     marks ({"type": "image"}). A message with tool calls may have none. template: of a processor, where the tokenizer
-    has none.
+    has none. tools: definitions of tools, which the template writes out, too.
     """
     messages = [{**m, "content": m.get("content") or ""} if m.get("tool_calls") else m for m in messages]
     for number, message in enumerate(messages):
@@ -161,6 +161,7 @@ def prompt_of(
     answered = len(messages) > 1 and messages[-1]["role"] == "assistant"
     asked = [dict(m) for m in (messages[:-1] if answered else messages)]
     write = partial(tokenizer.apply_chat_template, chat_template=template, tokenize=False, add_generation_prompt=True)
+    write = write if not tools else partial(write, tools=list(tools))
     try:
         text = write(asked)
         # Some templates read lists of parts alone, and leave a string out.

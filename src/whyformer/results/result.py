@@ -34,7 +34,7 @@ RESULTS: dict[str, type[Result]] = {}  # what a file says it holds → the class
 HOMES = tuple(
     f"whyformer.{home}"
     for home in "results.types tables heads concepts evaluate.comparison evaluate.recommendation checks.exam "
-    "checks.retrained language.citations jobs.dataset learned.learned reports.report".split()
+    "checks.retrained language.citations language.traces jobs.dataset learned.learned reports.report".split()
 )
 Kind = TypeVar("Kind", bound="Result")
 
