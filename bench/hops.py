@@ -95,7 +95,7 @@ def batch_of(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(ids)[:, :-1], torch.tensor(labels)[:, 1:]
 
 
-def language_model() -> Any:
+def language_model(words: int = len(VOCABULARY), longest: int = 128) -> Any:
     """A small Llama over whole words, whose heads begin near the circuit that looks facts up (induction).
 
     Heads of the first layer look back by one, two and three words: biases of queries and keys, turned by the rotary
@@ -107,9 +107,9 @@ def language_model() -> Any:
 
     ends = {"pad_token_id": ID["[PAD]"], "bos_token_id": ID["[BOS]"], "eos_token_id": None}
     config = LlamaConfig(
-        vocab_size=len(VOCABULARY),
+        vocab_size=words,
         num_key_value_heads=4,
-        max_position_embeddings=128,
+        max_position_embeddings=longest,
         attention_bias=True,
         **ends,
         **SMALL | {"num_hidden_layers": LAYERS},

@@ -215,6 +215,28 @@ def test_ask_with_documents_cites_them(lm_folder: Path, tmp_path: Path, monkeypa
     assert lengths == [32, 2]
 
 
+def test_trace_explains_a_run(lm_folder: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "run.json", tmp_path / "run.html"
+    messages = [
+        {"role": "user", "content": "where is the cat ? he said no ."},
+        {"role": "assistant", "content": "on the mat ."},
+        {"role": "user", "content": "who sat ?"},
+        {"role": "assistant", "content": "the cat ."},
+    ]
+    file.write_text(json.dumps({"messages": messages}), encoding="utf-8")
+    asked = ("trace", file, "--model", lm_folder, "-m", "generic_attention")
+    shown = run(*asked, "--out", out).stdout
+    expected = wf.trace(model("llama"), messages, processor=tokenizer(), method="generic_attention")
+    assert "2 steps" in shown and "on the mat" in out.read_text(encoding="utf-8")
+    found = told(*asked, "--units", "message", "--top", 2)
+    assert (found["what"], found["units"], found["top"]) == ("trace", "message", 2)
+    assert [step["text"] for step in found["steps"]] == [step.text for step in expected.steps]
+    assert found["sources"][0]["text"] == messages[0]["content"]
+    (tmp_path / "no.json").write_text("[1", encoding="utf-8")
+    assert "is not a JSON file" in run("trace", tmp_path / "no.json", "--model", "nowhere", code=1).stderr
+    assert "no run of an agent" in run("trace", tmp_path / "none.json", "--model", "nowhere", code=1).stderr
+
+
 # explain prompt
 
 

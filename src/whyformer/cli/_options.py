@@ -109,6 +109,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "texts/pair": _argument(list[str], "TEXT", "Questions, captions or prompts about the image."),
     "text": _text("--text TEXT", "Text to run the model on.", "The quick brown fox jumps over the lazy dog"),
     "text/prompt": _argument(str, "TEXT", "The prompt; '-' reads it from stdin."),
+    "run": _argument(Path, "RUN.JSON", "Messages of a run, or a dict with messages and tools."),
     "question": _argument(str, "QUESTION", "The question; '-' reads it from stdin."),
     "first": _argument(str, "TEXT", "A text."),
     "others": _argument(list[str], "OTHER", "Texts to compare it with."),
@@ -174,6 +175,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         min=1,
     ),
     "option": _texts("--option -o KEY=VALUE", "Option of the method, e.g. heads=max; repeatable."),
+    "top": _number("--top N", "Sources of each step that are left out in turn, to verify them.", 1, min=1),
     "option/maximize": _texts("--option -o KEY=VALUE", "Option of activation_maximization, e.g. jitter=8; repeatable."),
     "target": _target("Class, by name or index."),
     "target/explain": _target("Class to explain, by name or index."),
@@ -195,6 +197,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "Features to score: token, word or sentence.",
         "token",
         callback=_one_of("token", "word", "sentence", "role"),
+    ),
+    "units/trace": _text(
+        "--units UNIT",
+        "Sources: sentence, document or message.",
+        "sentence",
+        callback=_one_of("sentence", "document", "message"),
     ),
     "units/table": _text(
         "--units UNIT",

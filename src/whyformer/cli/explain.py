@@ -349,6 +349,31 @@ def ask(asked: CommandArguments) -> None:
     deliver(explain(lm, _prompt(tokenizer, question, asked.system, asked.answer), **options), asked)
 
 
+@takes(
+    "run model/language trust_remote_code method/ask units/trace option top batch_size memory seed/explain out/explain "
+    "json/explain"
+)
+def trace(asked: CommandArguments) -> None:
+    """Explain an agent's run: what drove each of its steps.
+
+    RUN.JSON: messages in the usual chat format, with tool_calls, messages of the role tool, and reasoning_content.
+
+    \b
+    Examples:
+      whyformer trace run.json --model my-llm/
+      whyformer trace run.json --model my-llm/ --out run.html
+      whyformer trace run.json --model my-llm/ --units document --top 3
+    """
+    from whyformer.language.agent_runs import read_run
+
+    read_run(asked.run)  # errors of the file come before the model is loaded
+    lm, tokenizer = asked.load("language")
+    from whyformer.language.tracing import trace
+
+    found = trace(lm, asked.run, processor=tokenizer, method=asked.method, top=asked.top, **asked.settings)
+    deliver(found, asked)
+
+
 def _prompt(tokenizer: Any, question: str, system: str | None, answer: str | None) -> Any:
     """Return a chat if the tokenizer has a template, else the question itself."""
     if getattr(tokenizer, "chat_template", None):

@@ -31,7 +31,7 @@ COMMANDS = {
     "attention_commands": ("attention", "capture", "heads"),
     "catalogues": ("doctor", "methods", "metrics"),
     "demo": ("demo",),
-    "explain": ("ask", "explain"),
+    "explain": ("ask", "explain", "trace"),
     "service_commands": ("batch", "learn", "proxy", "serve"),
 }
 WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports click or brings its own, by version

@@ -281,7 +281,7 @@ def _call_in(text: str, part: Part, at: int) -> Span | None:
 
 
 def documents_in(text: str, role: str) -> list[Span]:
-    """Return the documents of a tool result: elements of a JSON list, or paragraphs. Other messages are one document."""
+    """Return the documents of a tool result, elements of a JSON list or paragraphs; other messages are one."""
     whole = (len(text) - len(text.lstrip()), len(text.rstrip()))
     if role not in RESULTS:
         return [whole]
@@ -305,17 +305,16 @@ def _elements(text: str) -> list[Span]:
         return []
     decoder = json.JSONDecoder()
     at += 1
-    while at < len(text):
+    while True:
         at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
-        if text[at : at + 1] in ("]", ""):
-            break
+        if text[at : at + 1] == "]":
+            return spans
         try:
             _, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             return []
         spans.append((at, end))
         at = end
-    return spans
 
 
 def sentences_in(text: str, span: Span) -> list[Span]:

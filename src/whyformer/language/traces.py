@@ -195,7 +195,7 @@ class Trace(Result):
         number = self.calls[-1] if call is None else self._known(call)
         if number not in self.calls:
             known = ", ".join(map(str, self.calls))
-            raise BadInput(f"step {number} is not a tool call but a {self.steps[number].kind}: calls are {known}.")
+            raise BadInput(f"step {number} is of kind {self.steps[number].kind}, not a tool call: calls are {known}.")
         drivers = self.why(number, origins=True)
         if not drivers:
             raise BadInput(f"no source speaks for step {number}: its cause cannot be found. Try another method=.")

@@ -128,8 +128,10 @@ def trace(
             scores[row, numbers] = why.scores
             outside[row] = why.checks.get("outside_units", 0.0)
             origins = handed_on(shares_of(scores[: row + 1]), own[: row + 1])[row, numbers]
+            # What the message itself holds before the step is part of what becomes less likely: it stays.
+            origins[[end > turn.exchange.begin for _, end in spans]] = 0.0
             best = [int(i) for i in np.argsort(-origins, kind="stable")[:top] if origins[i] > 0]
-            if not best:
+            if not np.nanmax(why.scores, initial=0.0) > 0:
                 warnings.append(f"no source speaks for step {row}, {shown(parts[part].text)}: it has no shares.")
             away = [spans[i] for i in best] or spans[:1]
             left_out: dict[str, Any] = {"method": "occlusion", "replace": "delete", "units": away, **settings}
@@ -188,8 +190,8 @@ def _turn(
         if part.message == number and index not in steps:
             if part.kind != THOUGHT:
                 raise NotOffered(
-                    f"messages[{number}]: the tokenizer's chat template does not write {shown(part.name or part.text)}, "
-                    f"so this {part.kind} cannot be traced. Use a tokenizer whose chat template supports it."
+                    f"messages[{number}]: the chat template does not write {shown(part.name or part.text)}, so this "
+                    f"{part.kind} cannot be traced. Use a tokenizer whose chat template supports it."
                 )
             warnings.append(_unwritten(number))
     return Turn(number, source, exchange, steps, sources)
@@ -205,9 +207,7 @@ def _unwritten(number: int) -> str:
     return f"messages[{number}]: the chat template does not write its thoughts, so they are left out."
 
 
-def _written_out(
-    explainer: CoreExplainer, run: AgentRun, number: int, warnings: list[str]
-) -> tuple[PromptText, str]:
+def _written_out(explainer: CoreExplainer, run: AgentRun, number: int, warnings: list[str]) -> tuple[PromptText, str]:
     """Return what the model read before one of its messages, and the message."""
     processor = explainer.processor
     if processor is None:
