@@ -237,7 +237,7 @@ def cite(
     samples = int(getattr(remote, "samples", 0))
     method = (METHOD if remote is None else REMOTE_METHOD) if method is None else method
     get_method(method).checked(options)
-    prompt, places = _prompt(explainer, question, names, _marked(explainer, texts, pictures))
+    prompt, places = prompt_with(explainer, question, names, _marked(explainer, texts, pictures))
     asked: Any = {"text": prompt, "images": list(pictures.values())} if pictures else prompt
     before = getattr(remote, "usage", Usage())
     if answer is None:
@@ -331,7 +331,7 @@ def _marked(explainer: CoreExplainer, texts: Sequence[str], pictures: Mapping[in
     return [str(mark) if number in pictures else text for number, text in enumerate(texts)]
 
 
-def _prompt(
+def prompt_with(
     explainer: CoreExplainer, question: str, names: Sequence[str], texts: Sequence[str]
 ) -> tuple[PromptText, list[tuple[Span, int]]]:
     """What the model reads, and per document its characters in it, heading included, and where its text begins."""
