@@ -92,6 +92,13 @@ MUTATIONS = (
         "tests/inputs/test_chat_server.py -k budget",
     ),
     Mutation(
+        "every-drop-is-cited",
+        "language/citations.py",
+        " & (known >= self.least_share * known.max(1, keepdims=True))",
+        "",
+        "tests/language/test_answers.py -k small_shares",
+    ),
+    Mutation(
         "product_order",
         MAPS,
         "return reduce(lambda earlier, later: torch.bmm(later, earlier), maps)",

@@ -80,12 +80,12 @@ def left_out(case: Case) -> tuple[str, list[tuple[int, int]]]:
     return prompt, [box for box in boxes if prompt[slice(*box)].strip()]
 
 
-def measured(explainer: wf.Explainer, case: Case, methods: tuple[str, ...]) -> Row:
-    """Return scores of every method and falls of the log-probability, per unit and per document."""
+def measured(explainer: wf.Explainer, case: Case, ablated: bool = True, methods: tuple[str, ...] = METHODS) -> Row:
+    """Return scores of every method and, if wanted, falls of the log-probability, per unit and per document."""
     how: dict[str, Any] = {"span": case.span, "units": list(case.units), "progress": False}
     pair, scores, seconds = [(case.prompt, case.written)], {}, {}
     for name in methods:
-        if name not in wf.list_methods() or (case.thoughts and name not in HOPS):
+        if case.thoughts and name not in HOPS:
             continue
         for hops in (0, 1) if case.thoughts else (0,):
             label = f"{name}, hops=1" if hops else name
@@ -94,7 +94,7 @@ def measured(explainer: wf.Explainer, case: Case, methods: tuple[str, ...]) -> R
             why = explainer.explain(pair, method=name, **how, **through, **OPTIONS.get(name, {}))[0]
             scores[label], seconds[label] = np.asarray(why.scores, float).tolist(), time.perf_counter() - started
     row: Row = {"scores": scores, "seconds": seconds}
-    if ABLATION not in methods or len(case.units) > 60 or (case.thoughts and case.name != "morehopqa, thoughts"):
+    if not ablated or len(case.units) > 60 or (case.thoughts and case.name != "morehopqa, thoughts"):
         return row
     away: dict[str, Any] = {"method": "occlusion", "replace": "delete", "span": case.span, "progress": False}
     started = time.perf_counter()
@@ -118,7 +118,7 @@ def rows_of(model: Any, tokenizer: Any, given: argparse.Namespace) -> Iterator[R
     explainer = wf.Explainer(model, tokenizer)
     done = {(row["set"], row["case"]) for row in noted(given.out)}
     part, parts = map(int, given.part.split("/"))
-    work: Callable[[Case], Row] = partial(measured, explainer, methods=(*METHODS, ABLATION))
+    work: Callable[[Case, bool], Row] = partial(measured, explainer)
     if given.packages:
         from bench.citations.packages import packages
 
@@ -131,7 +131,8 @@ def rows_of(model: Any, tokenizer: Any, given: argparse.Namespace) -> Iterator[R
             if number % parts != part or (name, number) in done:
                 continue
             started = time.perf_counter()
-            row = {"set": name, "case": number, "gold": [int(gold) for gold in case.gold]} | work(case)
+            row = {"set": name, "case": number, "gold": [int(gold) for gold in case.gold]}
+            row |= work(case, number < given.ablated)
             row["tokens"] = len(tokenizer(case.prompt + case.written)["input_ids"])
             yield row | {"all_seconds": time.perf_counter() - started}
 
@@ -144,6 +145,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=14, help="at most, per set")
     parser.add_argument("--sets", nargs="*", help="only these")
     parser.add_argument("--part", default="0/1", help="every so manieth case: 0/2 and 1/2, with a file each, are all")
+    parser.add_argument("--ablated", type=int, default=14, help="of them, with drops, or with ContextCite")
     parser.add_argument("--packages", action="store_true", help="context-cite and at2 instead of whyformer")
     parser.add_argument("--report", type=Path, nargs="+", default=[], help="only print the tables of these files")
     given = parser.parse_args()

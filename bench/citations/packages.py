@@ -18,8 +18,8 @@ from bench.citations.sets import Case
 Row = dict[str, Any]
 
 
-def packages(model: Any, tokenizer: Any, ablations: int) -> Callable[[Case], Row]:
-    """Return what measures a case: scores of ContextCite, and AT2's features, one row per source."""
+def packages(model: Any, tokenizer: Any, ablations: int) -> Callable[[Case, bool], Row]:
+    """Return what measures a case: AT2's features, one row per source, and if wanted the scores of ContextCite."""
     import torch
     from at2.attribution.attention import get_attention_weights  # type: ignore[import-not-found]
     from context_cite import ContextCiter  # type: ignore[import-not-found]
@@ -75,14 +75,15 @@ def packages(model: Any, tokenizer: Any, ablations: int) -> Callable[[Case], Row
         inside = [(places[:-1, 1] > a) & (places[:-1, 0] < b) for a, b in case.units]
         return [[round(float(value), 6) for value in attention[:, one].sum(1)] for one in inside]
 
-    def work(case: Case) -> Row:
+    def work(case: Case, ablated: bool) -> Row:
         row: Row = {"scores": {}, "seconds": {}}
         started = time.perf_counter()
         row["features"] = features(case)
         row["seconds"]["AT2"] = time.perf_counter() - started
-        started = time.perf_counter()
-        row["scores"]["ContextCite"] = context_cite(case)
-        row["seconds"]["ContextCite"] = time.perf_counter() - started
+        if ablated:
+            started = time.perf_counter()
+            row["scores"]["ContextCite"] = context_cite(case)
+            row["seconds"]["ContextCite"] = time.perf_counter() - started
         return row
 
     return work

@@ -1,24 +1,24 @@
 """The tables of bench/citations: which method finds the sources, and which drop makes a source a citation.
 
-What is fitted (the threshold, AT2's weights of the heads) is fitted on the cases with an even number for those with an
-odd one, and the other way round: every case is judged by what was fitted without it.
+What is fitted (the least share of the largest drop, AT2's weights of the heads) is fitted on the cases with an even
+number for those with an odd one, and the other way round: every case is judged by what was fitted without it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from bench.needle_report import table, written
 from whyformer.evidence import interval
-from whyformer.language.citations import METHOD, SUPPORT
+from whyformer.language.citations import LEAST_SHARE, METHOD, SUPPORT
 
 Row = dict[str, Any]
 ABLATION, HEADS, TOP = "ablation", "AT2", 3
-THRESHOLDS = (0.0, SUPPORT, math.log(1.5), math.log(2), 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+THRESHOLDS = tuple(sorted({0.0, SUPPORT, math.log(2), 1.0, 2.0, 3.0, 4.0, 5.0, 6.0}))
+SHARES = tuple(sorted({0.0, LEAST_SHARE, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8}))
 FITTED_ON = ("needle", "verifiability", "xor_attriqa", "morehopqa")  # neither thoughts nor calls
 STEPS, RATE, DECAY = 300, 0.02, 0.03  # of the training of AT2's weights
 Judged = tuple[float, float, float]  # precision, recall and F1
@@ -61,15 +61,17 @@ def heads_trained(rows: list[Row]) -> None:
                 row["scores"][HEADS] = (torch.tensor(row["features"]) @ weights).tolist()
 
 
-def cited(row: Row, method: str, threshold: float, top: int = TOP) -> set[int]:
-    """The sources that wf.cite shows: among the first ``top`` by score, with a drop above the threshold."""
+def cited(row: Row, method: str, share: float, threshold: float = SUPPORT, top: int = TOP) -> set[int]:
+    """The sources that wf.cite shows: of the first ``top`` by score, those whose drop is above the threshold and at
+    least this share of the largest."""
     best = np.argsort(-np.array(row["scores"][method]), kind="stable")[:top]
-    return {int(i) for i in best if row["drops"][i] > threshold}
+    largest = max(row["drops"][i] for i in best)
+    return {int(i) for i in best if row["drops"][i] > threshold and row["drops"][i] >= share * largest}
 
 
-def judged(row: Row, method: str, threshold: float, top: int = TOP) -> Judged:
+def judged(row: Row, method: str, share: float, threshold: float = SUPPORT, top: int = TOP) -> Judged:
     """Precision, recall and F1 of the citations; all are 0 if nothing is cited."""
-    shown, gold = cited(row, method, threshold, top), {i for i, source in enumerate(row["gold"]) if source}
+    shown, gold = cited(row, method, share, threshold, top), {i for i, source in enumerate(row["gold"]) if source}
     right = len(shown & gold)
     precision, recall = right / max(len(shown), 1), right / len(gold)
     return precision, recall, 2 * right / (len(shown) + len(gold))
@@ -81,26 +83,30 @@ def hit(row: Row, method: str) -> bool:
     return bool(scores[gold].max() > scores[~gold].max())
 
 
-def mean_f1(rows: list[Row], method: str, threshold: float, top: int = TOP) -> float:
+def mean_f1(rows: list[Row], method: str, share: float, threshold: float = SUPPORT, top: int = TOP) -> float:
     """The mean over sets of the mean over cases."""
-    sets = {row["set"] for row in rows}
-    return float(np.mean([
-        np.mean([judged(row, method, threshold, top)[2] for row in rows if row["set"] == name]) for name in sets
-    ]))  # fmt: skip
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        values.setdefault(row["set"], []).append(judged(row, method, share, threshold, top)[2])
+    return float(np.mean([np.mean(some) for some in values.values()]))
 
 
-def best_threshold(rows: list[Row], method: str, top: int = TOP) -> float:
-    """The threshold with the highest mean F1; of equal ones the lowest."""
-    return max(sorted(set(THRESHOLDS)), key=lambda threshold: mean_f1(rows, method, threshold, top))
+def measured(rows: list[Row], method: str) -> list[Row]:
+    """The rows of FITTED_ON that have drops and the method."""
+    return [row for row in rows if row["set"] in FITTED_ON and row.get("drops") and method in row["scores"]]
 
 
-def by_halves(rows: list[Row], fitted: Callable[[list[Row]], float]) -> dict[int, float]:
-    """What is fitted for cases with an even (0) and an odd number (1): on the others."""
-    fit = [row for row in rows if row["set"] in FITTED_ON and row.get("drops")]
-    return {odd: fitted([row for row in fit if row["case"] % 2 != odd]) for odd in (0, 1)}
+def best_share(rows: list[Row], method: str) -> float:
+    """The share with the highest mean F1; of equal ones the lowest."""
+    return max(SHARES, key=lambda share: mean_f1(rows, method, share))
 
 
-def by_set(rows: list[Row], methods: list[str], thresholds: dict[int, float]) -> str:
+def by_halves(rows: list[Row], method: str) -> dict[int, float]:
+    """The shares for cases with an even (0) and an odd number (1), each fitted on the others."""
+    return {odd: best_share([row for row in rows if row["case"] % 2 != odd], method) for odd in (0, 1)}
+
+
+def by_set(rows: list[Row], methods: list[str], shares: dict[int, float]) -> str:
     lines = []
     for name in dict.fromkeys(row["set"] for row in rows):
         for method in methods:
@@ -109,7 +115,7 @@ def by_set(rows: list[Row], methods: list[str], thresholds: dict[int, float]) ->
                 continue
             line = [name, method, str(len(some)), written(sum(hit(row, method) for row in some), len(some))]
             known = [row for row in some if row.get("drops")]
-            values = np.array([judged(row, method, thresholds[row["case"] % 2]) for row in known])
+            values = np.array([judged(row, method, shares[row["case"] % 2]) for row in known])
             if known:
                 low, high = interval(values[:, 2])
                 mean = values.mean(0)
@@ -118,13 +124,13 @@ def by_set(rows: list[Row], methods: list[str], thresholds: dict[int, float]) ->
     return table(["set", "method", "cases", "hit@1", "precision", "recall", "F1"], lines)
 
 
-def over_sets(rows: list[Row], methods: list[str], thresholds: dict[int, float]) -> str:
+def over_sets(rows: list[Row], methods: list[str], shares: dict[int, float]) -> str:
     """All sets of FITTED_ON together, on the cases that every method has."""
     some = [row for row in rows if row["set"] in FITTED_ON and row.get("drops")]
     some = [row for row in some if all(method in row["scores"] for method in methods)]
     lines = []
     for method in methods:
-        values = np.array([judged(row, method, thresholds[row["case"] % 2]) for row in some])
+        values = np.array([judged(row, method, shares[row["case"] % 2]) for row in some])
         low, high = interval(values[:, 2])
         mean = values.mean(0)
         seconds = np.mean([row["seconds"][method] for row in some if method in row["seconds"]] or [np.nan])
@@ -134,18 +140,29 @@ def over_sets(rows: list[Row], methods: list[str], thresholds: dict[int, float])
     return f"{len(some)} cases\n" + table(["method", "hit@1", "precision", "recall", "F1", "seconds"], lines)
 
 
-def by_threshold(rows: list[Row], method: str) -> str:
-    """F1 by threshold and number of citations, and how often ``supported`` is right with and without the sources."""
-    fit = [row for row in rows if row["set"] in FITTED_ON and row.get("drops") and method in row["scores"]]
-    both = [row for row in fit if row.get("without") is not None]
+def by_rule(rows: list[Row], method: str) -> str:
+    """F1 by what makes a source a citation."""
+    lines = [
+        [f"{threshold:.2f}", *(f"{mean_f1(rows, method, share, threshold):.2f}" for share in SHARES)]
+        for threshold in THRESHOLDS
+    ]
+    return table(["drop above", *(f"share {share:.2f}" for share in SHARES)], lines)
+
+
+def by_top(rows: list[Row], method: str) -> str:
+    lines = [[str(top), f"{mean_f1(rows, method, LEAST_SHARE, top=top):.2f}"] for top in (1, 2, 3, 5)]
+    return table(["most citations", "F1"], lines)
+
+
+def by_support(rows: list[Row]) -> str:
+    """How often ``supported`` is true, with the sources and if they are removed from the prompt."""
+    both = [row for row in rows if row.get("without") is not None]
     lines = []
-    for threshold in sorted(set(THRESHOLDS)):
-        tops = [f"{mean_f1(fit, method, threshold, top):.2f}" for top in (1, 2, 3, 5)]
-        true = np.mean([max(row["with"]) > threshold for row in both])
-        false = np.mean([max(row["without"], default=-np.inf) > threshold for row in both])
-        lines.append([f"{threshold:.2f}", *tops, f"{true:.0%}", f"{false:.0%}", f"{(true + 1 - false) / 2:.0%}"])
-    head = ["threshold", *(f"F1, top {top}" for top in (1, 2, 3, 5))]
-    return table([*head, "supported, with sources", "supported, without them", "balanced accuracy"], lines)
+    for threshold in THRESHOLDS:
+        true = sum(max(row["with"]) > threshold for row in both)
+        false = sum(max(row["without"], default=-np.inf) > threshold for row in both)
+        lines.append([f"{threshold:.2f}", written(true, len(both)), written(false, len(both))])
+    return table(["drop above", "supported, with the sources", "supported, without them"], lines)
 
 
 def report(rows: list[Row]) -> None:
@@ -154,10 +171,11 @@ def report(rows: list[Row]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
     everywhere = [name for name in names if any(name in r["scores"] and r["set"] in FITTED_ON for r in rows)]
     packages = {"ContextCite", HEADS}
-    thresholds = by_halves(rows, lambda half: best_threshold(half, METHOD))
-    print("thresholds, each fitted on the other half:", {odd: round(value, 2) for odd, value in thresholds.items()})
-    print("\n" + over_sets(rows, [name for name in everywhere if name not in packages], thresholds))
+    fit = measured(rows, METHOD)
+    shares = by_halves(fit, METHOD)
+    print(f"least share of the largest drop, each fitted on the other half: {shares[0]}, {shares[1]}")
+    print("\n" + over_sets(rows, [name for name in everywhere if name not in packages], shares))
     if packages & set(names):
-        print("\n" + over_sets(rows, everywhere, thresholds))
-    print("\n" + by_threshold(rows, METHOD))
-    print("\n" + by_set(rows, names, thresholds))
+        print("\n" + over_sets(rows, everywhere, shares))
+    for text in (by_rule(fit, METHOD), by_top(fit, METHOD), by_support(fit), by_set(rows, names, shares)):
+        print("\n" + text)

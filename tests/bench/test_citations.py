@@ -12,8 +12,8 @@ import pytest
 
 import whyformer as wf
 from bench.citations import sets
-from bench.citations.__main__ import OPTIONS, fits, left_out, measured
-from bench.citations.report import ABLATION, HEADS, best_threshold, cited, heads_trained, hit, judged, merged
+from bench.citations.__main__ import HOPS, OPTIONS, fits, left_out, measured
+from bench.citations.report import ABLATION, HEADS, best_share, by_halves, cited, heads_trained, hit, judged, merged
 from bench.citations.sets import Case, case_of, overlaps
 from tests.support.language import model, tokenizer
 from whyformer.explainer import CoreExplainer
@@ -35,12 +35,16 @@ def shown(case: Case) -> list[str]:
 
 
 def test_precision_recall_and_hits() -> None:
-    assert cited(ROW, "good", 0.4) == {1, 3} and cited(ROW, "good", 2.5) == {1} and cited(ROW, "good", 0.4, 1) == {1}
-    assert judged(ROW, "good", 0.4) == (0.5, 0.5, 0.5)
-    assert judged(ROW, "good", 2.5) == (1.0, 0.5, pytest.approx(2 / 3))
-    assert judged(ROW, "good", 9.0) == (0.0, 0.0, 0.0)
+    assert cited(ROW, "good", 0.0) == {1, 3} and cited(ROW, "good", 0.7) == {1} and cited(ROW, "good", 2 / 3) == {1, 3}
+    assert cited(ROW, "good", 0.0, 2.5) == {1} and cited(ROW, "good", 0.0, top=1) == {1}
+    assert cited(ROW, "bad", 0.0) == {0, 1, 3} and cited(ROW, "bad", 0.0, 0.6) == {1, 3}
+    assert judged(ROW, "good", 0.0) == (0.5, 0.5, 0.5)
+    assert judged(ROW, "good", 0.7) == (1.0, 0.5, pytest.approx(2 / 3))
+    assert judged(ROW, "good", 0.0, 9.0) == (0.0, 0.0, 0.0)
     assert hit(ROW, "good") and not hit(ROW, "bad") and not hit(ROW, "tied")  # a tie is no hit
-    assert best_threshold([ROW], "good") == 2.0  # of the equally good ones the lowest
+    assert best_share([ROW], "good") == 0.7  # of the equally good ones the lowest
+    other = {**ROW, "case": 1, "gold": [0, 1, 0, 1]}
+    assert by_halves([ROW, other], "good") == {0: 0.0, 1: 0.7}
 
 
 def test_runs_of_a_case_are_merged() -> None:
@@ -70,9 +74,10 @@ def test_scores_and_drops_are_those_of_cite() -> None:
     case = case_of(explainer, "needle", QUESTION, DOCUMENTS, ANSWER, [[], [(0, 26)]])
     assert shown(case) == [DOCUMENTS[1]] and case.prompt[slice(*case.documents[1])].endswith(DOCUMENTS[1])
     assert fits(case, tokenizer()) and not fits(Case(**{**vars(case), "gold": (False,) * 3}), tokenizer())
-    methods = ("attn_lrp", "raw_attention", ABLATION)
-    row = measured(explainer, case, methods)
-    for name in methods[:2]:
+    methods = ("attn_lrp", "raw_attention")
+    row = measured(explainer, case, methods=methods)
+    assert "drops" not in measured(explainer, case, ablated=False, methods=methods)
+    for name in methods:
         how = {"method": name, "answer": ANSWER, "top": 3, "processor": tokenizer(), **OPTIONS.get(name, {})}
         same = wf.cite(model("llama"), QUESTION, DOCUMENTS, **how)
         np.testing.assert_allclose(row["scores"][name], same.scores[0], rtol=1e-5)
@@ -88,8 +93,9 @@ def test_thoughts_are_passed_by_hops() -> None:
     written = "<think> The dog ran home . </think> The dog"
     case = case_of(explainer, "morehopqa, thoughts", QUESTION, DOCUMENTS, written, [[], [(0, 26)]], "The dog")
     case = Case(**{**vars(case), "span": (written.rindex("The dog"), len(written)), "thoughts": True})
-    row = measured(explainer, case, ("attn_lrp", "raw_attention"))
-    assert set(row["scores"]) == {"attn_lrp", "attn_lrp, hops=1"} and "drops" not in row
+    row = measured(explainer, case, ablated=False)
+    hops = {f"{name}, hops=1" for name in HOPS}
+    assert set(row["scores"]) == {*HOPS, *hops} and "drops" not in row
     assert row["scores"]["attn_lrp"] != row["scores"]["attn_lrp, hops=1"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,16 @@ def test_sentences_documents_and_table(cited: wf.Citations) -> None:
         assert sentence.supported or any(repr(sentence.text) in warning for warning in cited.warnings)
     assert len(cited.table) == 6
     assert set(cited.to_frame().columns) >= {"answer", "document", "sentence", "score", "drop"}
+
+
+def test_small_shares_of_the_largest_drop_are_not_cited(cited: wf.Citations) -> None:
+    """The least drop is SUPPORT, and half of the largest drop of the same sentence; NaN was not measured."""
+    drops = np.array([[30.0, 15.0, 14.9], [0.5, 0.39, np.nan], [0.4, -2.0, 0.1], [np.nan, np.nan, np.nan]])
+    expected = [[True, True, False], [True, False, False], [False, False, False], [False, False, False]]
+    assert cited.supports(drops).tolist() == expected
+    shown = replace(cited, drops=np.array([[2.0, 9.0, np.nan], [5.0, np.nan, 4.0]]))
+    assert [[c.cited for c in sentence.citations] for sentence in shown.sentences] == [[True, False], [True, True]]
+    assert [c.drop for c in shown.sentences[0].citations] == [9.0, 2.0]  # measured, and listed
 
 
 def test_pictures_and_files(cited: wf.Citations, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

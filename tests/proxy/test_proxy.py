@@ -87,6 +87,7 @@ def test_an_explanation_is_one_more_field_and_that_of_cite() -> None:
         assert ANSWER[got["start"] : got["end"]] == known.text and got["supported"] == known.supported
         assert [(s["document"], s["text"]) for s in got["sources"]] == [(c.document, c.text) for c in known.citations]
         assert [s["drop"] for s in got["sources"]] == pytest.approx([c.drop for c in known.citations], abs=1e-4)
+        assert [s["cited"] for s in got["sources"]] == [c.cited for c in known.citations]
     assert [each["drop"] for each in added["documents"]] == pytest.approx([d.drop for d in direct.documents], abs=1e-4)
     assert (added["method"], added["model"]) == ("attn_lrp", "small") and added["seconds"] > 0
 

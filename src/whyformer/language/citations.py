@@ -45,6 +45,7 @@ UNMATCHED = (
     "no sampled answer matches {!r}, so its sources cannot be found. Give another answer=, or match= of ChatServer."
 )
 SUPPORT = math.log(1.5)  # a sentence rests on a document without which it is less likely by this factor, in logarithms
+LEAST_SHARE = 0.5  # of the sentence's largest drop: other sources are not cited; chosen in docs/reports/citations.md
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class SourceSentence:
 class Citation:
     """A source of a sentence. ``drop``: the fall of the sentence's log-probability without it.
 
-    Sampled answers: the fall of the share of answers with the sentence, and its 95 % confidence interval (low, high).
+    ``cited``: the drop is large enough (``Citations.supports``); others were measured, too. Sampled answers: the fall
+    of the share of answers with the sentence, and its 95 % confidence interval (low, high).
     """
 
     document: str
@@ -69,6 +71,7 @@ class Citation:
     drop: float
     low: float | None = None
     high: float | None = None
+    cited: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Citations(Result):
     last: ClassVar[tuple[str, ...]] = ("scores", "drops")
     later: ClassVar[tuple[str, ...]] = ("shares", "samples", "usage")
     support: ClassVar[float] = SUPPORT  # a source with a smaller drop is not cited
+    least_share: ClassVar[float] = LEAST_SHARE  # nor one with a smaller share of the sentence's largest drop
 
     question: str
     answer: str
@@ -145,26 +149,32 @@ class Citations(Result):
         return difference_interval(whole, np.clip(whole - drops, 0.0, 1.0), self.samples)
 
     def supports(self, drops: Float64) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return which drops are a support: above ``support``, or of sampled answers significantly above 0."""
-        known = np.nan_to_num(drops, nan=-np.inf) if self.shares is None else np.nan_to_num(self.intervals(drops)[0])
-        return known > (self.support if self.shares is None else 0.0)
+        """Return which drops are a support, one row per sentence.
+
+        They are above ``support`` and at least ``least_share`` of the row's largest drop: drops grow with the length of
+        the sentence, those of sentences that hardly matter as well. Of sampled answers: significantly above 0.
+        """
+        if self.shares is not None:
+            return np.nan_to_num(self.intervals(drops)[0]) > 0.0
+        known = np.nan_to_num(drops, nan=-np.inf)
+        return (known > self.support) & (known >= self.least_share * known.max(1, keepdims=True))
 
     @property
     def sentences(self) -> tuple[CitedSentence, ...]:
         """The answer, sentence by sentence, each with its sources by descending drop."""
         cited = []
-        low, high = self.intervals(self.drops)
+        (low, high), supports = self.intervals(self.drops), self.supports(self.drops)
         for number, (start, end) in enumerate(self.spans):
             drops, citations = self.drops[number], []
             tested = np.flatnonzero(~np.isnan(drops))
             for i in tested[np.argsort(-drops[tested], kind="stable")]:
                 source, score = self.sources[i], float(self.scores[number, i])
-                limits = () if self.shares is None else (float(low[number, i]), float(high[number, i]))
-                citations.append(Citation(self.names[source.document], source.text, score, float(drops[i]), *limits))
+                limits = (None, None) if self.shares is None else (float(low[number, i]), float(high[number, i]))
+                facts = (score, float(drops[i]), *limits, bool(supports[number, i]))
+                citations.append(Citation(self.names[source.document], source.text, *facts))
             likely = float(self.log_probabilities[number])
             share = None if self.shares is None else float(self.shares[number])
-            facts = (tuple(citations), self.supported[number], share)
-            cited.append(CitedSentence(self.answer[start:end], likely, *facts))
+            cited.append(CitedSentence(self.answer[start:end], likely, tuple(citations), self.supported[number], share))
         return tuple(cited)
 
     @property

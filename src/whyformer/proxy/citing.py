@@ -100,7 +100,13 @@ def plain(found: Citations, name: str, shift: int = 0) -> dict[str, Any]:
             "log_probability": _number(sentence.log_probability),
             "supported": sentence.supported,
             "sources": [
-                {"document": c.document, "text": c.text, "score": _number(c.score), "drop": _number(c.drop)}
+                {
+                    "document": c.document,
+                    "text": c.text,
+                    "score": _number(c.score),
+                    "drop": _number(c.drop),
+                    "cited": c.cited,
+                }
                 for c in sentence.citations
             ],
         }
