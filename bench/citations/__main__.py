@@ -7,9 +7,10 @@
 
 SmolLM2-135M-Instruct reads the prompt of wf.cite and an answer, which others wrote; those of the needles it wrote
 itself. Every method ranks the sources (sentences; passages in xor_attriqa). A source is cited as by wf.cite: it is
-among the first ``top``, and the answer's log-probability falls by more than the threshold without it. Falls of all
-sources are measured once, by leaving one out; they are the method "ablation" as well. ``--packages`` needs
-context-cite and at2 (in an environment of their own); AT2's weights of attention heads are trained on the first half.
+among the first three, and without it the answer's log-probability falls by more than SUPPORT and by at least a share of
+the largest fall. Falls of all sources are measured once, by leaving one out; they are the method "ablation" as well.
+``--packages`` needs context-cite and at2, in an environment of their own; AT2's weights of attention heads are trained
+on the falls of the other half of the cases.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import torch
 
 import whyformer as wf
 from bench.citations import sets
-from bench.citations.report import ABLATION, Row, report
+from bench.citations.report import ABLATION, Row, report, shortened
 from bench.citations.sets import Case
 from bench.smollm2 import load
 
@@ -147,7 +148,8 @@ def main() -> None:
     parser.add_argument("--part", default="0/1", help="every so manieth case: 0/2 and 1/2, with a file each, are all")
     parser.add_argument("--ablated", type=int, default=14, help="of them, with drops, or with ContextCite")
     parser.add_argument("--packages", action="store_true", help="context-cite and at2 instead of whyformer")
-    parser.add_argument("--report", type=Path, nargs="+", default=[], help="only print the tables of these files")
+    parser.add_argument("--report", type=Path, nargs="+", default=[], help="print the tables of these files")
+    parser.add_argument("--short", type=Path, help="with --report: write one line per case, with the scores of AT2")
     given = parser.parse_args()
     if given.out is not None:
         torch.set_num_threads(1)
@@ -155,8 +157,11 @@ def main() -> None:
         with given.out.open("a", encoding="utf-8") as file:
             for row in rows_of(model, tokenizer, given):
                 print(json.dumps(row), file=file, flush=True)
-    if given.report:
-        report([row for path in given.report for row in noted(path)])
+    rows = [row for path in given.report for row in noted(path)]
+    if given.short:
+        given.short.write_text("".join(f"{json.dumps(row)}\n" for row in shortened(rows)), encoding="utf-8")
+    elif rows:
+        report(rows)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from whyformer.language.citations import LEAST_SHARE, METHOD, SUPPORT
 Row = dict[str, Any]
 ABLATION, HEADS, TOP = "ablation", "AT2", 3
 THRESHOLDS = tuple(sorted({0.0, SUPPORT, math.log(2), 1.0, 2.0, 3.0, 4.0, 5.0, 6.0}))
-SHARES = tuple(sorted({0.0, LEAST_SHARE, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8}))
+SHARES = tuple(sorted({0.0, LEAST_SHARE, 0.1, 0.3, 0.5, 0.7, 0.9}))
 FITTED_ON = ("needle", "verifiability", "xor_attriqa", "morehopqa")  # neither thoughts nor calls
 STEPS, RATE, DECAY = 300, 0.02, 0.03  # of the training of AT2's weights
 Judged = tuple[float, float, float]  # precision, recall and F1
@@ -133,11 +133,10 @@ def over_sets(rows: list[Row], methods: list[str], shares: dict[int, float]) -> 
         values = np.array([judged(row, method, shares[row["case"] % 2]) for row in some])
         low, high = interval(values[:, 2])
         mean = values.mean(0)
-        seconds = np.mean([row["seconds"][method] for row in some if method in row["seconds"]] or [np.nan])
         line = [method, written(sum(hit(row, method) for row in some), len(some)), f"{mean[0]:.2f}", f"{mean[1]:.2f}"]
-        lines.append([*line, f"{mean[2]:.2f} [{float(low):.2f}, {float(high):.2f}]", f"{seconds:.1f}"])
+        lines.append([*line, f"{mean[2]:.2f} [{float(low):.2f}, {float(high):.2f}]"])
     lines.sort(key=lambda line: -float(line[1].split("%")[0]))
-    return f"{len(some)} cases\n" + table(["method", "hit@1", "precision", "recall", "F1", "seconds"], lines)
+    return f"{len(some)} cases\n" + table(["method", "hit@1", "precision", "recall", "F1"], lines)
 
 
 def by_rule(rows: list[Row], method: str) -> str:
@@ -163,6 +162,19 @@ def by_support(rows: list[Row]) -> str:
         false = sum(max(row["without"], default=-np.inf) > threshold for row in both)
         lines.append([f"{threshold:.2f}", written(true, len(both)), written(false, len(both))])
     return table(["drop above", "supported, with the sources", "supported, without them"], lines)
+
+
+def shortened(rows: list[Row]) -> list[Row]:
+    """One row per case, rounded, with AT2's scores instead of the attention that they are computed from."""
+    rows = merged(rows)
+    heads_trained(rows)
+    kept = []
+    for row in rows:
+        numbers = {key: [float(f"{x:.5g}") for x in row[key]] for key in ("drops", "with", "without") if key in row}
+        scores = {name: [float(f"{x:.5g}") for x in some] for name, some in row["scores"].items() if name != ABLATION}
+        facts = {key: row[key] for key in ("set", "case", "gold", "tokens")}
+        kept.append(facts | numbers | {"scores": scores, "seconds": {}})
+    return kept
 
 
 def report(rows: list[Row]) -> None:

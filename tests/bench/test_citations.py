@@ -13,7 +13,18 @@ import pytest
 import whyformer as wf
 from bench.citations import sets
 from bench.citations.__main__ import HOPS, OPTIONS, fits, left_out, measured
-from bench.citations.report import ABLATION, HEADS, best_share, by_halves, cited, heads_trained, hit, judged, merged
+from bench.citations.report import (
+    ABLATION,
+    HEADS,
+    best_share,
+    by_halves,
+    cited,
+    heads_trained,
+    hit,
+    judged,
+    merged,
+    shortened,
+)
 from bench.citations.sets import Case, case_of, overlaps
 from tests.support.language import model, tokenizer
 from whyformer.explainer import CoreExplainer
@@ -67,6 +78,8 @@ def test_weights_of_heads_come_from_the_other_half() -> None:
     heads_trained(rows)
     odd, even = ([hit(row, HEADS) for row in rows if row["case"] % 2 == half] for half in (1, 0))
     assert sum(odd) == 6 and sum(even) < 6
+    for row, short in zip(rows, shortened([{**row, "seconds": {}, "tokens": 9} for row in rows]), strict=True):
+        assert "features" not in short and short["scores"][HEADS] == pytest.approx(row["scores"][HEADS], rel=1e-4)
 
 
 def test_scores_and_drops_are_those_of_cite() -> None:

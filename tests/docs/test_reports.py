@@ -18,11 +18,13 @@ from PIL import Image, PngImagePlugin
 import whyformer
 import whyformer as wf
 from bench import in_context, model_classes, model_kinds, tabular_data, tabular_study, tiny_models
+from bench.citations.report import report as citation_report
 from bench.needle import noted
 from bench.needle_report import report
 from bench.ranks import STUDENT, interval, spearman
 from docs import build, method_pictures, notebook, start_pictures
 from tests.models.kinds import KINDS
+from whyformer.language.citations import LEAST_SHARE
 
 ROOT = Path(__file__).parents[2]
 GUIDE, REPORTS = ROOT / "docs" / "guide", ROOT / "docs" / "reports"
@@ -60,6 +62,15 @@ def test_needles(capsys: pytest.CaptureFixture[str]) -> None:
     page, printed = text_of(REPORTS / "needle.md"), capsys.readouterr().out
     assert printed.count("\n\n") == 3 and printed.splitlines()[0] in page
     assert len(rows_of(page)) > 12 and set(rows_of(page)) <= set(rows_of(printed))  # a selection of the rows
+
+
+def test_citations(capsys: pytest.CaptureFixture[str]) -> None:
+    citation_report(noted(REPORTS / "citations.jsonl"))
+    page, printed = text_of(REPORTS / "citations.md"), capsys.readouterr().out
+    measured = page.split("## Method")[0]  # behind it is a table of the sets
+    assert len(rows_of(measured)) > 30 and set(rows_of(measured)) <= set(rows_of(printed))
+    fitted = re.search(r"other half: ([\d.]+), ([\d.]+)", printed)
+    assert fitted is not None and {float(share) for share in fitted.groups()} == {LEAST_SHARE}
 
 
 def test_models_that_learn_in_context() -> None:
