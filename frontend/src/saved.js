@@ -2,6 +2,7 @@
 import { beeswarmOf } from "./beeswarm.js";
 import { dialogueOf } from "./dialogue.js";
 import { explanationOf } from "./explanation.js";
+import { graphOf } from "./graph.js";
 import { headsOfRecord } from "./heads.js";
 import { MANY, OPEN, folding } from "./folded.js";
 import { questionsOf } from "./questions.js";
@@ -46,6 +47,7 @@ function start() {
     if (!section.querySelector(":scope > script.wf-data")) folding(section, () => {});
   }
   for (const dialogue of document.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
+  for (const graph of document.querySelectorAll(".wf-graph")) repaints.push(graphOf(graph));
   document.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));
   document.querySelectorAll(".wf-switch").forEach((old) => {
     if (!document.querySelector(".wf-still:not([hidden]) tr.wf-special")) old.hidden = true;

@@ -129,7 +129,7 @@ def parts_of(
     for role, numbers in groupby(range(len(groups)), key=lambda g: _role(units, groups[g].members[0])):
         chosen, quiet = list(numbers), role == scales.TEMPLATE
         pieces = [_piece(units, groups[g], float(scores[g]), bool(aside[g]), g > chosen[0], quiet) for g in chosen]
-        passages = [_plain(pieces)] if quiet else _folded(pieces, [float(strength[g]) for g in chosen])
+        passages = [_plain(pieces)] if quiet else folded_passages(pieces, [float(strength[g]) for g in chosen])
         parts.append(Utterance(HEADINGS.get(role, role), tuple(passages), quiet))
     return tuple(parts)
 
@@ -146,7 +146,7 @@ def _plain(pieces: Sequence[tuple[Piece, ...]]) -> Passage:
     return Passage(tuple(p for piece in pieces for p in piece))
 
 
-def _folded(pieces: list[tuple[Piece, ...]], strength: list[float]) -> list[Passage]:
+def folded_passages(pieces: list[tuple[Piece, ...]], strength: list[float]) -> list[Passage]:
     """Both ends, and what stands around the strongest; the rest in folds."""
     letters = sum(len(p.text) for piece in pieces for p in piece)
     fewer = 5 if letters > LONG_PIECE * len(pieces) else 1

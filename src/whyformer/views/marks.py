@@ -322,4 +322,46 @@ class Dialogue:
         return [(pieces[i].text, float(mean[i])) for i in chosen[:most]]
 
 
-Mark = TokenRun | Bars | Picture | Heat | Matrix | HeadColours | TableMark | Lines | Scatter | Reading | Dialogue
+@dataclass(frozen=True, eq=False)
+class StepGraph:
+    """A run of an agent, piece by piece, and which pieces drove each step.
+
+    ``reading`` has one scored piece per source. ``steps``: the piece that each step is. ``shares``, ``origins`` and
+    ``drops`` have a row per step and a column per piece, ``drops`` with NaN. ``calls``: of pieces of a tool result, the
+    step that called the tool.
+    """
+
+    reading: Reading
+    names: tuple[str, ...]  # of pieces: where they are
+    steps: tuple[int, ...]
+    shares: Array
+    origins: Array
+    drops: Array
+    calls: tuple[int | None, ...]
+
+    def told(self, most: int = 3) -> list[tuple[str, list[str]]]:
+        """Each step in one line, and its sources in one line each."""
+        texts = [" ".join(piece.text.split()) for piece in self.reading.scored()]
+        lines = []
+        for row, step in enumerate(self.steps):
+            order = np.argsort(-self.shares[row], kind="stable")[:most]
+            chosen = [i for i in order if self.shares[row, i] >= LEAST]
+            sources = [f"{self.shares[row, i]:4.0%} {self.names[i]}: {texts[i]}" for i in chosen]
+            lines.append((f"{self.names[step]}: {texts[step]}", sources or ["no source speaks for it"]))
+        return lines
+
+
+Mark = (
+    TokenRun
+    | Bars
+    | Picture
+    | Heat
+    | Matrix
+    | HeadColours
+    | TableMark
+    | Lines
+    | Scatter
+    | Reading
+    | Dialogue
+    | StepGraph
+)

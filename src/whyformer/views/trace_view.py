@@ -1,7 +1,8 @@
-"""Traces of agents: the run step by step, what drove each step, and shares by message."""
+"""Traces of agents: the run as a graph of steps, what drove each of them, and shares by message."""
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,16 @@ import numpy as np
 from whyformer.parameters import checked
 from whyformer.shapes import Array
 from whyformer.views import marks, scales
+from whyformer.views.generation import folded_passages
 from whyformer.views.header import cost_of
-from whyformer.views.marks import Matrix, TableMark
+from whyformer.views.marks import Matrix, Passage, Piece, Reading, StepGraph, Utterance
 from whyformer.views.view import Fact, Panel, View
 
-LONGEST = 90  # characters of a text in a table
 LONGEST_LABEL = 34
 CAPTION = (
-    "share: of what drove the step, in the run before it. origin: shares of steps handed on to what drove these. drop: "
-    "fall of the log-probability of the message up to the step without the source (1.1 is a factor of 3)."
+    "Percentages: share of what drove the step, among all that was read or written before it; of origins, shares of "
+    "steps are handed on to what drove these. Without a source: change of the log-probability of the message up to the "
+    "step (1.1 is a factor of 3)."
 )
 
 
@@ -26,33 +28,26 @@ def trace_view(trace: Any) -> View:
     """The picture of a Trace."""
     facts = (
         Fact("explained", f"{len(trace.steps)} steps, {len(trace.sources) - len(trace.steps)} sources that were read"),
+        *_cause(trace),
         Fact("ranked by", f"{trace.method}, {trace.model}"),
         Fact("cost", cost_of(trace.cost)),
     )
     panels = (
-        Panel((_table(trace),), "What drove each step", wide=True),
+        Panel((_graph(trace),), "What drove each step", wide=True),
         Panel((_map(trace),), "Shares by message", wide=True),
     )
     return View("Trace of an agent's run", panels, facts, trace.warnings, CAPTION)
 
 
-def label(kind: str, number: int, text: str, longest: int = LONGEST) -> str:
-    """Return a step in one line."""
-    return marks.shortened(f"{number} {kind}: {' '.join(text.split())}", longest)
-
-
-def _table(trace: Any) -> TableMark:
-    rows = []
-    for number, step in enumerate(trace.steps):
-        origins = {driver.source: driver for driver in trace.why(number, origins=True)}
-        rows.append((label(step.kind, number, step.text), "", "", "", ""))
-        for driver in trace.why(number)[:3]:
-            known = origins.get(driver.source)
-            drop = "" if np.isnan(driver.drop) else f"{driver.drop:+.2f}"
-            words = marks.shortened(" ".join(driver.text.split()), LONGEST)
-            own = "" if known is None else f"{known.share:.0%}"
-            rows.append(("", f"{driver.share:.0%}", own, drop, f"{source_name(trace, driver.source)}: {words}"))
-    return TableMark(("step", "share", "origin", "drop", "source"), tuple(rows))
+def _cause(trace: Any) -> tuple[Fact, ...]:
+    """The cause of the last tool call in one line."""
+    if not trace.calls or not trace.why(trace.calls[-1], origins=True):
+        return ()
+    cause = trace.cause()
+    words = f"“{' '.join(cause.text.split())}” ({cause.drivers[0].share:.0%})"
+    if not np.isnan(cause.drop):
+        words += f"; without it, the call is {cause.factor:.2g} times as likely"
+    return (Fact(f"cause of call {cause.step}", words),)
 
 
 def source_name(trace: Any, number: int) -> str:
@@ -60,7 +55,30 @@ def source_name(trace: Any, number: int) -> str:
     source = trace.sources[number]
     if source.step is not None:
         return f"step {source.step}, {source.role}"
-    return source.role if source.message < 0 else f"message {source.message}, {source.name or source.role}"
+    tool = f" {source.name}" if source.name else ""
+    return f"{source.role}{tool}" if source.message < 0 else f"message {source.message}, {source.role}{tool}"
+
+
+def _graph(trace: Any) -> StepGraph:
+    names = tuple(source_name(trace, number) for number in range(len(trace.sources)))
+    shares, parts = trace.shares, list[Utterance]()
+    last, strength = shares[-1], shares.max(0)
+    for name, group in groupby(range(len(names)), key=names.__getitem__):
+        members = list(group)
+        pieces = []
+        for number in members:
+            source = trace.sources[number]
+            follows = number > members[0]
+            gap = "\n\n" if follows and source.document != trace.sources[number - 1].document else " "
+            piece = Piece(source.text, float(last[number]))
+            pieces.append((Piece(gap), piece) if follows else (piece,))
+        step = trace.sources[members[0]].step is not None
+        passages = [Passage(pieces[0])] if step else folded_passages(pieces, [float(strength[i]) for i in members])
+        parts.append(Utterance(name, tuple(passages)))
+    scale = marks.Scale(0.0, float(last.max(initial=0.0)), meaning="share")
+    steps = tuple(step.source for step in trace.steps)
+    calls = tuple(source.call for source in trace.sources)
+    return StepGraph(Reading(tuple(parts), scale), names, steps, shares, trace.origins, trace.drops, calls)
 
 
 def _map(trace: Any) -> Matrix:
@@ -69,9 +87,13 @@ def _map(trace: Any) -> Matrix:
     columns = [names.index(source_name(trace, i)) for i in range(len(trace.sources))]
     values: Array = np.zeros((len(trace.steps), len(names)))
     np.add.at(values.T, columns, trace.shares.T)
-    unread = np.full_like(values, -np.inf)
-    np.maximum.at(unread.T, columns, np.where(np.isnan(trace.scores), -np.inf, 0.0).T)
-    values[np.isneginf(unread)] = np.nan
-    rows = tuple(label(step.kind, i, step.text, LONGEST_LABEL) for i, step in enumerate(trace.steps))
+    read = np.zeros(values.shape, bool)
+    np.logical_or.at(read.T, columns, ~np.isnan(trace.scores.T))
+    values[~read] = np.nan
+    steps = [source_name(trace, step.source) for step in trace.steps]
     scale = scales.scale_of([values], False, meaning="share of a row (grey: not before the step)")
+    rows = tuple(
+        marks.shortened(f"{n}: {' '.join(s.text.split())}", LONGEST_LABEL)
+        for n, s in zip(steps, trace.steps, strict=True)
+    )
     return Matrix(values, scale, rows, tuple(names), "step", "source")

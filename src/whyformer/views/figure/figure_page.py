@@ -252,4 +252,5 @@ MARKS: dict[type[marks.Mark], Draw] = {
     marks.Scatter: drawing.draw_scatter,
     marks.Reading: drawing.draw_reading,
     marks.Dialogue: drawing.draw_dialogue,
+    marks.StepGraph: drawing.draw_graph,
 }

@@ -17,7 +17,18 @@ from rich.cells import cell_len as cells
 from whyformer.shapes import Array
 from whyformer.views.header import short, whole_percent
 from whyformer.views.html.charts import LONGEST_LABEL, MOST_LABELS, SHADE, UPRIGHT
-from whyformer.views.marks import PAIR, Dialogue, Lines, Matrix, Reading, Scatter, TableMark, TokenRun, shortened
+from whyformer.views.marks import (
+    PAIR,
+    Dialogue,
+    Lines,
+    Matrix,
+    Reading,
+    Scatter,
+    StepGraph,
+    TableMark,
+    TokenRun,
+    shortened,
+)
 from whyformer.views.scales import axes_of, colour, colours, hexadecimal, ink_on, styles, x_of
 from whyformer.views.text_marks import characters_of, wrapped
 
@@ -429,6 +440,16 @@ def draw_dialogue(sheet: Sheet, x: float, y: float, width: float, mark: Dialogue
         y = sheet.paragraph(x, y, width, f"… {len(mark.said) - MOST_TOKENS} more tokens", size=8, color=GREY)
     y = sheet.paragraph(x, y + 0.1, width, "what it read, with the mean over the answer", weight="bold") + 0.05
     return draw_reading(sheet, x, y, width, mark.reading)
+
+
+def draw_graph(sheet: Sheet, x: float, y: float, width: float, mark: StepGraph) -> float:
+    """Each step, and below it what drove it."""
+    room = max(8, int(width / letter(8.5, mono=True)) - 2)
+    for step, sources in mark.told():
+        for words, color in ((step, "black"), *((f"  ← {source}", GREY) for source in sources)):
+            sheet.text(x, y + TEXT_ROW * 0.7, _cut(words, room), size=8.5, mono=True, color=color)
+            y += TEXT_ROW
+    return y
 
 
 def _cut(words: str, longest: int) -> str:

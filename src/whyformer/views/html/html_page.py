@@ -11,6 +11,7 @@ from typing import Any
 from whyformer.views import marks
 from whyformer.views.header import BarRow, decimals, ends, fixed, number
 from whyformer.views.html import charts
+from whyformer.views.html.graph import graph_html
 from whyformer.views.html.live import live_html, script
 from whyformer.views.scales import anchors_of, bar_colour
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
@@ -249,4 +250,5 @@ MARKS: dict[type[marks.Mark], Callable[[Any], str]] = {
     marks.Scatter: charts.scatter_svg,
     marks.Reading: charts.reading_html,
     marks.Dialogue: charts.dialogue_html,
+    marks.StepGraph: graph_html,
 }

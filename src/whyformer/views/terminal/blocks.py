@@ -203,6 +203,15 @@ def _came_from(name: str, mark: marks.Dialogue, first: int, end: int, width: int
     return text.append(cut(words, width - cell_len(text.plain)))
 
 
+def graph_block(mark: marks.StepGraph, width: int, coloured: bool) -> Group:
+    """Each step, and below it what drove it."""
+    lines: list[Text] = []
+    for step, sources in mark.told():
+        lines.append(Text(cut(step, width), style="bold" if coloured else ""))
+        lines += [Text(cut(f"  ← {source}", width)) for source in sources]
+    return Group(*lines)
+
+
 def cut(words: str, width: int) -> str:
     """At most one line."""
     words = " ".join(words.split()) if "\n" in words else words
@@ -450,4 +459,5 @@ MARKS: dict[type[marks.Mark], Callable[[Any, int, bool], RenderableType]] = {
     marks.Scatter: scatter_block,
     marks.Reading: reading_block,
     marks.Dialogue: dialogue_block,
+    marks.StepGraph: graph_block,
 }
