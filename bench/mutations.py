@@ -61,7 +61,60 @@ INTEGRATED = "methods/input_gradients.py"
 FAITHFULNESS, FUNCTIONS = "evaluate/metrics/faithfulness.py", "capture/functions.py"
 METRICS = "tests/evaluate/test_metrics.py"
 
+TRACES, RUNS = "language/traces.py", "language/agent_runs.py"
+OF_TRACES = "tests/language/test_traces.py"
+
 MUTATIONS = (
+    # Traces
+    Mutation(
+        "trace_shares_of_both_signs",
+        TRACES,
+        "speaking = np.maximum(np.nan_to_num(scores_TN), 0.0)",
+        "speaking = np.abs(np.nan_to_num(scores_TN))",
+        OF_TRACES,
+    ),
+    Mutation(
+        "trace_hands_nothing_on",
+        TRACES,
+        "                origins[number] += share * origins[before]\n",
+        "",
+        OF_TRACES,
+    ),
+    Mutation(
+        "trace_step_keeps_its_share",
+        TRACES,
+        "                origins[number, own[before]] = 0.0\n",
+        "",
+        OF_TRACES,
+    ),
+    Mutation(
+        "trace_log_probability_for_log_odds",
+        "language/tracing.py",
+        ", (1.0,) * (inside[-1] + 1 - inside[0]))",
+        ")",
+        OF_TRACES,
+    ),
+    Mutation(
+        "trace_drop_of_the_step_alone",
+        "language/tracing.py",
+        "return Stretch(self.exchange, len(self.exchange.prompt), inside[-1] + 1)",
+        "return Stretch(self.exchange, inside[0], inside[-1] + 1)",
+        OF_TRACES,
+    ),
+    Mutation(
+        "trace_results_by_order_not_id",
+        "language/tracing.py",
+        "next(iter(by_id or unnamed), None)",
+        "next(iter(waiting), None)",
+        OF_TRACES,
+    ),
+    Mutation(
+        "trace_contents_found_in_the_template",
+        RUNS,
+        "return dict(zip(plain, found, strict=True)) if fitting else {}",
+        "return {}",
+        OF_TRACES,
+    ),
     # Attention maps
     Mutation(
         "chat-share-of-any-answer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,3 +163,23 @@ def test_what_is_compared_unasked() -> None:
     assert usual_methods("text")[0] == usual_methods("table")[0] == "two_ended"
     assert set(METHODS) <= set(usual_methods("image"))
     assert all(misleading(wf.list_methods()[name].run) for name in METHODS)
+
+
+def test_a_section_documents_the_system() -> None:
+    """Purpose, method, evidence and limits, with the figures of the report itself."""
+
+    def section(one: Any) -> dict[str, str]:
+        terms = next(part for part in one.view().outro if getattr(part, "title", "") == "To document a system")
+        return {fact.name: fact.value for fact in terms.facts}
+
+    made = reported()
+    told = section(made)
+    best = next(row.name for row in made.comparison.rows if not row.baseline)
+    assert list(told) == ["Purpose", "Method", "Evidence", "Limits", "To repeat it"]
+    assert "purpose=" in told["Purpose"] and best in told["Method"] and made.comparison.model in told["Method"]
+    assert str(made.standings[best]) in told["Evidence"] and f"{made.comparison.inputs} " in told["Evidence"]
+    drawn = [d for d in made.deletions if d is not None]
+    assert f"better than {sum(d.beaten[best] for d in drawn)} of {sum(d.draws for d in drawn)}" in told["Evidence"]
+    assert "Not tested here: whether predictions are correct, fair, safe or lawful" in told["Limits"]
+    assert f"seed {made.comparison.seed}" in told["To repeat it"]
+    assert section(replace(made, purpose="to sort letters"))["Purpose"] == "to sort letters"

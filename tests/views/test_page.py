@@ -18,6 +18,7 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import chosen, opened
 from tests.views.results import report
+from whyformer.language.traces import Trace
 from whyformer.results.types import ByMethod, Choice, Explanation, Generation, Target, Units
 from whyformer.views import side_by_side, view_of
 from whyformer.views.html.live import script
@@ -349,6 +350,40 @@ def test_an_answer_says_what_each_token_came_from(browser: Browser, tmp_path: Pa
     assert browser.does(tom % "backgroundColor") == "rgb(140, 203, 247)"  # the strongest on a dark ground
     browser.press("ArrowRight")
     assert browser.text(".wf-from").startswith("“Lis” ← moved")
+
+
+def test_a_run_is_walked_back_step_by_step(browser: Browser, tmp_path: Path) -> None:
+    trace = Trace.load(samples.STORED / "Trace.json")
+    opened(browser, trace, tmp_path)
+    names = [f"step {number}, {step.kind}" for number, step in enumerate(trace.steps)]
+    drawn = "[...document.querySelectorAll('.wf-line-chosen')].map(e => [+e.dataset.from, +e.dataset.to])"
+    assert browser.text(".wf-why h4") == f"What drove {names[4]}?"
+    browser.does("document.querySelectorAll('.wf-step')[3].click()")
+    assert browser.text(".wf-why h4") == f"What drove {names[3]}?"
+    best = trace.why(3)
+    assert browser.does(drawn) == [[driver.source, trace.steps[3].source] for driver in best[:4]]
+    said = browser.texts(".wf-why li")
+    assert len(said) == 6 and all(d.text in words for d, words in zip(best, said, strict=False))
+    assert said[0].startswith("52\u00a0%") and "log-probability \u221212.25" in said[1]
+    browser.does("document.querySelector('.wf-why li button').click()")  # the thought, which came first
+    assert browser.texts(".wf-trail button") == ["step 3", "step 2"]
+    assert browser.text(".wf-why h4") == f"What drove {names[2]}?"
+    browser.does("document.querySelector('.wf-why li button').click()")  # a tool result leads on to its call
+    assert browser.texts(".wf-trail button") == ["step 3", "step 2", "step 1"]
+    browser.does("document.querySelectorAll('.wf-trail button')[0].click()")
+    browser.does("document.querySelectorAll('.wf-chooser button')[1].click()")
+    assert (
+        browser.texts(".wf-why li")[0].startswith("70\u00a0%") and trace.cause().text in browser.texts(".wf-why li")[0]
+    )
+    browser.does("document.querySelector('.wf-step').focus()")
+    browser.press("ArrowDown")
+    browser.press("Enter")
+    assert browser.text(".wf-why h4") == f"What drove {names[1]}?"
+    browser.press("Escape")
+    assert browser.text(".wf-why h4") == f"What drove {names[4]}?"
+    odd = replace(trace, sources=tuple(replace(source, text=NASTY) for source in trace.sources))
+    opened(browser, odd, tmp_path)
+    assert browser.does("[...document.images].length") == 0 and browser.texts(".wf-step") == [NASTY] * 5
 
 
 def test_patches_of_an_answers_image_are_pointed_at(browser: Browser, tmp_path: Path) -> None:

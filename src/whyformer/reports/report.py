@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from whyformer.evaluate.games import Games
 from whyformer.evidence import Deletion, Standing
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.inputs.modalities import are_tensors
-from whyformer.parameters import BatchSize, Count, Hold, Replacement, Seed, checked
+from whyformer.parameters import BatchSize, Count, Hold, NotEmpty, Replacement, Seed, checked
 from whyformer.registry import AUTO, default_method, get_method
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
@@ -122,7 +122,7 @@ class Report(Result):
     """
 
     what: ClassVar[str] = "report"
-    later: ClassVar[tuple[str, ...]] = ("others",)
+    later: ClassVar[tuple[str, ...]] = ("others", "purpose")
 
     comparison: Comparison
     explanations: tuple[tuple[Explanation, ...], ...]  # per input that is drawn: one per method, the best first
@@ -136,6 +136,7 @@ class Report(Result):
     seconds: float = 0.0
     # Per input that is drawn: why the prediction rather than the next classes, by the best method.
     others: tuple[tuple[Explanation, ...], ...] | None = None
+    purpose: str | None = None  # what the model is used for, in the words of its owner
 
     @property
     def title(self) -> str:
@@ -183,6 +184,7 @@ def report(
     seed: Seed = 0,
     progress: bool | None = None,
     cache: str | Path | None = None,
+    purpose: Annotated[str, NotEmpty()] | None = None,
 ) -> Report:
     """Explain predictions by several methods, and evaluate these methods; ``.save("report.html")`` writes one page.
 
@@ -190,6 +192,7 @@ def report(
     are compared on all inputs; the best ``shown`` methods are drawn for the first ``drawn`` inputs, with deletion
     curves. checks: names (``wf.check``); None is all checks that are not about attention alone, on the best method and
     the first two inputs; [] skips them. replace, reference, target, units, hold and cache: as for ``wf.compare``.
+    purpose: what the model is used for, for the section that documents a system: purpose, method, evidence, limits.
 
     Misleads when: there are few inputs (see the confidence intervals), or inputs with masked features are unlike the
     training data: faithfulness is then measured on inputs that the model was not made for.
@@ -234,6 +237,7 @@ def report(
         misleads={name: misleading(entry.run) for name, entry in entries.items()},
         seconds=time.perf_counter() - started,
         others=others,
+        purpose=purpose,
     )
 
 

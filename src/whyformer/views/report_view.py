@@ -263,6 +263,7 @@ def _outro(report: Any) -> tuple[str | Terms, ...]:
     comparison = report.comparison
     parts: list[str | Terms] = [report.unchecked] if report.checkup is None else [*findings_of(report.checkup.findings)]
     parts += reasons(comparison.failures, "Methods that could not be run")
+    parts.append(Terms(_documented(report), "To document a system", folded=True))
     parts.append(Terms(_computed(report), "How it was computed", folded=True))
     parts.append(Terms(tuple(starmap(Fact, READING.items())), "How to read this report", folded=True))
     about = tuple(
@@ -270,6 +271,42 @@ def _outro(report: Any) -> tuple[str | Terms, ...]:
         for name, idea in report.ideas.items()
     )
     return (*parts, Terms(about, "Methods", code=True, folded=True))
+
+
+UNTESTED = (
+    "Not tested here: whether predictions are correct, fair, safe or lawful, and how the model does on inputs unlike "
+    "these. Scores are not causes outside the model."
+)
+
+
+def _documented(report: Any) -> tuple[Fact, ...]:
+    """Purpose, method, evidence and limits, each with the figures of this report, to be copied into a document."""
+    comparison, first = report.comparison, report.explanations[0][0]
+    best = next(row.name for row in comparison.rows if not row.baseline)
+    standing = report.standings[best]
+    predicted = first.target.versus is None and first.target.index == first.prediction.index
+    scored = f"{first.scalar.replace('_', '-')} of {'the predicted' if predicted else 'a chosen'} class"
+    evidence = [f"{best} on {comparison.inputs} {report.called}: {standing}.", *_agreement(comparison)]
+    drawn = [deletion for deletion in report.deletions if deletion is not None and best in deletion.beaten]
+    if drawn:
+        beaten, of = sum(d.beaten[best] for d in drawn), sum(d.draws for d in drawn)
+        evidence.append(f"Deletion curves: better than {beaten} of {of} random orders, over {len(drawn)} inputs.")
+    if report.checkup is None:
+        evidence.append(report.unchecked)
+    else:
+        counts = [len(report.checkup.of(level)) for level in ("warning", "note", "ok")]
+        evidence.append("Sanity checks: {} warnings, {} notes, {} passed.".format(*counts))
+    limits = [f"Misleads when: {report.misleads[best]}"] if report.misleads.get(best) else []
+    limits += [f"Features were masked by {comparison.replacement}."] if comparison.replacement else []
+    limits += [f"{f.title}: {f.text}" for f in report.checkup.of("warning")] if report.checkup is not None else []
+    versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    return (
+        Fact("Purpose", report.purpose or "Not stated: give wf.report(…, purpose=…), what the model is used for."),
+        Fact("Method", f"{best}: {report.ideas.get(best, '')} It explains the {scored}; model: {comparison.model}."),
+        Fact("Evidence", " ".join(part for part in evidence if part)),
+        Fact("Limits", " ".join([*limits, UNTESTED])),
+        Fact("To repeat it", f"seed {comparison.seed}; {versions}"),
+    )
 
 
 def _computed(report: Any) -> tuple[Fact, ...]:

@@ -65,7 +65,7 @@ def _graph(trace: Any) -> StepGraph:
     last, strength = shares[-1], shares.max(0)
     for name, group in groupby(range(len(names)), key=names.__getitem__):
         members = list(group)
-        pieces = []
+        pieces: list[tuple[Piece, ...]] = []
         for number in members:
             source = trace.sources[number]
             follows = number > members[0]
