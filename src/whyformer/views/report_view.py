@@ -286,26 +286,30 @@ def _documented(report: Any) -> tuple[Fact, ...]:
     standing = report.standings[best]
     predicted = first.target.versus is None and first.target.index == first.prediction.index
     scored = f"{first.scalar.replace('_', '-')} of {'the predicted' if predicted else 'a chosen'} class"
-    evidence = [f"{best} on {comparison.inputs} {report.called}: {standing}.", *_agreement(comparison)]
+    evidence = [f"{best}: {standing}.", *_agreement(comparison)]
     drawn = [deletion for deletion in report.deletions if deletion is not None and best in deletion.beaten]
     if drawn:
         beaten, of = sum(d.beaten[best] for d in drawn), sum(d.draws for d in drawn)
-        evidence.append(f"Deletion curves: better than {beaten} of {of} random orders, over {len(drawn)} inputs.")
+        evidence.append(f"Deletion curves: better than {beaten} of {of} random orders (inputs: {len(drawn)}).")
     if report.checkup is None:
         evidence.append(report.unchecked)
     else:
         counts = [len(report.checkup.of(level)) for level in ("warning", "note", "ok")]
-        evidence.append("Sanity checks: {} warnings, {} notes, {} passed.".format(*counts))
+        evidence.append("Sanity checks: warnings {}, notes {}, passed {}.".format(*counts))
     limits = [f"Misleads when: {report.misleads[best]}"] if report.misleads.get(best) else []
     limits += [f"Features were masked by {comparison.replacement}."] if comparison.replacement else []
-    limits += [f"{f.title}: {f.text}" for f in report.checkup.of("warning")] if report.checkup is not None else []
+    limits += (
+        [f"{f.title}: {f.text.rstrip('.')}." for f in report.checkup.of("warning")]
+        if report.checkup is not None
+        else []
+    )
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
     return (
         Fact("Purpose", report.purpose or "Not stated: give wf.report(…, purpose=…), what the model is used for."),
         Fact("Method", f"{best}: {report.ideas.get(best, '')} It explains the {scored}; model: {comparison.model}."),
         Fact("Evidence", " ".join(part for part in evidence if part)),
         Fact("Limits", " ".join([*limits, UNTESTED])),
-        Fact("To repeat it", f"seed {comparison.seed}; {versions}"),
+        Fact("To repeat it", "; ".join(filter(None, (f"seed {comparison.seed}", versions)))),
     )
 
 
