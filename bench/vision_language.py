@@ -1,6 +1,6 @@
 """Does an explanation of a vision-language model point at the object that was asked about?
 
-    python -m bench.vision_language
+    python -m bench.vision_language [--seed 1] [method …]
 
 Trains a small LLaVA on pictures of coloured shapes (training/shapes.py), then explains its right answers to new
 pictures: is the highest-scored piece of the image the one that holds the object?
@@ -44,10 +44,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0, help="of the training: weights and pictures")
+    parser.add_argument("methods", nargs="*", help="beside the default; all if none is given")
     arguments = parser.parse_args()
-    net, reads = train(steps=arguments.steps, verbose=True)
+    net, reads = train(steps=arguments.steps, seed=arguments.seed, verbose=True)
     print(f"\n{arguments.questions} questions; chance: {1 / SIDE**2:.1%}")
-    for name, share in pointing(net, reads, arguments.questions, (None, *METHODS)):
+    for name, share in pointing(net, reads, arguments.questions, (None, *(arguments.methods or METHODS))):
         print(f"{name:24} {share:6.1%}", flush=True)
 
 

@@ -90,7 +90,7 @@ def processor() -> Any:
     )  # fmt: skip
 
 
-def model() -> nn.Module:
+def model(seed: int = 0) -> nn.Module:
     from transformers import LlavaConfig, LlavaForConditionalGeneration
 
     size = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
@@ -104,7 +104,7 @@ def model() -> nn.Module:
         vision_feature_layer=-1,
         image_seq_length=SIDE * SIDE,
     )
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     net = LlavaForConditionalGeneration(config)
     for module in net.modules():  # larger than usual: so narrow a model would attend to all alike for long
         if isinstance(module, nn.Linear):
@@ -123,12 +123,12 @@ def encoded(questions: list[Question], images: Any) -> tuple[dict[str, Tensor], 
     return {"input_ids": ids, "attention_mask": (ids != 0).long(), "pixel_values": (pixels - mean) / std}, answers
 
 
-def train(*, steps: int = 600, batch: int = 64, verbose: bool = False) -> tuple[nn.Module, Any]:
-    """Return the model and its processor."""
-    reads, net = processor(), model().train()
+def train(*, steps: int = 600, batch: int = 64, seed: int = 0, verbose: bool = False) -> tuple[nn.Module, Any]:
+    """Return the model and its processor; ``seed``: of the weights and of the pictures."""
+    reads, net = processor(), model(seed).train()
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
-    generator, started = np.random.default_rng(0), time.perf_counter()
+    generator, started = np.random.default_rng(seed), time.perf_counter()
     for step in range(steps):
         inputs, answers = encoded([question(generator, unique=False) for _ in range(batch)], reads.image_processor)
         logits = net(**inputs, logits_to_keep=1).logits[:, -1]
