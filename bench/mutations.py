@@ -388,6 +388,27 @@ MUTATIONS = (
         twins("attn_lrp"),
     ),
     Mutation(
+        "attn_lrp_spread_of_groups",
+        GRADIENTS,
+        "spread = (grouped.detach().var(",
+        "spread = (grouped.var(",
+        "tests/capture/test_lrp_rules.py",
+    ),
+    Mutation(
+        "attn_lrp_places_of_samples",
+        GRADIENTS,
+        'call.pop("grid").detach()',
+        'call.pop("grid")',
+        "tests/capture/test_lrp_rules.py",
+    ),
+    Mutation(
+        "attn_lrp_rules_missing_before_the_inputs",
+        GRADIENTS,
+        "None if inputs is None else inputs.grad_fn) if self.unruled",
+        "None) if self.unruled",
+        "tests/capture/test_lrp_rules.py",
+    ),
+    Mutation(
         "attn_lrp_decays_of_a_scan",
         GRADIENTS,
         "    **dict.fromkeys(recurrent.FACTORS, scan_factor),\n",

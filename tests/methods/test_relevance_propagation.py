@@ -62,6 +62,30 @@ def test_cp_lrp_conserves_at_the_tokens_once_biases_are_zero(name: str) -> None:
         assert name != "visual_bert" or set(found.units.stream) == {"text", "image"}
 
 
+class GroupNormalised(nn.Module):
+    """Patches, a norm over groups of channels, and attention over the patches (as in MobileViT v2 and Wav2Vec2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.norms = nn.Conv2d(3, 8, 4, 4), nn.ModuleList([nn.GroupNorm(2, 8), nn.GroupNorm(1, 8)])
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = nn.functional.gelu(self.norms[0](self.patches(pixel_values))).flatten(2)
+        tokens = self.norms[1](x).transpose(1, 2)
+        return self.head((x.transpose(1, 2) + self.attention(tokens, tokens, tokens, need_weights=False)[0]).mean(1))
+
+
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
+def test_group_norm_has_a_rule_and_keeps_relevance(method: str) -> None:
+    model = without_biases(seeded(GroupNormalised))
+    for found in wf.explain(model, (randn(2, 3, 16, 16),), method=method, target=1):
+        assert found.warnings == ()
+        if method == "cp_lrp":
+            assert abs(found.scores.sum() - found.value) <= 1e-5 * np.abs(found.scores).sum()
+
+
 @torch.no_grad()
 def without_biases(model: nn.Module, *others: str) -> nn.Module:
     """The model with all biases zero, and the parameters whose names contain one of ``others``."""

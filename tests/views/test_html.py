@@ -112,7 +112,7 @@ def test_a_small_error_of_the_method_is_no_doubt() -> None:
     checked = f"additivity error 0, completeness error 2e-06 (&lt; 0.1 % of {whole}), masks 30"
     assert f"<dt>checked</dt><dd>{checked}</dd>" in fine.to_html()
     (large,) = doubts(samples.text(checks={"completeness_error": 2e-6, "completeness_error_relative": 0.06}))
-    assert "6.0 % of it is missing (completeness error 2e-06)" in large and "Trust the order of the features" in large
+    assert "their sum differs by 6.0 % of it (completeness error 2e-06)" in large and "Trust the order" in large
     (vague,) = doubts(samples.text(checks={"standard_error": 0.2}))  # scores reach 1.25
     assert "with a standard error of 0.2: features whose scores differ by less are tied" in vague
 

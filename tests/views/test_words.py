@@ -15,6 +15,8 @@ import pytest
 from tests.views import samples
 from tests.views.test_html import balanced
 from tests.views.test_terminal import VIEWS, drawn
+from whyformer.capture.leaves import unruled_text
+from whyformer.methods.relevance_propagation import CUT
 from whyformer.registry import list_methods
 from whyformer.results.types import Choice, Cost, Explanation, Generation, Target, Units
 from whyformer.views import generation_view, view_of
@@ -26,6 +28,7 @@ from whyformer.views.header import (
     choice_words,
     cost_of,
     decimals,
+    doubts,
     ends,
     explained,
     fixed,
@@ -36,7 +39,7 @@ from whyformer.views.html.live import live_data
 from whyformer.views.marks import Bars, Dialogue, Heat, Matrix, Reading, Scale
 from whyformer.views.scales import first_token
 from whyformer.views.terminal.terminal_page import text as printed
-from whyformer.views.text_marks import folded_units, folded_words
+from whyformer.views.text_marks import folded_units, folded_words, token_run
 from whyformer.views.view import View
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
@@ -239,9 +242,45 @@ def test_an_answer_of_several_tokens_says_how_sure_the_model_was_and_its_largest
     (fact,) = view.facts
     assert fact.value == "70.0 % per token on average; lowest for ' him.' (50.0 %), next so (5.0 %)"
     (line,) = [doubt for doubt in view.doubts if "conservation" in doubt]
-    assert "90.0 % of it is missing (conservation error 6)" in line and "not the size of single scores" in line
+    assert "their sum differs by 90.0 % of it (conservation error 6)" in line and "Trust the order" in line
     assert line.endswith("That is the largest of 5 tokens out of 5.")
     assert "an error of 0.3 (5.0 % of the largest |score|) (new error)" in check_words("new error", "0.3", "5.0 %")
+
+
+def test_a_conservation_error_names_the_causes_that_the_method_has() -> None:
+    error = {"conservation_error": 2.0, "conservation_error_relative": 0.5}
+
+    def line(method: str, at: str, *warnings: str) -> str:
+        made = samples.text(method, checks=error, options={"at": at}, warnings=warnings)
+        return next(words for words in doubts(made) if "conservation" in words)
+
+    assert "the rule for softmax" in line("attn_lrp", "input") and "softmax" not in line("cp_lrp", "input")
+    assert "position embeddings" in line("cp_lrp", "input") and "position" not in line("cp_lrp", "tokens")
+    assert "Possible causes" not in line("another", "input")
+    missing = unruled_text({"exp", "log"}, {"tanh"})
+    assert line("cp_lrp", "tokens", *missing).endswith(
+        "Possible causes: biases, if the model has them: they are not features of the input; functions without a "
+        "relevance rule (exp, log, tanh). Trust the order of the features, not the size of single scores."
+    )
+    lost = CUT.format(share=0.3)
+    assert "tensors that the model computes with gradients off. " in line("cp_lrp", "tokens", lost)
+
+
+def test_text_outside_all_units_is_counted_and_no_reason_is_made_up() -> None:
+    """Chosen ranges, a maximum length or dropped characters: the picture does not know which."""
+    units = samples.text().units
+    assert units.spans is not None
+
+    def ends(text: str, shift: int = 0) -> tuple[str, str]:
+        spans = tuple((a + shift, b + shift) if b > a else (0, 0) for a, b in units.spans or ())
+        pieces = token_run(samples.text(units=replace(units, text=text, spans=spans))).pieces
+        first, last = (piece.text if piece.score is None else "" for piece in (pieces[0], pieces[-1]))
+        return first, last
+
+    assert ends(samples.TEXT + " and more") == ("", " … [8 characters after the last scored token]")
+    assert ends("So: " + samples.TEXT, 4) == ("[3 characters before the first scored token] … ", "")
+    for unseen in (" \n", "\u200b\x01", "\u0301"):  # spaces, control characters, an accent
+        assert ends(samples.TEXT + unseen) == ("", unseen)
 
 
 # Answers of language models

@@ -162,7 +162,8 @@ LINEAR = (
 ) | _names(
     "linear addmm addbmm conv1d conv2d conv3d conv_transpose1d embedding batch_norm",
     "add sub neg negative lerp diff",
-    "ravel __get__ cat concat stack hstack vstack roll flip pad unfold fold pixel_shuffle pixel_unshuffle interpolate",
+    "ravel __get__ cat concat concatenate stack hstack vstack roll flip pad unfold fold pixel_shuffle pixel_unshuffle",
+    "interpolate broadcast_to broadcast_tensors as_strided",
     "diagonal diag_embed __getitem__ __setitem__ select narrow index_select gather take_along_dim scatter scatter_add",
     "index_add index_copy index_put masked_fill masked_select masked_scatter where tril triu",
     "cpu cuda requires_grad nan_to_num copy",

@@ -429,13 +429,17 @@ class Gaps:
             self._gaps.append(range(self._end, now))
             self._end = now
 
-    def functions(self, value: Tensor, linear_is_known: bool, linear: Collection[type] = ()) -> set[str]:
+    def functions(
+        self, value: Tensor, linear_is_known: bool, linear: Collection[type] = (), inputs: Tensor | None = None
+    ) -> set[str]:
         """Return unseen functions behind ``value`` that have no rule; linear ones have one if ``linear_is_known``.
 
-        linear: classes of torch.autograd.Function that are linear (those of quantised layers).
+        linear: classes of torch.autograd.Function that are linear (those of quantised layers). inputs: what is behind
+        them does not count.
         """
         names = set()
-        for node in nodes_behind(value.grad_fn) if self._gaps else ():
+        closed = None if inputs is None else inputs.grad_fn
+        for node in nodes_behind(value.grad_fn, closed) if self._gaps else ():
             number = node._sequence_nr()
             if not any(number in gap for gap in self._gaps):
                 continue

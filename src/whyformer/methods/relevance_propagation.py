@@ -194,8 +194,8 @@ def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> A
     Propagation starts with R = Σ_j z_j ∂s/∂z_j at the logits z; R = s if s is a logit. ``checks["conservation_error"]``
     is the completeness error, R minus the sum of scores; ``checks["conservation_error_relative"]`` is its share of R.
 
-    Misleads when: the conservation error is large compared with R (biases and positions received the rest), and on
-    models with an attention sink, whose first token collects relevance.
+    Misleads when: the conservation error is large compared with R (softmax, biases or positions received the rest), and
+    on models with an attention sink, whose first token collects relevance.
     """
     return relevance(run, GradientRules(attention_is_constant=False), at)
 
@@ -230,7 +230,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     inputs = leaf if space == "input" else trace.tokens()
     # The gradient of a linear layer is its rule, also of a quantised one: its backward pass was checked.
     linear = {function for _, backward in backwards_of(modality.model) for function in backward.functions}
-    unruled, start_B = rules.unruled_text(trace.value_B, linear), trace.at_answer()
+    unruled, start_B = rules.unruled_text(trace.value_B, inputs, linear), trace.at_answer()
     gradients = run.differentiated(trace, [inputs, *(features for features, _ in trace.features), *rules.cut])
     gradient, cut = gradients[0], gradients[1 + len(trace.features) :]
     run.require_input_slopes()
@@ -256,6 +256,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "conservation_error_relative": missing / start_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
         },
         warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in share_B.tolist()],
+        used={"at": space},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,14 +60,12 @@ def choice_words(explanation: Explanation) -> str:
 
 # What a method knows of its own error: sums that should come out and do not, and what that leaves to read.
 _ORDER = "Trust the order of the features, not the size of single scores."
-_CHANGE = "The scores should add up to the change of the output, and {amount} is missing ({name} {value}). " + _ORDER
 _SUMS: Mapping[str, str] = {
-    "conservation error": (
-        "The scores should add up to the relevance at the model's output, and {amount} is missing ({name} {value}): "
-        f"biases and position embeddings, which are not features of the input, received it. {_ORDER}"
-    ),
-    **dict.fromkeys(("completeness error", "additivity error"), _CHANGE),
+    "conservation error": "the relevance at the model's output",
+    **dict.fromkeys(("completeness error", "additivity error"), "the change of the output"),
 }
+_UNRULED = re.compile(r"^no relevance rule for (.+?)(?: in code that .*)?: ")  # a warning of relevance propagation
+_CUT = "tensors that the model computes with gradients off"
 _OTHERS: Mapping[str, str] = {
     "standard error": (
         "The scores come from random draws, with a standard error of {value}{of}: features whose scores differ by "
@@ -79,13 +78,26 @@ _OTHERS: Mapping[str, str] = {
 }
 
 
-def check_words(name: str, value: str, share: str | None) -> str:
-    """A sentence about an error that is large, with its figures."""
+def check_words(name: str, value: str, share: str | None, causes: str = "") -> str:
+    """A sentence about an error that is large, with its figures and possible causes."""
     if name in _SUMS:
-        amount = value if share is None else f"{share} of it"
-        return _SUMS[name].format(amount=amount, name=name, value=value)
+        amount = f"by {value} ({name})" if share is None else f"by {share} of it ({name} {value})"
+        return f"The scores should add up to {_SUMS[name]}, and their sum differs {amount}. {causes}{_ORDER}"
     words = _OTHERS.get(name, "The method reports an error of {value}{of} ({name}).")
     return words.format(value=value, name=name, of="" if share is None else f" ({share} of {_whole(name)})")
+
+
+def possible_causes(explanation: Explanation) -> str:
+    """Return what can keep or add relevance on its way through the model; "" for methods of which that is not known."""
+    if explanation.method not in {"attn_lrp", "cp_lrp"}:
+        return ""
+    causes = ["the rule for softmax, which does not conserve relevance"] * (explanation.method == "attn_lrp")
+    others = "biases" if explanation.options.get("at") == "tokens" else "biases, position embeddings or added tokens"
+    causes.append(f"{others}, if the model has them: they are not features of the input")
+    rules = [name for warning in explanation.warnings for name in _UNRULED.findall(warning)]
+    causes += [f"functions without a relevance rule ({name.replace(', nor for ', ', ')})" for name in rules]
+    causes += [_CUT] * any(_CUT in warning for warning in explanation.warnings)
+    return f"Possible causes: {'; '.join(causes)}. "
 
 
 # Names of checks whose errors are small, before their figures.
@@ -282,16 +294,18 @@ def duration(seconds: float) -> str:
 def doubts(*explanations: Explanation) -> tuple[str, ...]:
     """Warnings, each once, and errors that are not small; of several explanations how far such an error goes."""
     warnings = dict.fromkeys(warning for e in explanations for warning in e.warnings)
-    errors: dict[str, list[tuple[float, float | None]]] = {}
+    errors: dict[str, list[tuple[float, float | None, str]]] = {}
     for explanation in explanations:
         for name, value, share, large in _checked(explanation):
             if large:
-                errors.setdefault(name, []).append((value, share))
+                causes = possible_causes(explanation) if name == "conservation error" else ""
+                errors.setdefault(name, []).append((value, share, causes))
     ranges = []
     for name, sizes in errors.items():
-        value, share = max(sizes, key=lambda size: size[0] if size[1] is None else size[1])
+        value, share, causes = max(sizes, key=lambda size: size[0] if size[1] is None else size[1])
         several = f" That is the largest of {len(sizes)} tokens out of {len(explanations)}." if len(sizes) > 1 else ""
-        ranges.append(check_words(name, number(value), None if share is None else percent(share)) + several)
+        shown = None if share is None else percent(share)
+        ranges.append(check_words(name, number(value), shown, causes) + several)
     return (*warnings, *ranges)
 
 

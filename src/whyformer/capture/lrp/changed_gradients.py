@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture import functions as fn
 from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_name, sdpa_operands, tensors_in
-from whyformer.capture.leaves import Gaps, unruled_text
+from whyformer.capture.leaves import Gaps, nodes_behind, unruled_text
 from whyformer.capture.lrp import recurrent
 from whyformer.capture.trail import Notes
 
@@ -37,7 +37,7 @@ STRAIGHT = (fn.CASTS | fn.DROPOUTS | fn.RARE_DROPOUTS) | frozenset(
 WEIGHING = (CURVED - fn.CLAMPS) | {"softmax"}
 MOVES = (fn.LAYOUTS | fn.PIECES | fn.REPEATS | fn.LISTED) | frozenset(
     "topk sort gather take_along_dim index_select select narrow __getitem__ where masked_fill masked_select scatter "
-    "scatter_add index_put roll flip".split()
+    "scatter_add index_put roll flip broadcast_to".split()
 )
 LIKE = frozenset("type_as to view_as reshape_as expand_as".split())  # another tensor says what type or shape it gets
 
@@ -158,6 +158,25 @@ def norm(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> An
     return _Scaled.apply(stand_in.to(out.dtype), out, None)  # type: ignore[no-untyped-call]
 
 
+def group_norm(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    """The rule of layer_norm, over the channels of a group and all positions; weights are one per channel."""
+    names: tuple[str, ...] = ("input", "num_groups", "weight", "bias", "eps")
+    if func.__name__ == "instance_norm":  # torch.instance_norm, below torch.nn.functional, has another order
+        names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+        names = names if func is F.instance_norm else (names[0], *names[3:5], *names[1:3], *names[5:])
+    call = dict(zip(names, args, strict=False)) | kwargs
+    if not call.get("use_input_stats", True):
+        return func(*args, **kwargs)  # the running mean and spread are constants: it is linear
+    x, weight = call["input"], call.get("weight")
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    grouped = wide.unflatten(1, (call.get("num_groups", x.shape[1]), -1)).flatten(2)
+    spread = (grouped.detach().var(2, correction=0, keepdim=True) + call.get("eps", 1e-5)).rsqrt()
+    stand_in = ((grouped - grouped.mean(2, keepdim=True)) * spread).view(x.shape)
+    stand_in = stand_in if weight is None else stand_in * weight.view(-1, *[1] * (x.ndim - 2))
+    out = _plain(func, args, kwargs)
+    return _Scaled.apply(stand_in.to(out.dtype), out, None)  # type: ignore[no-untyped-call]
+
+
 def product(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """R/n to each of the n factors that carry relevance; in CP-LRP, one that weighs the others is a constant."""
     # What is added to the product is no factor: the first operand of baddbmm, the bias of a linear layer.
@@ -246,6 +265,12 @@ def solved(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> 
     return func(args[0].detach(), *args[1:], **kwargs)
 
 
+def sampled(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    """Where it samples is a constant: the rest is linear (deformable attention)."""
+    call = dict(zip(("input", "grid"), args[:2], strict=False)) | kwargs
+    return func(call.pop("input"), call.pop("grid").detach(), *args[2:], **call)
+
+
 def scan_factor(rules: GradientRules, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Decays and step sizes of a layer with a state are constants."""
     return _plain(func, args, kwargs)
@@ -271,6 +296,7 @@ RULES: dict[str, Rule] = {
     "mul": elementwise_product,
     "div": quotient,
     **dict.fromkeys(fn.NORMS, norm),
+    **dict.fromkeys(("group_norm", "instance_norm"), group_norm),
     "normalize": normalize,
     "softmax": softmax,
     "mark_attention": softmax,
@@ -278,6 +304,7 @@ RULES: dict[str, Rule] = {
     "multi_head_attention_forward": multi_head_attention,
     "glu": glu,
     **dict.fromkeys(("linalg_solve_triangular", "linalg_solve"), solved),
+    **dict.fromkeys(("grid_sample", "grid_sampler"), sampled),
 }
 
 
@@ -291,7 +318,7 @@ class GradientRules(TorchFunctionMode):
     def __init__(self, attention_is_constant: bool) -> None:
         super().__init__()
         self.attention_is_constant = attention_is_constant
-        self.unruled: set[str] = set()
+        self.unruled: list[tuple[str, Any]] = []  # functions without a rule, and the node of autograd that they made
         self.elementwise = Elementwise()
         self.gaps = Gaps()
         self.detached = Notes[bool]()  # made of the input with gradients off, by the model
@@ -305,9 +332,16 @@ class GradientRules(TorchFunctionMode):
         with self.gaps:
             return self._ruled(func, args, kwargs or {}) if in_model() else func(*args, **(kwargs or {}))
 
-    def unruled_text(self, value: Tensor, linear: Collection[type] = ()) -> list[str]:
-        """What to say of the functions behind ``value`` that have no rule; linear: see :meth:`Gaps.functions`."""
-        return unruled_text(self.unruled, self.gaps.functions(value, linear_is_known=True, linear=linear))
+    def functions_without_rule(self, value: Tensor, inputs: Tensor | None = None) -> set[str]:
+        """Return those that relevance passes on its way from ``value`` to ``inputs`` (None: to the leaves)."""
+        # Relevance does not meet what makes a constant: the exp of a denominator, an encoder before the inputs.
+        passed = nodes_behind(value.grad_fn, None if inputs is None else inputs.grad_fn) if self.unruled else ()
+        return {name for name, node in self.unruled if node in passed}
+
+    def unruled_text(self, value: Tensor, inputs: Tensor | None = None, linear: Collection[type] = ()) -> list[str]:
+        """What to say of the functions without a rule between both; linear: see :meth:`Gaps.functions`."""
+        hidden = self.gaps.functions(value, linear_is_known=True, linear=linear, inputs=inputs)
+        return unruled_text(self.functions_without_rule(value, inputs), hidden)
 
     def _ruled(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         name, in_place = plain_name(func.__name__)
@@ -330,8 +364,8 @@ class GradientRules(TorchFunctionMode):
                 args = (*args[:written], *self._opened(args[written:]))
                 kwargs = {key: self._opened(value) for key, value in kwargs.items()}
             out = func(*args, **kwargs)
-            if name not in fn.LINEAR and name not in fn.COMPLEX_VIEWS and carrying((out,)):
-                self.unruled.add(name)
+            if name not in fn.LINEAR and name not in fn.COMPLEX_VIEWS:
+                self.unruled += [(name, tensor.grad_fn) for tensor in carrying((out,))]
         elif in_place or kwargs.get("inplace"):
             out = self._in_place(rule, fn.out_of_place(name) if in_place else func, args, kwargs)
         else:
