@@ -29,7 +29,7 @@ export function barsOf(data, map, context) {
   const items = drawn.map(({ entry, score, untried }) => {
     const error = errorOf(map, entry, context.shares);
     const say = context.shares ? percent : number;
-    const told = untried ? "= baseline" : say(score);
+    const told = untried ? "no effect" : say(score);
     const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
       class: `wf-line${isFolded(map, entry) || untried ? " wf-special" : ""}`,
@@ -53,9 +53,9 @@ export function barsOf(data, map, context) {
   return parts;
 }
 
-const UNTRIED = "equals the baseline, so it cannot receive a score";
+const UNTRIED = "masking changed nothing: the column equals the baseline, or the model does not use it";
 
-/** A column that cannot receive a score. @param {import("./data.js").ScoreMap} map @param {import("./data.js").Entry} entry */
+/** A column whose masking changed nothing. @param {import("./data.js").ScoreMap} map @param {import("./data.js").Entry} entry */
 export function isUntried(map, entry) {
   return entry.members.every((unit) => map.untried.includes(unit));
 }

@@ -8,7 +8,7 @@
  * @typedef {{caption: string, shared: string, details: [string, string][], doubts: string[]}} Footer
  * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
  *   spans: [number, number][] | null, text: string | null, grid: [number, number] | null, upwards: boolean,
- *   values: string[] | null, cut: number | null, seconds: number | null, wave: number[] | null}} Units
+ *   values: string[] | null, outside: boolean[], seconds: number | null, wave: number[] | null}} Units
  * @typedef {{kind: string, units: Units, maps: ScoreMap[], prediction: {label: string, probability: number | null,
  *   next: [string, number][], asks: boolean}, picture: string | null, size: [number, number] | null,
  *   frames: {box: number[], label: string}[], by: string, specials: boolean, shared: boolean, others: import("./classes.js").Question[], footer: Footer}} Data

@@ -49,14 +49,12 @@ export function textOf(data, map, context, stream) {
       const words = textBetween(units, ...span);
       const blank = words.length - words.trimStart().length;  // a space that a tokenizer counts to its word
       const start = span[0] + blank;
-      if (start > at) run.append(textBetween(units, at, start));
+      if (start > at) run.append(at || !units.outside[0] ? textBetween(units, at, start) : unscored(textBetween(units, 0, start)));
       if (span[1] > start) run.append(piece(textBetween(units, start, span[1]), members, special));
       at = Math.max(at, span[1]);
     }
     const rest = textBetween(units, at);
-    if (rest.trim() && units.cut !== null) {
-      run.append(element("span", { class: "wf-unread", title: "not read: beyond the maximum length of the model" }, rest));
-    } else run.append(rest);
+    run.append(units.outside[1] && rest.trim() ? unscored(rest) : rest);
     for (const entry of specials.filter((e) => entries.indexOf(e) >= first)) run.append(" ", piece(entry.label, entry.members, true));
   } else {
     const marked = entries.some((e) => /^[Ġ▁]/.test(e.label));
@@ -68,6 +66,11 @@ export function textOf(data, map, context, stream) {
   }
   context.marks.push(link(context.state, run, items, `${stream}, ${map.name}: scores of ${items.length} tokens`));
   return run;
+}
+
+/** Text before the first or after the last unit: grey, since no colour would look like a zero. @param {string} words */
+function unscored(words) {
+  return element("span", { class: "wf-unread", title: "not scored: outside the tokens of this explanation" }, words);
 }
 
 /** @param {import("./data.js").Entry} entry */

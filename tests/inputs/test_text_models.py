@@ -360,3 +360,18 @@ def test_a_language_model_is_given_no_token_types() -> None:
     assert explained.units.special[0] and not any(explained.units.special[1:])
     answer = wf.explain(model, ("the cat", " sat"), processor=rust, span=True, method="occlusion")
     assert answer.target.label.strip() == "sat"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_long_text_is_cut_where_the_tokenizer_cuts_it(side: str) -> None:
+    """The warning names the part that is gone: the units are the rest."""
+    reads = pair_tokenizer()
+    reads.truncation_side, reads.model_max_length = side, 8
+    words = "one two three four five six seven eight nine ten"
+    found = wf.explain(bert(), words, processor=reads, target=1)
+    assert found.units.text is not None and found.units.spans is not None
+    read = found.units.text[found.units.spans[1][0] : found.units.spans[-2][1]]
+    assert (read.startswith("one"), read.endswith("ten")) == (side == "right", side == "left")
+    assert f"the {'beginning' if side == 'left' else 'end'} was cut off" in found.warnings[0]
+    pair = wf.explain(bert(), (words, "one"), processor=reads, target=1)
+    assert f"{'beginning' if side == 'left' else 'end'} of the longer text, or of both, was cut off" in pair.warnings[0]

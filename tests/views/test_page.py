@@ -168,7 +168,7 @@ def test_nothing_found_is_a_sentence_on_the_page(browser: Browser, tmp_path: Pat
     assert browser.texts(".wf-nothing") == [empty.nothing_found] and len(browser.texts(".wf-lines")) == 1
 
 
-def test_standard_errors_layers_and_text_beyond_the_models_limit(browser: Browser, tmp_path: Path) -> None:
+def test_standard_errors_layers_and_text_outside_all_units(browser: Browser, tmp_path: Path) -> None:
     layers = np.zeros((3, 12, 12), np.float32)
     layers[2, 0, 4] = 1
     errors = np.where(np.arange(12) == 3, 0.05, 0).astype(np.float32)
@@ -188,8 +188,11 @@ def test_standard_errors_layers_and_text_beyond_the_models_limit(browser: Browse
     browser.press("ArrowDown")
     assert labels(browser, ".wf-row-of")[0] == "like"
     assert browser.text(".wf-unread") == " and a long rest that was cut off"  # and is not drawn as zero
-    assert "… [32 more characters: beyond the model&#x27;s limit, not read]" in samples.still(shown.to_html())
-    assert "not read" not in samples.still(explanation().to_html())
+    assert "… [32 characters after the last scored token]" in samples.still(shown.to_html())
+    assert "scored token" not in samples.still(explanation().to_html())
+    spans = tuple((a + 4, b + 4) if b > a else (0, 0) for a, b in samples.text().units.spans)
+    opened(browser, explanation(units=replace(units, text="So: " + samples.TEXT, spans=spans)), tmp_path)
+    assert browser.texts(".wf-unread") == ["So: "]
 
 
 def test_a_waterfall_ends_at_the_value(browser: Browser, tmp_path: Path) -> None:
@@ -219,14 +222,14 @@ def test_a_row_opens_with_its_waterfall(browser: Browser, tmp_path: Path) -> Non
     assert not browser.texts(".wf-waterfall")
 
 
-def test_columns_that_hold_the_typical_value_have_no_zero(browser: Browser, tmp_path: Path) -> None:
+def test_columns_whose_masking_changed_nothing_have_no_zero(browser: Browser, tmp_path: Path) -> None:
     scores = np.array([0.5, 0.0, -0.2], np.float32)
     shown = samples.table(scores=scores, options={"replace": "mean"}, base=0.1, value=0.4)
     opened(browser, shown, tmp_path)
-    assert browser.texts(".wf-lines:not(.wf-waterfall) .wf-number")[:3] == ["0.500", "-0.200", "= baseline"]
+    assert browser.texts(".wf-lines:not(.wf-waterfall) .wf-number")[:3] == ["0.500", "-0.200", "no effect"]
     assert labels(browser, ".wf-lines:not(.wf-waterfall)") == ["age", "city", "income"]
     assert not {"income", "not accounted for"} & set(labels(browser, ".wf-waterfall"))
-    assert samples.still(shown.to_html()).count("equals the baseline") == 1
+    assert samples.still(shown.to_html()).count("no effect") == 1
 
 
 def test_patches_are_pointed_at_and_the_overlay_fades(browser: Browser, tmp_path: Path) -> None:

@@ -144,12 +144,12 @@ def test_as_stored_within_any_width_and_in_colour(name: str) -> None:
     assert "\x1b[" in buffer.getvalue()
 
 
-@pytest.mark.parametrize(("width", "note"), [(44, "equals"), (200, "equals the baseline")])
-def test_a_note_leaves_room_for_the_bars(width: int, note: str) -> None:
+@pytest.mark.parametrize("width", [32, 44, 200])
+def test_a_note_leaves_room_for_the_bars(width: int) -> None:
     how = {"scores": np.array([0.5, 0.0, -0.2], np.float32), "options": {"replace": "mean"}}
     lines = drawn(view_of(samples.table().replace(signed=True, **how)), width)
     assert lines.count("│█") == 1 and lines.count("▓│") == 1
-    assert lines.count(f" {note}") == lines.count(" equals") == 1
+    assert lines.count(" no effect") == 1
 
 
 ODD_TEXTS = {

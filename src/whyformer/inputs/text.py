@@ -41,7 +41,9 @@ class TextInput(TokenInput):
             length, cut = len(encoding["input_ids"]), tuple[str, ...]()
             if limit is not None and length > limit:
                 encodings[i] = self.encoding_of(*texts[i], truncation=True, max_length=limit)
-                cut = (f"the text has {length} tokens and the model takes {limit}: the end was cut off.",)
+                part = "beginning" if getattr(tokenizer, "truncation_side", "right") == "left" else "end"
+                which = " of the longer text, or of both," if len(texts[i]) > 1 else ""
+                cut = (f"the text has {length} tokens and the model takes {limit}: the {part}{which} was cut off.",)
             warnings.append((*cut, *self.unknown_words(encodings[i]["input_ids"])))
         batch = padded(tokenizer, encodings)
         keep = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))

@@ -52,7 +52,7 @@ def stand_in_of(explanation: Explanation) -> str:
 
 
 def untried(explanation: Explanation) -> list[int]:
-    """Columns that equal the baseline: masking them changes nothing, so they cannot receive a score."""
+    """Columns with a score of exactly 0: they equal the baseline, or the model does not use them."""
     units = explanation.units
     columns = [i for i, stream in enumerate(units.stream) if stream == "table" and not units.special[i]]
     zero = [i for i in columns if explanation.scores[i] == 0]
@@ -60,12 +60,12 @@ def untried(explanation: Explanation) -> list[int]:
 
 
 def unmoved_words(chosen: Sequence[Explanation]) -> str:
-    """Names the columns that cannot receive a score."""
+    """Name the columns whose masking changed nothing, and the two reasons that there can be."""
     for explanation in chosen:
         stand_in = stand_in_of(explanation)
         labels = [explanation.units.labels[i].split(" = ")[0] for i in untried(explanation)]
         if labels:
-            return f" Columns that equal the baseline ({stand_in}) cannot receive a score: {', '.join(labels)}."
+            return f" No effect (equal to the baseline, {stand_in}, or not used by the model): {', '.join(labels)}."
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich.cells import cell_len
 
 from whyformer.evidence import ABOUT_95
 from whyformer.parameters import OneOf
-from whyformer.results.types import Explanation
+from whyformer.results.types import Explanation, Units
 from whyformer.views import scales
 from whyformer.views.header import percent
 from whyformer.views.marks import Bar, Bars, Piece, Scale, TokenRun
@@ -66,7 +67,7 @@ def _sentence(explanation: Explanation, kind: str, group: list[int]) -> str:
     return f"{who} received {share} and {hidden}{PARKED if kind == 'first' and held else ''}."
 
 
-TYPICAL = "equals the baseline"  # beside the zero of a column that cannot receive a score
+UNCHANGED = "no effect"  # beside the zero of a column whose masking changed nothing
 FEW, MOST = 10, 8  # a list of few entries is shown whole, of a longer one the first; .ranked() has them all
 NOWHERE = (0, 0)  # the span of what is not in the string
 
@@ -100,23 +101,46 @@ def token_run(
     if text is None or all(e.span in (None, NOWHERE) for e in chosen):  # or the string is another stream's
         return TokenRun(tuple(_joined(chosen, times)), scale)
     pieces: list[Piece] = []
-    at = 0
+    at, (first, last) = 0, placed(explanation.units)
     for entry in _by_place(chosen):
         start, end = entry.span or NOWHERE
         # Spaces that a tokenizer counts to a word are not part of what is read.
         start += len(text[start:end]) - len(text[start:end].lstrip())
         if start > at:
-            pieces.append(Piece(text[at:start]))
+            pieces.append(Piece(_unscored(text[:start], "before the first") if start <= first else text[at:start]))
         if end > start:
             pieces.append(Piece(text[start:end], entry.score * times, entry.special, entry.aside))
         at = max(at, end)
     if at < len(text):
-        rest = text[at:]
-        # Beyond the last unit: cut off at the model's limit. Drawn as it is, it would look like zeros.
-        if rest.strip() and at >= max(end for _, end in explanation.units.spans or (NOWHERE,)):
-            rest = f" … [{len(rest.strip())} more characters: beyond the model's limit, not read]"
-        pieces.append(Piece(rest))
+        pieces.append(Piece(_unscored(text[at:], "after the last") if at >= last else text[at:]))
     return TokenRun(tuple(pieces), scale)
+
+
+def placed(units: Units) -> tuple[int, int]:
+    """Where the first unit of the text begins and the last one ends; spaces before a word are not counted."""
+    spans = [(start, end) for start, end in units.spans or () if end > start]
+    if units.text is None or not spans:
+        return NOWHERE
+    start, end = min(spans)
+    word = units.text[start:end]
+    return start + len(word) - len(word.lstrip()), max(end for _, end in spans)
+
+
+def _unscored(text: str, where: str) -> str:
+    """Replace text outside of all units by its length: drawn as it is, it would look like zeros.
+
+    Why it has no unit is in the warnings, or was asked for: the model's maximum length, chosen ranges, an earlier
+    output position, characters that the tokenizer drops.
+    """
+    if not any(is_visible(char) for char in text):
+        return text
+    note = f"[{len(text.strip())} character{'s' * (len(text.strip()) > 1)} {where} scored token]"
+    return f" … {note}" if where.startswith("after") else f"{note} … "
+
+
+def is_visible(char: str) -> bool:
+    """Return False for spaces, control characters, and marks that change the character before them."""
+    return char.isprintable() and not char.isspace() and not unicodedata.category(char).startswith("M")
 
 
 def _by_place(entries: list[_Entry]) -> list[_Entry]:
@@ -229,7 +253,7 @@ def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -
             None if units.spans is None else (units.spans[group[0]][0], units.spans[group[-1]][1]),
             sink in group,
             None if errors is None else float(errors[group].sum()),  # of a word, no larger than of its pieces together
-            TYPICAL if single and group[0] in unmoved else "",
+            UNCHANGED if single and group[0] in unmoved else "",
             tuple(group),
         )
         for group in groups.values()

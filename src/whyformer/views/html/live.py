@@ -22,7 +22,7 @@ from whyformer.views.header import explained
 from whyformer.views.image_marks import frames_of, of_sound, png, shrunk
 from whyformer.views.scales import aside_of, position_read, share
 from whyformer.views.table_marks import untried
-from whyformer.views.text_marks import folded_units, folded_words
+from whyformer.views.text_marks import folded_units, folded_words, is_visible, placed
 from whyformer.views.view import Explained, Heads, Panel, TableRows, Trust, View, view_of
 from whyformer.views.waterfall import remainder_words, start_of
 
@@ -148,8 +148,8 @@ def question_of(explanations: list[Explanation]) -> dict[str, Any] | None:
 
 
 def _units(units: Units) -> dict[str, Any]:
-    end = max((end for _, end in units.spans), default=0) if units.spans is not None else 0
-    cut = end if units.text is not None and end and units.text[end:].strip() else None
+    first, last = placed(units)
+    text = units.text or ""
     return {
         "labels": list(units.labels),
         "special": [int(s) for s in units.special],
@@ -160,7 +160,7 @@ def _units(units: Units) -> dict[str, Any]:
         "grid": None if units.grid is None else list(units.grid),
         "upwards": of_sound(units),
         "values": None if units.values is None else list(units.values),
-        "cut": cut,
+        "outside": [any(map(is_visible, text[:first])), any(map(is_visible, text[last:]))],  # of all units
         "seconds": units.seconds,
         "wave": None if units.wave is None else list(units.wave),
     }

@@ -625,7 +625,7 @@ function barsOf(data, map, context) {
   const items = drawn.map(({ entry, score, untried }) => {
     const error = errorOf(map, entry, context.shares);
     const say = context.shares ? percent : number;
-    const told = untried ? "= baseline" : say(score);
+    const told = untried ? "no effect" : say(score);
     const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
       class: `wf-line${isFolded(map, entry) || untried ? " wf-special" : ""}`,
@@ -649,7 +649,7 @@ function barsOf(data, map, context) {
   return parts;
 }
 
-const UNTRIED = "equals the baseline, so it cannot receive a score";
+const UNTRIED = "masking changed nothing: the column equals the baseline, or the model does not use it";
 
 function isUntried(map, entry) {
   return entry.members.every((unit) => map.untried.includes(unit));
@@ -1255,14 +1255,12 @@ function textOf(data, map, context, stream) {
       const words = textBetween(units, ...span);
       const blank = words.length - words.trimStart().length;  // a space that a tokenizer counts to its word
       const start = span[0] + blank;
-      if (start > at) run.append(textBetween(units, at, start));
+      if (start > at) run.append(at || !units.outside[0] ? textBetween(units, at, start) : unscored(textBetween(units, 0, start)));
       if (span[1] > start) run.append(piece(textBetween(units, start, span[1]), members, special));
       at = Math.max(at, span[1]);
     }
     const rest = textBetween(units, at);
-    if (rest.trim() && units.cut !== null) {
-      run.append(element("span", { class: "wf-unread", title: "not read: beyond the maximum length of the model" }, rest));
-    } else run.append(rest);
+    run.append(units.outside[1] && rest.trim() ? unscored(rest) : rest);
     for (const entry of specials.filter((e) => entries.indexOf(e) >= first)) run.append(" ", piece(entry.label, entry.members, true));
   } else {
     const marked = entries.some((e) => /^[Ġ▁]/.test(e.label));
@@ -1274,6 +1272,10 @@ function textOf(data, map, context, stream) {
   }
   context.marks.push(link(context.state, run, items, `${stream}, ${map.name}: scores of ${items.length} tokens`));
   return run;
+}
+
+function unscored(words) {
+  return element("span", { class: "wf-unread", title: "not scored: outside the tokens of this explanation" }, words);
 }
 
 function width(entry) {
