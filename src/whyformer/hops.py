@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class Route:
         tokens = self.tokens[stretch.first : stretch.stop]
         return min(start for start, _ in tokens), max(end for _, end in tokens)
 
-    @property
+    @cached_property
     def tokens(self) -> list[Span]:
         """The characters of each token."""
         assert self.exchange.spans is not None
@@ -92,6 +93,8 @@ def explained_through(
     for other, nothing in EXCLUDED.items():
         if asked.pop(other) != nothing:
             raise BadInput(f"through= explains a whole answer: omit {other}=.")
+    if source.modality.opaque:
+        raise NotOffered(f"{WISHES} for models that run here: a server's tokens cannot be explained one by one.")
     names: list[str | None] = (
         [method] if method is None or isinstance(method, str) else [get_method(m).name for m in method]
     )
@@ -103,7 +106,7 @@ def explained_through(
     for row in range(source.size):
         one = replace(source, size=1, single=True)
         one = replace(one, raw=source.raw[row : row + 1]) if source.raw else one
-        one = replace(one, whole=source.whole.select([row])) if source.whole is not None else one
+        one = replace(one, whole=one.batch() if source.whole is None else source.whole.select([row]))  # encoded once
         route = _route(one, through, hops, span, Decoding(generate, seed=asked["seed"]))
         for name in names:
             own = options if len(names) == 1 else {option: options[option] for option in owned[name]}
@@ -115,8 +118,6 @@ def explained_through(
 def _route(source: Source, through: Any, hops: int, span: Any, decoding: Decoding) -> Route:
     """Find the answer and the spans before it."""
     modality = source.modality
-    if modality.opaque:
-        raise NotOffered(f"{WISHES} for models that run here: a server's tokens cannot be explained one by one.")
     batch = source.batch()
     require_next_token(modality, batch, WISHES)
     modality.ask(decoding, "token")
@@ -268,9 +269,9 @@ def _passed_on(explaining: Explaining, hops: int, method: str | None, options: d
 
 def _inside(stretch: Stretch, tokens_of: Sequence[Sequence[int]]) -> dict[int, list[int]]:
     """Return the units of a span, by number, each with the span's tokens in it. Most of a unit's tokens are in it."""
-    units = {}
+    units, span = {}, range(stretch.first, stretch.stop)
     for unit, tokens in enumerate(tokens_of):
-        inside = [i - stretch.first for i in tokens if stretch.first <= i < stretch.stop]
+        inside = [i - stretch.first for i in tokens if i in span]
         if 2 * len(inside) > len(tokens):
             units[unit] = inside
     return units

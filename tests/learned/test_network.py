@@ -79,6 +79,7 @@ def test_loss_is_its_twin() -> None:
         assert efficient[there].tolist() == pytest.approx(twin.with_efficiency(inputs[-1][0], *inputs[-1][2:]))
         assert efficient.sum().item() == pytest.approx(float(whole[row] - none[row]))
     assert loss_of(phi, parts, masks, values, whole, none).item() == pytest.approx(twin.loss(inputs))
+    assert loss_of(phi, parts, masks, values, whole, none, 0.5).item() == pytest.approx(twin.loss(inputs, 0.5))
 
 
 def test_masks_have_sizes_of_the_shapley_kernel_and_come_with_their_complements() -> None:

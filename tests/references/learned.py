@@ -11,11 +11,14 @@ def with_efficiency(phi: Sequence[float], whole: float, none: float) -> list[flo
     return [one + missing / len(phi) for one in phi]
 
 
-def loss(inputs: Sequence[tuple[Sequence[float], Sequence[tuple[frozenset[int], float]], float, float]]) -> float:
+def loss(
+    inputs: Sequence[tuple[Sequence[float], Sequence[tuple[frozenset[int], float]], float, float]], sparse: float = 0.0
+) -> float:
     """Inputs: φ, sets with what the model says of them, f(N) and f(∅)."""
-    errors = []
+    errors, sizes = [], []
     for phi, answers, whole, none in inputs:
         efficient = with_efficiency(phi, whole, none)
+        sizes.append(sum(abs(one) for one in efficient))
         for present, said in answers:
             errors.append((none + sum(efficient[j] for j in present) - said) ** 2)
-    return sum(errors) / len(errors)
+    return sum(errors) / len(errors) + sparse * sum(sizes) / len(sizes)

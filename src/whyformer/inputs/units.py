@@ -374,13 +374,14 @@ def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
 
 def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
     """Return word numbers from the spelling of the pieces, for tokenizers that don't number them."""
-    marks_start = any(label.startswith(tuple(WORD_STARTS)) for label in labels)
+    starts = tuple(WORD_STARTS)
+    marks_start = any(label.startswith(starts) for label in labels)
     word, result = -1, []
     for label, is_special in zip(labels, special, strict=True):
         if is_special:
             result.append(-1)
             continue
-        continues = not label.startswith(tuple(WORD_STARTS)) if marks_start else label.startswith("##")
+        continues = not label.startswith(starts) if marks_start else label.startswith("##")
         if not continues or word < 0:
             word += 1
         result.append(word)

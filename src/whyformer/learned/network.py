@@ -27,6 +27,7 @@ EPOCHS = 40
 FEWEST_STEPS, MOST_STEPS = 200, 2_000  # with few inputs 40 epochs are too few steps, with many more than is needed
 STEP, STEP_UNITS = 32, 1024  # inputs of one training step; fewer where these have more units together
 RATE, DECAY = 1e-3, 1e-2
+SPARSE = 3e-3  # weight of the absolute scores in training, in units of the scale
 RIDGES = (1e-7, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the linear fit, relative to the mean square of its columns
 MOST_COLUMNS = 4096  # of the linear fit in closed form
 
@@ -67,12 +68,21 @@ def with_efficiency(phi_BU: Tensor, parts_BU: Tensor, total_B: Tensor) -> Tensor
 
 
 def loss_of(
-    phi_BU: Tensor, parts_BU: Tensor, masks_BMU: Tensor, values_BM: Tensor, whole_B: Tensor, none_B: Tensor
+    phi_BU: Tensor,
+    parts_BU: Tensor,
+    masks_BMU: Tensor,
+    values_BM: Tensor,
+    whole_B: Tensor,
+    none_B: Tensor,
+    sparse: float = 0.0,
 ) -> Tensor:
-    """Mean squared error of f(∅) + Σ_{j∈S} φ_j after the efficiency step."""
+    """Mean squared error of f(∅) + Σ_{j∈S} φ_j after the efficiency step, plus sparse · Σ_j |φ_j|.
+
+    The second term keeps many small errors of both signs from adding up over the parts that do not matter.
+    """
     phi_BU = with_efficiency(phi_BU, parts_BU, whole_B - none_B)
     predicted_BM = none_B[:, None] + torch.einsum("bmu,bu->bm", masks_BMU, phi_BU)
-    return ((predicted_BM - values_BM) ** 2).mean()
+    return ((predicted_BM - values_BM) ** 2).mean() + sparse * phi_BU.abs().sum(1).mean()
 
 
 def flipped(heads_UF: Tensor, heads: Sequence[int]) -> Tensor:
@@ -204,10 +214,11 @@ class Padded(Features):
     values_BM: Tensor
     none_B: Tensor
 
-    def loss(self, network: Network) -> Tensor:
+    def loss(self, network: Network, sparse: float = 0.0) -> Tensor:
         """In units of the scale."""
-        answers = (self.masks_BMU, self.values_BM, self.whole_B, self.none_B)
-        return loss_of(self.phi(network), self.parts_BU, *answers) / network.scale**2
+        unit = network.scale
+        answers = (self.values_BM / unit, self.whole_B / unit, self.none_B / unit)
+        return loss_of(self.phi(network) / unit, self.parts_BU, self.masks_BMU, *answers, sparse)
 
 
 class Table:
@@ -373,7 +384,7 @@ def _descend(
         chunks = [order[i : i + step] for i in range(0, len(order), step)]
         generator.shuffle(chunks)  # type: ignore[arg-type]
         for chunk in chunks:
-            loss = table.batch(chunk).loss(network)
+            loss = table.batch(chunk).loss(network, SPARSE)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
