@@ -41,14 +41,14 @@ class SoftGame:
         return np.array([self._known[key] for key in wanted]).reshape(len(keep_MP), draws, -1)
 
 
-def of_vectors(run: Run, row: int, players: Sequence[Sequence[int]], say: Say, seed: Sequence[int]) -> SoftSay:
-    """Elements of word vectors become 0. players: the units of each part."""
+def of_vectors(run: Run, row: int, members: Sequence[Sequence[int]], say: Say, seed: Sequence[int]) -> SoftSay:
+    """Elements of word vectors become 0. members: the units of each part."""
     one = run.modality.trimmed(run.batch.select([row]))
     assert one.keep_BN is not None
     position_U = one.keep_BN[0].nonzero()[:, 0]
     part_N = torch.full((one.keep_BN.shape[1],), -1)
-    for number, members in enumerate(players):
-        part_N[position_U[list(members)].cpu()] = number
+    for number, units in enumerate(members):
+        part_N[position_U[list(units)].cpu()] = number
 
     def said(keep_MP: Array, draws: Sequence[int]) -> Array:
         # -1, the last column: padding, special tokens and what is held stay.

@@ -27,7 +27,7 @@ EPOCHS = 40
 FEWEST_STEPS, MOST_STEPS = 200, 2_000  # with few inputs 40 epochs are too few steps, with many more than is needed
 STEP, STEP_UNITS = 32, 1024  # inputs of one training step; fewer where these have more units together
 RATE, DECAY = 1e-3, 1e-2
-SPARSE = 3e-3  # weight of the absolute scores in training, in units of the scale
+SPARSE = 1e-2  # weight of the absolute scores in training, in units of the scale
 RIDGES = (1e-7, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the linear fit, relative to the mean square of its columns
 MOST_COLUMNS = 4096  # of the linear fit in closed form
 
