@@ -14,6 +14,7 @@ from scipy.stats import binom
 
 import whyformer as wf
 from tests.support.completions import Server, serving
+from tests.views.samples import still
 from whyformer.errors import BadInput, ModelFailed, NotAllowed, NotOffered
 from whyformer.evidence import ABOUT_95, difference_interval, share_interval
 from whyformer.inputs import connection
@@ -160,7 +161,7 @@ def test_citations_of_sampled_answers(serve: Serve, tmp_path: Path) -> None:
     assert [row["low"] for row in cited.table[:1]] == pytest.approx([low[0]])
     again = wf.load(cited.save(tmp_path / "cited.json"))
     assert repr(again.sentences) == repr(cited.sentences) and again.samples == 20
-    page = cited.to_html()
+    page = still(cited.to_html())
     assert "+0.60 (" in page and "20 answers per context" in page and "log-probability" not in page
 
 
