@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
 
@@ -140,10 +141,25 @@ def trained(seed: int, steps: int) -> tuple[nn.Module, int]:
     torch.manual_seed(seed)
     rng, looked_at = np.random.default_rng([seed, 1]), cases_of(seed, 200, 2)
     model = language_model()
+    return model, fitted(model, lambda: batch_of(rng), lambda: is_written(model, looked_at), 1.0, steps, LOOK)
+
+
+def fitted(
+    model: nn.Module,
+    drawn: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+    right: Callable[[], Array],
+    enough: float,
+    steps: int,
+    look: int,
+) -> int:
+    """Train until the share of right outputs is enough, looked at every so many steps; return the steps it took.
+
+    drawn: ids and labels of a batch. right: per case, whether the model's output is right.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (i + 1) / WARM_UP))
     for step in range(1, steps + 1):
-        ids, labels = batch_of(rng)
+        ids, labels = drawn()
         logits = model.train()(input_ids=ids, use_cache=False).logits
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         optimizer.zero_grad()
@@ -151,12 +167,13 @@ def trained(seed: int, steps: int) -> tuple[nn.Module, int]:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % LOOK == 0:
-            right = float(is_written(model.eval(), looked_at).mean())
-            print(f"step {step}: loss {float(loss.detach()):.3f}, {right:.1%} right", flush=True)
-            if right == 1:
+        model.eval()
+        if step % look == 0:
+            share = float(right().mean())
+            print(f"step {step}: loss {float(loss.detach()):.3f}, {share:.1%} right", flush=True)
+            if share >= enough:
                 break
-    return model.eval(), step
+    return step
 
 
 def cases_of(seed: int, count: int, stream: int) -> list[Case]:

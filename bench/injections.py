@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from bench.hops import language_model
+from bench.hops import fitted, language_model
 from bench.known_truth.copying import distinct
 from bench.known_truth.task import whole_word_tokenizer
 from bench.needle_report import written
@@ -58,7 +58,7 @@ FACTS, REPORTS = 4, 5  # sentences of a tool result
 HELD_OUT = 5  # one triple in so many is in tests only
 LENGTH = 160
 METHODS = ("attn_lrp", "generic_attention", "input_x_gradient", "occlusion")
-BATCH, RATE, LOOK, WARM_UP = 32, 3e-3, 100, 50
+BATCH, LOOK = 32, 100
 
 
 @dataclass(frozen=True)
@@ -172,23 +172,11 @@ def trained(seed: int, steps: int, other_words: bool) -> tuple[nn.Module, int]:
     rng, other = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2])
     looked_at = [drawn(other, i % 2 == 0, True, other_words) for i in range(200)]
     model = language_model(len(VOCABULARY), LENGTH)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (i + 1) / WARM_UP))
-    for step in range(1, steps + 1):
-        ids, labels = encoded([drawn(rng, bool(rng.random() < 0.5), False, other_words) for _ in range(BATCH)])
-        logits = model.train()(input_ids=ids, use_cache=False).logits
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % LOOK == 0:
-            right = float(is_written(model.eval(), looked_at).mean())
-            print(f"step {step}: loss {float(loss.detach()):.3f}, {right:.1%} right", flush=True)
-            if right >= 0.99:
-                break
-    return model.eval(), step
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return encoded([drawn(rng, bool(rng.random() < 0.5), False, other_words) for _ in range(BATCH)])
+
+    return model, fitted(model, batch, lambda: is_written(model, looked_at), 0.99, steps, LOOK)
 
 
 def baselines(case: Case, read: list[str], rng: np.random.Generator) -> dict[str, str]:

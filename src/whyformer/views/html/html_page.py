@@ -11,8 +11,8 @@ from typing import Any
 from whyformer.views import marks
 from whyformer.views.header import BarRow, decimals, ends, fixed, number
 from whyformer.views.html import charts
-from whyformer.views.html.graph import graph_html
 from whyformer.views.html.live import live_html, script
+from whyformer.views.html.trace_graph import graph_html
 from whyformer.views.scales import anchors_of, bar_colour
 from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
 from whyformer.views.waterfall import placed_rows
