@@ -33,7 +33,7 @@ import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, shown
 from whyformer.explanations import by_segments
-from whyformer.inputs.batch import Decoding, Stretch
+from whyformer.inputs.batch import Decoding, KeptPass, Stretch
 from whyformer.inputs.exchanges import ANSWER, Exchange, continuation_of, exchanges_of
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
@@ -110,7 +110,7 @@ def explained_through(
         route = _route(one, through, hops, span, Decoding(generate, seed=asked["seed"]))
         for name in names:
             own = options if len(names) == 1 else {option: options[option] for option in owned[name]}
-            of_methods[name].append(_passed_on(Explaining(explain, one, route, name, asked), hops, name, own))
+            of_methods[name].append(_passed_on(Explaining(explain, one, route, name, hops, asked), hops, name, own))
     shaped = {name: each[0] if source.single else Explanations(each) for name, each in of_methods.items()}
     return shaped[method] if method is None or isinstance(method, str) else ByMethod(shaped)
 
@@ -175,7 +175,13 @@ class Explaining:
     """One method on one input: explains stretches of its text, over units that are numbered as those of the answer."""
 
     def __init__(
-        self, explain: Callable[..., Any], source: Source, route: Route, method: str | None, asked: dict[str, Any]
+        self,
+        explain: Callable[..., Any],
+        source: Source,
+        route: Route,
+        method: str | None,
+        hops: int,
+        asked: dict[str, Any],
     ) -> None:
         self.explain, self.source, self.route, self.asked, self.units = explain, source, route, asked, asked["units"]
         name = method or AUTO
@@ -187,9 +193,17 @@ class Explaining:
         if self.grouped and not isinstance(self.units, str):  # the spans are scored, too
             apart = [s for s in map(route.chars, route.spans) if all(s[1] <= a or b <= s[0] for a, b in self.units)]
             self.ranges = [*self.units, *apart]
+        self.kept: KeptPass | None = None  # one forward serves all stretches, if a method takes one and its backward
+        if hops and not self.grouped and get_method(name).cost(1) == (1, 1):
+            stretches = (*route.spans, route.answer)
+            places = {i - 1 for stretch in stretches for i in range(stretch.first, stretch.stop)}
+            self.kept = KeptPass(route.answer.stop - 1, tuple(sorted(places)), left=1 + hops * len(route.spans))
 
     def explained(self, stretch: Stretch, **others: Any) -> tuple[list[int], Explanation]:
         """Return an explanation of a stretch, and the numbers of its units."""
+        if self.kept is not None:
+            self.kept.left -= 1
+            stretch = replace(stretch, kept=self.kept)
         chosen: Any = self.units if self.grouped else "token"
         numbers: list[int] = []
         if self.ranges is not None:  # those that begin before the stretch ends

@@ -13,6 +13,7 @@ import torch
 import whyformer as wf
 from tests.references import hops as twin
 from tests.support.language import model, shared, tokenizer
+from whyformer import hops as hops_module
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.batch import Continuation
 from whyformer.inputs.output import _log_probabilities
@@ -84,8 +85,37 @@ def test_the_sum_stays_and_no_hop_is_the_span_itself(method: str) -> None:
         expected = np.where(inside, 0, plain.scores + sum(hop.scores for hop in last))
         np.testing.assert_allclose(found.scores, expected, atol=1e-6 * np.abs(plain.scores).sum())
     assert sum(hop.number == 1 for hop in one.hops) == 2
-    if method != "occlusion":  # one more pass per span and hop
+    if method in {"attn_lrp", "generic_attention"}:  # one forward, and one more backward per span and hop
+        assert [found.cost.forwards for found in (none, one, two)] == [1, 1, 1]
+        assert [found.cost.backwards for found in (none, one, two)] == [1, 3, 5]
+    elif method != "occlusion":  # one more pass per span and hop
         assert [found.cost.forwards for found in (none, one, two)] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp", "generic_attention", "grad_sam"])
+@pytest.mark.parametrize("memory", ["full", "fold"])
+def test_one_forward_gives_the_scores_of_one_per_stretch(
+    method: str, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if memory == "fold" and method.endswith("lrp"):
+        memory = "auto"
+    lm: Any = model("llama").double()
+    calls = 0
+
+    def counted(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    lm.register_forward_pre_hook(counted)
+    explained(lm, method=method, memory=memory, hops=2)  # with checks that are made once
+    calls = 0
+    once = explained(lm, method=method, memory=memory, hops=2)
+    assert calls == once.cost.forwards == 1
+    monkeypatch.setattr(hops_module, "KeptPass", lambda *_, **__: None)
+    each = explained(lm, method=method, memory=memory, hops=2)
+    assert each.cost.forwards == 5 and each.cost.backwards == once.cost.backwards == 5
+    np.testing.assert_allclose(once.scores, each.scores, atol=1e-6 * np.abs(each.scores).max())
+    assert once.value == pytest.approx(each.value, rel=1e-6)
 
 
 def test_certain_words_are_not_lost_among_others() -> None:

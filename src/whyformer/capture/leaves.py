@@ -265,11 +265,13 @@ class Traced:
     shared: bool = False  # the values are of one row, which was run once for all of them
     # Leaves that an encoder out of sight handed over, vectors of image tokens, and the id of those tokens.
     features: Sequence[tuple[Tensor, int]] = ()
+    rules: Any = None  # the function mode that the pass was run under
+    again: bool = False  # other values of the same pass follow
 
     def gradients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         require_dependent(self.value_B)
         if not self.shared:
-            return slopes(self.value_B.sum(), tensors)
+            return slopes(self.value_B.sum(), tensors, self.again)
         rows = [slopes(value, tensors, again=True) for value in self.value_B]
         return [torch.cat(each) for each in zip(*rows, strict=True)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import takewhile
 
@@ -31,10 +32,22 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
     return Record(tuple(sites_of(intercept, values)), logits, unclaimed)
 
 
-def record(forward: Forward, intercept: Recorder, scalar: Score, values: bool = False, shared: bool = False) -> Record:
-    """Attention maps and their gradients; shared: all inputs are beginnings of the one row that is run."""
+def record(
+    forward: Forward,
+    intercept: Recorder,
+    scalar: Score,
+    values: bool = False,
+    shared: bool = False,
+    ran: bool = False,
+    again: bool = False,
+) -> Record:
+    """Attention maps and their gradients.
+
+    shared: all inputs are beginnings of the one row that is run. ran: ``intercept`` has seen the pass already. again:
+    another scalar of the pass follows.
+    """
     with torch.enable_grad():
-        with intercept:
+        with nullcontext() if ran else intercept:
             logits = forward()
         if not intercept.sites and intercept.plan is None:
             return Record((), logits.detach(), intercept.unclaimed)
@@ -43,7 +56,7 @@ def record(forward: Forward, intercept: Recorder, scalar: Score, values: bool = 
             raise NotOffered(NO_GRADIENT)
         try:
             scores = values_B if shared else [values_B.sum()]
-            each = [intercept.gradients(score, again=shared) for score in scores]
+            each = [intercept.gradients(score, again=shared or again) for score in scores]
         except RuntimeError as error:
             raise _of_recomputation(error)  # noqa: B904  (it may be the error itself)
     rows = [sites_of(intercept, values, gradients) for gradients in each]
@@ -51,10 +64,15 @@ def record(forward: Forward, intercept: Recorder, scalar: Score, values: bool = 
     return Record(tuple(sites), logits.detach(), intercept.unclaimed if intercept.softmaxes else ())
 
 
-def folded(forward: Forward, fold: Fold, scalar: Score, at: At, shared: bool = False) -> Tensor:
-    """Logits of one pass whose attentions were handed to ``at`` one by one, last first, and none of them kept."""
+def folded(
+    forward: Forward, fold: Fold, scalar: Score, at: At, shared: bool = False, ran: bool = False, again: bool = False
+) -> Tensor:
+    """Logits of one pass whose attentions were handed to ``at`` one by one, last first, and none of them kept.
+
+    shared, ran, again: see ``record``.
+    """
     with torch.set_grad_enabled(fold.fusion.gradient):
-        with fold:
+        with nullcontext() if ran else fold:
             logits = forward()
         if fold.plan is not None and len(fold.sites) != len(fold.plan.paths):
             raise OffPlan
@@ -71,7 +89,7 @@ def folded(forward: Forward, fold: Fold, scalar: Score, at: At, shared: bool = F
                 for row, value in enumerate(values_B):
                     fold.backward(value, at, again=True, inputs=range(row, row + 1))
             else:
-                fold.backward(values_B.sum(), at)
+                fold.backward(values_B.sum(), at, again)
         except RuntimeError as error:
             if "inplace operation" in str(error):
                 raise NotFolded from error

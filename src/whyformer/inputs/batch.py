@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from numbers import Number
 from pathlib import Path
@@ -167,6 +168,36 @@ class Decoding:
 PLAIN = Decoding()
 
 
+@dataclass(eq=False)
+class KeptPass:
+    """One forward over a text, kept with its graph while several stretches of that text are explained."""
+
+    length: int  # tokens of the text that are run
+    places: tuple[int, ...]  # positions whose logits are computed
+    left: int = 0  # stretches that are still to be explained
+    seen_by: Any = None  # what watched the pass: an interceptor, or a trace
+    logits_BPV: Tensor | None = None
+    in_use: bool = False  # the model's next pass is this one
+
+    @contextmanager
+    def used_by(self, watching: Any) -> Iterator[None]:
+        """Around the pass: it is run and kept, or not run again where it was kept."""
+        self.seen_by, self.in_use = watching, True
+        try:
+            yield
+        except BaseException:
+            self.forget()
+            raise
+        finally:
+            self.in_use = False
+            if not self.left:
+                self.forget()
+
+    def forget(self) -> None:
+        """Free the graph."""
+        self.seen_by = self.logits_BPV = None
+
+
 @dataclass(frozen=True)
 class Stretch:
     """Consecutive tokens of a prompt and its answer (an ``Exchange``), wherever they are, to explain as a whole."""
@@ -175,6 +206,7 @@ class Stretch:
     first: int
     stop: int  # the token after the last
     weights: tuple[float, ...] = ()
+    kept: KeptPass | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -185,6 +217,7 @@ class Continuation:
     start: int  # the position, among the real ones, at which the first of them is predicted
     text: str = ""
     weights: tuple[float, ...] = ()  # of the log-odds of the tokens; (): the sum of their log-probabilities
+    kept: KeptPass | None = field(default=None, compare=False, repr=False)
 
     def moved(self, by: int) -> Continuation:
         """Return the same tokens, ``by`` positions later."""
@@ -222,6 +255,11 @@ class Batch:
         """``keep_BN`` of a batch that has one."""
         assert self.keep_BN is not None
         return self.keep_BN
+
+    @property
+    def kept(self) -> KeptPass | None:
+        """The pass over the text that is kept for other stretches of it, if any."""
+        return self.answers[0].kept if len(self.answers) == 1 else None
 
     def beginning(self, length: int) -> Batch:
         """Cut one text to so many tokens, its last one included; return it whole where that is not possible."""

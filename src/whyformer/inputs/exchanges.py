@@ -96,7 +96,8 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
                 raise BadInput("span= explains the answer itself: omit target=.")
             spoken.append(continuation_of(modality, exchange, decoding.span))
             rows.append(row)
-            lengths.append(spoken[-1].start + len(spoken[-1].tokens))
+            kept = spoken[-1].kept
+            lengths.append(spoken[-1].start + len(spoken[-1].tokens) if kept is None else kept.length)
             continue
         for step in _steps(modality, exchange, wanted):
             rows.append(row)
@@ -188,7 +189,7 @@ def continuation_of(modality: Any, exchange: Exchange, span: bool | str | tuple[
         tokens, text = (exchange.prompt + answer)[span.first : span.stop], ""
         if exchange.text is not None and exchange.spans is not None:
             text = exchange.text[exchange.spans[span.first].start : exchange.spans[span.stop - 1].end]
-        return Continuation(tuple(tokens), span.first - 1, text.strip(), span.weights)
+        return Continuation(tuple(tokens), span.first - 1, text.strip(), span.weights, span.kept)
     if exchange.text is None or exchange.spans is None:
         if span is not True:
             raise NotOffered("span=(start, end) counts characters, and the positions of the tokens are not known here.")

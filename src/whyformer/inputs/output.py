@@ -179,11 +179,17 @@ class Output:
         """(B, C) at one position of each row, or (B, 1) the log-probability of each row's answer."""
         spoken = spoken_at(batch) if batch.answers else [[place] for place in places(batch)]
         positions = torch.tensor([place for row in spoken for place in row])
-        extra, which = dict(self.extra), positions
+        extra, which, kept = dict(self.extra), positions, batch.kept
         if "logits_to_keep" in self.modality.parameters:
-            wanted, which = positions.unique(return_inverse=True)
+            wanted = (positions if kept is None else torch.tensor(kept.places)).unique()
+            which = torch.searchsorted(wanted, positions)
             extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
-        logits = logits_of(self.modality.call(batch.shared or batch, **extra), self.sizes)
+        if kept is not None and kept.in_use and kept.logits_BPV is not None:
+            logits = kept.logits_BPV
+        else:
+            logits = logits_of(self.modality.call(batch.shared or batch, **extra), self.sizes)
+            if kept is not None and kept.in_use:
+                kept.logits_BPV = logits
         if logits.ndim == 2 and not batch.answers:  # a subclass that chose the position itself
             return logits
         which = which.to(logits.device)

@@ -211,6 +211,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "the model has several streams of tokens, and scores of one stream would omit the relevance of the others."
         )
     trace = run.traced(rules)
+    rules = trace.rules
     if trace.features and isinstance(run.study.trouble, NotOverUnits):  # pieces of an image in another order
         raise NotOverUnits(*run.study.trouble.args)
     # Scattered: the input is several tensors (a table with categories, an image with its text), or its entries are not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from whyformer.capture.roles import Impose, Observe, Recorder, Rewrite
 from whyformer.capture.site import OffPlan
 from whyformer.errors import NotOffered
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.batch import Batch, KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import has_adapter, rounds_activations, with_weights
 from whyformer.results.types import Record
@@ -92,6 +93,7 @@ class Run(ScoredBatch):
         self._last_site, self.settles_later, self.readings = None, False, 0
         self.rows_read, self.recorded = None, False
         self._records: dict[bool, Record] = {}
+        self._ran_before = False  # the forward of the record with gradients is another run's (KeptPass)
         self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
         self.numbers: Sequence[int] = range(batch.size)  # of its inputs, among all that were given
         self.alone = False  # no other method follows that could use the same record
@@ -143,7 +145,7 @@ class Run(ScoredBatch):
         kind, rows = ("gradients", self.rows_run) if grad else ("maps", self.batch.size)
         if known is not None and not (values and known.sites[0].value_BHKD is None):
             if grad or not self.asked.keys() & {"gradients", "blocks"}:  # these contain the maps
-                self.asked.setdefault(kind, (rows / self.batch.size, int(grad)))
+                self.asked.setdefault(kind, (0 if self._ran_before else rows / self.batch.size, int(grad)))
             self.asked.setdefault("logits", (0, 0))
             return known
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
@@ -185,6 +187,7 @@ class Run(ScoredBatch):
         rows = self.rows_run if grad else self.batch.size
         forward = partial(self.output.logits, self.together if grad else self.batch)
         plans, of_kind = self.study.plans, (grad, rows > 1)
+        kept = self.batch.kept if grad and not self.recomputes else None
         while True:
             plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
             role: Observe | Recorder
@@ -194,11 +197,15 @@ class Run(ScoredBatch):
             shares: list[Tensor] = []
             if isinstance(role, Observe) and layers is not None:
                 role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
-            self.forwards_B += rows / self.batch.size
+            ran = kept is not None and isinstance(kept.seen_by, Recorder)
+            role, self._ran_before = kept.seen_by if kept is not None and ran else role, ran
+            self.forwards_B += 0 if ran else rows / self.batch.size
             try:
                 if isinstance(role, Observe):
                     return observe(forward, role, values), role, shares
-                maps = record(forward, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
+                shared, again = rows < self.batch.size, kept is not None and kept.left > 0
+                with nullcontext() if kept is None else kept.used_by(role):
+                    maps = record(forward, role, partial(self.scalars, ask=False), values, shared, ran, again)
                 self.backwards_B += 1
                 return maps, role, shares
             except OffPlan:
@@ -287,6 +294,9 @@ class Run(ScoredBatch):
         changed_rules = type(rules) is not BaseTorchFunctionMode
         if changed_rules and self.study.hidden and self.study.trouble is not None:
             raise NotOffered(f"changed gradient rules need a captured model: {self.study.trouble}")
+        kept = None if self.recomputes or not changed_rules else self.batch.kept
+        if kept is not None and isinstance(kept.seen_by, Traced):
+            return self._traced_again(kept.seen_by, kept)
         self.forwards_B += self.rows_run / self.batch.size
         leaves: list[Tensor] = []
 
@@ -304,6 +314,7 @@ class Run(ScoredBatch):
                 self.modality.looked_up(batch.shared or self.batch, leaf) as lookups,
                 self.modality.handed_over(lambda features, _: leaf(features)) as features,
                 seen,
+                nullcontext() if kept is None else kept.used_by(None),
             ):
                 logits = self.output.logits(batch)
             # The model may also read its word embeddings in a way that these gradients leave out.
@@ -330,10 +341,22 @@ class Run(ScoredBatch):
             words = lookups.vectors if isinstance(lookups, SwapEmbedding) else None
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
             answer_B = logits if answer.tensor is None else answer.tensor
-            trace = Traced(self.scalars(logits), answer_B, leaves, seen, main, batch.shared is not None, features)
+            trace = Traced(
+                self.scalars(logits), answer_B, leaves, seen, main, batch.shared is not None, features, rules
+            )
         if changed_rules:
             trace.require_followed()
+        if kept is not None and kept.left:
+            kept.seen_by, trace.again = trace, True
         return trace
+
+    def _traced_again(self, trace: Traced, kept: KeptPass) -> Traced:
+        """Return a trace of a pass that was kept, with the values that this run explains."""
+        with torch.enable_grad(), answered() as answer, kept.used_by(trace):
+            logits = self.output.logits(self.together)
+            answer_B = logits if answer.tensor is None else answer.tensor
+            value_B = self.scalars(logits)
+        return replace(trace, value_B=value_B, answer_B=answer_B, again=kept.left > 0)
 
     def _with_floats(self, make: Callable[[Tensor], Tensor]) -> tuple[Batch, dict[str, Tensor]]:
         """Return the batch with ``make`` applied to every tensor of floats, and those tensors."""

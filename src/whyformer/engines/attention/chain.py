@@ -11,6 +11,7 @@ layer is needed once, as a product with a vector. Rules for several streams need
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -255,9 +256,12 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
         run.lost_to_padding(shares.to(run.keep_BN.device).expand(len(run.keep_BN)))
         take(site)
 
+    kept = run.batch.kept if grad and not run.recomputes else None
     while logits is None:
         take = begin()
-        role = Fold(rows, run.module_names, study.batch_axes, fusion=fusion)
+        ran = None if kept is None or not isinstance(kept.seen_by, Fold) else kept.seen_by
+        role = ran or Fold(rows, run.module_names, study.batch_axes, fusion=fusion)
+        role.reached, role.spoke_BQ = {}, None
         role.rows_attend = run.batch.reference_rows > 0
         plan = plans.plans.get(of_kind) or plans.at(of_kind, study.torch_own)
         if plan is not None and plan.paths:
@@ -266,13 +270,14 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
             role.keep_BN = run.keep_BN if rows == run.batch.size else run.keep_BN.any(0, keepdim=True)
         role.one_stream = study.plain
         role.measures = grad and ("slopes",) not in study.undisturbed
-        run.forwards_B += rows / run.batch.size
+        run.forwards_B += 0 if ran else rows / run.batch.size
         run.backwards_B += int(grad)
         try:
             layers = recomputable(run.modality.model) if grad and run.recomputes else []
-            with recomputing(layers):
+            with recomputing(layers), nullcontext() if kept is None else kept.used_by(role):
                 forward, score = partial(run.output.logits, batch), partial(run.scalars, ask=False)
-                logits = folded(forward, role, score, hand_on, rows < run.batch.size)
+                again = kept is not None and kept.left > 0
+                logits = folded(forward, role, score, hand_on, rows < run.batch.size, ran is not None, again)
         except NotFolded as error:
             raise NotFoldable(
                 "memory='fold': attention of this model comes in a shape that can be had as a whole map only, or "
