@@ -63,13 +63,18 @@ class Case:
     thoughts: bool = False
 
 
-def texts(folder: Path, name: str) -> list[Any]:
-    """Return the rows of a file of FILES, downloaded into the folder if it is not there."""
+def fetched(folder: Path, name: str, address: str) -> Path:
+    """Return the path of a file in the folder; it is downloaded if it is not there."""
     path = folder / name
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        urllib.request.urlretrieve(FILES[name], path)
-    text = path.read_text(encoding="utf-8")
+        urllib.request.urlretrieve(address, path)
+    return path
+
+
+def texts(folder: Path, name: str) -> list[Any]:
+    """Return the rows of a file of FILES, downloaded into the folder if it is not there."""
+    text = fetched(folder, name, FILES[name]).read_text(encoding="utf-8")
     return list(json.loads(text)) if name.endswith(".json") else [json.loads(line) for line in text.splitlines()]
 
 

@@ -1,0 +1,142 @@
+"""XAI-Units (Lee et al. 2025, arXiv:2506.01059): tables whose models were written by hand, with known attributions.
+
+Units, models, metrics and the loop over them are those of the package ``xaiunits``; its captum methods run here as
+well. Units of images need the Describable Textures Dataset, those of texts a model of the Hugging Face hub: not run.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+
+Row = dict[str, Any]
+FEATURES, SAMPLES = 10, 4000  # as in demo/examples/tabular.py of the package
+UNITS: dict[str, dict[str, Any]] = {
+    "WeightedFeatures": {},
+    "Conflicting": {},
+    "InteractingFeature": {"interacting_features": [[i, i + 1] for i in range(0, FEATURES, 2)]},
+    "UncertaintyAware": {"common_features": 5},
+    "ShatteredGradients": {"weight_scale": 50},
+    "PertinentNegatives": {"pn_features": list(range(5))},
+    "BooleanAnd": {},
+    "BooleanOr": {},
+}
+OURS: dict[str, dict[str, Any]] = {
+    "input_x_gradient": {},
+    "attn_lrp": {},
+    "integrated_gradients": {},
+    "occlusion": {},
+    "two_ended": {},
+    "shap": {"evaluations": 1024, "batch_size": 1024},  # exact for ten columns
+}
+MASKING = ("occlusion", "two_ended", "shap")
+CAPTUM = ("DeepLift", "InputXGradient", "IntegratedGradients", "KernelShap", "ShapleyValueSampling", "Lime")
+LINEAR = "Lime (linear)"  # the package also runs LIME with least squares instead of the lasso
+
+
+def package(folder: Path) -> Any:
+    """Import xaiunits, installed or from ``folder/xaiunits_public/src``, without its units of images and texts."""
+    source = folder / "xaiunits_public" / "src"
+    if source.is_dir() and str(source) not in sys.path:
+        sys.path.insert(0, str(source))
+    for left_out in ("image_generation", "text_datasets"):  # they import torchvision, cv2 and trl
+        sys.modules.setdefault(f"xaiunits.datagenerator.{left_out}", MagicMock())
+    try:
+        return import_module("xaiunits.datagenerator"), import_module("xaiunits.pipeline")
+    except ImportError as error:
+        raise SystemExit(
+            f"{error}. XAI-Units (MIT) is not on PyPI: git clone https://github.com/XAI-Units/xaiunits_public "
+            f"{folder}/xaiunits_public, and pip install captum==0.7.0 sympy."
+        ) from error
+
+
+def scores_of(model: nn.Module, rows_NF: Tensor, target_N: list[int], base_NF: Tensor, name: str) -> Tensor:
+    """Explain rows by a method of whyformer; rows with the same baseline and target are explained together."""
+    scores_NF = torch.zeros_like(rows_NF)
+    columns = [f"x{number}" for number in range(rows_NF.shape[1])]
+    keys = [(target, *base.tolist()) for target, base in zip(target_N, base_NF, strict=True)]
+    for target, *base in dict.fromkeys(keys):
+        chosen = [number for number, key in enumerate(keys) if key == (target, *base)]
+        how = {**OURS[name], "method": name, "target": target, "progress": False}
+        if name in MASKING and any(base):  # columns of a table are masked by the values of a reference row
+            reference = [dict(zip(columns, base, strict=True))]
+            table = wf.Table(numerical=columns, reference=reference)
+            found = wf.explain(model, rows_NF[chosen].numpy(), processor=table, **how)
+        else:
+            if name == "integrated_gradients":
+                how["baseline"] = torch.tensor(base)
+            found = wf.explain(model, rows_NF[chosen], **how)
+        scores_NF[chosen] = torch.as_tensor(np.array([why.scores for why in found]), dtype=scores_NF.dtype)
+    return scores_NF
+
+
+def method_class(name: str) -> type:
+    """Return a class that the loop of xaiunits can run, as it runs those of captum."""
+
+    class Method:
+        def __init__(self, model: nn.Module) -> None:
+            self.forward_func, self.kwargs = model, {}
+
+        def generate_input(self, feature_inputs: Tensor, y_labels: Any, target: Any, context: Any) -> None:
+            self.targets = [0] * len(feature_inputs) if target is None else torch.as_tensor(target).tolist()
+            zeros = torch.zeros_like(feature_inputs)
+            self.base_NF = zeros if not context else context.get("baseline", zeros)
+
+        def attribute(self, inputs: Any) -> Any:
+            if isinstance(inputs, tuple):  # captum's max-sensitivity
+                return (self.attribute(inputs[0]),)
+            repeats = len(inputs) // len(self.targets)  # it repeats every row for its perturbations
+            targets = [target for target in self.targets for _ in range(repeats)]
+            base_NF = self.base_NF.repeat_interleave(repeats, 0)
+            return scores_of(self.forward_func, inputs.detach(), targets, base_NF, name)
+
+    Method.__name__ = name
+    return Method
+
+
+def contenders() -> list[Any]:
+    """Classes of all methods: captum's as in the package's own example, then ours."""
+    attributions = import_module("captum.attr")
+    regression = import_module("captum._utils.models.linear_model").SkLearnLinearRegression()
+    wrap = import_module("xaiunits.methods").wrap_method
+    lime = wrap(attributions.Lime, class_params={"interpretable_model": regression}, name=LINEAR, pre_fix="")
+    return [getattr(attributions, name) for name in CAPTUM] + [lime] + [method_class(name) for name in OURS]
+
+
+def rows_of(folder: Path, rows: int, seeds: int) -> Iterator[Row]:
+    """Yield one row per unit, seed and method: the mean of the unit's own metric over the first test rows."""
+    generator, pipeline = package(folder)
+    methods = contenders()
+    for unit, options in UNITS.items():
+        for seed in range(seeds):
+            data = getattr(generator, f"{unit}Dataset")(n_features=FEATURES, n_samples=SAMPLES, seed=seed, **options)
+            test, _ = data.split([rows / SAMPLES, 1 - rows / SAMPLES])
+            target = "predicted_class" if unit == "UncertaintyAware" else None
+            for method in methods:
+                results = pipeline.Results()
+                experiment = pipeline.Experiment(
+                    test, [data.generate_model()], [method], metrics=None, method_seeds=[seed], name="unit"
+                )
+                with warnings.catch_warnings(), redirect_stderr(StringIO()):  # progress bars
+                    warnings.simplefilter("ignore")
+                    pipeline.ExperimentPipeline(
+                        experiment, batch_size=rows, results=results, default_target=target
+                    ).run()
+                found = results.data
+                value, metric = float(found["value"].mean()), str(found["metric"].iloc[0])
+                by = "whyformer" if method.__name__ in OURS else "captum"
+                yield {"part": "xai_units", "unit": unit, "seed": seed, "by": by, "method": method.__name__,
+                       "metric": metric, "value": value, "rows": rows}  # fmt: skip

@@ -1,0 +1,154 @@
+"""The bench of public measures: metrics by hand-computed values, sets in small, games against their definitions."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bench.measures import games, posts, reviews, sets
+from bench.measures.eraser import auc, auprc, iou_f1, iou_parts, named, token_f1
+from bench.measures.report import PUBLISHED, bounded, report
+from bench.measures.xai_units import OURS, method_class, scores_of
+from whyformer.evidence import interval
+
+SCORES = np.array([0.9, 0.1, 0.8, 0.2, 0.3, 0.0])
+MARKED = np.array([True, True, False, False, True, False])  # spans of two words and of one
+
+
+def test_metrics_of_eraser() -> None:
+    assert named(SCORES, 3).tolist() == [True, False, True, False, True, False]
+    assert named(np.zeros(3), 1).tolist() == [False, False, True]  # of equal scores the last, as in the authors' code
+    assert token_f1(SCORES, MARKED, 3) == pytest.approx(2 / 3)  # two hits of three named, of three marked
+    assert token_f1(SCORES, MARKED, 1) == pytest.approx(0.5)  # precision 1, recall 1/3
+    # Word 0 is half of the first span, word 4 all of the second, word 2 no part of one.
+    assert iou_parts(SCORES, MARKED, 3) == (pytest.approx(2 / 3), 1.0)
+    long = np.array([True, True, True, False, False, False])
+    assert iou_parts(SCORES, long, 1) == (0.0, 0.0)  # one word is a third of this span
+    assert iou_f1(np.array([[1.0, 0.5], [0.0, 0.5]])) == pytest.approx(0.5)  # of the mean precision and recall
+    # Order 0, 2, 4, 3, 1, 5: precision 1, 1/2, 2/3, 2/4, 3/5 at recall 1/3, 1/3, 2/3, 2/3, 1; from precision 1 at 0.
+    assert auprc(SCORES, MARKED) == pytest.approx((1 + (1 / 2 + 2 / 3) / 2 + (1 / 2 + 3 / 5) / 2) / 3)
+
+
+def test_agreement_of_words_with_people() -> None:
+    assert auc(SCORES, MARKED) == pytest.approx((3 + 1 + 2) / 9)  # pairs of a marked word above another one
+    assert auc(np.zeros(4), np.array([True, False, False, True])) == 0.5
+    maps = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0]], bool)
+    found = reviews.agreement(np.array([4.0, 3.0, 2.0, 1.0]), maps)
+    assert found == {"person": pytest.approx((1 + 1 + 3 / 4) / 3), "consensus": 1.0, "union": 1.0}
+    assert np.isnan(reviews.agreement(np.arange(2.0), np.array([[1, 0], [0, 1]], bool))["consensus"])
+    # 110 against 100: (1/2 + 1 + 1) / 3; 100 against 110: (1 + 1 + 1/2 + 1/2) / 4
+    pair = np.array([[1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    assert reviews.among_people(pair) == pytest.approx((2.5 / 3 + 3 / 4) / 2)
+
+
+def test_files_of_the_sets(tmp_path: Path) -> None:
+    rows = [
+        {"text": "you are a pest", "label": "offensive", "rationale": [0, 0, 0, 1]},
+        {"text": "a b", "label": "normal"},
+    ]
+    (tmp_path / "HateXplain-test.json").write_text(json.dumps({"instances": rows}), encoding="utf-8")
+    first, second = sets.posts(tmp_path, "test")
+    assert first == sets.Post("you are a pest", 2, (False, False, False, True)) and second == sets.Post("a b", 1)
+    spans = '<span>So</span> <span class=""active"">good.</span> <span></span>'
+    other = '<span class=""active"">So</span> <span>good.</span>'
+    lines = ["Input.label,Input.text,Answer.Q1Answer,Answer.html_output"]
+    lines += [f'1,So good.,yes,"{one}"' for one in (spans, spans, other)] + [f'0,Bad.,no,"{spans}"']
+    (tmp_path / sets.HAT[50]).write_text("\n".join(lines), encoding="utf-8")
+    (review,) = sets.reviews(tmp_path, 50)  # the other one has a single annotation
+    assert review == sets.Review(("So", "good."), 1, ((False, True), (False, True), (True, False)))
+    text, places = reviews.text_of(review)
+    assert [text[slice(*place)] for place in places] == ["So", "good."]
+
+
+class Tokens:
+    """Words of two letters are two pieces."""
+
+    cls_token_id, sep_token_id = 100, 101
+
+    def __call__(self, word: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) - 97 for letter in word]}
+
+
+class Counted(nn.Module):
+    """The logit of class 1 is the number of pieces 0, that of class 0 is 0."""
+
+    def forward(self, input_ids: torch.Tensor) -> object:
+        ones = (input_ids == 0).sum(1).float()
+        return type("Output", (), {"logits": torch.stack([torch.zeros_like(ones), ones], 1)})
+
+
+def test_posts_without_and_with_the_named_tokens_only() -> None:
+    ids, marked = posts.pieces_of(Tokens(), sets.Post("ab aa cccc", 0, (False, True, False)))
+    assert ids == [0, 1, 0, 0, 2, 2, 2, 2] and marked.tolist() == [False] * 2 + [True] * 2 + [False] * 4
+    scores = np.array([3.0, 0, 2, 1, 0.1, 0.2, 0, 0])  # named: the three pieces 0 and two others
+    found = posts.judged(Counted(), Tokens(), ids, marked, scores)
+    assert found["sufficiency"] == pytest.approx(0) and found["token_f1"] == pytest.approx(4 / 7)
+    assert found["comprehensiveness"] == pytest.approx(1 / (1 + np.exp(-3)) - 0.5)
+
+
+def test_exact_values_of_a_game() -> None:
+    values = np.random.default_rng(0).normal(size=16)
+    single, pairs = games.indices(values)
+
+    def value(members: set[int]) -> float:
+        return float(values[sum(2**member for member in members)])
+
+    orders = list(permutations(range(4)))
+    for i in range(4):
+        gains = [value({*order[: order.index(i)], i}) - value({*order[: order.index(i)]}) for order in orders]
+        assert single[i] == pytest.approx(np.mean(gains))
+    # The interaction index of a pair: over orders in which the pair enters as one
+    for (i, j), found in pairs.items():
+        others = [other for other in range(4) if other not in (i, j)]
+        sets_before = [set(order[: order.index(-1)]) for order in permutations([*others, -1])]
+        gains = [value(s | {i, j}) - value(s | {i}) - value(s | {j}) + value(s) for s in sets_before]
+        assert found == pytest.approx(np.mean(gains))
+
+
+def test_a_game_is_a_model() -> None:
+    values = np.random.default_rng(1).normal(size=64)
+    sets_CF = games.coalitions(6)
+    assert games.number_of(sets_CF).tolist() == list(range(64))
+    assert torch.allclose(games.Lookup(values)(torch.tensor(sets_CF).float())[:, 0], torch.tensor(values).float())
+    exact, _ = games.indices(values)
+    why = games.ours(values, 66, "exact", 0)
+    assert np.allclose(why.scores, exact, atol=1e-5) and why.cost.forwards <= 66
+    assert games.error([1.0, 1.0], [1.0, 3.0]) == pytest.approx(np.sqrt(2 / 5))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_columns_of_a_unit_have_their_known_scores(name: str) -> None:
+    """A linear model: every method returns weight times distance from the baseline, also where it is not zero."""
+    model = nn.Linear(3, 2, bias=False).eval()
+    rows = torch.tensor([[1.0, 2.0, -1.0], [0.5, -1.0, 2.0]])
+    base = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    base = base if name in ("integrated_gradients", "occlusion", "two_ended", "shap") else torch.zeros(2, 3)
+    known = model.weight.detach()[[1, 0]] * (rows - base)
+    assert torch.allclose(scores_of(model, rows, [1, 0], base, name), known, atol=1e-5)
+    method = method_class(name)(model)
+    method.generate_input(rows, None, torch.tensor([1, 0]), {"baseline": base})
+    (repeated,) = method.attribute((rows.repeat_interleave(2, 0),))
+    assert torch.allclose(repeated, known.repeat_interleave(2, 0), atol=1e-5)
+
+
+def test_tables() -> None:
+    unit = {"part": "xai_units", "unit": "Conflicting", "by": "captum", "method": "DeepLift"}
+    assert "|captum: DeepLift|2.000±1.414|" in report([{**unit, "value": value} for value in (1.0, 3.0)])
+    metrics = ("iou_precision", "iou_recall", "token_f1", "auprc", "comprehensiveness", "sufficiency")
+    row = {"part": "hatexplain", "method": "attn_lrp", "values": {name: [0.5, 0.5] for name in metrics}}
+    shown = report([row])
+    assert f"|attn_lrp|{'|'.join(['0.500±0.000'] * 5)}|" in shown and all(name in shown for name in PUBLISHED)
+    shown = report([{"part": "yelp_hat", "words": 50, "method": "x", "values": {"person": [0.5, 0.5, float("nan")]}}])
+    assert "|50|3|x|0.500±0.000|" in shown
+    game = {"part": "shapiq_games", "game": "g", "index": "i", "by": "shapiq", "method": "m", "errors": [0.1, 0.3]}
+    shown = report([{**game, "budget": 64}, {**game, "index": games.PAIR, "budget": 73}])
+    assert "|g|shapiq: m|0.200|" in shown and "|pairs by|g (73)|" in shown and "|shapiq: m|0.200|" in shown
+    samples = np.array([0.0, 1.0] * 50)
+    low, high = interval(samples)
+    assert bounded(samples) == f"0.500±{float(high - low) / 2:.3f}" and 0.08 < float(high - low) / 2 < 0.12
