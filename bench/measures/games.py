@@ -8,7 +8,7 @@ it reads which features are present (1) or masked (0), and returns the game's va
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from itertools import combinations
 from math import factorial
@@ -116,7 +116,10 @@ def theirs(values_C: Array, budget: int, name: str, seed: int, order: int = 1) -
     if order == 2:
         options |= {"max_order": 2, "index": "SII"}
     approximator = getattr(import_module("shapiq.approximator"), name)(**options)
-    game: Callable[[Array], Array] = lambda sets_CF: values_C[number_of(np.asarray(sets_CF, int))]  # noqa: E731
+
+    def game(sets_CF: Array) -> Array:
+        return values_C[number_of(np.atleast_2d(sets_CF).astype(int))]
+
     found = approximator.approximate(budget=budget, game=game)
     return [found[(i,)] for i in range(features)] if order == 1 else lambda pair: found[pair]
 

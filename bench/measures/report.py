@@ -40,13 +40,11 @@ def bounded(values: Any, after: Callable[[Array], Array] | None = None) -> str:
 def units_table(rows: list[Row]) -> str:
     """Mean and standard deviation over seeds of each unit's metric, by method."""
     units = list(dict.fromkeys(row["unit"] for row in rows))
+    values = {(row["by"], row["method"], row["unit"]): row["values"] for row in rows}
     lines = []
-    for by, method in dict.fromkeys((row["by"], row["method"]) for row in rows):
-        cells = []
-        for unit in units:
-            values = [row["value"] for row in rows if (row["unit"], row["method"]) == (unit, method)]
-            cells.append(f"{np.mean(values):.3f}±{np.std(values, ddof=1):.3f}" if values else "")
-        lines.append([f"{by}: {method}", *cells])
+    for by, method in dict.fromkeys(key[:2] for key in values):
+        found = [values[by, method, unit] for unit in units]
+        lines.append([f"{by}: {method}", *(f"{np.mean(one):.3f}±{np.std(one, ddof=1):.3f}" for one in found)])
     return table(["method", *(NAMES[unit] for unit in units)], lines)
 
 

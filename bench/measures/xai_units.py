@@ -117,10 +117,11 @@ def contenders() -> list[Any]:
 
 
 def rows_of(folder: Path, rows: int, seeds: int) -> Iterator[Row]:
-    """Yield one row per unit, seed and method: the mean of the unit's own metric over the first test rows."""
+    """Yield one row per unit and method: for each seed, the mean of the unit's own metric over the first test rows."""
     generator, pipeline = package(folder)
     methods = contenders()
     for unit, options in UNITS.items():
+        values: dict[str, list[float]] = {method.__name__: [] for method in methods}
         for seed in range(seeds):
             data = getattr(generator, f"{unit}Dataset")(n_features=FEATURES, n_samples=SAMPLES, seed=seed, **options)
             test, _ = data.split([rows / SAMPLES, 1 - rows / SAMPLES])
@@ -130,13 +131,13 @@ def rows_of(folder: Path, rows: int, seeds: int) -> Iterator[Row]:
                 experiment = pipeline.Experiment(
                     test, [data.generate_model()], [method], metrics=None, method_seeds=[seed], name="unit"
                 )
+                run = pipeline.ExperimentPipeline(
+                    experiment, batch_size=rows, results=results, default_target=target
+                ).run
                 with warnings.catch_warnings(), redirect_stderr(StringIO()):  # progress bars
                     warnings.simplefilter("ignore")
-                    pipeline.ExperimentPipeline(
-                        experiment, batch_size=rows, results=results, default_target=target
-                    ).run()
-                found = results.data
-                value, metric = float(found["value"].mean()), str(found["metric"].iloc[0])
-                by = "whyformer" if method.__name__ in OURS else "captum"
-                yield {"part": "xai_units", "unit": unit, "seed": seed, "by": by, "method": method.__name__,
-                       "metric": metric, "value": value, "rows": rows}  # fmt: skip
+                    run()
+                values[method.__name__].append(round(float(results.data["value"].mean()), 6))
+        for name, found in values.items():
+            by = "whyformer" if name in OURS else "captum"
+            yield {"part": "xai_units", "unit": unit, "by": by, "method": name, "values": found, "rows": rows}

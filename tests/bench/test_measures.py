@@ -139,7 +139,7 @@ def test_columns_of_a_unit_have_their_known_scores(name: str) -> None:
 
 def test_tables() -> None:
     unit = {"part": "xai_units", "unit": "Conflicting", "by": "captum", "method": "DeepLift"}
-    assert "|captum: DeepLift|2.000±1.414|" in report([{**unit, "value": value} for value in (1.0, 3.0)])
+    assert "|captum: DeepLift|2.000±1.414|" in report([{**unit, "values": [1.0, 3.0]}])
     metrics = ("iou_precision", "iou_recall", "token_f1", "auprc", "comprehensiveness", "sufficiency")
     row = {"part": "hatexplain", "method": "attn_lrp", "values": {name: [0.5, 0.5] for name in metrics}}
     shown = report([row])

@@ -19,6 +19,7 @@ import whyformer
 import whyformer as wf
 from bench import in_context, model_classes, model_kinds, tabular_data, tabular_study, tiny_models
 from bench.citations.report import report as citation_report
+from bench.measures.report import report as measures_report
 from bench.needle import noted
 from bench.needle_report import report
 from bench.ranks import STUDENT, interval, spearman
@@ -71,6 +72,12 @@ def test_citations(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows_of(measured)) > 30 and set(rows_of(measured)) <= set(rows_of(printed))
     fitted = re.search(r"other half: ([\d.]+), ([\d.]+)", printed)
     assert fitted is not None and {float(share) for share in fitted.groups()} == {LEAST_SHARE}
+
+
+def test_public_measures() -> None:
+    """The page shows a selection of the rows that the command prints."""
+    page, printed = text_of(REPORTS / "public_measures.md"), measures_report(noted(REPORTS / "public_measures.jsonl"))
+    assert len(rows_of(page)) > 18 and set(rows_of(page)) <= set(rows_of(printed))
 
 
 def test_models_that_learn_in_context() -> None:
