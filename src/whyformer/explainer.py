@@ -18,7 +18,8 @@ from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.estimate import Estimate, Memory, advise, estimate, foldable
 from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, take_all_tokens
 from whyformer.hops import explained_through
-from whyformer.inputs.batch import Column, Decoding, Messages, Paired, Prompted, Several, Single, Tensors
+from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors
+from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import SIZES, token_sentences

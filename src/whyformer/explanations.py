@@ -16,8 +16,9 @@ from whyformer.engines.attention.chain import NotFoldable
 from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, ModelFailed, NotOffered, NotOverUnits
 from whyformer.estimate import folding
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Continuation, on_host
+from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.decoding import Continuation
 from whyformer.inputs.exchanges import ANSWER
 from whyformer.inputs.families import ENCODER_STREAMS, says_tokens
 from whyformer.inputs.language import shortened

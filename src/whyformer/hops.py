@@ -33,7 +33,7 @@ import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, shown
 from whyformer.explanations import by_segments
-from whyformer.inputs.batch import Decoding, KeptPass, Stretch
+from whyformer.inputs.decoding import Decoding, KeptPass, Stretch
 from whyformer.inputs.exchanges import ANSWER, Exchange, continuation_of, exchanges_of
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source

@@ -21,6 +21,7 @@ from tests.references.attn_lrp import AttnLRP, relevance
 from tests.references.eager_attention import one_input
 from tests.support.language import shared, tokenizer
 from whyformer.errors import NotOffered
+from whyformer.run.traced import TracedBatch
 
 BOTH = pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
 
@@ -347,3 +348,68 @@ def test_patches_share_all_of_the_score() -> None:
         assert (result.scores != 0).all()
     assert float(result.scores.sum()) == pytest.approx(result.value, rel=1e-3)
     assert result.checks["conservation_error_relative"] < 1e-3
+
+
+# Later passes follow a plan: which function meets which rule is known from the first one.
+
+
+def by_plan(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each trace from now on followed a plan to its end."""
+    followed, traced = [], TracedBatch.traced
+
+    def noted(self: TracedBatch, rules: Any, dtype: Any = None, steps: Any = ()) -> Any:
+        trace = traced(self, rules, dtype, steps)
+        followed.append(bool(steps))
+        return trace
+
+    monkeypatch.setattr(TracedBatch, "traced", noted)
+    return followed
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["bert", "vit", "llama_gqa", "gpt2"])
+def test_a_planned_pass_gives_the_same(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = (CASES | OTHERS)[name]
+    model = case.build(case.implementations[0])
+    explainer = wf.Explainer(model)
+    first = explainer.explain(case.inputs(), method=method, target=TARGET)
+    others = {k: v if "mask" in k else v.flip(0) for k, v in case.inputs().items()}
+    followed = by_plan(monkeypatch)
+    again, other = (explainer.explain(inputs, method=method, target=TARGET) for inputs in (case.inputs(), others))
+    assert followed == [True, True]
+    monkeypatch.setattr("whyformer.run.traced.steps_of", lambda rules: None)
+    fresh = wf.Explainer(case.build(case.implementations[0])).explain(others, method=method, target=TARGET)
+    for found, expected in ((again, first), (other, fresh)):
+        for a, b in zip(found, expected, strict=True):
+            close(torch.tensor(a.scores), torch.tensor(b.scores), 1e-6)
+            assert a.cost.forwards == b.cost.forwards and a.warnings == b.warnings
+            np.testing.assert_allclose(a.detail, b.detail, atol=1e-6 * np.abs(b.detail).max())
+
+
+class Undecided(nn.Module):
+    """Another activation for inputs that begin with a large token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.first, self.head = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.first(self.words(input_ids))
+        x = torch.tanh(x) if int(input_ids[0, 0]) > 9 else torch.relu(x)
+        return self.head(self.attend(x, x, x)[0].mean(1))
+
+
+@BOTH
+def test_a_model_that_leaves_its_plan_is_followed_again(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = seeded(Undecided).eval()
+    small, large = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[13, 4, 5, 6]])
+    expected = wf.Explainer(model).explain({"input_ids": large}, method=method, target=TARGET)[0]
+    explainer = wf.Explainer(model)
+    for _ in range(2):
+        explainer.explain({"input_ids": small}, method=method, target=TARGET)
+    followed = by_plan(monkeypatch)
+    found = explainer.explain({"input_ids": large}, method=method, target=TARGET)[0]
+    assert followed == [False]
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
+    assert found.cost.forwards == expected.cost.forwards == 1

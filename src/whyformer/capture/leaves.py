@@ -420,6 +420,9 @@ class Gaps:
             self.close()
         self._depth += 1
 
+    def __bool__(self) -> bool:
+        return bool(self._gaps)
+
     def __exit__(self, *exc: Any) -> None:
         self._depth -= 1
         if not self._depth:

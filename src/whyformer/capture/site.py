@@ -323,6 +323,7 @@ class Plans:
 
     plans: dict[Kind, Plan] = field(default_factory=dict)
     misses: Counter[Kind] = field(default_factory=Counter)
+    of_rules: dict[Any, Any] = field(default_factory=dict)  # steps by kind of pass: lrp/plan.py; (): none any more
 
     def at(self, kind: Kind, fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
         """fused: path and streams of attentions that are torch's own, if all of them are."""

@@ -21,7 +21,8 @@ from whyformer.compiled.forms import Compiled, Computation, Form, PaddedShape, Q
 from whyformer.compiled.graph import RECORDERS, cause_of, new_pool, tolerance
 from whyformer.errors import BadInput
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import PLAIN, Batch
+from whyformer.inputs.batch import Batch
+from whyformer.inputs.decoding import PLAIN
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.text import TextInput
 from whyformer.loan.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowed, in_turn, is_as_borrowed, known_about

@@ -19,7 +19,8 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.soft_erasure import SoftGame, SoftSay, of_entries, of_vectors
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Decoding
+from whyformer.inputs.batch import Batch
+from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.families import says_tokens
 from whyformer.parameters import Hold
 from whyformer.registry import get_method

@@ -16,9 +16,7 @@ from whyformer.capture.leaves import LookupLeaves, SwapEmbedding
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import (
     NOT_THE_MODELS,
-    PLAIN,
     Batch,
-    Decoding,
     Filling,
     Placed,
     Raw,
@@ -31,6 +29,7 @@ from whyformer.inputs.batch import (
     require_numbers,
     signature_of,
 )
+from whyformer.inputs.decoding import PLAIN, Decoding
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import Layout, StreamInput
 from whyformer.inputs.units import GROUPS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Number
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from whyformer.capture.site import OffPlan
 from whyformer.errors import BadInput, ModelFailed, WhyformerError, listed
+from whyformer.inputs.decoding import Continuation, KeptPass
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.table_schema import is_missing
 from whyformer.results.types import Target, Units
@@ -151,77 +151,17 @@ Several = list[Any] | FrameLike
 Tensors = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """How a language model's answer is made and explained; the parameters of the same names of ``explain``."""
-
-    generate: int | Mapping[str, Any] | None = None
-    span: bool | str | tuple[int, int] | Stretch = False
-    choices: tuple[str, ...] = ()
-    one_pass: bool = False
-    seed: int = field(default=0, compare=False)
-
-    def __bool__(self) -> bool:
-        return self.generate is not None or bool(self.span) or bool(self.choices) or self.one_pass
+LARGE = 1 << 20  # bytes
 
 
-PLAIN = Decoding()
-
-
-@dataclass(eq=False)
-class KeptPass:
-    """One forward over a text, kept with its graph while several stretches of that text are explained."""
-
-    length: int  # tokens of the text that are run
-    places: tuple[int, ...]  # positions whose logits are computed
-    left: int = 0  # stretches that are still to be explained
-    seen_by: Any = None  # what watched the pass: an interceptor, or a trace
-    logits_BPV: Tensor | None = None
-    in_use: bool = False  # the model's next pass is this one
-
-    @contextmanager
-    def used_by(self, watching: Any) -> Iterator[None]:
-        """Around the pass: it is run and kept, or not run again where it was kept."""
-        self.seen_by, self.in_use = watching, True
-        try:
-            yield
-        except BaseException:
-            self.forget()
-            raise
-        finally:
-            self.in_use = False
-            if not self.left:
-                self.forget()
-
-    def forget(self) -> None:
-        """Free the graph."""
-        self.seen_by = self.logits_BPV = None
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Consecutive tokens of a prompt and its answer (an ``Exchange``), wherever they are, to explain as a whole."""
-
-    exchange: Any
-    first: int
-    stop: int  # the token after the last
-    weights: tuple[float, ...] = ()
-    kept: KeptPass | None = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """Consecutive tokens that a language model predicts, from a position of its text on."""
-
-    tokens: tuple[int, ...]
-    start: int  # the position, among the real ones, at which the first of them is predicted
-    text: str = ""
-    weights: tuple[float, ...] = ()  # of the log-odds of the tokens; (): the sum of their log-probabilities
-    kept: KeptPass | None = field(default=None, compare=False, repr=False)
-
-    def moved(self, by: int) -> Continuation:
-        """Return the same tokens, ``by`` positions later."""
-        return replace(self, start=self.start + by)
+def array_of(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The numbers on the host. Large ones go to memory that a GPU writes to directly, which is ten times as fast."""
+    if not tensor.is_cuda or tensor.nbytes < LARGE:
+        return tensor.cpu().numpy()
+    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return host.numpy()
 
 
 @dataclass(frozen=True)

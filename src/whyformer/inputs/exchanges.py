@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, WhyformerError, not_allowed, shown
-from whyformer.inputs.batch import PLAIN, Batch, Continuation, Decoding, Stretch
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.decoding import PLAIN, Continuation, Decoding, Stretch
 from whyformer.inputs.families import is_media, task_of
 from whyformer.inputs.language import ignores_later_tokens, is_causal, position_of, require_next_token
 from whyformer.inputs.units import spans_of

@@ -213,6 +213,12 @@ class ImageInput(Modality):
         return placed.batch.with_tensors(**{self.main: background})
 
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        alike = {(units.grid, units.image_size, units.special) for units in placed.units}
+        if len(alike) == 1 and (sums_BP := _over_even_patches(detail, placed.units[0], largest)) is not None:
+            patches = torch.tensor([not special for special in placed.units[0].special])
+            scores_BU = detail.new_zeros(len(detail), len(patches))
+            scores_BU[:, patches.nonzero()[:, 0].to(detail.device)] = sums_BP
+            return scores_BU
         rows = []
         for pixels, units in zip(detail, placed.units, strict=True):
             masks = patch_masks(units, pixels[None])
@@ -316,8 +322,21 @@ def patch_of_pixels(units: Units, pixels: Tensor) -> Tensor:
     return index.to(pixels.device)
 
 
+def _over_even_patches(pixels_BCHW: Tensor, units: Units, largest: bool) -> Tensor | None:
+    """(B, patches) the sum, or the largest, over patches of one size; None where they are not."""
+    size = units.image_size or pixels_BCHW.shape[-2:]
+    if units.grid is None or any(side % count for side, count in zip(size, units.grid, strict=True)):
+        return None
+    (high, wide), (rows, columns) = size, units.grid
+    split = (pixels_BCHW.amax(1) if largest else pixels_BCHW.sum(1))[:, :high, :wide]
+    split = split.unflatten(2, (columns, -1)).unflatten(1, (rows, -1))
+    return (split.amax((2, 4)) if largest else split.sum((2, 4))).flatten(1)
+
+
 def pooled(pixels: Tensor, units: Units, largest: bool = False) -> Tensor:
     """(patches,) the sum, or the largest, of (channels, height, width) over each patch, padding left out."""
+    if (even := _over_even_patches(pixels[None], units, largest)) is not None:
+        return even[0]
     assert units.grid is not None
     high, wide = units.image_size or pixels.shape[-2:]
     flat = (pixels.amax(0) if largest else pixels.sum(0))[:high, :wide]

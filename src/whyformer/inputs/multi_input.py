@@ -12,18 +12,9 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, UnknownName
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import LearnedPositions, Modality
-from whyformer.inputs.batch import (
-    NOT_THE_MODELS,
-    Batch,
-    Decoding,
-    Filling,
-    Placed,
-    Raw,
-    SamplePool,
-    others_note,
-    signature_of,
-)
+from whyformer.inputs.batch import NOT_THE_MODELS, Batch, Filling, Placed, Raw, SamplePool, others_note, signature_of
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import wanted_steps
 from whyformer.inputs.families import LATE, SIDES, task_of
 from whyformer.inputs.image import ImageInput

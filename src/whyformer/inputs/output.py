@@ -14,8 +14,9 @@ from torch import Tensor
 from whyformer.capture.functions import plain_gradients, scalar_from
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Continuation
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.decoding import Continuation
 from whyformer.inputs.exchanges import has_answers
 from whyformer.inputs.families import class_names, number_of, says_tokens, task_of
 from whyformer.inputs.language import is_causal, places, spoken_at

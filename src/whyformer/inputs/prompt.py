@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, listed, shown
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, Stretch
+from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool
+from whyformer.inputs.decoding import Decoding, Stretch
 from whyformer.inputs.exchanges import part_of, require_one_wish
 from whyformer.inputs.units import Span, spans_of
 from whyformer.results.types import Target, Units

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered, TooLong, shown
 from whyformer.inputs import units as naming
 from whyformer.inputs.base import Modality, with_added
-from whyformer.inputs.batch import Batch, Decoding, Filling, Placed, Raw, SamplePool, on_host, pointers, require_shown
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, on_host, pointers, require_shown
+from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import ANSWER, Chars, answered, without_end
 from whyformer.inputs.families import continues_text, number_of
 from whyformer.inputs.stream_inputs import Layout, StreamInput, WordEmbeddings

@@ -19,8 +19,9 @@ from whyformer.files import open_image
 from whyformer.inputs import media
 from whyformer.inputs import units as naming
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Decoding, Filling, Raw, SamplePool, on_host, signature_of
+from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool, on_host, signature_of
 from whyformer.inputs.checkpoint import processed
+from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import answered, without_end
 from whyformer.inputs.families import continues_text, is_media, is_video
 from whyformer.inputs.multi_input import StreamsInput, fitting, require_known

@@ -12,8 +12,8 @@ import numpy as np
 from whyformer.errors import BadInput, NotOffered, reading
 from whyformer.evidence import difference_interval
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.batch import Decoding
 from whyformer.inputs.connection import Usage
+from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import written_answer
 from whyformer.inputs.language import is_causal
 from whyformer.inputs.prompt import AskedModel, named

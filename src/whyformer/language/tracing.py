@@ -13,7 +13,7 @@ import numpy as np
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, one_of, shown
 from whyformer.estimate import Memory
 from whyformer.explainer import CoreExplainer
-from whyformer.inputs.batch import Decoding, Stretch
+from whyformer.inputs.decoding import Decoding, Stretch
 from whyformer.inputs.exchanges import Exchange, exchanges_of
 from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source

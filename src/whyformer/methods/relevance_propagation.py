@@ -15,6 +15,7 @@ from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.chain import multiplied
 from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
 from whyformer.errors import NotOffered, NotOverUnits
+from whyformer.inputs.batch import array_of
 from whyformer.loan.backwards import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
@@ -210,7 +211,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         raise NotOverUnits(
             "the model has several streams of tokens, and scores of one stream would omit the relevance of the others."
         )
-    trace = run.traced(rules)
+    trace = run.traced(rules) if at == "tokens" else run.traced_by_plan(rules)
     rules = trace.rules
     if trace.features and isinstance(run.study.trouble, NotOverUnits):  # pieces of an image in another order
         raise NotOverUnits(*run.study.trouble.args)
@@ -227,11 +228,14 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "none. Use at='tokens'."
         )
     space = at or ("tokens" if scattered else "input")
+    if space == "input":
+        run.plan_rules(trace)
     leaf = first if trace.main is None else trace.main
     inputs = leaf if space == "input" else trace.tokens()
     # The gradient of a linear layer is its rule, also of a quantised one: its backward pass was checked.
-    linear = {function for _, backward in backwards_of(modality.model) for function in backward.functions}
-    unruled, start_B = rules.unruled_text(trace.value_B, inputs, linear), trace.at_answer()
+    linear = [backward for _, backward in backwards_of(modality.model)] if rules.unruled or rules.gaps else []
+    known = {function for backward in linear for function in backward.functions}
+    unruled, start_B = rules.unruled_text(trace.value_B, inputs, known), trace.at_answer()
     gradients = run.differentiated(trace, [inputs, *(features for features, _ in trace.features), *rules.cut])
     gradient, cut = gradients[0], gradients[1 + len(trace.features) :]
     run.require_input_slopes()
@@ -248,15 +252,15 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             arrived = torch.where(grad == 0, 0.0, leaf.detach().float() * grad.float())  # a mask holds infinities
             per_input = arrived.ndim > 1 and len(arrived) == run.batch.size  # else it counts for each input in full
             lost_B = lost_B + (arrived.flatten(1).sum(1) if per_input else arrived.sum())
-    share_B = lost_B.abs() / (scores.abs().sum(1) + lost_B.abs())
+    shares = (lost_B.abs() / (scores.abs().sum(1) + lost_B.abs())).tolist() if rules.cut else [0.0] * len(scores)
     return Attribution(
         scores,
-        detail=[d.cpu().numpy() for d in detail],
+        detail=list(array_of(detail)),
         checks={
             "conservation_error": missing,
             "conservation_error_relative": missing / start_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
         },
-        warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in share_B.tolist()],
+        warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in shares],
         used={"at": space},
     )
 

@@ -11,25 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
-from whyformer.capture.functions import answered, padding_share
-from whyformer.capture.leaves import BeforeAttention, SwapEmbedding, Traced, as_leaf, require_dependent, slopes
+from whyformer.capture.functions import padding_share
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Impose, Observe, Recorder, Rewrite
 from whyformer.capture.site import OffPlan
-from whyformer.errors import NotOffered
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, KeptPass
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.output import Output
-from whyformer.loan.backwards import has_adapter, rounds_activations, with_weights
+from whyformer.loan.backwards import rounds_activations, with_weights
 from whyformer.results.types import Record
-from whyformer.run.scores import ScoredBatch
+from whyformer.run.traced import TracedBatch
 from whyformer.study import Study, interference, require_readable, with_streams
 from whyformer.study.entrance import HIDDEN
-from whyformer.study.interference import INPUT_SLOPES
 
 
 @dataclass
@@ -59,7 +55,7 @@ def _together(batch: Batch) -> tuple[Batch, int]:
     return replace(batch, shared=batch.select([longest])), 1
 
 
-class Run(ScoredBatch):
+class Run(TracedBatch):
     """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
 
     def __init__(
@@ -276,150 +272,7 @@ class Run(ScoredBatch):
                 self._see(self._anatomy.record.logits)
         return self._anatomy
 
-    # Gradients of the explained value: at the input, under changed rules, and checks that they are slopes
-
-    def require_one_input(self) -> None:
-        """Raise if the model has several streams of input."""
-        if self.modality.multi_input:
-            raise NotOffered(
-                "gradients at the input are taken with respect to one tensor, and this model has several streams of "
-                "input: the others would be left out."
-            )
-
-    def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
-        """Run one forward under a function mode, with the input as leaves of the graph (in ``dtype``, if given).
-
-        Leaves are the word embeddings of ids, the looked-up columns of a table, and all tensors of floats.
-        """
-        changed_rules = type(rules) is not BaseTorchFunctionMode
-        if changed_rules and self.study.hidden and self.study.trouble is not None:
-            raise NotOffered(f"changed gradient rules need a captured model: {self.study.trouble}")
-        kept = None if self.recomputes or not changed_rules else self.batch.kept
-        if kept is not None and isinstance(kept.seen_by, Traced):
-            return self._traced_again(kept.seen_by, kept)
-        self.forwards_B += self.rows_run / self.batch.size
-        leaves: list[Tensor] = []
-
-        def leaf(tensor: Tensor) -> Tensor:
-            leaves.append(as_leaf(tensor, dtype))
-            return leaves[-1]
-
-        batch, floats = self._with_floats(leaf)
-        seen = BeforeAttention(self.rows_run, self.length)
-        seen.add(*leaves)
-        with torch.enable_grad():
-            with (
-                answered() as answer,
-                rules,
-                self.modality.looked_up(batch.shared or self.batch, leaf) as lookups,
-                self.modality.handed_over(lambda features, _: leaf(features)) as features,
-                seen,
-                nullcontext() if kept is None else kept.used_by(None),
-            ):
-                logits = self.output.logits(batch)
-            # The model may also read its word embeddings in a way that these gradients leave out.
-            if isinstance(lookups, SwapEmbedding) and lookups.missed:
-                raise NotOffered(
-                    f"the model reads its word embeddings a second time, by {lookups.missed}, so gradients at the "
-                    "embeddings that enter its layers would be incomplete."
-                )
-            if isinstance(lookups, SwapEmbedding) and has_adapter(self.modality.model, lookups.table):
-                raise NotOffered(
-                    "the word embedding of this model has an adapter, and gradients at the embedding would leave its "
-                    "part out. Merge the adapter: model = model.merge_and_unload()."
-                )
-            if isinstance(lookups, SwapEmbedding) and lookups.other_tables:
-                self.notes.add(
-                    "the ids are also looked up in a second table; gradients are taken at the model's word embeddings "
-                    "only."
-                )
-            if not leaves:
-                raise NotOffered(
-                    "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
-                )
-            self.require_undisturbed(logits, graph=True)
-            words = lookups.vectors if isinstance(lookups, SwapEmbedding) else None
-            main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
-            answer_B = logits if answer.tensor is None else answer.tensor
-            trace = Traced(
-                self.scalars(logits), answer_B, leaves, seen, main, batch.shared is not None, features, rules
-            )
-        if changed_rules:
-            trace.require_followed()
-        if kept is not None and kept.left:
-            kept.seen_by, trace.again = trace, True
-        return trace
-
-    def _traced_again(self, trace: Traced, kept: KeptPass) -> Traced:
-        """Return a trace of a pass that was kept, with the values that this run explains."""
-        with torch.enable_grad(), answered() as answer, kept.used_by(trace):
-            logits = self.output.logits(self.together)
-            answer_B = logits if answer.tensor is None else answer.tensor
-            value_B = self.scalars(logits)
-        return replace(trace, value_B=value_B, answer_B=answer_B, again=kept.left > 0)
-
-    def _with_floats(self, make: Callable[[Tensor], Tensor]) -> tuple[Batch, dict[str, Tensor]]:
-        """Return the batch with ``make`` applied to every tensor of floats, and those tensors."""
-        named = self.batch.tensors.items()
-        floats = {name: make(t) for name, t in named if t.is_floating_point() and "mask" not in name}
-        return self.batch.with_tensors(**floats) if floats else self.together, floats
-
-    def differentiated(self, traced: Traced, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return gradients of the explained values under the rules of the trace; zeros where there is no dependence."""
-        self.backwards_B += 1
-        return traced.gradients(tensors)
-
-    def require_input_slopes(self) -> None:
-        """Raise if the gradient at the input, without changed rules, is not the slope of the score, once per model."""
-        if INPUT_SLOPES not in self.study.undisturbed and not self.batch.reference_rows:
-            trace = self.traced(BaseTorchFunctionMode())
-            self.forwards_B -= self.rows_run / self.batch.size  # not of the method, but of the setup
-            sizes = [leaf.numel() for leaf in trace.leaves]
-            output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
-
-            def joined(tensors: Sequence[Tensor]) -> Tensor:
-                return torch.cat([tensor.detach().double().flatten() for tensor in tensors])[None]
-
-            def scored(numbers: Tensor) -> Tensor:
-                others = iter(zip(numbers[0].split(sizes), trace.leaves, strict=True))
-
-                def other(tensor: Tensor) -> Tensor:
-                    flat, leaf = next(others)
-                    return flat.view_as(leaf).to(leaf.dtype)
-
-                batch, _ = self._with_floats(other)
-                with (
-                    self.modality.looked_up(batch.shared or self.batch, other),
-                    self.modality.handed_over(lambda features, _: other(features)),
-                ):
-                    return self.scalars(output.logits(batch))
-
-            require_dependent(trace.value_B)
-            gradient = joined(slopes(trace.value_B.sum(), trace.leaves))
-            self.compare_slopes(joined(trace.leaves), gradient, trace.value_B.detach(), scored)
-            self.setup_forwards += 1
-        self.notes.update(self.study.warnings)
-
-    def compare_slopes(
-        self, numbers: Tensor, gradient: Tensor, value_B: Tensor, scored: Callable[[Tensor], Tensor]
-    ) -> None:
-        """Raise if ``gradient`` is not the slope of ``scored``, the explained values as a function of ``numbers``."""
-
-        def changed(others: Tensor) -> Tensor:
-            with torch.no_grad():
-                return scored(others)
-
-        def differentiated(others: Tensor) -> tuple[Tensor, Tensor]:
-            leaf = others.detach().requires_grad_()
-            with torch.enable_grad():
-                values_B = scored(leaf)
-                require_dependent(values_B)
-                (slope,) = slopes(values_B.sum(), [leaf])
-            return values_B.detach(), slope
-
-        step = interference.rounding_step(self.modality.model, self.logits)
-        inputs = interference.Inputs(numbers, self.logits, step, changed, differentiated)
-        self.passed(INPUT_SLOPES, *interference.require_input_slopes(inputs, gradient, value_B))
+    # Checks that gradients at the maps are slopes
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
         """Raise if gradients at the maps are not the slope of ``score`` (None: explained values), once per model."""

@@ -25,8 +25,9 @@ from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed, reading
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import PLAIN, Batch, Decoding, require_dense_inputs
+from whyformer.inputs.batch import Batch, require_dense_inputs
 from whyformer.inputs.checkpoint import as_processor
+from whyformer.inputs.decoding import PLAIN, Decoding
 from whyformer.inputs.language import at_positions, shortened
 from whyformer.inputs.modalities import Source, are_tensors, as_list, choose_modality, source_of, unpacked
 from whyformer.inputs.output import Output

@@ -13,7 +13,8 @@ from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import Gaps, unruled_text
 from whyformer.capture.lrp import redistribution as shared_out
-from whyformer.capture.lrp.changed_gradients import BENDS, CONSTANT, Elementwise, carrying
+from whyformer.capture.lrp.changed_gradients import CONSTANT
+from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Notes
 from whyformer.errors import AmbiguousLayout

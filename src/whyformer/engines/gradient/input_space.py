@@ -13,7 +13,7 @@ from torch import Tensor
 from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent, slopes
 from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.errors import NotOffered, one_of
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.batch import Batch, array_of
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import OneOf
 from whyformer.run import Run
@@ -234,4 +234,4 @@ class SingleInput(InputSpace):
         return smoothed(detail, (patch_smoothing * height / grid[0], patch_smoothing * width / grid[1]))
 
     def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
-        return [n.cpu().numpy() for n in numbers.float()]
+        return list(array_of(numbers.float()))
