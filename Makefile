@@ -1,28 +1,29 @@
 # Everything runs in .venv, which `setup` makes; the other targets call it first.
 PYTHON ?= python3
 VENV := .venv
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEVELOPING := $(VENV)/.developing
 
 SITE := $(BIN)/python -m sphinx -q -n -j auto -b html -d build/doctrees docs build/site
 
-.PHONY: setup setup-demo setup-browser page demo test test-ten check bench soak docs release clean
+.PHONY: setup setup-demo setup-browser page demo test test-ten test-lowest check bench soak docs release clean
 
 setup: $(DEVELOPING)
 
 # What the demo needs: both packages of this repository with the extras that `whyformer demo` and `whyformer serve` use, and no developer tools.
 setup-demo: $(READY)
 
-$(READY): pyproject.toml models/pyproject.toml constraints.txt
+$(READY): pyproject.toml models/pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[hf,eval,tabular,plot,web]"
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) torch
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e ./models -e ".[hf,eval,tabular,plot,web]"
 	touch $(READY)
 
 $(DEVELOPING): $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[all]" --group dev
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e ./models -e ".[all]" --group dev
 	touch $(DEVELOPING)
 
 # Tests drive saved pages in a browser; without one they are skipped, and say so.
@@ -58,6 +59,12 @@ SEEDS ?= 1 2 3 4 5 6 7 8 9 10
 test-ten:
 	$(PYTHON) -m tests.support.fresh_clones $(SEEDS)
 
+# With the lowest versions that pyproject.toml accepts, in an environment of their own. They have wheels for Python 3.10.
+test-lowest:
+	mkdir -p build
+	$(PYTHON) -m tests.support.lowest > build/lowest.txt
+	$(MAKE) test VENV=build/lowest CONSTRAINTS=build/lowest.txt
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check --no-cache .
@@ -89,7 +96,7 @@ docs: setup
 # pyproject-build is `python -m build`, which would run the folder build that the site is in.
 release: setup
 	$(BIN)/python -m docs.release_notes --final > /dev/null
-	$(BIN)/python -m pip install --quiet -c constraints.txt --group release
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --group release
 	rm -rf dist
 	$(BIN)/pyproject-build --no-isolation --outdir dist .
 	$(BIN)/pyproject-build --no-isolation --outdir dist models

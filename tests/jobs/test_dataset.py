@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import whyformer as wf
 from tests.jobs.sentences import numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, NotAllowed, UnknownName
+from whyformer.jobs.dataset import summary_of
 from whyformer.jobs.source import batches_of
 from whyformer.jobs.worker import Tallies
 
@@ -318,3 +320,25 @@ def test_the_summary_knows_what_matters(dataset: Any) -> None:
     again = wf.load(folder / "summary.json")
     assert again.ranked("grad_sam") == summary.ranked("grad_sam") and len(again.to_frame()) == len(summary.importance)
     assert wf.load(folder).to_html() == page
+
+
+def test_the_summary_of_many_rows_keeps_few_bytes_of_each(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are read again and again, as if there were so many: what grows is the memory of a row."""
+    (part, *_), tables = dataset.parts, {}
+    read = dataset.table
+    monkeypatch.setattr(dataset, "table", lambda *of: tables[of] if of in tables else tables.setdefault(of, read(*of)))
+
+    def peak(parts: int) -> int:
+        monkeypatch.setattr(dataset, "parts", (part,) * parts)
+        tracemalloc.start()
+        try:
+            summary = summary_of(dataset, 2)
+            assert len(summary.outliers) == len(summary.disagreements) == 2
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1)
+    few, many = 20, 220
+    grown = (peak(many) - peak(few)) / (part.explanations * (many - few))
+    assert grown < 100, "bytes per explanation: 16, and medians are taken of copies"

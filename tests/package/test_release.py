@@ -19,10 +19,12 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import whyformer as wf
 from docs.release_notes import faults, section, versions
 from tests.support import fresh_clones, shuffle
+from tests.support.lowest import lowest
 from tests.support.packages import REPOSITORY
 from tests.support.process_state import restored
 from whyformer import registry, views
@@ -94,13 +96,43 @@ def test_no_pin_keeps_an_older_python_from_installing() -> None:
             assert asked == needs.contains(f"3.{minor}.9"), f"{pin} on Python 3.{minor}, and it needs {needs}"
 
 
+def test_pins_agree_with_what_pinned_libraries_require() -> None:
+    """Else ``make setup`` fails: of the libraries that are installed here in the pinned version."""
+    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [pin for pin in map(Requirement, (line for line in lines if not line.startswith("#"))) if holds(pin)]
+    pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+    seen = 0
+    for pin in pins:
+        here = distribution(pin.name).requires if pythons_of(pin) is not None else None
+        for needed in map(Requirement, here or []):
+            version = pinned.get(canonicalize_name(needed.name))
+            if version is not None and holds(needed):
+                assert needed.specifier.contains(version), f"{pin} requires {needed}, and {version} is pinned"
+                seen += 1
+    assert seen > 100
+
+
+def test_the_lowest_versions_are_those_of_the_package_and_its_extras() -> None:
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    bounds = {name: version for name, _, version in (line.partition("==") for line in lowest(text))}
+    required = [Requirement(line) for line in distribution("whyformer").requires or [] if ">=" in line]
+    theirs = {r.name: r.specifier for r in required if not r.name.startswith("whyformer")}
+    assert {canonicalize_name(name) for name in bounds} == {canonicalize_name(name) for name in theirs}
+    assert bounds["torch"] in text and "hatchling" not in bounds and "sphinx" not in bounds
+    assert "$(MAKE) test VENV=build/lowest CONSTRAINTS=build/lowest.txt" in MAKEFILE
+
+
+def holds(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+
+
 def pythons_of(pin: Requirement) -> str | None:
     """Which Pythons the pinned library runs on; None where it is not installed here in that version."""
     try:
         here = distribution(pin.name)
     except PackageNotFoundError:
         return None
-    return (here.metadata["Requires-Python"] or "") if pin.specifier.contains(here.version) else None
+    return (here.metadata.get("Requires-Python") or "") if pin.specifier.contains(here.version) else None
 
 
 def test_the_versions_that_are_named_are_those_that_are_asked_for() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -135,11 +136,29 @@ class DatasetSummary(Result):
         return dataframe([tuple(getattr(i, name) for name in names) for i in self.importance], names)
 
 
+_Agreement = tuple[float, int, int, list[int]]  # mean rank correlation between methods, place, part, lines
+
+
+@dataclass
+class _Strengths:
+    """The sum of |score| of each explanation, and where it is. Arrays: objects would take gigabytes for 10 million."""
+
+    sums: array[float] = field(default_factory=lambda: array("d"))
+    parts: array[int] = field(default_factory=lambda: array("i"))
+    lines: array[int] = field(default_factory=lambda: array("i"))
+
+    def add(self, strength: float, part: int, line: int) -> None:
+        self.sums.append(strength)
+        self.parts.append(part)
+        self.lines.append(line)
+
+
 def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
-    """Go through a folder once, a part at a time; only sums and a few numbers per row stay in memory."""
+    """Go through a folder once, a part at a time; sums and 16 bytes per explanation stay in memory."""
     tallies = Tallies()
-    agreements: list[tuple[float, int, int, list[int]]] = []
-    strengths: dict[tuple[str, str], list[tuple[float, int, int]]] = {}  # by method and class: sum, part, line
+    least: list[_Agreement] = []
+    agreement, compared = 0.0, 0
+    strengths: defaultdict[tuple[str, str], _Strengths] = defaultdict(_Strengths)  # by method and class
     for commit in dataset.parts:
         lines = dataset.table(commit.part, READ).to_pylist()
         for line, entry in enumerate(lines):
@@ -147,12 +166,14 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
             plain = ~np.asarray(entry["units"]["special"], bool)
             entry["plain_scores"] = scores[plain] if plain.any() else scores
             strength = float(np.abs(entry["plain_scores"]).sum())
-            strengths.setdefault((entry["method"], _target(entry)), []).append((strength, commit.part, line))
+            strengths[entry["method"], _target(entry)].add(strength, commit.part, line)
             tallies.add(entry["method"], _target(entry), entry["units"], scores)
         if len(dataset.methods) > 1:
-            agreements += _agreements(commit.part, lines)
+            here = list(_agreements(commit.part, lines))
+            agreement, compared = agreement + sum(value for value, *_ in here), compared + len(here)
+            least = sorted(least + here)[:top]
     importance, left_out = tallies.importances(MOST_UNITS)
-    least, differently = sorted(agreements)[:top], "methods rank its features differently"
+    differently = "methods rank its features differently"
     return DatasetSummary(
         source=dataset.source,
         model=dataset.asked["model"],
@@ -160,11 +181,11 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
         rows=dataset.rows,
         explained=len(dataset),
         errors=dataset.errors,
-        error_kinds=dict(Counter(failure["kind"] for failure in dataset.failures())),
+        error_kinds=dict(Counter(failure["kind"] for failure in dataset._failed_rows())),
         importance=tuple(Importance(*entry) for entry in importance),
         outliers=tuple(_outliers(dataset, strengths, top)),
         disagreements=tuple(_case(dataset, part, rows, differently, value) for value, _, part, rows in least),
-        agreement=sum(value for value, *_ in agreements) / len(agreements) if agreements else None,
+        agreement=agreement / compared if compared else None,
         unit=tallies.unit,
         left_out=left_out,
     )
@@ -176,11 +197,11 @@ def _target(entry: dict[str, Any]) -> str:
     return label if versus is None else f"{label} rather than {entry['target']['versus_label'] or versus}"
 
 
-def _outliers(dataset: ExplainedDataset, strengths: dict[Any, Any], top: int) -> Iterator[Case]:
+def _outliers(dataset: ExplainedDataset, strengths: Mapping[tuple[str, str], _Strengths], top: int) -> Iterator[Case]:
     """Rows far from the median of their method and class: in units of 1.4826 times the median distance."""
     far: list[tuple[float, int, int, str]] = []
     for (method, target), entries in sorted(strengths.items()):
-        values = np.array([strength for strength, _, _ in entries])
+        values = np.frombuffer(entries.sums)
         away = values - np.median(values)
         usual = 1.4826 * float(np.median(np.abs(away)))
         if usual == 0:
@@ -188,13 +209,13 @@ def _outliers(dataset: ExplainedDataset, strengths: dict[Any, Any], top: int) ->
         for i in np.argsort(-np.abs(away), kind="stable")[:top]:
             what = "higher" if away[i] > 0 else "lower"
             reason = f"sum of scores by {method} {what} than usual for {target}"
-            far.append((float(away[i]) / usual, entries[i][1], entries[i][2], reason))
+            far.append((float(away[i]) / usual, entries.parts[i], entries.lines[i], reason))
     far.sort(key=lambda entry: -abs(entry[0]))
     for distance, part, line, reason in far[:top]:
         yield _case(dataset, part, [line], reason, distance)
 
 
-def _agreements(part: int, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[float, int, int, list[int]]]:
+def _agreements(part: int, lines: Sequence[dict[str, Any]]) -> Iterator[_Agreement]:
     """Yield, per row of a part, the mean rank correlation between its methods, its place, the part, and its lines."""
     from whyformer.evaluate.comparison import spearman  # brings scipy.stats, a second that no worker needs
 
@@ -324,12 +345,17 @@ class ExplainedDataset(Pictured):
 
     def failures(self) -> list[dict[str, Any]]:
         """Return the rows that could not be explained: row_id, place, name, kind, reason, content."""
+        return list(self._failed_rows())
+
+    def _failed_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield them; those of one part are in memory."""
         pa = arrow("reading errors")
-        files = [
-            job_folder.part_file(self.folder, commit.part, job_folder.ERRORS) for commit in self.parts if commit.errors
-        ]
-        tables = [pa.parquet.read_table(path, schema=job_folder.failure_schema(), partitioning=None) for path in files]
-        return [row for table in tables for row in table.to_pylist()]
+        for commit in self.parts:
+            if commit.errors:
+                path = job_folder.part_file(self.folder, commit.part, job_folder.ERRORS)
+                yield from pa.parquet.read_table(
+                    path, schema=job_folder.failure_schema(), partitioning=None
+                ).to_pylist()
 
     def to_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return all explanations as a pandas table, one row each; ``columns``: only some columns."""
