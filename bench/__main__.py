@@ -26,6 +26,7 @@ BY_NAME = {
     "recommend_budget",
     "recommendation",
     "retrained_attention",
+    "scale",
     "serve",
     "soak",
     "smollm2",
