@@ -8,7 +8,7 @@ r"""Public benchmarks of explanations, by one command: whyformer's methods besid
 
 Sets are downloaded into --data, or read from there (sets.py names licences). MINILM is a folder with the encoder of
 all-MiniLM-L6-v2, which is fine-tuned on HateXplain first; yelp_hat explains the shipped classifier of sentences, or
-the one of --model. xai_units needs captum 0.7.0, sympy and a clone of XAI-Units; shapiq_games needs shapiq 1.4.1.
+the one of --classifier. xai_units needs captum 0.7.0, sympy and a clone of XAI-Units; shapiq_games needs shapiq 1.4.1.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ def rows_of(part: str, given: argparse.Namespace) -> Iterator[Row]:
         if given.model is None:
             raise SystemExit("hatexplain needs --model, a folder of an encoder in the format of transformers.")
         return posts.rows_of(given.data, given.model, given.inputs or 100)
-    return reviews.rows_of(given.data, given.model, given.inputs or 100)
+    return reviews.rows_of(given.data, given.classifier, given.inputs or 100)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, action="append", help="only this one; may be given several times")
     parser.add_argument("--data", type=Path, default=Path("sets"), help="where files of the sets are, or are written")
-    parser.add_argument("--model", type=Path, help="to fine-tune (hatexplain), or fine-tuned (yelp_hat)")
+    parser.add_argument("--model", type=Path, help="an encoder, to fine-tune for hatexplain")
+    parser.add_argument("--classifier", type=Path, help="of sentiment, for yelp_hat; else the shipped one")
     parser.add_argument("--inputs", type=int, help="rows of a unit, posts, reviews of a length, rows of a game")
     parser.add_argument("--seeds", type=int, default=5, help="of XAI-Units' data and of sampled Shapley values")
     parser.add_argument("--out", type=Path, help="lines are added to this file")

@@ -61,7 +61,13 @@ def posts_table(rows: list[Row]) -> str:
     lines += [[name, *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED.items()]
     head = ["method", "IOU F1 ↑", "token F1 ↑", "AUPRC ↑", "comprehensiveness ↑", "sufficiency ↓"]
     right = [f"accuracy {row['accuracy']:.3f} on {row['tested']} posts" for row in rows if "accuracy" in row]
-    return "\n\n".join([table(head, lines), *right])
+    values = {row["method"]: row["values"] for row in rows if "values" in row}
+    pairs = []
+    if {"raw_attention", "attn_lrp"} <= values.keys():
+        for name in ("auprc", "comprehensiveness"):
+            difference = bounded(np.subtract(values["raw_attention"][name], values["attn_lrp"][name]))
+            pairs.append(f"raw_attention minus attn_lrp, {name}: {difference}")
+    return "\n\n".join([table(head, lines), *right, *pairs])
 
 
 def reviews_table(rows: list[Row]) -> str:
@@ -77,23 +83,20 @@ def reviews_table(rows: list[Row]) -> str:
 
 
 def games_table(rows: list[Row]) -> str:
-    """Relative errors against exact values, by game and estimator: of features at several budgets, and of pairs."""
-    single, pairs = ([row for row in rows if (row["index"] == PAIR) == two] for two in (False, True))
-    budgets = sorted({row["budget"] for row in single})
-    means = {(row["game"], row["by"], row["method"], row["budget"]): np.mean(row["errors"]) for row in single}
-    lines = []
-    for game, by, method in dict.fromkeys(key[:3] for key in means):
-        cells = [f"{means[key]:.3f}" if (key := (game, by, method, budget)) in means else "" for budget in budgets]
-        lines.append([game, f"{by}: {method}", *cells])
-    tables = [table(["game", "Shapley values by", *map(str, budgets)], lines)] if single else []
-    games = list(dict.fromkeys(row["game"] for row in pairs))
-    lines = []
-    for by, method in dict.fromkeys((row["by"], row["method"]) for row in pairs):
-        chosen = {row["game"]: np.mean(row["errors"]) for row in pairs if (row["by"], row["method"]) == (by, method)}
-        lines.append([f"{by}: {method}", *(f"{chosen[game]:.3f}" for game in games)])
-    counts = {row["game"]: row["budget"] for row in pairs}
-    tables += [table(["pairs by", *(f"{game} ({counts[game]})" for game in games)], lines)] if pairs else []
-    return "\n\n".join(tables)
+    """Relative errors against exact values, by estimator and game: a table per budget, and one of pairs."""
+    games = list(dict.fromkeys(row["game"] for row in rows))
+    shown = []
+    for budget in (*sorted({row["budget"] for row in rows if row["index"] != PAIR}), PAIR):
+        chosen = [row for row in rows if (PAIR if row["index"] == PAIR else row["budget"]) == budget]
+        errors = {(row["by"], row["method"], row["game"]): bounded(row["errors"]) for row in chosen}
+        lines = [
+            [f"{by}: {method}", *(errors.get((by, method, game), "") for game in games)]
+            for by, method in dict.fromkeys(key[:2] for key in errors)
+        ]
+        counts = {row["game"]: f" ({row['budget']})" for row in chosen} if budget == PAIR else {}
+        head = PAIR if budget == PAIR else f"{budget} evaluations"
+        shown += [table([head, *(game + counts.get(game, "") for game in games)], lines)] if lines else []
+    return "\n\n".join(shown)
 
 
 def report(rows: list[Row]) -> str:

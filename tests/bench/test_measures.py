@@ -144,11 +144,14 @@ def test_tables() -> None:
     row = {"part": "hatexplain", "method": "attn_lrp", "values": {name: [0.5, 0.5] for name in metrics}}
     shown = report([row])
     assert f"|attn_lrp|{'|'.join(['0.500±0.000'] * 5)}|" in shown and all(name in shown for name in PUBLISHED)
+    better = {**row, "method": "raw_attention", "values": {name: [0.75, 0.75] for name in metrics}}
+    assert "raw_attention minus attn_lrp, auprc: 0.250±0.000" in report([row, better])
     shown = report([{"part": "yelp_hat", "words": 50, "method": "x", "values": {"person": [0.5, 0.5, float("nan")]}}])
     assert "|50|3|x|0.500±0.000|" in shown
     game = {"part": "shapiq_games", "game": "g", "index": "i", "by": "shapiq", "method": "m", "errors": [0.1, 0.3]}
     shown = report([{**game, "budget": 64}, {**game, "index": games.PAIR, "budget": 73}])
-    assert "|g|shapiq: m|0.200|" in shown and "|pairs by|g (73)|" in shown and "|shapiq: m|0.200|" in shown
+    assert "|64 evaluations|g|\n|---|---|\n|shapiq: m|0.200±" in shown
+    assert "|pair interactions|g (73)|\n|---|---|\n|shapiq: m|0.200±" in shown
     samples = np.array([0.0, 1.0] * 50)
     low, high = interval(samples)
     assert bounded(samples) == f"0.500±{float(high - low) / 2:.3f}" and 0.08 < float(high - low) / 2 < 0.12
