@@ -16,7 +16,7 @@ from whyformer.engines.attention.chain import NotFoldable
 from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, ModelFailed, NotOffered, NotOverUnits
 from whyformer.estimate import folding
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, on_host
+from whyformer.inputs.batch import Batch, array_of, on_host
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Continuation
 from whyformer.inputs.exchanges import ANSWER
@@ -64,7 +64,7 @@ def explanations(
     scores_BN, errors_BN = arrays.pop("scores"), arrays.pop("errors", None)
     layers, whole = arrays.pop("layers", None), arrays.pop("matrix", None)
     maps = arrays if isinstance(matrix, dict) else None
-    predictions = _predictions(run)
+    detail, predictions = _detail(attribution), _predictions(run)
     output, answers = run.output, run.batch.predictions
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
@@ -123,7 +123,7 @@ def explanations(
                 base=None if base is None else base[row],
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),
-                detail=None if attribution.detail is None else attribution.detail[row],
+                detail=None if detail is None else detail[row],
                 errors=None if errors_BN is None else errors_BN[row, keep_N],
                 interactions=None if attribution.interactions is None else attribution.interactions[row],
                 cost=costs[row],
@@ -146,6 +146,11 @@ def _fetched(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
         return tensors
     parts = torch.cat([t.flatten() for t in tensors.values()]).cpu().split(sizes)
     return {k: part.view(t.shape) for (k, t), part in zip(tensors.items(), parts, strict=True)}
+
+
+def _detail(attribution: Attribution) -> Sequence[Any] | None:
+    detail = attribution.detail
+    return list(array_of(detail)) if isinstance(detail, Tensor) else detail
 
 
 def _predictions(run: Run) -> list[Target]:

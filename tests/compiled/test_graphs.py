@@ -62,7 +62,8 @@ def assert_alike(explainer: Explainer, inputs: Any, **how: Any) -> None:
             a.units, a.target, a.prediction, a.method, a.options, a.scalar, a.warnings, a.readout,
         )  # fmt: skip
         assert b.value == pytest.approx(a.value, abs=1e-5)
-        for name in ("matrix", "layers"):
+        assert b.checks == pytest.approx(a.checks, rel=1e-3, abs=1e-4)
+        for name in ("matrix", "layers", "detail"):
             x, y = getattr(a, name), getattr(b, name)
             assert (x is None) == (y is None)
             if x is not None:

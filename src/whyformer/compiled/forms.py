@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.capture.leaves import Traced
+from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.capture.record import observe, record
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled.graph import Graph
@@ -17,6 +19,7 @@ from whyformer.errors import NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.families import says_tokens
+from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.registry import Method
 from whyformer.results.types import Explanation, Target
@@ -33,6 +36,7 @@ from whyformer.targets import class_index, scalar_at
 # anything padded) is computed on the device here, and read when all results are copied to the host together.
 
 PREDICTED = -1  # in place of a class: the predicted one
+CHECK = "check: "  # how names of parts begin that are checks
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,13 @@ class Question:
     seed: int
 
     @property
+    def at_input(self) -> bool:
+        """Gradients are those at the input, and there is no record."""
+        return "input_gradients" in self.method.needs
+
+    @property
     def grad(self) -> bool:
-        return "attention_gradients" in self.method.needs
+        return self.at_input or "attention_gradients" in self.method.needs
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -78,38 +87,35 @@ class Computation:
     def __call__(self) -> Tensor:
         question, statics = self.question, self.statics
         batch = Batch(statics.tensors, keep_BN=statics.keep_BN)
-        settings = {"scalar": question.scalar, "seed": question.seed, "keep_layers": question.keep_layers}
-        run = Run(self.modality, batch, self.study, **settings)  # type: ignore[arg-type]
-        run.recorded = True
+        run = RecordedRun(self, batch)
+        nothing_B = torch.zeros(batch.size, device=statics.index_B.device)
+        if question.at_input:
+            attribution = question.method.run(run, **question.options)
+            outcome = {"logits": run.answer_BC, "share": nothing_B, **self._numbers(attribution)}
+            return self._joined(outcome | {"elsewhere": nothing_B})
         role = (Recorder if question.grad else Observe)(
             batch.size, module_names(self.modality.model), self.study.batch_axes
         )
         kind = (question.grad, batch.size > 1)
         role.plan = self.study.plans.at(kind, self.study.torch_own)
         if isinstance(role, Recorder):
-            maps = record(lambda: self._logits(run), role, lambda logits: self._scores(run, logits))
+            maps = record(lambda: run.output.logits(batch), role, run.scalars)
         else:
-            maps = observe(lambda: self._logits(run), role)
+            maps = observe(lambda: run.output.logits(batch), role)
         maps = with_streams(maps, self.study)
-        nothing_B = torch.zeros(batch.size, device=statics.index_B.device)
         run.adopt(maps, question.grad, nothing_B if statics.keep_BN is None else None)
         attribution = question.method.run(run, **question.options)
         outcome = {"logits": maps.logits, "share": run.padding_share_B, **self._numbers(attribution)}
         last, elsewhere_B = maps.sites[-1], None
         if last.attention_grad_BHQK is not None:
             elsewhere_B = run.elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
-        outcome["elsewhere"] = nothing_B if elsewhere_B is None else elsewhere_B
+        return self._joined(outcome | {"elsewhere": nothing_B if elsewhere_B is None else elsewhere_B})
+
+    def _joined(self, outcome: dict[str, Tensor]) -> Tensor:
         self.parts = {name: tuple(tensor.shape[1:]) for name, tensor in outcome.items()}
-        return torch.cat([tensor.detach().float().reshape(batch.size, -1) for tensor in outcome.values()], 1)
+        return torch.cat([tensor.detach().float().reshape(len(tensor), -1) for tensor in outcome.values()], 1)
 
-    def _logits(self, run: Run) -> Tensor:
-        """As Output.logits, without its handling of random numbers; models that draw them are not recorded."""
-        output, batch = run.output, replace(run.batch)
-        raw = self.modality.call(batch, **output.extra)
-        its_own = self.modality.logits(raw, batch, run.scalar)
-        return output.row_per_input(raw, batch) if its_own is None else its_own
-
-    def _scores(self, run: Run, logits_BC: Tensor) -> Tensor:
+    def scores(self, run: Run, logits_BC: Tensor) -> Tensor:
         """(B,) the explained values, differentiable."""
         best_B, statics = logits_BC.detach().argmax(1), self.statics
 
@@ -122,10 +128,13 @@ class Computation:
         return value(statics.index_B) - value(statics.versus_B)
 
     def _numbers(self, attribution: Attribution) -> dict[str, Tensor]:
-        if attribution.detail or attribution.warnings or attribution.checks or isinstance(attribution.matrix_BQK, dict):
-            raise NotOffered(f"{self.question.method.name} returns more than scores and maps here.")
+        detail, matrix = attribution.detail, attribution.matrix_BQK
+        on_host = not (detail is None or isinstance(detail, Tensor)) or isinstance(matrix, dict)
+        if on_host or any(attribution.warnings or ()):
+            raise NotOffered(f"{self.question.method.name} returns more than numbers here.")
         self.told = {"signed": attribution.signed, "used": attribution.used}
-        named = {"scores": attribution.scores_BN, "matrix": attribution.matrix_BQK, "layers": attribution.layers_BLQK}
+        named = {"scores": attribution.scores_BN, "matrix": matrix, "layers": attribution.layers_BLQK, "detail": detail}
+        named |= {CHECK + name: numbers_B for name, numbers_B in attribution.checks.items()}
         return {name: tensor for name, tensor in named.items() if isinstance(tensor, Tensor)}
 
     def read(self, numbers_BX: Tensor) -> dict[str, Tensor]:
@@ -134,10 +143,53 @@ class Computation:
         parts = zip(self.parts.items(), numbers_BX.split(sizes, 1), strict=True)
         return {name: part.reshape(len(part), *shape) for (name, shape), part in parts}
 
-    def attribution(self, parts: dict[str, Tensor]) -> Attribution:
+    def attribution(self, parts: dict[str, Tensor], width: int | None) -> Attribution:
+        """Of the numbers of a replay; width: of the texts, before they were padded to the graph's."""
+        detail = parts.get("detail")
         return Attribution(
-            parts["scores"], matrix_BQK=parts.get("matrix"), layers_BLQK=parts.get("layers"), **self.told
+            parts["scores"],
+            matrix_BQK=parts.get("matrix"),
+            layers_BLQK=parts.get("layers"),
+            detail=None if detail is None else detail[:, :width],
+            checks={name.removeprefix(CHECK): part for name, part in parts.items() if name.startswith(CHECK)},
+            **self.told,
         )
+
+
+class RecordedOutput(Output):
+    """As Output, without its handling of random numbers; models that draw them are not recorded."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        batch = replace(batch)
+        raw = self.modality.call(batch, **self.extra)
+        its_own = self.modality.logits(raw, batch, self.scalar)
+        return self.row_per_input(raw, batch) if its_own is None else its_own
+
+
+class RecordedRun(Run):
+    """A run that never asks the device: classes are those of the statics, and checks were made without a graph."""
+
+    def __init__(self, computation: Computation, batch: Batch) -> None:
+        question = computation.question
+        settings = {"scalar": question.scalar, "seed": question.seed, "keep_layers": question.keep_layers}
+        super().__init__(computation.modality, batch, computation.study, **settings)  # type: ignore[arg-type]
+        self.computation, self.recorded = computation, True
+        self.output = RecordedOutput(self.modality, batch, question.scalar)
+        self.answer_BC = torch.empty(0)
+
+    def scalars(self, logits_BC: Tensor, ask: bool = True) -> Tensor:
+        self.answer_BC = logits_BC.detach()
+        return self.computation.scores(self, logits_BC)
+
+    def require_undisturbed(self, logits: Tensor, graph: bool) -> None:
+        return
+
+    def traced_by_plan(self, rules: GradientRules) -> Traced:
+        """Without a plan: in a recording, functions that ask the device are left out."""
+        return self.traced(rules)
+
+    def plan_rules(self, trace: Traced) -> None:
+        return
 
 
 WRITTEN = {"tensors", "keep_BN", "raw", "warnings", "encodings"}  # of a batch: to the graph, or beside the result

@@ -21,7 +21,7 @@ from whyformer.compiled.forms import Compiled, Computation, Form, PaddedShape, Q
 from whyformer.compiled.graph import RECORDERS, cause_of, new_pool, tolerance
 from whyformer.errors import BadInput
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.batch import Batch, array_of
 from whyformer.inputs.decoding import PLAIN
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.text import TextInput
@@ -178,7 +178,7 @@ class Graphs:
         run.output.ends_in_sigmoid = recording.ends_in_sigmoid  # who asks the model for it has to borrow it
         _ = run.units, run.keep_BN, run.output.labels
         intact = self._layout() == self._layouts and is_as_borrowed(self.model, self._borrowed)
-        numbers_BX = recording.graph.output[: part.size].to("cpu", copy=True)
+        numbers_BX = torch.from_numpy(array_of(recording.graph.output[: part.size].clone()))
         if not intact:
             self.clear()
             return None
@@ -188,8 +188,9 @@ class Graphs:
         run.adopt(Record((), parts["logits"], ()), question.grad, parts["share"])
         run.scalars(parts["logits"])
         seconds = (time.perf_counter() - started) / part.size
+        width = None if part.keep_BN is None else part.keep_BN.shape[1]
         cost = Cost(1.0, float(question.grad), seconds, recording.graph.bytes)
-        return GraphAnswer(run, recording.computation.attribution(parts), [cost] * part.size)
+        return GraphAnswer(run, recording.computation.attribution(parts, width), [cost] * part.size)
 
     # Which graph fits
 

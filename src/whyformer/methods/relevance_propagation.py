@@ -15,7 +15,6 @@ from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.chain import multiplied
 from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
 from whyformer.errors import NotOffered, NotOverUnits
-from whyformer.inputs.batch import array_of
 from whyformer.loan.backwards import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
@@ -182,6 +181,7 @@ CUT = (
     signed=True,
     class_specific=True,
     meaning="relevance propagated from the output to the input",
+    compiles=True,
 )
 def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
     """Propagate relevance from the output to the input, layer by layer, through attention, MLPs and norms.
@@ -255,7 +255,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     shares = (lost_B.abs() / (scores.abs().sum(1) + lost_B.abs())).tolist() if rules.cut else [0.0] * len(scores)
     return Attribution(
         scores,
-        detail=list(array_of(detail)),
+        detail=detail,
         checks={
             "conservation_error": missing,
             "conservation_error_relative": missing / start_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
@@ -288,6 +288,7 @@ def _at_image_tokens(run: Run, token: int, features: Tensor, gradient: Tensor) -
     signed=True,
     class_specific=True,
     meaning="relevance propagated through the values, attention held constant",
+    compiles=True,
 )
 def cp_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
     """Propagate relevance from the output to the input through the values, with attention weights held constant.

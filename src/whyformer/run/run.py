@@ -35,7 +35,7 @@ class Attribution:
     scores_BN: Tensor
     matrix_BQK: Tensor | dict[tuple[str, str], Tensor] | None = None  # several streams: by (query, key) stream
     layers_BLQK: Tensor | None = None
-    detail: list[np.ndarray[Any, Any]] | None = None
+    detail: list[np.ndarray[Any, Any]] | Tensor | None = None  # per input, what the scores are sums of
     base_B: Tensor | None = None
     errors_BN: Tensor | None = None  # standard errors of the scores
     interactions: list[tuple[tuple[str, str, float], ...]] | None = None  # what two parts do more together than each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, CaptureError, ModelFailed, NotOffered
+from whyformer.errors import BadInput, CaptureError, ModelFailed, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host
 from whyformer.inputs.language import spoken_at
@@ -328,6 +329,8 @@ class ScoredBatch:
         last, self._last_site, elsewhere_B = self._last_site, None, None
         if self._logits.is_cuda:  # the GPU is still at work
             require_known(self.modality.model)
+            with suppress(WhyformerError):  # raised later, where they are read
+                _ = self.units
         if last is not None:
             elsewhere_B = self.elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
         if elsewhere_B is None:

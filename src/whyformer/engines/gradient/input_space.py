@@ -13,7 +13,7 @@ from torch import Tensor
 from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent, slopes
 from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.errors import NotOffered, one_of
-from whyformer.inputs.batch import Batch, array_of
+from whyformer.inputs.batch import Batch
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import OneOf
 from whyformer.run import Run
@@ -62,7 +62,7 @@ class InputSpace(ABC):
         if patch_smoothing and not self.smooths:
             raise NotOffered("patch_smoothing is for gradients at the pixels of an image: leave it at 0 here.")
 
-    def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
+    def detail(self, numbers: Tensor) -> Tensor | None:
         """Per input, what a result keeps beside its scores: nothing of several tensors, of different shapes."""
         return None
 
@@ -233,5 +233,5 @@ class SingleInput(InputSpace):
         height, width = detail.shape[-2:]
         return smoothed(detail, (patch_smoothing * height / grid[0], patch_smoothing * width / grid[1]))
 
-    def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
-        return list(array_of(numbers.float()))
+    def detail(self, numbers: Tensor) -> Tensor | None:
+        return numbers.float()
