@@ -101,6 +101,7 @@ def case_of(kind: str, length: int, device: str) -> tuple[wf.Explainer, Callable
     torch.manual_seed(0)
     if kind == "text":
         _, tokenizer = wf.demo.load_sentiment()
+        tokenizer.model_max_length = 512  # as BERT's, not as the shipped model's
         words = [word for word in tokenizer.get_vocab() if word.isalpha()]
         model: nn.Module = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **WIDTH))
         draw = random.Random(0)
@@ -216,8 +217,14 @@ def exactly_once(out: Path, rows: int) -> str:
 
 def log_of(out: Path, rows: int) -> list[dict[str, float]]:
     command = [sys.executable, "-m", "bench.scale", "--part", "job", "--out", str(out), "--rows", str(rows)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines: list[dict[str, float]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
+        for line in job.stdout or ():
+            print(line, end="", flush=True)  # as it goes: the job is a long one
+            lines.append(json.loads(line))
+    if job.returncode:
+        raise SystemExit(f"the job ended with {job.returncode}")
+    return lines
 
 
 def rows_part(rows: int) -> None:
