@@ -286,7 +286,7 @@ def ray_part(rows: int, nodes: int) -> None:
             seconds = time.perf_counter() - started
             wf.explain_dataset(model, census(rows), out=here, **how)
             same = exactly_once(there, rows) == exactly_once(here, rows)
-            alive = sum(node["Alive"] for node in ray.nodes()) if ray.is_initialized() else len(cluster.list_all_nodes)
+            alive = len(cluster.list_all_nodes())
         print(f"{machine()}; Ray {ray.__version__}, {nodes} nodes with one CPU each")
         print(
             f"{rows} rows in {seconds:.0f} s; one node killed at row {killed[0]}, {alive} left; every row once: {same}"
