@@ -18,17 +18,15 @@ from bench.citations.sets import Case
 Row = dict[str, Any]
 
 
-def packages(model: Any, tokenizer: Any, ablations: int) -> Callable[[Case, bool], Row]:
-    """Return what measures a case: AT2's features, one row per source, and if wanted the scores of ContextCite."""
-    import torch
-    from at2.attribution.attention import get_attention_weights  # type: ignore[import-not-found]
+def context_cite(model: Any, tokenizer: Any, case: Case, ablations: int) -> list[float]:
+    """ContextCite's weight of each source."""
     from context_cite import ContextCiter  # type: ignore[import-not-found]
     from context_cite.context_partitioner import BaseContextPartitioner  # type: ignore[import-not-found]
 
     class Units(BaseContextPartitioner):  # type: ignore[misc]
         """A prompt, of which some units can be left out."""
 
-        def __init__(self, case: Case) -> None:
+        def __init__(self) -> None:
             super().__init__(case.prompt)
             self.units = case.units
 
@@ -57,32 +55,40 @@ def packages(model: Any, tokenizer: Any, ablations: int) -> Callable[[Case, bool
             ids = self.tokenizer.encode(prompt, add_special_tokens=False)
             return (ids, prompt) if return_prompt else ids
 
-    def context_cite(case: Case) -> list[float]:
-        citer = Citer(model, tokenizer, case.prompt, "", num_ablations=ablations, partitioner=Units(case))
-        citer._cache["output"] = case.prompt + case.written
-        scores = citer.get_attributions(*case.span, verbose=False)
-        return [float(score) for score in np.asarray(scores)]
+    citer = Citer(model, tokenizer, case.prompt, "", num_ablations=ablations, partitioner=Units())
+    citer._cache["output"] = case.prompt + case.written
+    scores = citer.get_attributions(*case.span, verbose=False)
+    return [float(score) for score in np.asarray(scores)]
 
-    @torch.no_grad()
-    def features(case: Case) -> list[list[float]]:
-        coded = tokenizer(case.prompt + case.written, return_offsets_mapping=True, add_special_tokens=False)
-        ids, places = torch.tensor([coded["input_ids"]]), np.array(coded["offset_mapping"])
-        start, end = (at + len(case.prompt) for at in case.span)
-        answer = np.flatnonzero((places[:, 1] > start) & (places[:, 0] < end))
+
+def attention_features(model: Any, tokenizer: Any, case: Case) -> list[list[float]]:
+    """AT2's features: attention of every head from the answer to each source."""
+    import torch
+    from at2.attribution.attention import get_attention_weights  # type: ignore[import-not-found]
+
+    coded = tokenizer(case.prompt + case.written, return_offsets_mapping=True, add_special_tokens=False)
+    ids, places = torch.tensor([coded["input_ids"]], device=model.device), np.array(coded["offset_mapping"])
+    start, end = (at + len(case.prompt) for at in case.span)
+    answer = np.flatnonzero((places[:, 1] > start) & (places[:, 0] < end))
+    read = {"attribution_start": int(answer[0]), "attribution_end": int(answer[-1]) + 1, "model_type": "llama"}
+    with torch.no_grad():
         states = [layer[:, :-1] for layer in model(ids, output_hidden_states=True).hidden_states]
-        read = {"attribution_start": int(answer[0]), "attribution_end": int(answer[-1]) + 1, "model_type": "llama"}
-        attention = get_attention_weights(model, states, **read).mean(2).flatten(0, 1).numpy()  # heads x tokens
-        inside = [(places[:-1, 1] > a) & (places[:-1, 0] < b) for a, b in case.units]
-        return [[round(float(value), 6) for value in attention[:, one].sum(1)] for one in inside]
+        attention = get_attention_weights(model, states, **read).mean(2).flatten(0, 1).cpu().numpy()  # heads x tokens
+    inside = [(places[:-1, 1] > a) & (places[:-1, 0] < b) for a, b in case.units]
+    return [[round(float(value), 6) for value in attention[:, one].sum(1)] for one in inside]
+
+
+def packages(model: Any, tokenizer: Any, ablations: int) -> Callable[[Case, bool], Row]:
+    """Return what measures a case: AT2's features, one row per source, and if wanted the scores of ContextCite."""
 
     def work(case: Case, ablated: bool) -> Row:
         row: Row = {"scores": {}, "seconds": {}}
         started = time.perf_counter()
-        row["features"] = features(case)
+        row["features"] = attention_features(model, tokenizer, case)
         row["seconds"]["AT2"] = time.perf_counter() - started
         if ablated:
             started = time.perf_counter()
-            row["scores"]["ContextCite"] = context_cite(case)
+            row["scores"]["ContextCite"] = context_cite(model, tokenizer, case, ablations)
             row["seconds"]["ContextCite"] = time.perf_counter() - started
         return row
 

@@ -1,0 +1,140 @@
+"""The page docs/reports/peers.md from the rows of ``python -m bench.peers``: every figure on it comes from there.
+
+Tables have no spaces beside bars: the documentation has a limit of words, and a bar between spaces counts as one.
+"""
+
+from __future__ import annotations
+
+from bench.peers.questions import AGREE, Row
+from bench.peers.subjects import WORDS
+
+FASTER = 1.1  # a ratio of times beyond this counts as faster
+START = """# Beside other libraries
+
+Do other libraries give the same numbers, and at what cost? Each ran in its own environment, with the same models,
+inputs and questions as whyformer."""
+CHECKED: dict[str, str] = {}  # a peer: what was compared by hand with its tutorial
+BETTER: tuple[str, ...] = ()  # what peers do and whyformer does not; also in docs/limitations.md
+END = """## Method
+
+One process per library, called in turn with whyformer after a warm-up, {device}, {threads}; times are the fastest of at
+least three rounds, the ratio is the median over rounds (above 1: whyformer is faster). Memory: growth of the process's
+resident size in a warm call. Lines: of the code in `bench/peers/` that ran, imports included. Difference: the largest,
+as a share of the largest score. {date}.
+
+```
+python -m bench.smollm2 smol
+python -m bench.peers --folder smol    # makes environments, asks, prints this page; --peer NAME: only one
+```
+"""
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table without spaces beside bars."""
+    lines = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join("|" + "|".join(line) + "|" for line in lines)
+
+
+def short(value: float) -> str:
+    """Two digits of a number that is not negative: 0.0042, 0.31, 5.3, 870, 1e-07."""
+    if value == 0 or not 1e-3 <= value < 1000:
+        return f"{value:.0e}" if value and value < 1 else f"{value:.0f}"
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+
+
+def answers(data: Row) -> list[tuple[str, Row]]:
+    """All answered questions with the name of their peer."""
+    return [(name, row) for name, peer in data["peers"].items() for row in peer["questions"] if "failed" not in row]
+
+
+def agreed(row: Row) -> bool:
+    """Whether two libraries give the same numbers."""
+    return bool(row["difference"] <= AGREE)
+
+
+def costs(data: Row) -> str:
+    """The table of all questions: difference, time, memory and lines."""
+    rows = []
+    for name, row in answers(data):
+        seconds, memory, lines = row["seconds"], row["megabytes"], row["lines"]
+        rows.append((
+            name, row["about"], short(row["difference"]), short(seconds["theirs"] * 1e3), short(seconds["ours"] * 1e3),
+            short(row["ratio"]), f"{memory['theirs']:.0f}/{memory['ours']:.0f}", f"{lines['theirs']}/{lines['ours']}",
+        ))  # fmt: skip
+    return table(("library", "question", "difference", "ms", "ms here", "ratio", "MB", "lines"), rows)
+
+
+def differing(data: Row) -> str:
+    """The table of numbers that are not the same, with reasons; a difference without one is shown as unexplained."""
+    rows = [
+        (name, row["about"], f"{row['rank correlation']:.2f}", row["differs"] or "**not explained**")
+        for name, row in answers(data)
+        if not agreed(row)
+    ]
+    return table(("library", "question", "rank correlation", "why"), rows)
+
+
+def refused(data: Row, most: int = 90) -> str:
+    """The table of attempts that one of the two refused."""
+    rows = []
+    for name, peer in data["peers"].items():
+        for row in peer["attempts"]:
+            words = [row[who] if row[who] == "runs" else f"`{row[who][:most]}`" for who in ("theirs", "ours")]
+            rows.append((name, row["about"], *words))
+    return table(("library", "attempt", "there", "here"), [tuple(" ".join(c.split()) for c in row) for row in rows])
+
+
+def failures(data: Row) -> str:
+    """Peers and questions without a result, and the reason."""
+    rows = [(name, "", peer["failed"]) for name, peer in data["peers"].items() if peer.get("failed")]
+    for name, peer in data["peers"].items():
+        rows += [(name, row["about"], row["failed"]) for row in peer["questions"] if "failed" in row]
+    return table(("library", "question", "reason"), [(a, b, f"`{c}`") for a, b, c in rows]) if rows else ""
+
+
+def summary(data: Row) -> str:
+    """Counts that the page begins with."""
+    rows = [row for _, row in answers(data)]
+    same, told = sum(map(agreed, rows)), sum(not agreed(row) and bool(row["differs"]) for row in rows)
+    slower, faster = sum(row["ratio"] < 1 / FASTER for row in rows), sum(row["ratio"] > FASTER for row in rows)
+    return (
+        f"Of {len(rows)} questions to {len(data['peers'])} libraries, {same} have the same numbers (difference at most "
+        f"{AGREE:g}) and {told} differ for a known reason. whyformer is faster in {faster} and slower in {slower}."
+    )
+
+
+def wins(data: Row) -> str:
+    """What peers do better: measured times first, then what only they have."""
+    slow = [(name, row) for name, row in answers(data) if row["ratio"] < 1 / FASTER]
+    items = [f"{name}, {row['about']}: {short(1 / row['ratio'])} times as fast." for name, row in slow]
+    return "\n".join(f"- {item}" for item in [*items, *BETTER])
+
+
+def pins(data: Row) -> str:
+    """Versions that ran, by peer."""
+    rows = []
+    for name, peer in data["peers"].items():
+        ran = {k: v for k, v in peer.get("versions", {}).items() if k not in ("numpy", "python")}
+        rows.append((name, ", ".join(f"{k} {v}" for k, v in ran.items()) or ", ".join(peer["pins"])))
+    return table(("library", "versions"), rows)
+
+
+def page(data: Row) -> str:
+    """The whole page."""
+    peers = data["peers"].values()
+    used = dict.fromkeys(name for _, row in answers(data) for name in (row["subject"], row["timed"]))
+    parts = [START, summary(data), "## Numbers, time, memory, lines", costs(data)]
+    if any(not agreed(row) for _, row in answers(data)):
+        parts += ["## Why do numbers differ?", differing(data)]
+    parts += ["## Where are they better?", wins(data)]
+    if any(peer["attempts"] for peer in peers):
+        parts += ["## What is refused?", refused(data)]
+    if failures(data):
+        parts += ["## What did not run?", failures(data)]
+    if CHECKED:
+        parts += ["## Checked by hand", "\n".join(f"- {name}: {words}" for name, words in CHECKED.items())]
+    dates = [peer["date"] for peer in peers if "date" in peer]
+    device = {"device": data["machine"], "threads": f"{data['threads']} thread{'s' * (data['threads'] > 1)}"}
+    parts += [END.format(date=max(dates, default=""), **device).strip()]
+    parts += ["Models: " + "; ".join(WORDS[name] for name in used) + ".", pins(data)]
+    return "\n\n".join(parts) + "\n"
