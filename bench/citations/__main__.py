@@ -9,8 +9,8 @@ SmolLM2-135M-Instruct reads the prompt of wf.cite and an answer, which others wr
 itself. Every method ranks the sources (sentences; passages in xor_attriqa). A source is cited as by wf.cite: it is
 among the first three, and without it the answer's log-probability falls by more than SUPPORT and by at least a share of
 the largest fall. Falls of all sources are measured once, by leaving one out; they are the method "ablation" as well.
-``--packages`` needs context-cite and at2, in an environment of their own; AT2's weights of attention heads are trained
-on the falls of the other half of the cases.
+``--packages`` needs context-cite and at2; ``$(python -m bench.peers --python at2)`` is a Python that has them. AT2's
+weights of attention heads are trained on the falls of the other half of the cases.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def asked(peer: Peer, python: Path | str, given: argparse.Namespace) -> Row:
         out = Path(folder) / "row.json"
         arguments = ["bench.peers.worker", peer.name, "--out", str(out), "--device", given.device]
         arguments += ["--seconds", str(given.seconds), "--threads", str(given.threads)]
+        arguments += ["--part", given.part]
         if given.folder:
             arguments += ["--folder", str(given.folder.resolve())]
         try:
@@ -44,19 +45,20 @@ def asked(peer: Peer, python: Path | str, given: argparse.Namespace) -> Row:
             ended = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
         except subprocess.TimeoutExpired:
             ended = f"not finished after {LONGEST:.0f} s"
-        row: Row = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"questions": [], "attempts": []}
+        row: Row = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     if ended:
         row["failed"] = ended[:300]
     return row
 
 
-def one(peer: Peer, given: argparse.Namespace) -> Row:
-    """Make the environment of a peer and ask it."""
-    row: Row = {"pins": [torch_pin(), *peer.requirements]}
+def one(peer: Peer, given: argparse.Namespace, before: Row) -> Row:
+    """Make the environment of a peer and ask it; a part that is not asked keeps what is there."""
+    row: Row = {"questions": [], "attempts": []} | before | {"pins": [torch_pin(), *peer.requirements]}
+    row.pop("failed", None)
     try:
         python: Path | str = sys.executable if given.here else made(peer, given.environments)
     except NotMade as error:
-        return row | {"failed": f"not installed: {error}", "questions": [], "attempts": []}
+        return row | {"failed": f"not installed: {error}"}
     started = time.perf_counter()
     row |= asked(peer, python, given)
     return row | {"date": date.today().isoformat(), "seconds": time.perf_counter() - started}
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0, help="for the rounds of a question")
     parser.add_argument("--here", action="store_true", help="peers that this Python can import, without environments")
+    parser.add_argument("--part", default="all", choices=["all", "questions", "attempts"])
     parser.add_argument("--again", action="store_true", help="also peers whose row is there")
     parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument("--python", choices=list(PEERS), metavar="NAME", help="print the Python of an environment")
@@ -105,7 +108,7 @@ def main() -> None:
             print(f"{number}/{len(names)} {name}: there since {before['date']}", flush=True)
             continue
         print(f"{number}/{len(names)} {name}: {', '.join(PEERS[name].requirements)} …", flush=True)
-        data["peers"][name] = row = one(PEERS[name], given)
+        data["peers"][name] = row = one(PEERS[name], given, before)
         data |= {"machine": machine(given.device), "device": given.device, "threads": given.threads}
         given.data.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         answers = row.get("questions", [])

@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.citations.packages import attention_features, context_cite
 from bench.citations.sets import Case, case_of
-from bench.peers.questions import Attempt, Question
+from bench.peers.questions import Question
 
 ABLATIONS = 32
 
@@ -64,11 +64,15 @@ LASSO = "a lasso over 32 random prompts there, attn_lrp here; the highest senten
 QUESTIONS: dict[str, list[Question]] = {
     "context-cite": [
         Question(
-            "sentences behind an answer", "documents", context_cite_sentences, our_citations, LASSO, counted=context_cite
+            "sentences behind an answer",
+            "documents",
+            context_cite_sentences,
+            our_citations,
+            LASSO,
+            counted=context_cite,
         )
     ],
     "at2": [
         Question("attention to sentences", "documents", at2_attention, our_attention, counted=attention_features),
     ],
 }
-ATTEMPTS: dict[str, list[Attempt]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.peers.questions import Attempt, Question
+from bench.peers.questions import Question
 
 LABEL = 1  # positive
 
@@ -300,4 +300,3 @@ QUESTIONS: dict[str, list[Question]] = {
         Question("Shapley values, exact", theirs=shapiq_exact, ours=our_exact_shap, **EXACT),
     ],
 }
-ATTEMPTS: dict[str, list[Attempt]] = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from bench.peers.questions import Attempt, Question
+from bench.peers.questions import Question
 
 
 def inseq_input_x_gradient(model: Any, tokenizer: Any, prompt: str) -> Any:
@@ -149,9 +149,12 @@ QUESTIONS: dict[str, list[Question]] = {
         Question("attention, mean", "prompt", theirs=inseq_attention, ours=our_attention),
     ],
     "lxt": [Question("AttnLRP", "prompt", theirs=lxt_attn_lrp, ours=our_attn_lrp, patches=True)],
-    "flashtrace": [Question("sources of an answer", "prompt", theirs=flashtrace_answer, ours=our_attn_lrp, differs=FLOWS)],
+    "flashtrace": [
+        Question("sources of an answer", "prompt", theirs=flashtrace_answer, ours=our_attn_lrp, differs=FLOWS)
+    ],
     "bertviz": [
-        Question("attention and its picture", "sentence", theirs=bertviz_attention, ours=our_record, timed="larger, sentence"),
+        Question(
+            "attention and its picture", "sentence", theirs=bertviz_attention, ours=our_record, timed="larger, sentence"
+        ),
     ],
 }
-ATTEMPTS: dict[str, list[Attempt]] = {}

@@ -13,12 +13,21 @@ START = """# Beside other libraries
 
 Do other libraries give the same numbers, and at what cost? Each ran in its own environment, with the same models,
 inputs and questions as whyformer."""
-CHECKED: dict[str, str] = {}  # a peer: what was compared by hand with its tutorial
-BETTER: tuple[str, ...] = ()  # what peers do and whyformer does not; also in docs/limitations.md
+CHECKED = {  # a peer: what was compared by hand with its tutorial
+    "pytorch-grad-cam": "`usage_examples/vit_example.py`",
+    "transformers-interpret": "README, Sequence Classification Explainer",
+    "FlashTrace": "README, Quickstart",
+}
+HAND = "The code of three tutorials, with the models of this page, gave the scores of their rows: {}."
+# What peers do and whyformer does not; also in docs/limitations.md.
+BETTER = (
+    "shap: trees and linear models. captum, zennit, pytorch-grad-cam: convolutional networks.",
+    "shapiq: interactions of more than two features. interpreto: Sobol indices, LIME, concepts.",
+)
 END = """## Method
 
-One process per library, called in turn with whyformer after a warm-up, {device}, {threads}; times are the fastest of at
-least three rounds, the ratio is the median over rounds (above 1: whyformer is faster). Memory: growth of the process's
+One process per library, called in turn with whyformer after a warm-up, {device}, {threads}; times are CPU
+milliseconds (*: wall clock, on a busy machine), the fastest of at least three rounds; the ratio is the median over rounds (above 1: whyformer is faster). Memory: growth of the process's
 resident size in a warm call. Lines: of the code in `bench/peers/` that ran, imports included. Difference: the largest,
 as a share of the largest score. {date}.
 
@@ -57,9 +66,10 @@ def costs(data: Row) -> str:
     rows = []
     for name, row in answers(data):
         seconds, memory, lines = row["seconds"], row["megabytes"], row["lines"]
+        wall = "" if row.get("clock") == "process_time" else "*"
         rows.append((
-            name, row["about"], short(row["difference"]), short(seconds["theirs"] * 1e3), short(seconds["ours"] * 1e3),
-            short(row["ratio"]), f"{memory['theirs']:.0f}/{memory['ours']:.0f}", f"{lines['theirs']}/{lines['ours']}",
+            name, row["about"], short(row["difference"]), short(seconds["theirs"] * 1e3) + wall,
+            short(seconds["ours"] * 1e3) + wall, short(row["ratio"]), f"{memory['theirs']:.0f}/{memory['ours']:.0f}", f"{lines['theirs']}/{lines['ours']}",
         ))  # fmt: skip
     return table(("library", "question", "difference", "ms", "ms here", "ratio", "MB", "lines"), rows)
 
@@ -132,7 +142,7 @@ def page(data: Row) -> str:
     if failures(data):
         parts += ["## What did not run?", failures(data)]
     if CHECKED:
-        parts += ["## Checked by hand", "\n".join(f"- {name}: {words}" for name, words in CHECKED.items())]
+        parts += ["## Checked by hand", HAND.format(", ".join(f"{name} ({words})" for name, words in CHECKED.items()))]
     dates = [peer["date"] for peer in peers if "date" in peer]
     device = {"device": data["machine"], "threads": f"{data['threads']} thread{'s' * (data['threads'] > 1)}"}
     parts += [END.format(date=max(dates, default=""), **device).strip()]

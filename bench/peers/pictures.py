@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from bench.peers.questions import Attempt, Question
+from bench.peers.questions import Question
 
 LABEL = 0
 STEPS = 16
@@ -120,9 +121,47 @@ def our_patch_occlusion(model: Any, pixels: Any) -> Any:
     return call
 
 
+def quantus_pixel_flipping(model: Any, pixels: Any) -> Any:
+    import quantus  # type: ignore[import-not-found]
+
+    import whyformer as wf
+
+    class Logits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, pixels: Any) -> Any:
+            return self.model(pixels).logits
+
+    wrapped, area = Logits().eval(), model.config.patch_size**2
+    flipping = quantus.PixelFlipping(features_in_step=area, perturb_baseline=0.0, disable_warnings=True)
+
+    def call() -> Any:
+        maps = wf.to_quantus(wf.explain(model, {"pixel_values": pixels}, method="saliency", target=LABEL), pixels)
+        values = flipping(model=wrapped, device=str(pixels.device), softmax=True, channel_first=True, **maps)[0]
+        return [np.trapezoid(values) / (len(values) - 1)]
+
+    return call
+
+
+def our_deletion(model: Any, pixels: Any) -> Any:
+    import whyformer as wf
+
+    count = (model.config.image_size // model.config.patch_size) ** 2
+    metrics = {"deletion": {"fractions": [k / count for k in range(1, count + 1)]}}
+
+    def call() -> Any:
+        how = {"method": ["saliency"], "metric": metrics, "replace": "zero", "target": LABEL}
+        return wf.compare(model, {"pixel_values": pixels}, **how).values["deletion"]["saliency"]
+
+    return call
+
+
 PICTURE = {"subject": "picture", "timed": "larger, picture"}
 
 QUESTIONS: dict[str, list[Question]] = {
+    "quantus": [Question("pixel flipping, area", theirs=quantus_pixel_flipping, ours=our_deletion, subject="picture")],
     "captum": [Question("ablation of patches", theirs=captum_occlusion, ours=our_patch_occlusion, subject="picture")],
     "pytorch-grad-cam": [Question("Grad-CAM, last layer", theirs=cam_grad_cam, ours=our_grad_cam, **PICTURE)],
     "zennit": [
@@ -136,4 +175,3 @@ QUESTIONS: dict[str, list[Question]] = {
         ),
     ],
 }
-ATTEMPTS: dict[str, list[Attempt]] = {}

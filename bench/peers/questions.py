@@ -128,6 +128,8 @@ def answered(question: Question, subjects: Callable[[str], tuple[Any, ...]], dev
     row["lines"] = {"theirs": lines_of(question.counted or question.theirs), "ours": lines_of(question.ours)}
     row["timed"] = question.timed or question.subject
     sides = {"ours": question.ours, "theirs": question.theirs}  # a peer may change the model: it comes last
+    # CPU seconds of the process: other work on the machine does not count.
+    clock = time.perf_counter if device.startswith("cuda") else time.process_time
     groups = [{who: side} for who, side in sides.items()] if question.patches else [sides]
     scores: dict[str, Any] = {}
     took: dict[str, list[float]] = {}
@@ -135,9 +137,9 @@ def answered(question: Question, subjects: Callable[[str], tuple[Any, ...]], dev
     for group in groups:
         scores |= {who: array(side(*subjects(question.subject))()) for who, side in group.items()}
         calls = {who: finished(side(*subjects(row["timed"])), device) for who, side in group.items()}
-        took |= rounds_of(calls, rounds_for(calls, seconds / len(groups)))
+        took |= rounds_of(calls, rounds_for(calls, seconds / len(groups)), clock)
         memory |= {who: megabytes(call, device) for who, call in calls.items()}
-    row |= summed_up(took) | {"megabytes": memory}
+    row |= summed_up(took) | {"megabytes": memory, "clock": clock.__name__}
     row["difference"] = difference(scores["theirs"], scores["ours"])
     row["rank correlation"] = rank_correlation(scores["theirs"], scores["ours"])
     return row

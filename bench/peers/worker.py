@@ -13,7 +13,6 @@ import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from bench.peers.environments import PEERS
 from bench.peers.questions import Question, Row, answered, attempted, told
@@ -41,14 +40,10 @@ def declare_nms() -> None:
         pass
 
 
-def asked(name: str) -> tuple[list[Question], list[Any]]:
-    """Return the questions and attempts for a peer, of all files."""
-    questions, attempts = [], []
-    for file in FILES:
-        module = importlib.import_module(f"bench.peers.{file}")
-        questions += module.QUESTIONS.get(name, [])
-        attempts += module.ATTEMPTS.get(name, [])
-    return questions, attempts
+def asked(name: str) -> list[Question]:
+    """Return the questions for a peer, of all files."""
+    modules = [importlib.import_module(f"bench.peers.{file}") for file in FILES]
+    return [question for module in modules for question in module.QUESTIONS.get(name, [])]
 
 
 def versions(name: str) -> dict[str, str]:
@@ -71,24 +66,28 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="of SmolLM2")
     parser.add_argument("--seconds", type=float, default=20.0, help="for the rounds of a question")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--part", default="all", choices=["all", "questions", "attempts"])
     given = parser.parse_args()
     import torch
 
+    declare_nms()
+    from bench.peers.attempts import ATTEMPTS
     from bench.peers.subjects import Subjects
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(given.threads)
-    declare_nms()
     subjects = Subjects(given.device, given.folder)
-    row: Row = {"versions": versions(given.name), "questions": [], "attempts": []}
-    questions, attempts = asked(given.name)
-    for question in questions:
-        try:
-            row["questions"].append(answered(question, subjects, given.device, given.seconds))
-        except Exception as error:
-            row["questions"].append({"about": question.about, "failed": told(error)})
-        given.out.write_text(json.dumps(row), encoding="utf-8")
-    row["attempts"] = [attempted(attempt) for attempt in attempts]
+    row: Row = {"versions": versions(given.name)}
+    if given.part != "attempts":
+        row["questions"] = []
+        for question in asked(given.name):
+            try:
+                row["questions"].append(answered(question, subjects, given.device, given.seconds))
+            except Exception as error:
+                row["questions"].append({"about": question.about, "failed": told(error)})
+            given.out.write_text(json.dumps(row), encoding="utf-8")
+    if given.part != "questions":
+        row["attempts"] = [attempted(attempt) for attempt in ATTEMPTS.get(given.name, [])]
     given.out.write_text(json.dumps(row | {"done": True}), encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from bench.peers.worker import FILES, asked
 REPORTS = Path(environments.ROOT) / "docs" / "reports"
 ROW: dict[str, Any] = {
     "about": "saliency", "subject": "sentence", "timed": "larger, sentence", "differs": "", "difference": 2e-8,
-    "rank correlation": 1.0, "lines": {"theirs": 5, "ours": 2}, "rounds": 3, "ratio": 2.5,
+    "rank correlation": 1.0, "lines": {"theirs": 5, "ours": 2}, "rounds": 3, "ratio": 2.5, "clock": "process_time",
     "seconds": {"theirs": 0.5, "ours": 0.2}, "megabytes": {"theirs": 31.4, "ours": 12.6},
 }  # fmt: skip
 DATA: dict[str, Any] = {
@@ -31,7 +31,8 @@ DATA: dict[str, Any] = {
             "attempts": [{"about": "a list", "theirs": "TypeError: no lists", "ours": "runs"}],
         },
         "shap": {
-            "pins": ["shap==2"], "questions": [{"about": "q", "failed": "KeyError: 1"}], "attempts": [], "failed": "crashed",
+            "pins": ["shap==2"], "questions": [{"about": "q", "failed": "KeyError: 1"}], "attempts": [],
+            "failed": "crashed",
         },
     },
 }  # fmt: skip
@@ -109,6 +110,7 @@ def test_page_from_rows() -> None:
     assert "Of 2 questions to 2 libraries, 1 have the same numbers (difference at most 0.0001) and 1 differ" in text
     assert "faster in 1 and slower in 1." in text and "- captum, LRP: 2 times as fast." in text
     assert "|captum|saliency|2e-08|500|200|2.5|31/13|5/2|" in text
+    assert "|500*|" in page.costs(DATA | {"peers": {"p": {"questions": [ROW | {"clock": "perf_counter"}]}}})
     assert "|captum|LRP|1.00|another rule|" in text and "|captum|saliency|1.00|" not in text
     assert "|captum|a list|`TypeError: no lists`|runs|" in text
     assert "|shap||`crashed`|" in text and "|shap|q|`KeyError: 1`|" in text and "2030-01-02" in text
@@ -127,7 +129,7 @@ def test_every_peer_is_pinned_and_asked() -> None:
     assert all("==" in requirement for peer in PEERS.values() for requirement in peer.requirements)
     assert torch_pin().startswith("torch==") and len(PEERS) == 14
     for name in PEERS:
-        found, _ = asked(name)
+        found = asked(name)
         assert all(q.subject in WORDS and (q.timed or q.subject) in WORDS for q in found)
         assert len({q.about for q in found}) == len(found)
     assert set(FILES) == {"classifiers", "pictures", "language", "citing"}
