@@ -128,7 +128,7 @@ def ours_of_sdpa() -> Any:
 def cam_of(model: Any, layer: Any, image: Any) -> Any:
     from pytorch_grad_cam import GradCAM  # type: ignore[import-not-found]
 
-    return GradCAM(model=model, target_layers=[layer])(image)
+    return GradCAM(model=model, target_layers=[layer])(image, targets=None)
 
 
 def cam_of_transformer() -> Any:

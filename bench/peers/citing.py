@@ -59,7 +59,7 @@ def our_attention(model: Any, tokenizer: Any, question: str, documents: list[str
     return call
 
 
-LASSO = "a lasso over 32 random prompts there, attn_lrp here; the highest sentence is the same"
+LASSO = "a lasso over 32 random prompts there, attn_lrp here"
 
 QUESTIONS: dict[str, list[Question]] = {
     "context-cite": [

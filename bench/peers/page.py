@@ -5,6 +5,7 @@ Tables have no spaces beside bars: the documentation has a limit of words, and a
 
 from __future__ import annotations
 
+from bench.peers.environments import PEERS
 from bench.peers.questions import AGREE, Row
 from bench.peers.subjects import WORDS
 
@@ -26,10 +27,10 @@ BETTER = (
 )
 END = """## Method
 
-One process per library, called in turn with whyformer after a warm-up, {device}, {threads}; times are CPU
-milliseconds (*: wall clock, on a busy machine), the fastest of at least three rounds; the ratio is the median over rounds (above 1: whyformer is faster). Memory: growth of the process's
-resident size in a warm call. Lines: of the code in `bench/peers/` that ran, imports included. Difference: the largest,
-as a share of the largest score. {date}.
+One process per library, called in turn with whyformer after a warm-up, {device}, {threads}. Times: CPU milliseconds (*:
+wall clock, on a busy machine), the fastest of at least three rounds; the ratio is the median over rounds (above 1:
+whyformer is faster). Memory: growth of the process's resident size in a warm call. Lines: of the code in `bench/peers/`
+that ran, imports included. Difference: the largest, as a share of the largest score. {date}.
 
 ```
 python -m bench.smollm2 smol
@@ -67,24 +68,28 @@ def costs(data: Row) -> str:
     for name, row in answers(data):
         seconds, memory, lines = row["seconds"], row["megabytes"], row["lines"]
         wall = "" if row.get("clock") == "process_time" else "*"
-        rows.append((
-            name, row["about"], short(row["difference"]), short(seconds["theirs"] * 1e3) + wall,
-            short(seconds["ours"] * 1e3) + wall, short(row["ratio"]), f"{memory['theirs']:.0f}/{memory['ours']:.0f}", f"{lines['theirs']}/{lines['ours']}",
-        ))  # fmt: skip
+        pair = [f"{memory['theirs']:.0f}/{memory['ours']:.0f}", f"{lines['theirs']}/{lines['ours']}"]
+        took = [short(seconds[who] * 1e3) + wall for who in ("theirs", "ours")]
+        rows.append((name, row["about"], short(row["difference"]), *took, short(row["ratio"]), *pair))
     return table(("library", "question", "difference", "ms", "ms here", "ratio", "MB", "lines"), rows)
 
 
 def differing(data: Row) -> str:
     """The table of numbers that are not the same, with reasons; a difference without one is shown as unexplained."""
     rows = [
-        (name, row["about"], f"{row['rank correlation']:.2f}", row["differs"] or "**not explained**")
+        (
+            name,
+            row["about"],
+            "" if row["rank correlation"] is None else f"{row['rank correlation']:.2f}",
+            row["differs"] or "**not explained**",
+        )
         for name, row in answers(data)
         if not agreed(row)
     ]
     return table(("library", "question", "rank correlation", "why"), rows)
 
 
-def refused(data: Row, most: int = 90) -> str:
+def refused(data: Row, most: int = 60) -> str:
     """The table of attempts that one of the two refused."""
     rows = []
     for name, peer in data["peers"].items():
@@ -99,6 +104,7 @@ def failures(data: Row) -> str:
     rows = [(name, "", peer["failed"]) for name, peer in data["peers"].items() if peer.get("failed")]
     for name, peer in data["peers"].items():
         rows += [(name, row["about"], row["failed"]) for row in peer["questions"] if "failed" in row]
+    rows += [(name, "", "not asked in this run") for name in PEERS if name not in data["peers"]]
     return table(("library", "question", "reason"), [(a, b, f"`{c}`") for a, b, c in rows]) if rows else ""
 
 
@@ -124,7 +130,7 @@ def pins(data: Row) -> str:
     """Versions that ran, by peer."""
     rows = []
     for name, peer in data["peers"].items():
-        ran = {k: v for k, v in peer.get("versions", {}).items() if k not in ("numpy", "python")}
+        ran = {k: v for k, v in peer.get("versions", {}).items() if k not in ("numpy", "python", "torch")}
         rows.append((name, ", ".join(f"{k} {v}" for k, v in ran.items()) or ", ".join(peer["pins"])))
     return table(("library", "versions"), rows)
 

@@ -140,7 +140,8 @@ def quantus_pixel_flipping(model: Any, pixels: Any) -> Any:
     def call() -> Any:
         maps = wf.to_quantus(wf.explain(model, {"pixel_values": pixels}, method="saliency", target=LABEL), pixels)
         values = flipping(model=wrapped, device=str(pixels.device), softmax=True, channel_first=True, **maps)[0]
-        return [np.trapezoid(values) / (len(values) - 1)]
+        whole = values[2::3]  # a patch has three channels, flipped one after the other
+        return [np.trapezoid(whole) / (len(whole) - 1)]
 
     return call
 

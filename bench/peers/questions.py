@@ -72,10 +72,12 @@ def difference(theirs: Any, ours: Any) -> float:
     return float(np.abs(a - b).max()) / largest
 
 
-def rank_correlation(theirs: Any, ours: Any) -> float:
+def rank_correlation(theirs: Any, ours: Any) -> float | None:
+    """Spearman's correlation; None of a single score."""
     from scipy.stats import spearmanr
 
-    return float(spearmanr(array(theirs), array(ours)).statistic)
+    a, b = array(theirs), array(ours)
+    return float(spearmanr(a, b).statistic) if len(a) > 1 else None
 
 
 def finished(call: Callable[[], Any], device: str) -> Callable[[], Any]:

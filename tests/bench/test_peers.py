@@ -64,7 +64,10 @@ def test_lines_and_differences() -> None:
 
 
 def test_a_question_is_asked_on_both_sides() -> None:
-    question = Question("q", "small", theirs=side, ours=lambda model, text: lambda: [2 * model, 3.0], timed="large")
+    def ours(model: Any, text: str) -> Any:
+        return lambda: [2 * model, 3.0]
+
+    question = Question("q", "small", theirs=side, ours=ours, timed="large")
     subjects = {"small": (1, "abc"), "large": (5, "abc")}
     row = answered(question, subjects.__getitem__, "cpu", seconds=0.01)
     assert row["difference"] == 0 and row["lines"]["theirs"] == 5 and row["timed"] == "large"
@@ -141,7 +144,9 @@ def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     class Done:
         returncode, stderr = 0, ""
 
-    monkeypatch.setattr(environments.venv, "create", lambda home, **_: (Path(home) / "lib").mkdir(parents=True))
+    monkeypatch.setattr(
+        environments.venv, "create", lambda home, **_: (Path(home) / "lib").mkdir(parents=True, exist_ok=True)
+    )
     monkeypatch.setattr(environments.sysconfig, "get_path", lambda *_, **__: str(tmp_path / "p" / "lib"))
     monkeypatch.setattr(environments.subprocess, "run", lambda command, **_: ran.append(command) or Done())
     for _ in range(2):
