@@ -122,7 +122,8 @@ def summary(data: Row) -> str:
 def wins(data: Row) -> str:
     """What peers do better: measured times first, then what only they have."""
     slow = [(name, row) for name, row in answers(data) if row["ratio"] < 1 / FASTER]
-    items = [f"{name}, {row['about']}: {short(1 / row['ratio'])} times as fast." for name, row in slow]
+    words = [f"{name}, {row['about']} ({short(1 / row['ratio'])})" for name, row in slow]
+    items = [f"Faster there (how many times): {'; '.join(words)}."] if words else []
     return "\n".join(f"- {item}" for item in [*items, *BETTER])
 
 

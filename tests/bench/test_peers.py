@@ -111,7 +111,7 @@ def test_attempts_keep_the_error() -> None:
 def test_page_from_rows() -> None:
     text = page.page(DATA)
     assert "Of 2 questions to 2 libraries, 1 have the same numbers (difference at most 0.0001) and 1 differ" in text
-    assert "faster in 1 and slower in 1." in text and "- captum, LRP: 2 times as fast." in text
+    assert "faster in 1 and slower in 1." in text and "- Faster there (how many times): captum, LRP (2)." in text
     assert "|captum|saliency|2e-08|500|200|2.5|31/13|5/2|" in text
     assert "|500*|" in page.costs(DATA | {"peers": {"p": {"questions": [ROW | {"clock": "perf_counter"}]}}})
     assert "|captum|LRP|1.00|another rule|" in text and "|captum|saliency|1.00|" not in text

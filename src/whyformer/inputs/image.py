@@ -215,10 +215,10 @@ class ImageInput(Modality):
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         alike = {(units.grid, units.image_size, units.special) for units in placed.units}
         if len(alike) == 1 and (sums_BP := _over_even_patches(detail, placed.units[0], largest)) is not None:
-            patches = torch.tensor([not special for special in placed.units[0].special])
-            scores_BU = detail.new_zeros(len(detail), len(patches))
-            scores_BU[:, patches.nonzero()[:, 0].to(detail.device)] = sums_BP
-            return scores_BU
+            special = placed.units[0].special
+            first, count = special.index(False), sums_BP.shape[1]
+            if not any(special[first : first + count]):  # no index that would be copied to the device
+                return torch.nn.functional.pad(sums_BP, (first, len(special) - first - count))
         rows = []
         for pixels, units in zip(detail, placed.units, strict=True):
             masks = patch_masks(units, pixels[None])

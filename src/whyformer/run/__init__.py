@@ -1,7 +1,7 @@
 """Run a model on a batch. ``session.py`` prepares model and inputs and loops over batches; a ``Run`` is one batch.
 
-``scores.py`` positions of the units, logits and the explained scalar · ``run.py`` its gradients, and attention maps,
-recorded once for all methods; ``Run`` has all of it.
+``scores.py`` positions of the units, logits and the explained scalar · ``traced.py`` its gradients at the input ·
+``run.py`` attention maps, recorded once for all methods; ``Run`` has all of it.
 """
 
 from whyformer.run.run import Attribution as Attribution
