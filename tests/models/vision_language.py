@@ -42,7 +42,9 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5": ("Qwen3_5", QWEN_TOKENS | {
         "text_config": TEXT | HEAD | LINEAR | {"model_type": "qwen3_5_text", "rope_parameters": ROTARY},
         "vision_config": QWEN3_VISION}),
-    "smolvlm": ("SmolVLM", SHUFFLED | {"vision_config": VISION | {"model_type": "smolvlm_vision"}}),
+    # Until transformers 5.20, the tokens of an image have to be a multiple of its patch size.
+    "smolvlm": ("SmolVLM", SHUFFLED | {
+        "scale_factor": 4, "vision_config": VISION | {"model_type": "smolvlm_vision", "patch_size": 4}}),
     "idefics3": ("Idefics3", SHUFFLED | {"vision_config": VISION | {"model_type": "idefics3_vision"}}),
     "paligemma": ("PaliGemma", {
         "text_config": TEXT | HEAD | {"model_type": "gemma"}, "vision_config": SIGLIP | {"projection_dim": WIDTH},
