@@ -9,6 +9,7 @@ import secrets
 import sqlite3
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,6 +71,7 @@ class Store:
         self._lock = threading.Lock()
         where = ":memory:" if self.path is None else str(self.path)
         self._connection = sqlite3.connect(where, timeout=10, check_same_thread=False)
+        weakref.finalize(self, self._connection.close)  # a store that nobody closed
         try:
             self._open()
         except (sqlite3.DatabaseError, BadInput) as error:
