@@ -138,7 +138,7 @@ def quantus_pixel_flipping(model: Any, pixels: Any) -> Any:
     flipping = quantus.PixelFlipping(features_in_step=area, perturb_baseline=0.0, disable_warnings=True)
 
     def call() -> Any:
-        maps = wf.to_quantus(wf.explain(model, {"pixel_values": pixels}, method="saliency", target=LABEL), pixels)
+        maps = wf.to_quantus(wf.explain(model, {"pixel_values": pixels}, method="generic_attention", target=LABEL), pixels)
         values = flipping(model=wrapped, device=str(pixels.device), softmax=True, channel_first=True, **maps)[0]
         whole = values[2::3]  # a patch has three channels, flipped one after the other
         return [np.trapezoid(whole) / (len(whole) - 1)]
@@ -153,8 +153,8 @@ def our_deletion(model: Any, pixels: Any) -> Any:
     metrics = {"deletion": {"fractions": [k / count for k in range(1, count + 1)]}}
 
     def call() -> Any:
-        how = {"method": ["saliency"], "metric": metrics, "replace": "zero", "target": LABEL}
-        return wf.compare(model, {"pixel_values": pixels}, **how).values["deletion"]["saliency"]
+        how = {"method": ["generic_attention"], "metric": metrics, "replace": "zero", "target": LABEL}
+        return wf.compare(model, {"pixel_values": pixels}, **how).values["deletion"]["generic_attention"]
 
     return call
 
