@@ -383,9 +383,23 @@ MUTATIONS = (
     Mutation(
         "attn_lrp_spread_of_the_norm",
         GRADIENTS,
-        "spread = (x.detach().var(",
-        "spread = (x.var(",
+        "zero, mean = torch.zeros_like(gradient), torch.zeros_like(spread)",
+        "zero, mean = torch.zeros_like(gradient), torch.ones_like(spread)",
         twins("attn_lrp"),
+    ),
+    Mutation(
+        "attn_lrp_plan_unchecked",
+        "capture/lrp/plan.py",
+        "if func is not function and func != function:",
+        "if function is None:",
+        "tests/methods/test_relevance_propagation.py -k leaves",
+    ),
+    Mutation(
+        "hops_graph_of_another_pass",
+        "hops.py",
+        "KeptPass(route.answer.stop - 1, tuple(sorted(places))",
+        "KeptPass(route.answer.stop - 1, tuple(sorted(places)[1:])",
+        "tests/language/test_hops.py -k one_forward",
     ),
     Mutation(
         "attn_lrp_spread_of_groups",
@@ -454,8 +468,8 @@ MUTATIONS = (
     Mutation(
         "attn_lrp_activation",
         GRADIENTS,
-        "out.to(wide.dtype) / (wide + TINY * wide.sign())",
-        "torch.ones_like(wide)",
+        "(shown / x).nan_to_num_(0.0, 0.0, 0.0)",
+        "torch.ones_like(x)",
         twins("attn_lrp"),
     ),
     Mutation(

@@ -11,6 +11,7 @@ from bench.peers.questions import Question
 
 LABEL = 0
 STEPS = 16
+METHOD = "generic_attention"  # whose patches are flipped
 
 
 def cam_grad_cam(model: Any, pixels: Any) -> Any:
@@ -138,7 +139,7 @@ def quantus_pixel_flipping(model: Any, pixels: Any) -> Any:
     flipping = quantus.PixelFlipping(features_in_step=area, perturb_baseline=0.0, disable_warnings=True)
 
     def call() -> Any:
-        maps = wf.to_quantus(wf.explain(model, {"pixel_values": pixels}, method="generic_attention", target=LABEL), pixels)
+        maps = wf.to_quantus(wf.explain(model, {"pixel_values": pixels}, method=METHOD, target=LABEL), pixels)
         values = flipping(model=wrapped, device=str(pixels.device), softmax=True, channel_first=True, **maps)[0]
         whole = values[2::3]  # a patch has three channels, flipped one after the other
         return [np.trapezoid(whole) / (len(whole) - 1)]
@@ -153,8 +154,8 @@ def our_deletion(model: Any, pixels: Any) -> Any:
     metrics = {"deletion": {"fractions": [k / count for k in range(1, count + 1)]}}
 
     def call() -> Any:
-        how = {"method": ["generic_attention"], "metric": metrics, "replace": "zero", "target": LABEL}
-        return wf.compare(model, {"pixel_values": pixels}, **how).values["deletion"]["generic_attention"]
+        how = {"method": [METHOD], "metric": metrics, "replace": "zero", "target": LABEL}
+        return wf.compare(model, {"pixel_values": pixels}, **how).values["deletion"][METHOD]
 
     return call
 
