@@ -28,10 +28,11 @@ BETTER = (
 END = """## Method
 
 One process per library, called in turn with whyformer after a warm-up, {device}, {threads}. (LXT changes classes of
-transformers, so whyformer ran before it. inseq, bertviz and FlashTrace switch the model to eager attention, for both.)
-Times: CPU milliseconds (*: wall clock, with a GPU), the fastest of at least three rounds; the ratio is the median over
-rounds (above 1: whyformer is faster). Memory: growth of the process's resident size in a warm call. Lines: of the code in `bench/peers/` that ran,
-imports included. Difference: the largest, as a share of the largest score. {date}.
+transformers, so whyformer ran before it. inseq, bertviz and FlashTrace switch the model to eager attention, for
+both.) Times: CPU milliseconds (*: wall clock, with a GPU), the fastest of at least three rounds; the ratio is the
+median over rounds (above 1: whyformer is faster). Memory: growth of the process's resident size in a warm call.
+Lines: of the code in `bench/peers/` that ran, imports included. Difference: the largest, as a share of the largest
+score. {date}.
 
 ```
 python -m bench.smollm2 smol
