@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
+
+Watching = TypeVar("Watching")
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,21 @@ PLAIN = Decoding()
 class KeptPass:
     """One forward over a text, kept with its graph while several stretches of that text are explained."""
 
-    length: int  # tokens of the text that are run
-    places: tuple[int, ...]  # positions whose logits are computed
+    length: int = 0  # tokens of the text that are run
+    places: tuple[int, ...] = ()  # positions whose logits are computed
     left: int = 0  # stretches that are still to be explained
     seen_by: Any = None  # what watched the pass: an interceptor, or a trace
     logits_BPV: Tensor | None = None
     in_use: bool = False  # the model's next pass is this one
+
+    @property
+    def more(self) -> bool:
+        """Whether another stretch follows, for which the graph has to stay."""
+        return self.left > 0
+
+    def seen(self, kind: type[Watching]) -> Watching | None:
+        """Return what watched the pass, if it was kept by one of this kind."""
+        return self.seen_by if isinstance(self.seen_by, kind) else None
 
     @contextmanager
     def used_by(self, watching: Any) -> Iterator[None]:
@@ -49,7 +60,7 @@ class KeptPass:
             raise
         finally:
             self.in_use = False
-            if not self.left:
+            if not self.more:
                 self.forget()
 
     def forget(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from whyformer.capture.roles import Impose, Observe, Recorder, Rewrite
 from whyformer.capture.site import OffPlan
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.backwards import rounds_activations, with_weights
 from whyformer.results.types import Record
@@ -183,7 +183,7 @@ class Run(TracedBatch):
         rows = self.rows_run if grad else self.batch.size
         forward = partial(self.output.logits, self.together if grad else self.batch)
         plans, of_kind = self.study.plans, (grad, rows > 1)
-        kept = self.batch.kept if grad and not self.recomputes else None
+        kept = self.kept if grad else KeptPass()
         while True:
             plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
             role: Observe | Recorder
@@ -193,15 +193,15 @@ class Run(TracedBatch):
             shares: list[Tensor] = []
             if isinstance(role, Observe) and layers is not None:
                 role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
-            ran = kept is not None and isinstance(kept.seen_by, Recorder)
-            role, self._ran_before = kept.seen_by if kept is not None and ran else role, ran
+            before = kept.seen(Recorder)
+            role, self._ran_before = before or role, (ran := before is not None)
             self.forwards_B += 0 if ran else rows / self.batch.size
             try:
                 if isinstance(role, Observe):
                     return observe(forward, role, values), role, shares
-                shared, again = rows < self.batch.size, kept is not None and kept.left > 0
-                with nullcontext() if kept is None else kept.used_by(role):
-                    maps = record(forward, role, partial(self.scalars, ask=False), values, shared, ran, again)
+                shared = rows < self.batch.size
+                with kept.used_by(role):
+                    maps = record(forward, role, partial(self.scalars, ask=False), values, shared, ran, kept.more)
                 self.backwards_B += 1
                 return maps, role, shares
             except OffPlan:

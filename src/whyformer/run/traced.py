@@ -32,6 +32,12 @@ class TracedBatch(ScoredBatch):
     notes: set[str]
     passed: Callable[..., None]
 
+    @property
+    def kept(self) -> KeptPass:
+        """The pass that is kept for other stretches of the text; one that is not kept, where there is none."""
+        own = None if self.recomputes else self.batch.kept
+        return KeptPass() if own is None else own
+
     def require_one_input(self) -> None:
         """Raise if the model has several streams of input."""
         if self.modality.multi_input:
@@ -75,9 +81,9 @@ class TracedBatch(ScoredBatch):
         changed_rules = type(rules) is not BaseTorchFunctionMode
         if changed_rules and self.study.hidden and self.study.trouble is not None:
             raise NotOffered(f"changed gradient rules need a captured model: {self.study.trouble}")
-        kept = None if self.recomputes or not changed_rules else self.batch.kept
-        if kept is not None and isinstance(kept.seen_by, Traced):
-            return self._traced_again(kept.seen_by, kept)
+        kept = self.kept if changed_rules else KeptPass()
+        if (before := kept.seen(Traced)) is not None:
+            return self._traced_again(before, kept)
         self.forwards_B += self.rows_run / self.batch.size
         leaves: list[Tensor] = []
 
@@ -98,7 +104,7 @@ class TracedBatch(ScoredBatch):
                 self.modality.handed_over(lambda features, _: leaf(features)) as features,
                 rules,
                 nullcontext() if steps else seen,
-                nullcontext() if kept is None else kept.used_by(None),
+                kept.used_by(None),
             ):
                 logits = self.output.logits(batch)
             if isinstance(rules, PlannedRules):
@@ -132,7 +138,7 @@ class TracedBatch(ScoredBatch):
             )
         if changed_rules:
             trace.require_followed()
-        if kept is not None and kept.left:
+        if kept.more:
             kept.seen_by, trace.again = trace, True
         return trace
 
@@ -142,7 +148,7 @@ class TracedBatch(ScoredBatch):
             logits = self.output.logits(self.together)
             answer_B = logits if answer.tensor is None else answer.tensor
             value_B = self.scalars(logits)
-        return replace(trace, value_B=value_B, answer_B=answer_B, again=kept.left > 0)
+        return replace(trace, value_B=value_B, answer_B=answer_B, again=kept.more)
 
     def _with_floats(self, make: Callable[[Tensor], Tensor]) -> tuple[Batch, dict[str, Tensor]]:
         """Return the batch with ``make`` applied to every tensor of floats, and those tensors."""

@@ -11,7 +11,6 @@ layer is needed once, as a product with a vector. Rules for several streams need
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from whyformer.capture.record import folded, require_sites
 from whyformer.capture.site import OffPlan
 from whyformer.engines.attention import maps as mapped
 from whyformer.errors import NotOffered
+from whyformer.inputs.decoding import KeptPass
 from whyformer.inputs.output import Output
 from whyformer.loan.spread import recomputable, recomputing
 from whyformer.results.types import Record, Site
@@ -256,11 +256,11 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
         run.lost_to_padding(shares.to(run.keep_BN.device).expand(len(run.keep_BN)))
         take(site)
 
-    kept = run.batch.kept if grad and not run.recomputes else None
+    kept = run.kept if grad else KeptPass()
     while logits is None:
         take = begin()
-        ran = None if kept is None or not isinstance(kept.seen_by, Fold) else kept.seen_by
-        role = ran or Fold(rows, run.module_names, study.batch_axes, fusion=fusion)
+        before = kept.seen(Fold)
+        role = before or Fold(rows, run.module_names, study.batch_axes, fusion=fusion)
         role.reached, role.spoke_BQ = {}, None
         role.rows_attend = run.batch.reference_rows > 0
         plan = plans.plans.get(of_kind) or plans.at(of_kind, study.torch_own)
@@ -270,14 +270,14 @@ def fold(run: Run, fusion: HeadFusion, begin: Callable[[], Take], multi_stream: 
             role.keep_BN = run.keep_BN if rows == run.batch.size else run.keep_BN.any(0, keepdim=True)
         role.one_stream = study.plain
         role.measures = grad and ("slopes",) not in study.undisturbed
-        run.forwards_B += 0 if ran else rows / run.batch.size
+        run.forwards_B += 0 if before else rows / run.batch.size
         run.backwards_B += int(grad)
         try:
             layers = recomputable(run.modality.model) if grad and run.recomputes else []
-            with recomputing(layers), nullcontext() if kept is None else kept.used_by(role):
+            with recomputing(layers), kept.used_by(role):
                 forward, score = partial(run.output.logits, batch), partial(run.scalars, ask=False)
-                again = kept is not None and kept.left > 0
-                logits = folded(forward, role, score, hand_on, rows < run.batch.size, ran is not None, again)
+                shared, ran = rows < run.batch.size, before is not None
+                logits = folded(forward, role, score, hand_on, shared, ran, kept.more)
         except NotFolded as error:
             raise NotFoldable(
                 "memory='fold': attention of this model comes in a shape that can be had as a whole map only, or "
