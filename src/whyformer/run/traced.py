@@ -34,7 +34,7 @@ class TracedBatch(ScoredBatch):
 
     @property
     def kept(self) -> KeptPass:
-        """The pass that is kept for other stretches of the text; one that is not kept, where there is none."""
+        """The forward that several stretches of a text share; a new one if nothing is shared."""
         own = None if self.recomputes else self.batch.kept
         return KeptPass() if own is None else own
 
