@@ -1,14 +1,13 @@
 r"""Public benchmarks of explanations, by one command: whyformer's methods beside those of others.
 
-    python -m bench.measures --data sets --part xai_units --out xai_units.jsonl
-    python -m bench.measures --data sets --part hatexplain --model MINILM --out hatexplain.jsonl
-    python -m bench.measures --data sets --part yelp_hat --out yelp_hat.jsonl
-    python -m bench.measures --data sets --part shapiq_games --out shapiq_games.jsonl
+    python -m bench.measures --data sets --model MINILM --out rows.jsonl    # all parts
+    python -m bench.measures --data sets --part needle --part yelp_hat --out rows.jsonl    # some of them
     python -m bench.measures --report docs/reports/public_measures.jsonl    # the tables of public_measures.md
 
-Sets are downloaded into --data, or read from there (sets.py names licences). MINILM is a folder with the encoder of
+git clones sets into --data, unless they are there (sets.py names licences). MINILM is a folder with the encoder of
 all-MiniLM-L6-v2, which is fine-tuned on HateXplain first; yelp_hat explains the shipped classifier of sentences, or
-the one of --classifier. xai_units needs captum 0.7.0, sympy and a clone of XAI-Units; shapiq_games needs shapiq 1.4.1.
+the one of --classifier. xai_units* need captum 0.7.0 and sympy, images of them torchvision and opencv-python-headless;
+shapiq_games needs shapiq 1.4.1; needle needs what bench.smollm2 and RULER's generator need (needles.py).
 """
 
 from __future__ import annotations
@@ -20,18 +19,24 @@ from pathlib import Path
 
 import torch
 
-from bench.measures import games, posts, reviews, xai_units
+from bench.measures import games, image_unit, needles, posts, reviews, xai_units
 from bench.measures.report import Row, report
 
-PARTS = ("xai_units", "hatexplain", "yelp_hat", "shapiq_games")
+PARTS = ("xai_units", "xai_units_trained", "xai_units_images", "hatexplain", "yelp_hat", "shapiq_games", "needle")
 
 
 def rows_of(part: str, given: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows of a part."""
     if part == "xai_units":
         return xai_units.rows_of(given.data, given.inputs or 50, given.seeds)
+    if part == "xai_units_trained":
+        return xai_units.rows_of(given.data, given.inputs or 20, given.seeds, trained=True)
+    if part == "xai_units_images":
+        return image_unit.rows_of(given.data, given.inputs or 12, given.seeds)
     if part == "shapiq_games":
         return games.rows_of(given.inputs or 3, given.seeds)
+    if part == "needle":
+        return needles.rows_of(given.data, given.inputs or 6)
     if part == "hatexplain":
         if given.model is None:
             raise SystemExit("hatexplain needs --model, a folder of an encoder in the format of transformers.")

@@ -16,7 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import whyformer as wf
 from bench.measures.eraser import auc
-from bench.measures.sets import Review, reviews
+from bench.measures.sets import HAT, REVIEWS, Review, reviews
+from training.machine import say
 from whyformer.demo import load_sentiment
 from whyformer.shapes import Array
 
@@ -57,14 +58,21 @@ def rows_of(folder: Path, model_folder: Path | None, count: int) -> Iterator[Row
         tokenizer = AutoTokenizer.from_pretrained(model_folder)
     explainer, most = wf.Explainer(model, tokenizer), model.config.max_position_embeddings
     labels = list(model.config.id2label.values())  # negative, positive
-    for words in (50, 100, 200):
+    for words in HAT:
+        common = {"part": "yelp_hat", "words": words if model_folder is None else f"{words}, {model_folder.name}"}
+        try:
+            known = list(reviews(folder, words))
+        except SystemExit as error:  # without one part, the others can be measured
+            if not (folder / REVIEWS).exists():
+                raise
+            say(f"YELP-HAT, {words}: left out. {error}")
+            continue
         cases = []
-        for review in reviews(folder, words):
+        for review in known:
             text, spans = text_of(review)
             if len(tokenizer(text)["input_ids"]) <= most:
                 cases.append((review, text, spans))
         cases = cases[:count]
-        common = {"part": "yelp_hat", "words": words}
         if not cases:
             yield {**common, "reviews": 0}
             continue

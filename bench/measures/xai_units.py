@@ -1,7 +1,8 @@
 """XAI-Units (Lee et al. 2025, arXiv:2506.01059): tables whose models were written by hand, with known attributions.
 
 Units, models, metrics and the loop over them are those of the package ``xaiunits``; its captum methods run here as
-well. Units of images need the Describable Textures Dataset, those of texts a model of the Hugging Face hub: not run.
+well. Trained models are the authors' MLPs (demo/examples/tabular.py), with a learning rate of 1e-3 instead of 1e-5. For
+images see image_unit.py. The unit of texts needs a model and prompts of the Hugging Face hub: not run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr
 from importlib import import_module
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -19,11 +21,14 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import whyformer as wf
+from bench.measures.sets import cloned
 
 Row = dict[str, Any]
-FEATURES, SAMPLES = 10, 4000  # as in demo/examples/tabular.py of the package
+FEATURES, SAMPLES, HELD_OUT, CLASSES = 10, 4000, 400, 5  # as in demo/examples/tabular.py of the package
+WIDTH, LAYERS, EPOCHS, PATIENCE, BATCH, RATE = 100, 4, 100, 3, 256, 1e-3  # of trained models; at least so many epochs
 UNITS: dict[str, dict[str, Any]] = {
     "WeightedFeatures": {},
     "Conflicting": {},
@@ -44,23 +49,22 @@ OURS: dict[str, dict[str, Any]] = {
 }
 MASKING = ("occlusion", "two_ended", "shap")
 CAPTUM = ("DeepLift", "InputXGradient", "IntegratedGradients", "KernelShap", "ShapleyValueSampling", "Lime")
+# They import torchvision, cv2 and trl, which units of tables do not use.
+LEFT_OUT = ("xaiunits.datagenerator.image_generation", "xaiunits.datagenerator.text_datasets")
 LINEAR = "Lime (linear)"  # the package also runs LIME with least squares instead of the lasso
 
 
-def package(folder: Path) -> Any:
-    """Import xaiunits, installed or from ``folder/xaiunits_public/src``, without its units of images and texts."""
-    source = folder / "xaiunits_public" / "src"
-    if source.is_dir() and str(source) not in sys.path:
+def package(folder: Path, left_out: tuple[str, ...] = LEFT_OUT) -> Any:
+    """Import xaiunits, installed or from a clone, without its units of images and texts."""
+    source = cloned(folder, "xaiunits_public", "src") / "src"
+    if str(source) not in sys.path:
         sys.path.insert(0, str(source))
-    for left_out in ("image_generation", "text_datasets"):  # they import torchvision, cv2 and trl
-        sys.modules.setdefault(f"xaiunits.datagenerator.{left_out}", MagicMock())
+    for name in left_out:
+        sys.modules.setdefault(name, MagicMock())
     try:
         return import_module("xaiunits.datagenerator"), import_module("xaiunits.pipeline")
     except ImportError as error:
-        raise SystemExit(
-            f"{error}. XAI-Units (MIT) is not on PyPI: git clone https://github.com/XAI-Units/xaiunits_public "
-            f"{folder}/xaiunits_public, and pip install captum==0.7.0 sympy."
-        ) from error
+        raise SystemExit(f"{error}. XAI-Units needs: pip install captum==0.7.0 sympy") from error
 
 
 def scores_of(model: nn.Module, rows_NF: Tensor, target_N: list[int], base_NF: Tensor, name: str) -> Tensor:
@@ -116,7 +120,32 @@ def contenders() -> list[Any]:
     return [getattr(attributions, name) for name in CAPTUM] + [lime] + [method_class(name) for name in OURS]
 
 
-def rows_of(folder: Path, rows: int, seeds: int) -> Iterator[Row]:
+def fitted(train: Any, held_out: Any, outputs: int, seed: int) -> nn.Module:
+    """Train an MLP until the loss on rows held out has not fallen for three epochs, but for 100 epochs at least."""
+    (rows_NF, labels_N), (tested_NF, known_N) = train[:][:2], held_out[:][:2]
+    torch.manual_seed(seed)
+    sizes = [rows_NF.shape[1], *[WIDTH] * LAYERS, outputs]
+    layers = [{"type": "Linear", "in_features": a, "out_features": b} for a, b in pairwise(sizes)]
+    config = [entry for layer in layers for entry in (layer, {"type": "ReLU"})][:-1]
+    model: nn.Module = import_module("xaiunits.model").DynamicNN(config)
+    optimizer, best, waited, epoch = torch.optim.Adam(model.parameters(), RATE), float("inf"), 0, 0
+
+    def loss(rows_BF: Tensor, labels_B: Tensor) -> Tensor:
+        out = model(rows_BF).squeeze(-1)
+        return F.mse_loss(out, labels_B) if outputs == 1 else F.cross_entropy(out, labels_B)
+
+    while epoch < EPOCHS or waited < PATIENCE:
+        for batch in torch.randperm(len(rows_NF)).split(BATCH):
+            optimizer.zero_grad()
+            loss(rows_NF[batch], labels_N[batch]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            now = float(loss(tested_NF, known_N))
+        waited, best, epoch = (0 if now < best else waited + 1), min(best, now), epoch + 1
+    return model.eval()
+
+
+def rows_of(folder: Path, rows: int, seeds: int, trained: bool = False) -> Iterator[Row]:
     """Yield one row per unit and method: for each seed, the mean of the unit's own metric over the first test rows."""
     generator, pipeline = package(folder)
     methods = contenders()
@@ -124,20 +153,25 @@ def rows_of(folder: Path, rows: int, seeds: int) -> Iterator[Row]:
         values: dict[str, list[float]] = {method.__name__: [] for method in methods}
         for seed in range(seeds):
             data = getattr(generator, f"{unit}Dataset")(n_features=FEATURES, n_samples=SAMPLES, seed=seed, **options)
-            test, _ = data.split([rows / SAMPLES, 1 - rows / SAMPLES])
-            target = "predicted_class" if unit == "UncertaintyAware" else None
+            test, held_out, train = data.split([rows / SAMPLES, HELD_OUT / SAMPLES, 1 - (rows + HELD_OUT) / SAMPLES])
+            classes = CLASSES if unit == "UncertaintyAware" else 1
+            model = fitted(train, held_out, classes, seed) if trained else data.generate_model()
             for method in methods:
-                results = pipeline.Results()
-                experiment = pipeline.Experiment(
-                    test, [data.generate_model()], [method], metrics=None, method_seeds=[seed], name="unit"
-                )
-                run = pipeline.ExperimentPipeline(
-                    experiment, batch_size=rows, results=results, default_target=target
-                ).run
-                with warnings.catch_warnings(), redirect_stderr(StringIO()):  # progress bars
-                    warnings.simplefilter("ignore")
-                    run()
-                values[method.__name__].append(round(float(results.data["value"].mean()), 6))
+                found = measured(pipeline, test, model, method, seed, rows, "predicted_class" if classes > 1 else None)
+                values[method.__name__].append(round(found, 6))
         for name, found in values.items():
             by = "whyformer" if name in OURS else "captum"
-            yield {"part": "xai_units", "unit": unit, "by": by, "method": name, "values": found, "rows": rows}
+            model_name = {"model": "trained"} if trained else {}
+            yield {"part": "xai_units", "unit": unit, "by": by, "method": name, "values": found, "rows": rows,
+                   **model_name}  # fmt: skip
+
+
+def measured(pipeline: Any, test: Any, model: Any, method: Any, seed: int, batch: int, target: str | None) -> float:
+    """Return the mean of the unit's own metric, by the loop of the package."""
+    results = pipeline.Results()
+    experiment = pipeline.Experiment(test, [model], [method], metrics=None, method_seeds=[seed], name="unit")
+    run = pipeline.ExperimentPipeline(experiment, batch_size=batch, results=results, default_target=target).run
+    with warnings.catch_warnings(), redirect_stderr(StringIO()):  # progress bars
+        warnings.simplefilter("ignore")
+        run()
+    return float(results.data["value"].mean())
