@@ -116,7 +116,9 @@ def main() -> None:
         print(f"   {len(answers) - len(failed)} of {len(answers)} questions {row.get('failed', '')}", flush=True)
         for question in failed:
             print(f"   {question['about']}: {question['failed']}", flush=True)
-    given.data.with_suffix(".md").write_text(page(data), encoding="utf-8")
+    beside = given.data.with_name(f"{given.data.stem}_gpu.json")  # what another machine wrote
+    gpu = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else None
+    given.data.with_suffix(".md").write_text(page(data, gpu), encoding="utf-8")
     print(given.data.with_suffix(".md"))
 
 

@@ -25,6 +25,12 @@ BETTER = (
     "shap: trees and linear models. captum, zennit, pytorch-grad-cam: convolutional networks.",
     "shapiq: interactions of more than two features. interpreto: Sobol indices, LIME, concepts.",
 )
+GPU = """{device}. {summary} Milliseconds are of the wall clock; SmolLM2's shape has random weights here.
+
+```
+python -m bench.peers --here --device cuda --folder smol --data docs/reports/peers_gpu.json    # libraries of this Python
+python -m bench.peers --page
+```"""
 END = """## Method
 
 One process per library, called in turn with whyformer after a warm-up, {device}, {threads}. (LXT changes classes of
@@ -138,13 +144,20 @@ def pins(data: Row) -> str:
     return table(("library", "versions"), rows)
 
 
-def page(data: Row) -> str:
+def on_a_gpu(data: Row) -> list[str]:
+    """The part of the page about another device: the same table, and who did not run there."""
+    said = GPU.format(device=data["machine"], summary=summary(data))
+    return ["## On a GPU", said, costs(data), *([failures(data)] if failures(data) else [])]
+
+
+def page(data: Row, gpu: Row | None = None) -> str:
     """The whole page."""
     peers = data["peers"].values()
     used = dict.fromkeys(name for _, row in answers(data) for name in (row["subject"], row["timed"]))
     parts = [START, summary(data), "## Numbers, time, memory, lines", costs(data)]
     if any(not agreed(row) for _, row in answers(data)):
         parts += ["## Why do numbers differ?", differing(data)]
+    parts += on_a_gpu(gpu) if gpu else []
     parts += ["## Where are they better?", wins(data)]
     if any(peer["attempts"] for peer in peers):
         parts += ["## What is refused?", refused(data)]

@@ -90,7 +90,12 @@ def smollm2(folder: Path | None) -> tuple[Any, Any]:
     config = transformers.AutoConfig.from_pretrained(folder)
     if int(transformers.__version__.split(".")[0]) < 5:
         config.rope_theta = config.rope_parameters["rope_theta"]
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, torch_dtype=torch.float32)
+    kind, weights = transformers.AutoModelForCausalLM, any(folder.glob("*.safetensors"))
+    if weights:
+        model = kind.from_pretrained(folder, config=config, torch_dtype=torch.float32)
+    else:  # a folder without weights: random ones
+        torch.manual_seed(0)
+        model = kind.from_config(config, torch_dtype=torch.float32)
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=os.fspath(folder / "tokenizer.json"), bos_token="<|im_start|>", eos_token="<|im_end|>",
         pad_token="<|im_end|>", unk_token="<|endoftext|>",

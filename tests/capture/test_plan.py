@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
+from whyformer.capture.lookups import SwapEmbedding
 from whyformer.capture.site import GIVEN_UP
 from whyformer.capture.trail import Trail
 
@@ -252,3 +253,55 @@ def test_what_an_input_does_to_the_model_is_noticed(what: str) -> None:
     scores(known, inputs=PLAIN)
     np.testing.assert_allclose(scores(known, inputs=ODD), scores(Odd(what), inputs=ODD), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(scores(known, inputs=PLAIN), before, rtol=1e-5, atol=1e-6)
+
+
+class Named(Reader):
+    """Says where its words are looked up, as models of transformers do; a first token of 8 changes how."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.words
+
+    def read(self, ids: Tensor) -> Tensor:
+        return self.words(ids)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.read(input_ids)
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv[0](x).chunk(3, -1))
+        return self.head((x + attend(q, k, v).transpose(1, 2).flatten(2))[:, 0])
+
+
+class Direct(Named):
+    def read(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, self.words.weight) if int(ids[0, 0]) == 8 else self.words(ids)
+
+
+class Twice(Named):
+    def read(self, ids: Tensor) -> Tensor:
+        return self.words(ids) + self.words(ids) if int(ids[0, 0]) == 8 else self.words(ids)
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "attn_lrp"])
+@pytest.mark.parametrize("kind", [Named, Direct, Twice])
+def test_words_that_are_looked_up_in_another_way_are_found(kind: type[Named], method: str) -> None:
+    explainer, texts = wf.Explainer(kind()), [IDS[:1], IDS[:1], IDS[1:], IDS[:1]]
+    for ids in texts:
+        (found,) = explainer.explain((ids,), method=method, target=1)
+        (alone,) = wf.explain(kind(), (ids,), method=method, target=1)
+        np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-5, atol=1e-6)
+        assert (found.cost.forwards, found.cost.backwards) == (alone.cost.forwards, alone.cost.backwards)
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "saliency"])
+def test_later_gradients_watch_no_function_and_respect_hooks_of_others(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Named()
+    model.words.register_forward_hook(lambda module, args, out: out * 2)
+    explainer = wf.Explainer(model)
+    first = explainer.explain((IDS,), method=method, target=1)
+    monkeypatch.delattr(SwapEmbedding, "__torch_function__")
+    later = explainer.explain((IDS,), method=method, target=1)
+    for one, other in zip(first, later, strict=True):
+        np.testing.assert_array_equal(one.scores, other.scores)
+        np.testing.assert_array_equal(one.detail, other.detail)
+    assert len(model.words._forward_hooks) == 1, "handed back as it was"

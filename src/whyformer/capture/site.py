@@ -324,6 +324,8 @@ class Plans:
     plans: dict[Kind, Plan] = field(default_factory=dict)
     misses: Counter[Kind] = field(default_factory=Counter)
     of_rules: dict[Any, Any] = field(default_factory=dict)  # steps by kind of pass: lrp/plan.py; (): none any more
+    # Lookups are found without a function mode: one call of the embedding module, or none at all. None: not known yet.
+    modeless: bool | None = None
 
     def at(self, kind: Kind, fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
         """fused: path and streams of attentions that are torch's own, if all of them are."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from whyformer.capture.leaves import ShiftEmbedding
+from whyformer.capture.lookups import ShiftEmbedding
 from whyformer.checks.attention_rows import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, Finding, ordinary, same_order
 from whyformer.errors import BadInput, NotOffered

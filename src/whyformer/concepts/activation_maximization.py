@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.capture.leaves import SwapEmbedding
+from whyformer.capture.lookups import SwapEmbedding
 from whyformer.concepts.reader import Tap, layer_name
 from whyformer.engines.gradient.feature_maps import grid_artefact
 from whyformer.errors import BadInput, NotOffered

@@ -16,7 +16,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from whyformer.capture.leaves import ShiftEmbedding
+from whyformer.capture.lookups import ShiftEmbedding
 from whyformer.engines.perturbation.game import Game, cached_file
 from whyformer.engines.perturbation.players import count_of, only_top, without_top
 from whyformer.errors import BadInput, WhyformerError, reading

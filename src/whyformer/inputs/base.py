@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.leaves import LookupLeaves, SwapEmbedding
+from whyformer.capture.lookups import LookupLeaves, SwapEmbedding
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import (
     NOT_THE_MODELS,

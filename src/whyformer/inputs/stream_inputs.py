@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.leaves import SwapEmbedding
+from whyformer.capture.lookups import SwapEmbedding
 from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.batch import Batch, Placed
 from whyformer.inputs.units import pick

@@ -265,7 +265,7 @@ def input_x_gradient(run: Run, *, at: Where = None, patch_smoothing: Patches = 0
     assert space.gradient is not None
     terms = space.inputs * space.gradient
     detail = space.smoothed(terms, patch_smoothing)
-    left_B, size_B = (space.per_unit(t).abs().amax(1).tolist() for t in (terms, terms.abs()))
+    left_B, size_B = torch.stack([space.per_unit(t).abs().amax(1) for t in (terms, terms.abs())]).tolist()
     cancelled_B = [0 < size and left <= CANCELLED * size for left, size in zip(left_B, size_B, strict=True)]
     warnings = [[ROUNDING] if cancelled else [] for cancelled in cancelled_B]
     return Attribution(space.per_unit(detail), detail=space.detail(detail), warnings=warnings)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
+from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import answered
-from whyformer.capture.leaves import BeforeAttention, SwapEmbedding, Traced, as_leaf, require_dependent, slopes
+from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
+from whyformer.capture.lookups import AtModule, SwapEmbedding
 from whyformer.capture.lrp.changed_gradients import GradientRules, Step
 from whyformer.capture.lrp.plan import PlannedRules, steps_of
 from whyformer.capture.site import OffPlan
@@ -72,13 +74,41 @@ class TracedBatch(ScoredBatch):
             bool(self.batch.real_BN.all()) if self.batch.keep_BN is not None else True,
         )
 
-    def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None, steps: Sequence[Step] = ()) -> Traced:
+    def looked_up(self, batch: Batch, make: Callable[[Tensor], Tensor]) -> AbstractContextManager[Any]:
+        """As the modality's; where gradients are taken, without a function mode if none is needed."""
+        return self._lightest(self.modality.looked_up(batch, make))
+
+    def _lightest(self, lookups: TorchFunctionMode) -> AbstractContextManager[Any]:
+        if not self.study.plans.modeless or not torch.is_grad_enabled():
+            return lookups
+        return AtModule(lookups) if isinstance(lookups, SwapEmbedding) else nullcontext()
+
+    def traced(
+        self,
+        rules: TorchFunctionMode | None,
+        dtype: torch.dtype | None = None,
+        steps: Sequence[Step] = (),
+        entrance: bool = True,
+    ) -> Traced:
         """Run one forward under a function mode, with the input as leaves of the graph (in ``dtype``, if given).
 
         Leaves are the word embeddings of ids, the looked-up columns of a table, and all tensors of floats.
-        steps: of an earlier pass under the same rules.
+        rules: None for the model's own gradients. steps: of an earlier pass under the same rules. entrance: the vectors
+        that enter the first block can be asked for.
         """
-        changed_rules = type(rules) is not BaseTorchFunctionMode
+        before = self.forwards_B.copy()
+        try:
+            return self._traced(rules, dtype, steps, entrance)
+        except OffPlan:
+            if steps or not self.study.plans.modeless:
+                raise
+            self.study.plans.modeless, self.forwards_B = False, before
+            return self._traced(rules, dtype, steps, entrance)
+
+    def _traced(
+        self, rules: TorchFunctionMode | None, dtype: torch.dtype | None, steps: Sequence[Step], entrance: bool
+    ) -> Traced:
+        changed_rules, modes = rules is not None, not steps and (entrance or rules is not None)
         if changed_rules and self.study.hidden and self.study.trouble is not None:
             raise NotOffered(f"changed gradient rules need a captured model: {self.study.trouble}")
         kept = self.kept if changed_rules else KeptPass()
@@ -96,14 +126,14 @@ class TracedBatch(ScoredBatch):
         seen.add(*leaves)
         lookups = self.modality.looked_up(batch.shared or self.batch, leaf)
         if steps:
-            rules = PlannedRules(steps, lookups, rules.attention_is_constant)  # type: ignore[attr-defined]
+            rules = PlannedRules(steps, lookups, rules.attention_is_constant)  # type: ignore[union-attr]
         with torch.enable_grad():
             with (
                 answered() as answer,
-                nullcontext() if steps else lookups,
+                nullcontext() if steps else lookups if modes else self._lightest(lookups),
                 self.modality.handed_over(lambda features, _: leaf(features)) as features,
-                rules,
-                nullcontext() if steps else seen,
+                rules or nullcontext(),
+                seen if modes else nullcontext(),
                 kept.used_by(None),
             ):
                 logits = self.output.logits(batch)
@@ -115,7 +145,8 @@ class TracedBatch(ScoredBatch):
                     f"the model reads its word embeddings a second time, by {lookups.missed}, so gradients at the "
                     "embeddings that enter its layers would be incomplete."
                 )
-            if isinstance(lookups, SwapEmbedding) and has_adapter(self.modality.model, lookups.table):
+            known = self.study.plans.modeless is not None  # then this was asked before
+            if not known and isinstance(lookups, SwapEmbedding) and has_adapter(self.modality.model, lookups.table):
                 raise NotOffered(
                     "the word embedding of this model has an adapter, and gradients at the embedding would leave its "
                     "part out. Merge the adapter: model = model.merge_and_unload()."
@@ -129,6 +160,9 @@ class TracedBatch(ScoredBatch):
                 raise NotOffered(
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
+            if not known and not steps:
+                bare = self.modality.pixels and len(leaves) == len(floats)
+                self.study.plans.modeless = lookups.by_module if isinstance(lookups, SwapEmbedding) else bare
             self.require_undisturbed(logits, graph=True)
             words = lookups.vectors if isinstance(lookups, SwapEmbedding) else None
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
@@ -164,7 +198,7 @@ class TracedBatch(ScoredBatch):
     def require_input_slopes(self) -> None:
         """Raise if the gradient at the input, without changed rules, is not the slope of the score, once per model."""
         if INPUT_SLOPES not in self.study.undisturbed and not self.batch.reference_rows:
-            trace = self.traced(BaseTorchFunctionMode())
+            trace = self.traced(None)
             self.forwards_B -= self.rows_run / self.batch.size  # not of the method, but of the setup
             sizes = [leaf.numel() for leaf in trace.leaves]
             output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent, slopes
+from whyformer.capture.site import OffPlan
 from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.batch import Batch
@@ -27,8 +28,8 @@ Norm = Annotated[str, OneOf(*NORMS)]
 class InputSpace(ABC):
     """One place of a batch: its numbers there, their gradient, and what the model makes of other numbers.
 
-    inputs: (B, …) the numbers. point_bytes: what the graph of one point keeps for its backward pass. gradient: (B, …)
-    of the explained values at ``inputs``, where it was asked for.
+    inputs: (B, …) the numbers. point_bytes: what the graph of one point keeps for its backward pass, where other points
+    follow. gradient: (B, …) of the explained values at ``inputs``, where it was asked for.
     """
 
     smooths: bool  # holds pixels of patches
@@ -161,8 +162,12 @@ class SingleInput(InputSpace):
         if self.entrance is not None:
             return self._entered(batch, points)[0]
         if self.run.modality.embeds:
-            with self.run.modality.looked_up(batch, lambda _: points):
-                return self.run.output.logits(batch)
+            try:
+                with self.run.looked_up(batch, lambda _: points):
+                    return self.run.output.logits(batch)
+            except OffPlan:
+                self.run.study.plans.modeless = False
+                return self.logits(batch, points)
         return self.run.output.logits(batch.with_tensors(**{self.run.modality.main: points}))
 
     def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:

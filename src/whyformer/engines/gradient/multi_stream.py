@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import BaseTorchFunctionMode
 
-from whyformer.capture.leaves import BeforeAttention, Entrance, SwapEmbeddings, Traced, as_leaf
+from whyformer.capture.leaves import BeforeAttention, Entrance, Traced, as_leaf
+from whyformer.capture.lookups import SwapEmbeddings
 from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lifted
 from whyformer.errors import BadInput, NotOffered, UnknownName
@@ -202,9 +203,13 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
         )
     if run.multi_stream or (run.modality.multi_input and wanted != "embeddings"):
         return stream_place(run, gradient)
-    with SavedBytes(run.modality.model) as saved:
-        trace = run.traced(BaseTorchFunctionMode())
-    text, first = run.modality.embeds, trace.leaves[0]
+    text = run.modality.embeds
+    elsewhere = not (text or run.modality.pixels) or (text and run.study.extra > 0)  # the input may not be the place
+    # What the graph keeps is only asked for if other points follow.
+    saved = None if gradient else SavedBytes(run.modality.model)
+    with saved or nullcontext():
+        trace = run.traced(None, entrance=wanted == "embeddings" or (wanted is None and elsewhere))
+    first = trace.leaves[0]
     # Is the input no single tensor, or are its entries not the units (raw audio, video)?
     if text or run.modality.pixels:
         several = text and run.study.extra > 0
@@ -232,7 +237,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     if entrance is not None:
         inputs, slopes = trace.batch_first(inputs), None if slopes is None else trace.batch_first(slopes)
     slopes = None if slopes is None else lifted(slopes)
-    point_bytes = max(1, saved.total // run.rows_run)
+    point_bytes = max(1, saved.total // run.rows_run) if saved else 0
     inputs = inputs.expand(run.batch.size, *inputs.shape[1:])  # of texts that begin alike one was run for all
     space = SingleInput(run, inputs.detach(), entrance, point_bytes, slopes if gradient else None)
     if due and slopes is not None:
