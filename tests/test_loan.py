@@ -31,6 +31,7 @@ from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.loan import borrow, turns
 from whyformer.loan.borrow import REMEMBERED, borrowed, known_about
+from whyformer.loan.fingerprint import told_of
 from whyformer.results.interop import shap_package
 from whyformer.run import Run
 from whyformer.verbs import Explainer
@@ -289,6 +290,17 @@ def test_a_changed_config_is_studied_anew() -> None:
     model.config.classifier_pooling = "mean"
     found = wf.explain(model, case.inputs(), method="generic_attention", target=1)
     np.testing.assert_allclose(found[0].scores, expected[0].scores, atol=1e-6)
+
+
+def test_functions_that_read_each_other_are_told_once_and_the_last_is_seen() -> None:
+    names = [f"step_{i}" for i in range(30)]
+    space: dict[str, Any] = {"__name__": "steps", "SETTING": 1}
+    for name, follower in zip(names, [*names[1:], "SETTING"], strict=True):  # each also reads the one after the next
+        exec(f"def {name}(): return {follower}, {names[0]}, {names[-1]}", space)
+    before, _ = told_of(space[names[0]])
+    assert len(before) <= 2 * len(names) + 2
+    space["SETTING"] = 2
+    assert told_of(space[names[0]])[0] != before
 
 
 def test_the_readout_is_checked_by_every_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

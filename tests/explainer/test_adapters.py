@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from torch import nn
 
 import whyformer as wf
@@ -43,9 +43,26 @@ def gpt2() -> nn.Module:
     return seeded(lambda: GPT2LMHeadModel(config))
 
 
-def adapted(model: nn.Module, config: Any) -> Any:
+def config_of(kind: str, **settings: Any) -> Any:
+    """A config of peft, whose import takes as long as that of all other test files: only who runs these imports it."""
+    import peft
+
+    return getattr(peft, kind)(**settings)
+
+
+def with_adapter(model: nn.Module, config: Callable[[], Any]) -> Any:
+    import peft
+
+    return peft.get_peft_model(model, config())
+
+
+lora, ia3 = partial(partial, config_of, "LoraConfig"), partial(partial, config_of, "IA3Config")
+learned_prompt = partial(partial, config_of, "PromptTuningConfig", num_virtual_tokens=3)
+
+
+def adapted(model: nn.Module, config: Callable[[], Any]) -> Any:
     """The model with an adapter that changes it: what peft begins with has no effect."""
-    model = get_peft_model(model, config)
+    model = with_adapter(model, config)
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.named_parameters():
         if "lora_" in name or "ia3_" in name:
@@ -67,18 +84,18 @@ def same_scores(model: nn.Module, merged: nn.Module, methods: list[str]) -> None
 EVERY = [name for name in wf.list_methods() if name not in {"random", "grad_cam", "vit_cx", "shap", "smooth_grad"}]
 NEED_WEIGHTS = ["value_norms", "decompx", "transformer_attribution"]
 CASES: dict[str, tuple[Callable[[], nn.Module], Any, list[str]]] = {
-    "every layer": (llama, LoraConfig(r=4, target_modules="all-linear"), EVERY),
-    "with biases": (bert, LoraConfig(r=4, target_modules="all-linear", lora_bias=True), NEED_WEIGHTS),
-    "values and output": (llama, LoraConfig(r=4, target_modules=["v_proj", "o_proj"]), NEED_WEIGHTS),
+    "every layer": (llama, lora(r=4, target_modules="all-linear"), EVERY),
+    "with biases": (bert, lora(r=4, target_modules="all-linear", lora_bias=True), NEED_WEIGHTS),
+    "values and output": (llama, lora(r=4, target_modules=["v_proj", "o_proj"]), NEED_WEIGHTS),
     "transposed weights": (
         gpt2,
-        LoraConfig(r=4, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True),
+        lora(r=4, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True),
         NEED_WEIGHTS,
     ),
-    "dora": (llama, LoraConfig(r=4, target_modules="all-linear", use_dora=True), NEED_WEIGHTS),
+    "dora": (llama, lora(r=4, target_modules="all-linear", use_dora=True), NEED_WEIGHTS),
     "ia3": (
         llama,
-        IA3Config(target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]),
+        ia3(target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]),
         NEED_WEIGHTS,
     ),
 }
@@ -100,7 +117,7 @@ def test_an_adapter_on_a_quantised_model() -> None:
     """As QLoRA trains it."""
     from tests.support.quantised import dequantised, loaded, quiet
 
-    config = LoraConfig(r=4, target_modules=["query", "value", "dense"])
+    config = lora(r=4, target_modules=["query", "value", "dense"])
     with quiet():
         base = loaded("nf4")
         twin = adapted(dequantised(base), config).merge_and_unload().eval()
@@ -113,7 +130,7 @@ def test_an_adapter_on_a_quantised_model() -> None:
 
 
 def test_an_adapter_at_the_word_embedding_has_to_be_merged_for_gradients() -> None:
-    model = adapted(llama(), LoraConfig(r=4, target_modules=["embed_tokens", "q_proj"]))
+    model = adapted(llama(), lora(r=4, target_modules=["embed_tokens", "q_proj"]))
     with pytest.raises(errors.NotOffered, match=r"word embedding of this model has an adapter.*merge_and_unload\(\)"):
         wf.explain(model, INPUTS, method="attn_lrp", target=1)
     merged = deepcopy(model).merge_and_unload().eval()
@@ -122,10 +139,10 @@ def test_an_adapter_at_the_word_embedding_has_to_be_merged_for_gradients() -> No
 
 def test_a_learned_prompt_is_not_left_out() -> None:
     """A classifier is explained with it; a language model reads another position then, and is refused."""
-    model = get_peft_model(bert(), PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3)).eval()
+    model = with_adapter(bert(), learned_prompt(task_type="SEQ_CLS")).eval()
     found = wf.explain(model, INPUTS, method="generic_attention", target=1)[0]
     assert found.value == pytest.approx(float(model(**INPUTS).logits[0, 1]), abs=1e-5)
     assert found.units.special == (True,) * 3 + (False,) * 6
-    model = get_peft_model(llama(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    model = with_adapter(llama(), learned_prompt(task_type="CAUSAL_LM")).eval()
     with pytest.raises(errors.NotOffered, match=r"PeftModelForCausalLM puts a learned prompt.*get_base_model\(\)"):
         wf.explain(model, INPUTS, method="occlusion", target=1)

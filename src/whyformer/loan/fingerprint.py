@@ -244,6 +244,7 @@ def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
     told: list[Any] = []
     refs: list[weakref.ref[Any]] = []
     rest: list[tuple[Any, int]] = [(value, 0)]
+    reached: set[int] = set()  # functions whose variables are among those of another
     while rest and len(told) < FAR:
         value, depth = rest.pop()
         kind = value.__class__
@@ -266,8 +267,11 @@ def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
                 told.append(str(value.tolist()))
             elif isinstance(value, MethodType):  # of a bound method, what it is bound to
                 rest.append((value.__self__, depth + 1))
-            elif isinstance(value, FunctionType):  # what it reads besides its arguments
-                rest += [(variable.value(), depth + 1) for variable in variables_of_function(value)]
+            elif isinstance(value, FunctionType):  # what it reads besides its arguments, and what that reads
+                if id(value) not in reached:
+                    read = [variable.value() for variable in variables_of_function(value)]
+                    reached.update(id(function) for each in (value, *read) for function in _functions(each))
+                    rest += [(inner, depth + 1) for inner in read]
             elif depth < DEEP and not isinstance(value, (nn.Module, type, ModuleType)):
                 rest += [(inner, depth + 1) for inner in _held(value)]
             try:
