@@ -90,7 +90,7 @@ def made(peer: Peer, folder: Path) -> Path:
 def variables() -> dict[str, str]:
     """The environment variables of a worker: whyformer, its models and the benches of this tree are importable."""
     own = [ROOT / "src", ROOT / "models" / "src", ROOT]
-    names = os.pathsep.join(str(path) for path in own)
+    names = os.pathsep.join([*map(str, own), *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": names, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
