@@ -160,7 +160,7 @@ def special_id(name: str, ids: dict[str, int]) -> int:
 
 def tiny_arguments(config_class: Any, default: Any, rung: Rung) -> dict[str, Any]:
     """Arguments of a configuration class for a tiny model; ``default``: an instance with its own defaults."""
-    from transformers import PreTrainedConfig
+    from transformers import PretrainedConfig
 
     arguments: dict[str, Any] = {}
     fields = {f.name: f for f in dataclasses.fields(config_class)}
@@ -169,7 +169,7 @@ def tiny_arguments(config_class: Any, default: Any, rung: Rung) -> dict[str, Any
     per_layer, lists = {}, {}
     for name, field in fields.items():
         value, unset = values[name], field.default is None or field.default is dataclasses.MISSING
-        if isinstance(value, PreTrainedConfig):
+        if isinstance(value, PretrainedConfig):
             arguments[name] = tiny_config(type(value), value, rung)
         elif isinstance(value, (list, tuple)) and value and (PER_LAYER.search(name) or len(value) == layers > LAYERS):
             per_layer[name] = value
@@ -344,13 +344,13 @@ def words(config: Any, length: int = LENGTHS[0], seed: int = 1) -> Tensor:
 
 def setting(config: Any, *names: str) -> Any:
     """The first of these settings that the configuration or a part of it has."""
-    from transformers import PreTrainedConfig
+    from transformers import PretrainedConfig
 
     for name in names:
         if getattr(config, name, None) is not None:
             return getattr(config, name)
     for part in vars(config).values():
-        if isinstance(part, PreTrainedConfig) and (found := setting(part, *names)) is not None:
+        if isinstance(part, PretrainedConfig) and (found := setting(part, *names)) is not None:
             return found
     return None
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import whyformer as wf
 from tests.concepts.textures import FOLDER
 from tests.models import CASES
 from tests.support import processors
+from tests.support.released import VIT_LAYERS
 from tests.support.snapshots import compare
 from whyformer import cli
 from whyformer.cli.demo import METHODS
@@ -25,6 +27,7 @@ from whyformer.cli.main import COMMANDS, app
 from whyformer.demo import SENTENCES
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
+OLD_LAYOUT = tuple(map(int, version("typer").split(".")[:2])) < (0, 29)  # older than that of the stored help
 HELP = [path.stem.removeprefix("help-").split("-") for path in sorted(SNAPSHOTS.glob("help-*.txt"))]
 
 
@@ -41,10 +44,18 @@ def told(*arguments: object, stdin: str | None = None) -> Any:
     return json.loads(run(*arguments, "--json", stdin=stdin).stdout)
 
 
+def words_of(shown: str) -> list[str]:
+    """The words of a help, without what differs between versions of typer: marks of types and optional arguments."""
+    return re.sub(r"<[^>]*>|[\[\]{}.]", "", shown).split()
+
+
 @pytest.mark.parametrize("command", HELP, ids="-".join)
 def test_help_as_stored(command: list[str]) -> None:
-    shown = run(*command, "-h").stdout
-    compare(shown, SNAPSHOTS / f"help-{'-'.join(command)}.txt")
+    shown, stored = run(*command, "-h").stdout, SNAPSHOTS / f"help-{'-'.join(command)}.txt"
+    if OLD_LAYOUT:
+        assert words_of(shown) == words_of(stored.read_text(encoding="utf-8"))
+    else:
+        compare(shown, stored)
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert f"whyformer {' '.join(command)}" in shown.split("Examples:")[1]
 
@@ -250,7 +261,7 @@ SHOWN = [
     ("attention --scale free --out free.html", "each with its own scale"),
     ("attention 'I like the movie' --head max --scale 0,0.5", "0 … 0.5 attention|max over 4 heads"),
     ("attention --what colours --out c.png", "Attention heads over the image: a drawn cat|head 5|position 0, [CLS]"),
-    ("attention PHOTO --model TEXTURES --what colours -l 1 --query 3", "cat.png|vit.layers.1|position 3, patch 1,3"),
+    ("attention PHOTO --model TEXTURES --what colours -l 1 --query 3", f"cat.png|{VIT_LAYERS}.1|position 3, patch 1,3"),
     (
         "attention 'what is this' --model t5/ --what streams --head 0",
         "source self-attention|target self-attention|target attends to source|rows: target; columns: source|"
@@ -267,7 +278,7 @@ SHOWN = [
     ("compare PHOTO --model VIT -m grad_cam --metric insertion", "grad_cam|baseline mean"),
     ("heads --what pruning --order random --points 2 'So boring' 'I like it'", "agreement against heads kept (random"),
     ("heads --what pruning --order gates --points 2 --steps 4 --penalty 0.5", "learned gates|random, seed 0"),
-    ("maximize --layer 2 --neuron 5 --position 1 --steps 2 --out n.png", "token 1 5 of vit.layers.2"),
+    ("maximize --layer 2 --neuron 5 --position 1 --steps 2 --out n.png", f"token 1 5 of {VIT_LAYERS}.2"),
 ]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.concepts import textures
 from tests.references import tcav as twin
+from tests.support.released import VIT_LAYERS, VIT_MLP
 from whyformer.concepts import TCAVResult
 from whyformer.concepts.activation_maximization import checkerboard, total_variation
 from whyformer.concepts.concept_vectors import CAV, _random_magnitude, _rows, fit_cav, holm, score, welch
@@ -271,7 +272,7 @@ def test_checkerboard_sees_the_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["zebra-like", ("neuron", 1, 5), ("token", "vit.layers.0.mlp.fc1", 3, 7), ("layer", 2)]
+    "unit", ["zebra-like", ("neuron", 1, 5), ("token", f"{VIT_LAYERS}.0.{VIT_MLP[0]}", 3, 7), ("layer", 2)]
 )
 def test_units_rise_and_seeds_reproduce(unit: object) -> None:
     model = textures.model()

@@ -24,7 +24,10 @@ from tests.inputs.test_vision_language import (
 )
 from tests.models.vision_language import FRAMES, IMAGE_TOKEN, RECURRENT, VIDEO_TOKEN, vision_language_model, with_video
 from tests.support import processors
+from tests.support.released import images_in_prompts
 from whyformer.inputs import media
+
+pytestmark = images_in_prompts
 
 NAMES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma4"]
 

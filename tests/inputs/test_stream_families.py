@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import wave
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import whyformer as wf
 from tests.methods.properties import near as close
 from tests.models import CASES, UNUSUAL, model_of, run
 from tests.models.case import softmax_outputs
+from tests.models.hf import hf
+from tests.models.text_image_table import SWIN
 from tests.references import windows as twin
 from tests.support import processors
 from tests.support.processors import picture, tokenizer
@@ -304,12 +306,16 @@ def test_a_classifier_with_a_decoder() -> None:
 # Windows
 
 
-def test_swin_maps_are_laid_out_over_the_image() -> None:
-    """An 8 × 8 grid in windows of 4 × 4, the second block shifted by two; merged to 4 × 4, one window."""
-    case = CASES["swin"]
+@pytest.mark.parametrize("family", ["Swin", "DonutSwin"])
+def test_swin_maps_are_laid_out_over_the_image(family: str) -> None:
+    """An 8 × 8 grid in windows of 4 × 4, the second block shifted by two; merged to 4 × 4, one window.
+
+    Donut's scores have an axis for the windows of an image while the mask of the shifted ones is added.
+    """
+    case = replace(CASES["swin"], build=hf(f"{family}ForImageClassification", **SWIN))
     model = case.build("eager").double()
     inputs: Any = {k: v.double() for k, v in case.inputs().items()}
-    found = {m: wf.explain(model_of("swin"), case.inputs(), method=m, target=1) for m in ("generic_attention",
+    found = {m: wf.explain(case.build(None), case.inputs(), method=m, target=1) for m in ("generic_attention",
              "attention_rollout", "raw_attention", "attention_gradcam")}  # fmt: skip
     for row in range(2):
         with softmax_outputs() as maps:

@@ -25,6 +25,7 @@ from tests.models.vision_language import (
     with_images,
 )
 from tests.support import processors
+from tests.support.released import images_in_prompts
 from whyformer.views.marks import Heat
 
 TARGET, WORD = 7, 5
@@ -176,6 +177,7 @@ def mean_colour(name: str, inputs: dict[str, Tensor], images: int) -> Tensor:
     return pixels.mean((-2, -1), keepdim=True).expand_as(pixels)
 
 
+@images_in_prompts
 @pytest.mark.parametrize(("name", "images"), [(name, 1 + number % 2) for number, name in enumerate(NAMES)])
 def test_images_are_explained_with_the_words(name: str, images: int) -> None:
     """Against the language model's own maps, plain gradients, and one plain forward per masked unit."""
@@ -213,6 +215,7 @@ def test_images_are_explained_with_the_words(name: str, images: int) -> None:
     np.testing.assert_allclose(gradient.scores[~held], words[~torch.from_numpy(held)], rtol=0, atol=1e-4)
 
 
+@images_in_prompts
 @pytest.mark.parametrize("name", NAMES)
 def test_relevance_reaches_words_and_image_tokens_and_is_conserved(name: str) -> None:
     """cp_lrp: exactly, on language models without biases, also where features are added to later layers (Qwen3-VL)."""
@@ -225,6 +228,7 @@ def test_relevance_reaches_words_and_image_tokens_and_is_conserved(name: str) ->
         assert found["cp_lrp"].checks["conservation_error"] <= 1e-4 * np.abs(found["cp_lrp"].scores).sum()
 
 
+@images_in_prompts
 @pytest.mark.parametrize("name", NAMES)
 def test_a_token_stands_for_the_piece_of_the_image_that_changes_it_most(name: str) -> None:
     model, inputs = vision_language_model(name), with_images(name)
@@ -241,6 +245,7 @@ def test_a_token_stands_for_the_piece_of_the_image_that_changes_it_most(name: st
         assert int((after - before).norm(dim=-1).argmax()) == number
 
 
+@images_in_prompts
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl", "smolvlm", "paligemma", "gemma3", "gemma4"])
 def test_tokens_that_are_generated_have_the_logits_of_generation(name: str) -> None:
     model, inputs = vision_language_model(name), with_images(name)
@@ -270,6 +275,7 @@ def explainer() -> wf.Explainer:
     return wf.Explainer(vision_language_model("llava"), processor)
 
 
+@images_in_prompts
 def test_an_image_and_a_text_in_several_forms(explainer: wf.Explainer) -> None:
     image = processors.picture()
     forms: Any = [(image, QUESTION), (QUESTION, image), ([image], QUESTION), {"text": QUESTION, "images": [image]}]
@@ -288,6 +294,7 @@ def test_an_image_and_a_text_in_several_forms(explainer: wf.Explainer) -> None:
     assert [step.target.label for step in said] == ["a", "cat"]
 
 
+@images_in_prompts
 def test_images_of_several_inputs_are_kept_apart(explainer: wf.Explainer) -> None:
     images = [processors.picture(), processors.picture(30, 50)]
     raw: Any = [(images[0], QUESTION), {"text": "a <image> cat <image> on", "images": images}, (images[1], "a cat")]
@@ -299,6 +306,7 @@ def test_images_of_several_inputs_are_kept_apart(explainer: wf.Explainer) -> Non
     assert together[1].units.grid == (8, 4) and "image 2 patch 4,4" in together[1].units.labels
 
 
+@images_in_prompts
 def test_a_whole_answer_and_two_answers_against_each_other(explainer: wf.Explainer) -> None:
     prompt: Any = (processors.picture(), QUESTION)
     spans = {a: explainer.explain((prompt, a), span=True, method="attn_lrp") for a in ("a cat", "two birds")}
@@ -310,6 +318,7 @@ def test_a_whole_answer_and_two_answers_against_each_other(explainer: wf.Explain
     np.testing.assert_allclose(both.scores, first - second, **CLOSE)
 
 
+@images_in_prompts
 def test_words_and_regions_are_units(explainer: wf.Explainer) -> None:
     image = processors.picture()
     mask = np.zeros((10, 10), bool)
@@ -337,6 +346,7 @@ def test_words_and_regions_are_units(explainer: wf.Explainer) -> None:
     assert away.scores[1] == pytest.approx(scores[0] - scores[1], abs=1e-5)
 
 
+@images_in_prompts
 @pytest.mark.parametrize(
     ("raw", "how", "words"),
     [
@@ -362,6 +372,7 @@ def test_what_cannot_be_read_says_what_to_give(explainer: wf.Explainer, raw: str
         explainer.explain(given, **how)
 
 
+@images_in_prompts
 def test_the_image_is_drawn_under_each_token_of_an_answer(explainer: wf.Explainer, tmp_path: Path) -> None:
     prompt: Any = (processors.picture(), QUESTION)
     answer = explainer.explain((prompt, "a cat on"), method="attn_lrp")
@@ -382,6 +393,7 @@ def test_the_image_is_drawn_under_each_token_of_an_answer(explainer: wf.Explaine
     assert any(panel.title == "boxes (image)" for panel in away.view().panels)
 
 
+@images_in_prompts
 def test_images_are_cited_beside_texts(explainer: wf.Explainer) -> None:
     documents: Any = {"photo": processors.picture(), "note": "a cat on the mat. two birds."}
     model, processor = explainer.model, explainer.processor

@@ -7,9 +7,9 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tests.models.case import BATCH, CLASSES, HEADS, LAYERS, WIDTH, Inputs, numbered, randint, randn, reported, spied
+from tests.models.case import BATCH, CLASSES, HEADS, LAYERS, WIDTH, Inputs, randint, randn, reported, spied
 from tests.models.hf import (
     CONTROL,
     EAGER,
@@ -25,7 +25,7 @@ from tests.models.hf import (
     last_logits,
     text,
 )
-from tests.models.torch_nn import asked_again
+from tests.support.released import media_types
 
 BLOCKS = {key: value for key, value in ENCODER.items() if key not in {"num_labels", "vocab_size"}}
 TOWER = BLOCKS | {"vocab_size": VOCAB}
@@ -41,6 +41,7 @@ RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [16, 32],
 RESNET |= {"layer_type": "basic", "out_features": ["stage2"]}
 DETR = {key: value for key, value in ENCODER_DECODER.items() if key != "vocab_size"}
 DETR |= {"backbone_config": RESNET, "num_queries": 6, "num_labels": CLASSES}
+DETR |= {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None}  # which transformers 4 needs
 WHISPER = ENCODER_DECODER | {"num_mel_bins": 8, "max_source_positions": 12, "max_target_positions": 16}
 WHISPER |= CONTROL | {"decoder_start_token_id": 3}
 WAV2VEC2 = ENCODER | {"conv_dim": [16, 16], "conv_stride": [4, 4], "conv_kernel": [8, 4]}
@@ -96,14 +97,6 @@ def towers(output: Any) -> chain[Tensor]:
     return chain(output.vision_model_output.attentions, output.text_model_output.attentions)
 
 
-@torch.no_grad()
-def pooled_towers(model: nn.Module, inputs: Inputs) -> dict[int, Tensor]:
-    """SigLIP: vision tower, its attention pooling (an nn.MultiheadAttention), text tower."""
-    own = reported(towers, output_attentions=True)(model, inputs)
-    maps = list(own.values())
-    return numbered([*maps[:LAYERS], *asked_again(model, inputs).values(), *maps[LAYERS:]])
-
-
 def per_image(output: Any) -> Tensor:
     return output.logits_per_image
 
@@ -113,8 +106,9 @@ SEVERAL: dict[str, Any] = {"self_only": False, "units": "several"}
 CASES = [
     hf_case("clip", hf("CLIPModel", projection_dim=WIDTH, **TWO_TOWERS), caption_and_image, sites=2 * LAYERS,
             attention=reported(towers, output_attentions=True), readout=None, logits=per_image, **SEVERAL),
+    # Vision tower, its attention pooling (an nn.MultiheadAttention, which its own output leaves out), text tower.
     hf_case("siglip", hf("SiglipModel", gain=2.0, **TWO_TOWERS), padded_caption_and_image, sites=2 * LAYERS + 1,
-            attention=pooled_towers, readout=None, logits=per_image, **SEVERAL),
+            attention=spied, readout=None, logits=per_image, **SEVERAL),
     # Shuffles its patches at random on every call: `run` fixes the seed.
     hf_case("vilt", hf("ViltForQuestionAnswering", image_size=32, patch_size=8, **ENCODER), question_and_image,
             implementations=EAGER, units="several"),
@@ -162,7 +156,7 @@ BLIP2 = {
     "image_token_index": IMAGE_TOKEN,
 }
 ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-QWEN_TEXT = TOWER | CONTROL | {"num_key_value_heads": 2, "rope_parameters": ROTARY}
+QWEN_TEXT = TOWER | CONTROL | {"num_key_value_heads": 2, "rope_scaling": ROTARY}
 QWEN_TOKENS = {"image_token_id": IMAGE_TOKEN, "video_token_id": 98, "vision_start_token_id": 97}
 QWEN_TOKENS |= {"vision_end_token_id": 96}
 QWEN_VISION = {"depth": LAYERS, "num_heads": HEADS, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
@@ -218,7 +212,7 @@ def packed_inputs() -> Inputs:
     return prompt | {
         "pixel_values": randn(int(grid.prod(1).sum()), 3 * 2 * 4 * 4, seed=2),
         "image_grid_thw": grid,
-        "mm_token_type_ids": (prompt["input_ids"] == IMAGE_TOKEN).int(),
+        **media_types((prompt["input_ids"] == IMAGE_TOKEN).int()),
     }
 
 

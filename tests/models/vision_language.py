@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tests.models.case import HEADS, LAYERS, WIDTH, randint, randn
 from tests.models.hf import CONTROL, hf
 from tests.models.multimodal import IMAGE_TOKEN, LLAVA, QWEN2_5_VL, QWEN2_VL, QWEN_TOKENS, QWEN_VISION, ROTARY
+from tests.support.released import media_types
 
 VIDEO_TOKEN = QWEN_TOKENS["video_token_id"]
 
@@ -37,10 +38,10 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_5_vl": ("Qwen2_5_VL", QWEN2_5_VL),
     # Features of an early vision layer are added to the image tokens after the first layer of the language model.
     "qwen3_vl": ("Qwen3VL", QWEN_TOKENS | {
-        "text_config": TEXT | HEAD | {"model_type": "qwen3_vl_text", "rope_parameters": ROTARY},
+        "text_config": TEXT | HEAD | {"model_type": "qwen3_vl_text", "rope_scaling": ROTARY},
         "vision_config": QWEN3_VISION | {"deepstack_visual_indexes": [0]}}),
     "qwen3_5": ("Qwen3_5", QWEN_TOKENS | {
-        "text_config": TEXT | HEAD | LINEAR | {"model_type": "qwen3_5_text", "rope_parameters": ROTARY},
+        "text_config": TEXT | HEAD | LINEAR | {"model_type": "qwen3_5_text", "rope_scaling": ROTARY},
         "vision_config": QWEN3_VISION}),
     # Until transformers 5.20, the tokens of an image have to be a multiple of its patch size.
     "smolvlm": ("SmolVLM", SHUFFLED | {
@@ -107,7 +108,7 @@ def with_images(name: str, images: int = 1) -> dict[str, Tensor]:
     ids = torch.cat(parts, 1)
     is_image = (ids == IMAGE_TOKEN).long()
     types = {"gemma3": {"token_type_ids": is_image}, "paligemma": {"token_type_ids": torch.zeros_like(ids)}}
-    marks = {"mm_token_type_ids": is_image} if name in PACKED | {"gemma4"} else types.get(name, {})
+    marks = media_types(is_image) if name in PACKED | {"gemma4"} else types.get(name, {})
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **marks, **pixels(name, images)}
 
 
@@ -121,7 +122,7 @@ def with_video(name: str, images: int = 0) -> dict[str, Tensor]:
     words, frame = inputs["input_ids"], torch.full((1, tokens_per_image(name)), VIDEO_TOKEN)
     between = [] if name in IN_ONE_RUN else [torch.tensor([[33]])]
     ids = torch.cat([words[:, :-2], frame, *between, frame, words[:, -2:]], 1)
-    types = {"mm_token_type_ids": (ids == IMAGE_TOKEN).long() + 2 * (ids == VIDEO_TOKEN).long()}
+    types = media_types((ids == IMAGE_TOKEN).long() + 2 * (ids == VIDEO_TOKEN).long())
     video = {n.replace("image_", "video_"): t for n, t in pixels(name, FRAMES).items()}
     video["pixel_values_videos"] = video.pop("pixel_values").flip(0)  # other numbers than those of the images
     if name == "gemma4":

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tests.models import CASES
 from tests.references.eager_attention import one_input
+from tests.support.released import VIT_ATTENTION, VIT_LAYERS
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ FAMILIES = {
         "attention.output.dense",
         ("attention.output.LayerNorm", "output.LayerNorm"),
     ),
-    "vit": Names("vit.layers", "attention.v_proj", "attention.o_proj"),
+    "vit": Names(VIT_LAYERS, *VIT_ATTENTION[2:]),
     "gpt2": Names("transformer.h", "attn.c_attn", "attn.c_proj", packed=True),
     "llama": Names("model.layers", "self_attn.v_proj", "self_attn.o_proj"),
 }

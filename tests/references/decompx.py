@@ -17,6 +17,7 @@ import torch
 from tests.models import CASES
 from tests.references.eager_attention import one_input
 from tests.references.twin import FAMILY, TARGET, Twin, each
+from tests.support.released import VIT_ATTENTION, VIT_LAYERS, VIT_MLP
 
 Array = np.ndarray
 
@@ -231,8 +232,8 @@ def _vit(p: dict[str, Array]) -> Read:
         return p[name + ".weight"], p[name + ".bias"]
 
     layers = []
-    for base in (f"vit.layers.{i}." for i in range(2)):
-        parts = [pair(base + n) for n in ("attention.v_proj", "attention.o_proj", "mlp.fc1", "mlp.fc2")]
+    for base in (f"{VIT_LAYERS}.{i}." for i in range(2)):
+        parts = [pair(base + n) for n in (*VIT_ATTENTION[2:], *VIT_MLP)]
         norms = (Norm(*pair(base + n), 1e-12) for n in ("layernorm_before", "layernorm_after"))
         layers.append(Layer(*parts, *norms, gelu))
     return layers, [pair("classifier")], Norm(*pair("vit.layernorm"), 1e-12)

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from tests.models import CASES
 from tests.models.case import HEADS, LAYERS
 from tests.references.eager_attention import one_input, reported
+from tests.support.released import VIT_ATTENTION, VIT_LAYERS
 
 OUTPUT_PROJECTION = {
     "bert": "bert.encoder.layer.{}.attention.output.dense",
-    "vit": "vit.layers.{}.attention.o_proj",
+    "vit": f"{VIT_LAYERS}.{{}}.{VIT_ATTENTION[-1]}",
     "gpt2": "transformer.h.{}.attn.c_proj",
     "llama": "model.layers.{}.self_attn.o_proj",
 }

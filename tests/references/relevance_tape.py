@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.support.released import VIT_ATTENTION, VIT_LAYERS, VIT_MLP
+
 
 @dataclass(eq=False)
 class Node:
@@ -117,7 +119,8 @@ class Writer:
         return moved(x, lambda t: t.repeat_interleave(groups, 0), lambda r: r.unflatten(0, (-1, groups)).sum(1))
 
     def _rope(self, x: Node, width: int) -> Node:
-        theta = self.model.config.rope_parameters["rope_theta"]
+        config = self.model.config
+        theta = config.rope_parameters["rope_theta"] if hasattr(config, "rope_parameters") else config.rope_theta
         # Frequencies as the model has them, in float32.
         frequency = 1 / theta ** (torch.arange(0, width, 2, dtype=torch.int64).float() / width)
         angle = torch.outer(torch.arange(x.value.shape[1]).float(), frequency).repeat(1, 2)
@@ -144,18 +147,19 @@ class Writer:
         model: Any = self.model
         table, size = model.vit.embeddings, model.config.patch_size
         patches = Node(F.unfold(pixels[None], size, stride=size)[0].T)
-        project = table.patch_embeddings.projection
-        x = self.rules.linear(patches, project.weight.detach().flatten(1), project.bias.detach())
+        first_layer = table.patch_embeddings.projection
+        x = self.rules.linear(patches, first_layer.weight.detach().flatten(1), first_layer.bias.detach())
         first = table.cls_token.detach()[0]
         x = moved(x, lambda t: torch.cat([first, t]), lambda r: r[1:])
         x = tokens = self.rules.add(x, Node(table.position_embeddings.detach()[0]))
-        for layer in model.vit.layers:
-            own, h = layer.attention, self.norm(x, layer.layernorm_before)
-            q, k, v = (self.linear(h, m) for m in (own.q_proj, own.k_proj, own.v_proj))
-            mixed = self.linear(self.attend(q, k, v, model.config.num_attention_heads, False), own.o_proj)
+        for layer in model.get_submodule(VIT_LAYERS):
+            *project, output, up, down = (layer.get_submodule(name) for name in (*VIT_ATTENTION, *VIT_MLP))
+            h = self.norm(x, layer.layernorm_before)
+            q, k, v = (self.linear(h, m) for m in project)
+            mixed = self.linear(self.attend(q, k, v, model.config.num_attention_heads, False), output)
             x = self.rules.add(mixed, x)
-            hidden = self.rules.activation(self.linear(self.norm(x, layer.layernorm_after), layer.mlp.fc1), F.gelu)
-            x = self.rules.add(self.linear(hidden, layer.mlp.fc2), x)
+            hidden = self.rules.activation(self.linear(self.norm(x, layer.layernorm_after), up), F.gelu)
+            x = self.rules.add(self.linear(hidden, down), x)
         return Written(
             self.linear(self._row(self.norm(x, model.vit.layernorm), 0), model.classifier),
             patches,

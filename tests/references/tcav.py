@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.support.released import VIT_LAYERS
+
 Array = np.ndarray[Any, Any]
 
 
@@ -31,7 +33,8 @@ def directional_derivative(
     values = []
     for sign in (1.0, -1.0):
         move = torch.tensor(sign * step * v_D, dtype=image.dtype)
-        handle = model.vit.layers[layer].register_forward_hook(lambda module, args, out, move=move: out + move)
+        block = model.get_submodule(f"{VIT_LAYERS}.{layer}")
+        handle = block.register_forward_hook(lambda module, args, out, move=move: out + move)
         with torch.no_grad():
             values.append(float(model(pixel_values=image[None]).logits[0, target]))
         handle.remove()

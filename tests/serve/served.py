@@ -20,7 +20,7 @@ from tests.models import CASES, UNUSUAL
 from tests.models.case import seeded
 from tests.support import language, processors
 from tests.support.browser import Browser
-from tests.support.processors import SIDE, pair_tokenizer, picture
+from tests.support.processors import pair_tokenizer, picture
 from whyformer.serve.app import Served, application, bound
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
@@ -43,7 +43,6 @@ def bert(gain: float = 1.5, **config: Any) -> Explainer:
 @cache
 def explainer(kind: str) -> Explainer:
     import transformers as t
-    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
     if kind == "text":
         return bert(**NAMES)
@@ -51,7 +50,7 @@ def explainer(kind: str) -> Explainer:
         return Explainer(language.model("gpt2"), language.tokenizer())
     if kind == "image":
         vit = t.ViTConfig(**SMALL, **NAMES, image_size=32, patch_size=8)
-        return Explainer(seeded(lambda: t.ViTForImageClassification(vit)), ViTImageProcessorPil(size=SIDE))
+        return Explainer(seeded(lambda: t.ViTForImageClassification(vit)), processors.vit())
     if kind == "table":
         from whyformer.demo import load_adult
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from tests.models.case import seeded
+from tests.support import processors
+from tests.support.released import BEFORE_FIVE
 
 WORDS = (
     "the a movie film book was is so not good bad great awful boring i like hate it you she he they we and but . ,"
@@ -22,12 +25,12 @@ def tokenizer(folder: Path, slow: bool = False) -> Any:
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     if slow:
-        from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
-
-        return BertTokenizerLegacy(str(vocabulary), model_max_length=16)
+        file, name = ("", "") if BEFORE_FIVE else ("_legacy", "Legacy")
+        module = import_module(f"transformers.models.bert.tokenization_bert{file}")
+        return getattr(module, f"BertTokenizer{name}")(str(vocabulary), model_max_length=16)
     from transformers import BertTokenizerFast
 
-    return BertTokenizerFast(vocab=str(vocabulary), model_max_length=16)
+    return BertTokenizerFast(str(vocabulary), model_max_length=16)
 
 
 def bert(attention: str = "sdpa") -> nn.Module:
@@ -52,6 +55,4 @@ def vit() -> nn.Module:
 
 
 def image_processor() -> Any:
-    from transformers import ViTImageProcessorPil
-
-    return ViTImageProcessorPil(size={"height": 32, "width": 32})
+    return processors.vit()

@@ -33,7 +33,7 @@ def tokenizer(more: tuple[str, ...] = ()) -> Any:
     """``more``: words besides the usual ones."""
     names = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk")}
     known = VOCABULARY | {word: len(VOCABULARY) + i for i, word in enumerate(sorted({*more} - {*VOCABULARY}))}
-    tok = word_level(known, "Whitespace", model_max_length=256, extra_special_tokens=SPECIALS[4:], **names)
+    tok = word_level(known, "Whitespace", model_max_length=256, additional_special_tokens=SPECIALS[4:], **names)
     tok.chat_template = TEMPLATE
     return tok
 

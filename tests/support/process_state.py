@@ -28,11 +28,14 @@ def process_state() -> dict[str, object]:
     from whyformer.verbs import Explainer
 
     registry.list_methods(), registry.list_metrics()  # registered when first listed
+    # torch 2.6 adds a folder for code that it generates, when torch.distributed is first imported
+    instantiator = sys.modules.get("torch.distributed.nn.jit.instantiator")
+    generated = getattr(instantiator, "INSTANTIATED_TEMPLATE_DIR_PATH", None)
     loggers = [logging.getLogger(), logging.getLogger("whyformer")]
     return {
         **{f"environment variable {name}": value for name, value in os.environ.items() if name not in OF_LIBRARIES},
         "working directory": Path.cwd(),
-        "sys.path": list(sys.path),
+        "sys.path": [folder for folder in sys.path if folder != generated],
         **{f"module {name}, imported twice": True for name in split_modules()},
         **{f"logger {log.name}": (list(log.handlers), log.level, log.propagate, log.disabled) for log in loggers},
         "signal handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],

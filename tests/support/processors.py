@@ -6,8 +6,11 @@ from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+
+from tests.support.released import BEFORE_FIVE, media_types, released
 
 WORDS = "[PAD] [BOS] [EOS] [UNK] [MASK] a cat on the mat dog photo of what is this two birds".split()
 SIDE = {"height": 32, "width": 32}
@@ -46,12 +49,11 @@ def tokenizer(eos: int = 2, masked: bool = True, **more: int) -> Any:
     """``more``: further tokens and their ids; masked=False: a tokenizer that gives no mask, as SigLIP's."""
     vocabulary = {word: eos if word == "[EOS]" else i for i, word in enumerate(WORDS)}
     around = {"single": "$A [EOS]", "special_tokens": [("[EOS]", eos)]}
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "bos", "eos", "unk", "mask")}
+    names: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "bos", "eos", "unk", "mask")}
     given = {} if masked else {"model_input_names": ["input_ids"]}
     length = 64 if masked else 16
-    return word_level(
-        vocabulary | more, around=around, model_max_length=length, extra_special_tokens=list(more), **given, **names
-    )
+    names["additional_special_tokens"] = list(more)
+    return word_level(vocabulary | more, around=around, model_max_length=length, **given, **names)
 
 
 PLACES = "[PAD] [CLS] [SEP] [UNK] [MASK] where who is anna bob ben lives in paris rome and works .".split()
@@ -74,13 +76,18 @@ def picture(height: int = 40, width: int = 60) -> Any:
 
 
 def pil(family: str, name: str, **sizes: Any) -> Any:
-    """An image processor that needs no torchvision."""
-    module = import_module(f"transformers.models.{family}.image_processing_pil_{family}")
-    return getattr(module, f"{name}ImageProcessorPil")(**sizes)
+    """An image processor that needs no torchvision: of a class of its own since transformers 5."""
+    file, kind = ("image_processing", "") if BEFORE_FIVE else ("image_processing_pil", "Pil")
+    module = import_module(f"transformers.models.{family}.{file}_{family}")
+    return getattr(module, f"{name}ImageProcessor{kind}")(**sizes)
 
 
 def of_transformers(name: str, *parts: Any, **options: Any) -> Any:
-    return getattr(import_module("transformers"), name)(*parts, **options)
+    kind = released(name)
+    if not hasattr(kind, "check_argument_for_proper_class"):
+        return kind(*parts, **options)
+    with patch.object(kind, "check_argument_for_proper_class"):  # transformers 4 takes the family's own tokenizers only
+        return kind(*parts, **options)
 
 
 IMAGE = {"<image>": 99}
@@ -135,7 +142,7 @@ class Qwen:
         counts = (seen["image_grid_thw"].prod(1) // 4).tolist()
         marked = [t.replace(self.image_token, f" {self.image_token} " * n) for t, n in zip(text, counts, strict=True)]
         words = self.tokenizer(marked, **how)
-        return {**words, **seen, "mm_token_type_ids": (words["input_ids"] == 99).int()}
+        return {**words, **seen, **media_types((words["input_ids"] == 99).int())}
 
 
 class QwenVideos(Qwen):
@@ -165,7 +172,7 @@ class QwenVideos(Qwen):
         first, *rest = text[0].split(self.video_token)
         marked = first + "".join(f" {self.video_token} " * next(counts) + part for part in rest)
         words = self.tokenizer([marked], **how)
-        return {**words, **seen, "mm_token_type_ids": 2 * (words["input_ids"] == 98).int()}
+        return {**words, **seen, **media_types(2 * (words["input_ids"] == 98).int())}
 
 
 def detr(shortest: int = 32) -> Any:
@@ -174,7 +181,7 @@ def detr(shortest: int = 32) -> Any:
 
 
 def vit() -> Any:
-    return of_transformers("ViTImageProcessorPil", size=SIDE)
+    return pil("vit", "ViT", size=SIDE)
 
 
 def wav2vec2() -> Any:

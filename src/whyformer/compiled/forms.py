@@ -18,7 +18,7 @@ from whyformer.compiled.graph import Graph
 from whyformer.errors import NotOffered, WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
-from whyformer.inputs.families import says_tokens
+from whyformer.inputs.families import is_rotary, says_tokens
 from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.registry import Method
@@ -253,7 +253,7 @@ def longest_of(modality: Modality) -> int | None:
     """Return how many positions the model takes, None if that is not known."""
     config = getattr(modality.model, "config", None)
     limit: int | None = modality.max_length() if hasattr(modality, "max_length") else None
-    if limit is None and getattr(config, "rope_parameters", None):  # positions are computed, not looked up
+    if limit is None and is_rotary(config):  # positions are computed, not looked up
         return 1 << 30
     return limit if getattr(config, "max_position_embeddings", None) else None
 

@@ -129,6 +129,13 @@ def number_of(config: Any, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def is_rotary(config: Any) -> bool:
+    """Return whether positions are computed as rotations, of which any number are possible."""
+    # rope_parameters: transformers 5; the others are names of the base frequency before that
+    names = ("rope_parameters", "rope_theta", "global_rope_theta", "rotary_emb_base")
+    return any(getattr(config, name, None) for name in names)
+
+
 def class_names(model: Any) -> dict[int, str]:
     """Return ``config.id2label``; files have its numbers as texts."""
     names = getattr(getattr(model, "config", None), "id2label", None)

@@ -15,7 +15,7 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, on_host, with_columns
 from whyformer.inputs.checkpoint import processed
-from whyformer.inputs.families import continues_text, number_of
+from whyformer.inputs.families import continues_text, is_rotary, number_of
 from whyformer.inputs.language import kept_logits
 from whyformer.inputs.units import PromptText
 from whyformer.loan.borrow import NO_TOKEN, borrowed, known_about, modules_of
@@ -160,8 +160,7 @@ class TokenInput(Modality):
     def _positions(self) -> int | None:
         """Return the rows of the position table that are used: RoBERTa counts from after the padding index."""
         limit = self.configured("max_position_embeddings")
-        rotary = any(getattr(config, "rope_parameters", None) for config in self.configs)
-        if limit is None or rotary or limit < 0:
+        if limit is None or any(map(is_rotary, self.configs)) or limit < 0:
             return None
         for module in modules_of(self.model):
             if isinstance(module, nn.Embedding) and module.num_embeddings == limit and module.padding_idx is not None:

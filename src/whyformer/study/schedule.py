@@ -138,7 +138,9 @@ class Shadows(Survey):
             self._shadows.put(out, known)
         else:
             asked = next((a for t in args if (a := self._asking.get(t)) is not None), None)
-            if asked is not None and out.shape[: asked.ndim - 1][-1:] == asked.shape[-2:-1]:
+            # Windows may have an axis of their own for a while: a mask that differs between them is added there.
+            size = out.shape[:-1]
+            if asked is not None and size[-1:] == asked.shape[-2:-1] and size.numel() == asked.shape[:-1].numel():
                 self._asking.put(out, asked)
 
     def _projected(self, numbers: Tensor, out: Tensor) -> None:
