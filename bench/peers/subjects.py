@@ -45,7 +45,8 @@ class Subjects:
                 "prompt": lambda: (*smollm2(self.folder), PROMPT),
                 "documents": lambda: (*smollm2(self.folder), ASKED, list(DOCUMENTS), ANSWER),
             }[name]()
-            self.loaded[name] = (model.to(self.device), *others)
+            moved = (each.to(self.device) if isinstance(each, torch.Tensor) else each for each in others)
+            self.loaded[name] = (model.to(self.device), *moved)
         return self.loaded[name]
 
 

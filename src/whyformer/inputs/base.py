@@ -145,6 +145,8 @@ class Modality(ABC):
         weight = next(iter(self.model.parameters()), NO_WEIGHT)
         dtype = weight.dtype if tensor.is_floating_point() and weight.is_floating_point() else tensor.dtype
         device = self.place or (execution_device(self.model) if weight.is_meta else weight.device)
+        if tensor.is_floating_point() and tensor.device == weight.device:
+            device = tensor.device  # large, and read on the host by nobody
         return tensor.to(device=device, dtype=dtype)
 
     def length(self, batch: Batch) -> int:
