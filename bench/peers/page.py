@@ -28,7 +28,7 @@ BETTER = (
 GPU = """{device}. {summary} Milliseconds are of the wall clock; SmolLM2's shape has random weights here.
 
 ```
-python -m bench.peers --here --device cuda --folder smol --data docs/reports/peers_gpu.json    # libraries of this Python
+python -m bench.peers --here --device cuda --folder smol --data docs/reports/peers_gpu.json    # of this Python
 python -m bench.peers --page
 ```"""
 END = """## Method
