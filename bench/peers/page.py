@@ -25,7 +25,7 @@ BETTER = (
     "shap: trees and linear models. captum, zennit, pytorch-grad-cam: convolutional networks.",
     "shapiq: interactions of more than two features. interpreto: Sobol indices, LIME, concepts.",
 )
-GPU = """{device}. {summary} Milliseconds are of the wall clock; SmolLM2's shape has random weights here.
+GPU = """{device}. {summary} SmolLM2 has random weights here. Not installed there: {missing}.
 
 ```
 python -m bench.peers --here --device cuda --folder smol --data docs/reports/peers_gpu.json    # of this Python
@@ -146,8 +146,9 @@ def pins(data: Row) -> str:
 
 def on_a_gpu(data: Row) -> list[str]:
     """The part of the page about another device: the same table, and who did not run there."""
-    said = GPU.format(device=data["machine"], summary=summary(data))
-    return ["## On a GPU", said, costs(data), *([failures(data)] if failures(data) else [])]
+    missing = ", ".join(name for name in PEERS if name not in data["peers"])
+    said = GPU.format(device=data["machine"], summary=summary(data), missing=missing or "none")
+    return ["## On a GPU", said, costs(data)]
 
 
 def page(data: Row, gpu: Row | None = None) -> str:

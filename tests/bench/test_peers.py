@@ -121,6 +121,8 @@ def test_page_from_rows() -> None:
         DATA | {"peers": {"captum": DATA["peers"]["captum"] | {"questions": [ROW | {"difference": 1.0}]}}}
     )
     assert "**not explained**" in other
+    there = page.page(DATA, DATA | {"machine": "a GPU", "peers": {"captum": DATA["peers"]["captum"]}})
+    assert "a GPU. Of 2 questions to 1 libraries" in there and "Not installed there: shap, inseq, lxt" in there
 
 
 def test_short_numbers() -> None:
@@ -158,6 +160,6 @@ def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_page_is_of_its_data() -> None:
-    data = json.loads((REPORTS / "peers.json").read_text(encoding="utf-8"))
-    assert (REPORTS / "peers.md").read_text(encoding="utf-8") == page.page(data)
-    assert "not explained" not in page.page(data)
+    data, gpu = (json.loads((REPORTS / name).read_text(encoding="utf-8")) for name in ("peers.json", "peers_gpu.json"))
+    assert (REPORTS / "peers.md").read_text(encoding="utf-8") == page.page(data, gpu)
+    assert "not explained" not in page.page(data, gpu)
