@@ -36,7 +36,7 @@ def rows_of(part: str, given: argparse.Namespace) -> Iterator[Row]:
     if part == "shapiq_games":
         return games.rows_of(given.inputs or 3, given.seeds)
     if part == "needle":
-        return needles.rows_of(given.data, given.inputs or 6)
+        return needles.rows_of(given.data, given.inputs or 3)
     if part == "hatexplain":
         if given.model is None:
             raise SystemExit("hatexplain needs --model, a folder of an encoder in the format of transformers.")
