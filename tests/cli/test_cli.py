@@ -19,7 +19,7 @@ import whyformer as wf
 from tests.concepts.textures import FOLDER
 from tests.models import CASES
 from tests.support import processors
-from tests.support.released import VIT_LAYERS
+from tests.support.released import VIT_LAYERS, images_in_prompts
 from tests.support.snapshots import compare
 from whyformer import cli
 from whyformer.cli.demo import METHODS
@@ -315,6 +315,11 @@ def test_a_question_and_its_answer(folder: Path) -> None:
     assert [e["target"]["label"] for e in found] == ["a", "cat", "[EOS]"]
     (one,) = told("explain", "pair", folder / "cat.png", "what is this", "--model", folder / "llava")
     assert set(one["units"]["stream"]) == {"image", "text"}
+
+
+@images_in_prompts
+def test_an_image_in_a_prompt(folder: Path) -> None:
+    (one,) = told("explain", "pair", folder / "cat.png", "what is this", "--model", folder / "llava")
     asked = ("explain", "prompt", "what is this", "--image", folder / "cat.png", "--model", folder / "llava")
     same = told(*asked)
     assert same["units"] == one["units"] and same["scores"] == one["scores"]

@@ -159,7 +159,8 @@ def rt_detr() -> nn.Module:
     config = hf.RTDetrConfig(
         backbone_config=backbone, num_queries=8, num_labels=CLASSES, anchor_image_size=None, **size
     )
-    return seeded(lambda: hf.RTDetrForObjectDetection(config)).eval()
+    # The seed: with transformers 4 and 5, objects change places where a piece of the picture is masked.
+    return seeded(lambda: hf.RTDetrForObjectDetection(config), seed=3).eval()
 
 
 SMALL, LARGE = {"pixel_values": randn(1, 3, 32, 32)}, {"pixel_values": 3 * randn(1, 3, 64, 64, seed=1)}

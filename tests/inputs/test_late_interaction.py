@@ -14,6 +14,7 @@ from bench.tiny_models import tiny_model
 from tests.models.case import randint
 from tests.models.hf import text
 from tests.models.kinds import KINDS
+from tests.support.released import tiny_models
 from whyformer.errors import BadInput, NotOffered
 
 
@@ -73,6 +74,7 @@ class Query(nn.Module):
         return torch.einsum("nd,bmd->bnm", self.vectors, document).amax(2)
 
 
+@tiny_models
 @pytest.mark.filterwarnings("ignore")
 def test_a_query_token_is_explained_over_the_patches_of_a_page() -> None:
     tiny = tiny_model("ColPaliForRetrieval")

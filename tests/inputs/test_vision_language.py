@@ -294,6 +294,13 @@ def test_an_image_and_a_text_in_several_forms(explainer: wf.Explainer) -> None:
     assert [step.target.label for step in said] == ["a", "cat"]
 
 
+def test_where_images_come_as_pixels_alone_a_newer_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whyformer.inputs.vision_language.FEATURES", "what transformers 4 does not have")
+    given: Any = {"text": QUESTION, "images": [processors.picture()] * 2}
+    with pytest.raises(wf.errors.BadInput, match=r"need transformers 5: install it, or pass one image"):
+        wf.explain(vision_language_model("llava"), given, processor=processors.llava())
+
+
 @images_in_prompts
 def test_images_of_several_inputs_are_kept_apart(explainer: wf.Explainer) -> None:
     images = [processors.picture(), processors.picture(30, 50)]

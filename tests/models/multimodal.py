@@ -119,7 +119,7 @@ CASES = [
             sites=2 + 1 + 2 * 4, implementations=EAGER, logits=lambda output: output.question_answering_score,
             **SEVERAL),
     # The head here is that of the first object query.
-    hf_case("detr", hf("DetrForObjectDetection", gain=1.6, parts=False, **DETR), picture, attention=encoder_decoder,
+    hf_case("detr", hf("DetrForObjectDetection", gain=1.9, parts=False, **DETR), picture, attention=encoder_decoder,
             sites=3 * LAYERS, logits=lambda output: output.logits[:, 0], **SEVERAL),
     hf_case("whisper", hf("WhisperForConditionalGeneration", **WHISPER), spectrogram, attention=encoder_decoder,
             sites=3 * LAYERS, readout=-1, logits=final_logits, **SEVERAL),

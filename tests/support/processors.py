@@ -20,12 +20,13 @@ def word_level(
     vocabulary: dict[str, int], split: str = "WhitespaceSplit", around: dict[str, Any] | None = None, **options: Any
 ) -> Any:
     """A token for each word; ``around``: the special tokens that are put around a text."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     unknown = next(word for word in ("[UNK]", "<unk>") if word in vocabulary)
     made = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     made.pre_tokenizer = getattr(pre_tokenizers, split)()
+    made.normalizer = normalizers.BertNormalizer(lowercase=False)  # BLIP's processor loads a tokenizer that has one
     if around is not None:
         made.post_processor = processors.TemplateProcessing(**around)
     inputs = options.pop("model_input_names", ["input_ids", "attention_mask"])

@@ -13,6 +13,7 @@ BEFORE_FIVE = int(VERSION.partition(".")[0]) < 5
 
 # Before version 5, a model does not take images as its vision encoder returns them (docs/guide/vision_language.md).
 images_in_prompts = pytest.mark.skipif(BEFORE_FIVE, reason="images in prompts need transformers 5")
+tiny_models = pytest.mark.skipif(BEFORE_FIVE, reason="bench.tiny_models reads configurations of transformers 5")
 
 # Where a ViT keeps its parts: version 5 has moved them.
 VIT_LAYERS = "vit.encoder.layer" if BEFORE_FIVE else "vit.layers"

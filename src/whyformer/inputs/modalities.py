@@ -31,7 +31,7 @@ from whyformer.inputs.tensors import TensorInput, sequences_of
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
 from whyformer.inputs.video_and_series import SERIES, VIDEOS, SeriesInput, VideoInput
-from whyformer.inputs.vision_language import VisionLanguageInput, reads_media
+from whyformer.inputs.vision_language import VisionLanguageInput, reads_images, reads_media
 
 __all__ = ["Source", "are_tensors", "as_list", "choose_modality", "register_modality", "source_of", "unpacked"]
 
@@ -86,6 +86,8 @@ def source_of(modality: Modality, inputs: Any) -> Source:
     if isinstance(inputs, Mapping) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], (Mapping, list))):
         inputs = modality.from_messages(inputs)
     if isinstance(inputs, Mapping) and "text" in inputs and {"image", "images", "video", "videos"} & set(inputs):
+        if reads_images(modality.model):  # not as VisionLanguageInput has it
+            raise BadInput("images in a prompt need transformers 5: install it, or pass one image as (image, text).")
         raise BadInput(
             f"{type(modality.model).__name__} takes no images with a text: give the text alone, or load a "
             "vision-language model (AutoModelForImageTextToText)."

@@ -44,7 +44,12 @@ NO_GRID = (
 
 def reads_media(model: nn.Module) -> bool:
     """Return whether a language model takes images as its vision encoder returns them (transformers 5)."""
-    return continues_text(model) and FEATURES in signature_of(model) and hasattr(model, "get_image_features")
+    return FEATURES in signature_of(model) and reads_images(model)
+
+
+def reads_images(model: nn.Module) -> bool:
+    """Return whether a language model reads images, as pixels at least (transformers 4)."""
+    return continues_text(model) and hasattr(model, "get_image_features")
 
 
 class VisionLanguageInput(StreamsInput, TextInput):
