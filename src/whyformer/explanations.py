@@ -63,8 +63,7 @@ def explanations(
     values = arrays.pop("values").tolist() if "values" in arrays else value_B.tolist()
     scores_BN, errors_BN = arrays.pop("scores"), arrays.pop("errors", None)
     layers, whole = arrays.pop("layers", None), arrays.pop("matrix", None)
-    maps = arrays if isinstance(matrix, dict) else None
-    detail, predictions = _detail(attribution), _predictions(run)
+    maps, detail, predictions = arrays if isinstance(matrix, dict) else None, _detail(attribution), _predictions(run)
     output, answers = run.output, run.batch.predictions
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
@@ -93,17 +92,19 @@ def explanations(
         "model": type(run.modality.model).__name__,
         "default_for": run.modality.kind if m.name == default_method(run.modality.kind) else None,
     }
-    result = []
+    # Asked once for all inputs: a device waits while each of them is put together.
+    full, finite, targets, streams = keep_BN.all(), np.isfinite(scores_BN).all(), run.targets, _other_streams(run)
+    result: list[Explanation] = []
     for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
-        scores = scores_BN[row, keep_N]
-        if not np.isfinite(scores).all():
+        scores = scores_BN[row].copy() if full else scores_BN[row, keep_N]
+        if not finite and not np.isfinite(scores).all():  # at padding there may be anything
             raise NotOffered(f"{m.name} returned NaN or infinity: run the model in float32.")
         if len(units.labels) != len(scores):
             raise NotOverUnits(
                 f"{m.name} scored {len(scores)} positions, and input {row} has {len(units)} units: they cannot be "
                 "matched. Give inputs one by one, without padding."
             )
-        target, said = run.targets[row], predictions[row]
+        target, said = targets[row], predictions[row]
         if said.position != target.position:
             said = replace(said, position=target.position)
         warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
@@ -130,7 +131,7 @@ def explanations(
                 picture=run.modality.picture(run.batch, row) if run.batch.raw else None,
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks=known,
-                warnings=(*warnings, *notes, *_warnings(run, row, scores, share_B)),
+                warnings=(*warnings, *notes, *_warnings(scores, share_B[row], streams, units)),
                 **same,
             )
         )
@@ -163,28 +164,24 @@ def _predictions(run: Run) -> list[Target]:
         return [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
     if run.modality.objects and logits_BC.shape[1] > 1:
         return [_detected(run, logits_C) for logits_C in logits_BC]
-    predictions = [Target(i, output.name(i) if output.speaks else output.labels.get(i, "")) for i in best_B]
+    names: Callable[[int], str] = output.name if output.speaks else lambda i: output.labels.get(i, "")
     if not output.chooses or run.batch.predictions or logits_BC.shape[1] < 2:
-        return predictions
+        return [Target(i, names(i)) for i in best_B]
     if output.independent:
         alone = logits_BC.sigmoid()
     else:  # softmax, step by step: torch's own wakes its threads for any two rows, which may take milliseconds
         powers_BC = (logits_BC - logits_BC.amax(1, keepdim=True)).exp()
         alone = powers_BC / powers_BC.sum(1, keepdim=True)
     likeliest = (logits_BC if run.gives_probabilities else alone).topk(min(1 + NEXT, logits_BC.shape[1]))
-    ranked = zip(predictions, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+    ranked = zip(best_B, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
     return [
         Target(
-            said.index,
-            said.label,
+            best,
+            names(best),
             probability=shares[0],
-            next=tuple(
-                Choice(i, output.name(i) if output.speaks else output.labels.get(i, ""), p)
-                for i, p in zip(indices, shares, strict=True)
-                if i != said.index
-            )[:NEXT],
+            next=tuple([Choice(i, names(i), p) for i, p in zip(indices, shares, strict=True) if i != best][:NEXT]),
         )
-        for said, indices, shares in ranked
+        for best, indices, shares in ranked
     ]
 
 
@@ -239,23 +236,27 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
     return columns[..., keep_N, :] if columns.shape[-2] == len(keep_N) else columns
 
 
-def _warnings(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str]:
+def _other_streams(run: Run) -> list[str]:
+    """Return the streams of input beside the one whose positions are the units."""
+    if all(name == run.modality.main or "mask" in name for name in run.batch.tensors):
+        return []
+    main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
+    return list(dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main))
+
+
+def _warnings(scores: Array, padding_share: float, streams: list[str], units: Units) -> list[str]:
     """Return warnings about one input: equal scores, attention to padding, streams without scores."""
     warnings = []
-    if len(scores) > 1 and scores.max() == scores.min() != 0:
+    if len(scores) > 1 and scores[0] == scores[-1] != 0 and (scores == scores[0]).all():
         warnings.append("all scores are equal: this explanation does not rank the units.")
-    if share_B[row] > HIDDEN:
+    if padding_share > HIDDEN:
         warnings.append(
-            f"{share_B[row]:.0%} of this input's attention goes to padding, which the model does not mask: this share "
+            f"{padding_share:.0%} of this input's attention goes to padding, which the model does not mask: this share "
             "is not assigned to any unit. To avoid it, give inputs one by one, without padding."
         )
-    shown = set(run.units[row].stream)
+    shown = set(units.stream) if streams else set()
     if not shown:
-        return warnings  # every position is masked
-    if all(name == run.modality.main or "mask" in name for name in run.batch.tensors):
-        return warnings  # there is nothing else
-    main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
-    streams = dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main)
+        return warnings  # there is nothing else, or every position is masked
     missing = [s for s in streams if s not in shown and ENCODER_STREAMS.get(s, s) not in shown]
     return warnings + [
         f"the {stream} has no scores here, because its positions in the model are not known; it was not changed."

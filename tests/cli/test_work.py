@@ -41,10 +41,9 @@ def test_long_commands_say_so_first(
     assert re.match(rf"About [\d,]+ forwards, \d+ seconds\. {re.escape(words)}", run(*command).stderr)
 
 
-@pytest.mark.parametrize("text", [LIKE, "the film was slow but its acting and music are so good that I watched it"])
-def test_the_estimate_is_near_the_passes_that_run(text: str) -> None:
+def test_the_estimate_is_near_the_passes_that_run() -> None:
     model, tokenizer = wf.demo.load_sentiment()
-    explainer, rows = wf.Explainer(model, tokenizer), 0
+    explainer, rows, text = wf.Explainer(model, tokenizer), 0, "the film was slow but its music is good"
 
     def count(module: Any, given: Any, named: dict[str, Any], output: Any) -> None:
         nonlocal rows
