@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from whyformer.capture.functions import attention_weights, repeat_heads
 from whyformer.capture.site import Contraction, layout_of
-from whyformer.capture.trail import Notes, fresh, reshaped
+from whyformer.capture.trail import Note, Notes, Trail, fresh, reshaped
 from whyformer.errors import AmbiguousLayout, BadInput, NothingCaptured
 
 
@@ -33,6 +33,26 @@ def test_reshape_keeps_what_axes_are_made_of() -> None:
     assert sizes(reshaped(fresh((4, 6)), (8, 3))) == [[4, 2], [3]]
     assert sizes(reshaped(fresh((3, 4)), (2, 6))) == [[2], [6]], "no shared boundary: nothing is known any more"
     assert sizes(reshaped(fresh((0, 6)), (2, 0, 3))) == [[2], [0], [3]], "a tensor of no numbers has no boundaries"
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"), [("unsqueeze", (1,)), ("squeeze", (0,)), ("transpose", (1, 2)), ("swapaxes", (-1, 0)), ("t", ())]
+)
+def test_axes_moved_in_place_are_followed(name: str, dims: tuple[int, ...]) -> None:
+    shape = (3, 4) if name == "t" else (1, 3, 4)
+    trail, axes = Trail(), fresh(shape)
+    moved = []
+    for called in (name, f"{name}_"):
+        tensor = torch.rand(shape)
+        trail.put(tensor, Note(axes))
+        out = getattr(tensor, called)(*dims)
+        trail.follow(called, (tensor, *dims), out)
+        moved.append([[atom for atom in axis if atom.size > 1] for axis in trail.at(out).axes])
+        assert [len(trail.at(out).axes), *sizes(trail.at(out).axes)] == [out.ndim, *([size] for size in out.shape)]
+    assert moved[0] == moved[1]
+    unknown = torch.rand(shape)
+    trail.follow(f"{name}_", (unknown, *dims), getattr(unknown, f"{name}_")(*dims))
+    assert trail.get(unknown) is None, "which axes it had is not known any more"
 
 
 def canonical(shape: tuple[int, ...], batch: int, axes: tuple | None = None, batch_axis: int | None = None):

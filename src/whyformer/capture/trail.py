@@ -162,9 +162,12 @@ class Trail(Notes[Note]):
                 self._read = weakref.ref(operand), ProjectionSource.of(operand)
             lead = self.at(operand).axes[: out.ndim - 1] if out.ndim == operand.ndim else fresh(out.shape[:-1])
             self.put(out, Note((*lead, (Atom(out.shape[-1]),)), source=self._read[1]))
-        elif name in LAYOUTS:
+        elif (layout := name.removesuffix("_")) in LAYOUTS:
+            if layout != name and self.get(first) is None:  # in place: the axes that it had are gone
+                return
             note = self.at(first)
-            moved = _permuted(name, args, note.axes, out) if name in PERMUTATIONS else reshaped(note.axes, out.shape)
+            permuted = layout in PERMUTATIONS
+            moved = _permuted(layout, args, note.axes, out) if permuted else reshaped(note.axes, out.shape)
             self.put(out, Note(moved, *note[1:]))
         elif (known := self.get(first)) is not None:
             same = known.softmax is None and first.shape == out.shape
