@@ -271,6 +271,12 @@ def through_a_view(x: Tensor) -> Tensor:
     return y + 1
 
 
+def through_vmap(x: Tensor) -> Tensor:
+    y = x * 2
+    torch.vmap(lambda row: row.add_(1))(y)
+    return y + 1
+
+
 def by_its_numbers(x: Tensor) -> Tensor:
     y = x * 2
     return y + 1 if float(y.sum()) > 0 else y - 1
@@ -278,10 +284,31 @@ def by_its_numbers(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [(through_a_view, "overwritten through another view"), (by_its_numbers, "depends on its own numbers")],
+    [
+        (through_a_view, "overwritten through another view"),
+        (through_vmap, "overwritten through another view"),
+        (by_its_numbers, "depends on its own numbers"),
+    ],
 )
 def test_what_cannot_run_again_is_refused(function: Callable[[Tensor], Tensor], why: str) -> None:
     x = randn(3, 4, seed=1)
     tape, out = recorded(function, x)
     with pytest.raises(NotOffered, match=why):
         stretch(tape, tape.number(x), tape.number(out))
+
+
+def test_a_mask_made_by_vmap_is_no_obstacle_to_writing_in_place() -> None:
+    """Masks are made so with transformers 4; tensors inside vmap have no address to compare."""
+    other = randn(3, 4, seed=2)
+
+    def masked(x: Tensor) -> Tensor:
+        keep = torch.vmap(lambda row: row > 0)(other)
+        y = x * 2
+        y.add_(1)
+        return y * keep
+
+    x = randn(3, 4, seed=1)
+    tape, out = recorded(masked, x)
+    torch.testing.assert_close(out, (2 * x + 1) * (other > 0))
+    again = stretch(tape, tape.number(x), tape.number(out))
+    torch.testing.assert_close(again.run(-x), (1 - 2 * x) * (other > 0))

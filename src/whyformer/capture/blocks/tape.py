@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from whyformer.capture.functions import DECIDES, IN_PLACE
 from whyformer.errors import NotOffered
@@ -92,9 +93,10 @@ class Tape:
         if not in_place or not args or not isinstance(args[0], Tensor):
             return None
         target: Tensor = args[0]
-        place = target.untyped_storage().data_ptr()
+        place = _memory(target)
         for number, value in list(self.values.items()):
-            if number > 0 and value.untyped_storage().data_ptr() == place:
+            # What torch.vmap wrapped cannot be used any more once it has ended.
+            if number > 0 and not is_functorch_wrapped_tensor(value) and _memory(value) == place:
                 self.values[number] = value.clone()
                 self._numbers[id(value)] = LOST
                 self.values[-number - 1] = value  # keeps the id from being given to another tensor
@@ -170,6 +172,13 @@ class Stretch:
                 if n in env and last_use[n] == i and n != self.end:
                     del env[n]
         return env[self.end]
+
+
+def _memory(tensor: Tensor) -> int:
+    """Return the address that views of one tensor share; inside ``torch.vmap``, that of the wrapped tensor."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor.untyped_storage().data_ptr()
 
 
 def stretch(tape: Tape, start: int, end: int) -> Stretch:
