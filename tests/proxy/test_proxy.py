@@ -173,8 +173,10 @@ def test_a_stream_that_breaks_off_breaks_off_for_the_client() -> None:
     for content in (PLAIN, ASKED):
         upstream = streaming(event("it"))
         upstream.error = httpx.ReadError("gone")
-        with pytest.raises(httpx.ReadError):
+        with pytest.raises(Exception) as broken:
             ask(upstream, content)
+        # Older starlettes wrap it in a group.
+        assert isinstance(getattr(broken.value, "exceptions", [broken.value])[0], httpx.ReadError)
     upstream = Upstream(WHOLE[:40])
     upstream.error = httpx.ReadError("gone")
     assert ask(upstream).status_code == 502

@@ -66,7 +66,8 @@ class Proxy:
 
     async def send(self, request: Request, body: bytes, encoding: str) -> httpx.Response:
         """Pass a request on; the reply has not been read yet."""
-        path = request.scope.get("raw_path") or request.url.path.encode()
+        # Some servers leave the query in raw_path, which comes from query_string below.
+        path = (request.scope.get("raw_path") or request.url.path.encode()).partition(b"?")[0]
         query = request.scope["query_string"]
         if ".." in request.url.path.split("/"):
             raise HTTPException(400, "the path contains '..'.")
