@@ -19,6 +19,7 @@ import whyformer
 from tests.cli.test_cli import SNAPSHOTS, run
 from tests.concepts.textures import FOLDER
 from tests.support import folders
+from tests.support.released import BEFORE_FIVE
 from whyformer.demo import model_folder
 
 ESCAPE = "\x1b]0;owned\x07\x9b31m\u202e"
@@ -409,7 +410,17 @@ def test_code_is_not_run_unasked_even_if_the_input_says_yes(
     assert "--trust-remote-code" in shown and str(folder) in shown
 
 
-@pytest.mark.parametrize("made", [with_tokenizer, with_generate, with_needless_code])
+def test_code_for_generate_is_refused_where_transformers_would_run_it(
+    tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.__version__", "4.57.1")
+    folder = with_generate(tmp_path / "mine", marker)
+    assert "--trust-remote-code" in run("explain", "text", "i like it", "--model", folder, code=1).stderr
+    assert not marker.exists()
+
+
+# transformers 4 has no tokenizer for a folder that names one of its own, and runs code for generate: both are refused.
+@pytest.mark.parametrize("made", [with_needless_code, *[with_tokenizer, with_generate] * (not BEFORE_FIVE)])
 def test_code_beside_what_transformers_has_is_left_alone(
     made: Callable[[Path, Path], Path], tmp_path: Path, marker: Path
 ) -> None:

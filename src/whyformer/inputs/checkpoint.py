@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,6 +183,9 @@ class Checkpoint:
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=self.trusted, **self._places)
         classes = getattr(config, "architectures", None)
         classes = classes if isinstance(classes, list) else []
+        if not classes and is_folder(Path(name)) and not is_file(Path(name) / "config.json"):
+            # transformers 4 guesses a configuration from the name of the folder.
+            raise BadInput(f"no model could be loaded from {name!r}: it has no config.json.{HUB}")
         kind = self._class_of(config, classes)
         bare = classes[0].endswith("Model") and not classes[0].endswith(("LMHeadModel", "MTModel"))
         if bare and not headless:
@@ -189,6 +193,10 @@ class Checkpoint:
                 f"{name!r} is a {classes[0]}, which has no head and makes no predictions. Use a fine-tuned checkpoint, "
                 "e.g. one for sequence or image classification."
             )
+        # transformers 4 runs this file of a folder whatever trust_remote_code is.
+        unasked = int(transformers.__version__.partition(".")[0]) < 5
+        if unasked and not self.trusted and is_file(Path(name) / "custom_generate" / "generate.py"):
+            raise self._code_of_its_own()
         with self._loading(f"the weights of {name!r} could not be loaded"):
             read = self._places if pickles else self._places | {"use_safetensors": True}
             return kind.from_pretrained(name, config=config, trust_remote_code=self.trusted, **read).eval()
@@ -280,7 +288,7 @@ def loaded(name: str | Path, processor: Any = None) -> tuple[Any, Any]:
             return checkpoint.sentence_transformer(), processor
         model = checkpoint.model()
         kind = kind_of(model)
-        without = is_folder(folder) and not any(next(folder.glob(name), None) for name in PROCESSOR_FILES)
+        without = is_folder(folder) and not any(map(is_file, chain.from_iterable(map(folder.glob, PROCESSOR_FILES))))
         if processor is not None or not kind or without:
             return model, processor
         if kind == "sound":
