@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,7 @@ from whyformer.targets import logits_of
 
 # Padding: added, cut off, and whether it changes the model's output
 
+NOTICE = "Asking-to-pad-a-fast-tokenizer"  # as transformers 4 calls it
 ROUNDING = 1e-2  # of the tolerance: what other shapes of the same computation may change
 
 
@@ -32,7 +34,8 @@ def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
     if len(sizes) == 1 and all(encoding.keys() == encodings[0].keys() for encoding in encodings):  # nothing to pad
         return {k: torch.tensor([e[k] for e in encodings]) for k in encodings[0]}
     if tokenizer.pad_token_id is not None:
-        return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
+        with _without_notice(tokenizer):
+            return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
     # Padding is masked out, so any id will do; the tokenizer itself is not changed.
     filler = {"input_ids": tokenizer.eos_token_id or 0}
     longest = max(len(e["input_ids"]) for e in encodings)
@@ -42,6 +45,18 @@ def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
         rows = [(list(e[name]), [filler.get(name, 0)] * (longest - len(e[name]))) for e in encodings]
         batch[name] = torch.tensor([padding + values if left else values + padding for values, padding in rows])
     return batch
+
+
+@contextmanager
+def _without_notice(tokenizer: Any) -> Iterator[None]:
+    """Keep ``tokenizer.pad`` from logging, with transformers 4, that one call would encode and pad faster."""
+    logged = getattr(tokenizer, "deprecation_warnings", {})
+    before = logged.get(NOTICE, False)
+    logged[NOTICE] = True
+    try:
+        yield
+    finally:
+        logged[NOTICE] = before
 
 
 def bare(one: Batch) -> Batch:
