@@ -13,6 +13,8 @@ BEFORE_FIVE = int(VERSION.partition(".")[0]) < 5
 
 # Before version 5, a model does not take images as its vision encoder returns them (docs/guide/vision_language.md).
 images_in_prompts = pytest.mark.skipif(BEFORE_FIVE, reason="images in prompts need transformers 5")
+# Before version 5, a layer calls each expert by itself, and wf.heads.experts finds no module that is given the choice.
+experts_at_once = pytest.mark.skipif(BEFORE_FIVE, reason="experts are called one by one before transformers 5")
 tiny_models = pytest.mark.skipif(BEFORE_FIVE, reason="bench.tiny_models reads configurations of transformers 5")
 
 # Where a ViT keeps its parts: version 5 has moved them.
@@ -32,6 +34,12 @@ def released(name: str) -> Any:
     if BEFORE_FIVE and not hasattr(library, name):
         pytest.skip(f"transformers {VERSION} has no {name}")
     return getattr(library, name)
+
+
+def require_state_per_batch(name: str) -> None:
+    """Skip RecurrentGemma before version 5: it keeps the state of a batch, and fails on a batch of another size."""
+    if BEFORE_FIVE and name == "recurrent_gemma":
+        pytest.skip("RecurrentGemma fails on batches of different sizes before transformers 5")
 
 
 def media_types(types: Any) -> dict[str, Any]:

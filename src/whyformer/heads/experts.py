@@ -140,7 +140,7 @@ def _of_one(run: Run, names: Mapping[int, str]) -> Experts:
         raise NotOffered(
             f"{type(run.modality.model).__name__}: no experts were found, a module that is called with the vectors of "
             "tokens, the numbers of the experts chosen for each, and their weights. The model has none, or its experts "
-            "are called in another way."
+            "are called in another way: most models of transformers 4 call each by itself, and need transformers 5."
         )
     gradients = slopes(value.sum(), [call.leaf for call in calls])
     keep_N = run.keep_BN[0].cpu()
