@@ -20,6 +20,7 @@ from tests.models.hf import text
 from tests.models.kinds import KINDS
 from tests.models.others import OTHERS, REFUSED, score
 from tests.references.kinds import generic_attention
+from tests.support.released import require_state_per_batch
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.record import sites_of
 from whyformer.capture.roles import Observe, Recorder
@@ -156,6 +157,7 @@ def test_scores_are_those_of_the_models_own_attention(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_map_where_attention_is_not_all_there_is(name: str) -> None:
     """Sparse, pooled or missing attention, convolutions and recurrences beside it: refused, and other methods work."""
+    require_state_per_batch(name)
     case = REFUSED[name]
     explainer = wf.Explainer(case.build(case.implementations[0]))
     with pytest.raises(CaptureError, match="gradient or perturbation method"):

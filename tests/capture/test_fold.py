@@ -21,6 +21,7 @@ from tests.models.case import randint
 from tests.study.test_slopes import IDS, Layers
 from tests.support.language import model as language_model
 from tests.support.language import tokenizer
+from tests.support.released import BEFORE_FIVE
 from whyformer.capture import fold, functions
 from whyformer.capture.fold import FoldedSite, added_up
 from whyformer.capture.functions import FusedCall, HeadFusion, all_gradients, all_weights
@@ -158,7 +159,7 @@ def test_no_map_of_all_heads_is_ever_there(method: str, kind: str, monkeypatch: 
     explainer.explain(inputs, method=method, memory="fold")
     with Largest() as largest:
         explainer.explain(inputs, method=method, memory="fold")
-    assert largest.numbers < tokens * tokens
+    assert largest.numbers < tokens * tokens + BEFORE_FIVE  # as large as the mask that Llama makes, with version 4
 
 
 def test_layers_that_are_computed_again_in_backward() -> None:

@@ -69,9 +69,10 @@ def answered(
             return attention
         place, rows_HRK = maps[call]
         changed = attention.clone()
+        maps_BHQK = changed if changed.ndim == 4 else changed[None]  # DETR, before transformers 5
         size = attention.shape[-2]
         for i, row in enumerate(place.rows):  # windows stand one after the other in the batch
-            changed[row // size, :, row % size] = rows_HRK[:, i].to(attention.dtype)
+            maps_BHQK[row // size, :, row % size] = rows_HRK[:, i].to(attention.dtype)
         return changed
 
     with torch.no_grad(), twin.answering(change):

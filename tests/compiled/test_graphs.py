@@ -20,6 +20,7 @@ import whyformer as wf
 from tests.models import CASES
 from tests.support.eager_graph import EagerGraph, recorded_on_cpu
 from tests.support.processors import pair_tokenizer
+from tests.support.released import BEFORE_FIVE
 from whyformer.compiled import graphs as module
 from whyformer.compiled.forms import apart, bucket
 from whyformer.compiled.graph import HostAsked, Products, rehearsed
@@ -38,7 +39,8 @@ def recorder() -> Iterator[type[EagerGraph]]:
 def bert(seed: int = 0, name: str = "bert") -> nn.Module:
     case = CASES[name]
     torch.manual_seed(seed)
-    return case.build(case.implementations[0]).eval()
+    # Before version 5, transformers reads the mask on the host for sdpa, which no graph can record.
+    return case.build(case.implementations[-1 if BEFORE_FIVE else 0]).eval()
 
 
 def ids(*lengths: int, seed: int = 0) -> dict[str, Tensor]:
@@ -124,6 +126,7 @@ def test_a_replay_borrows_nothing(what: str, monkeypatch: pytest.MonkeyPatch) ->
     assert squashed == [what == "squashed"] * 2
 
 
+@pytest.mark.skipif(BEFORE_FIVE, reason="without a mask, ids are read on the host before transformers 5")
 def test_ids_without_a_mask_are_recorded_at_their_length(recorder: type[EagerGraph]) -> None:
     explainer = Explainer(bert(), compiled=True)
     for seed in (0, 1):

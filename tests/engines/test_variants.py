@@ -20,6 +20,7 @@ from tests.models.case import randint, seeded
 from tests.support.language import VOCABULARY
 from tests.support.language import model as language_model
 from tests.support.processors import word_level
+from tests.support.released import BEFORE_FIVE, require_state_per_batch
 from whyformer.engines.attention.maps import read_row, row_normalized, with_ratio
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Replaced, Variants, left_out, variants_of
@@ -405,6 +406,7 @@ def by_hand(model: nn.Module, replace: int | str, target: int) -> list[float]:
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_states_that_cannot_be_cut_are_not_gone_on_from(name: str) -> None:
+    require_state_per_batch(name)
     model = made(*HYBRIDS[name]())
     for replace in (9, "delete"):
         (found,) = wf.explain(model, INPUTS, method="occlusion", replace=replace, batch_size=4, progress=False)
@@ -417,9 +419,14 @@ def test_states_that_cannot_be_cut_are_not_gone_on_from(name: str) -> None:
 
 def test_angles_that_depend_on_the_length_are_shared_by_texts_of_one_length() -> None:
     """Without one of 14 tokens, the text is on the other side of the switch between short and long factors."""
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    rope = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
     config = hf.Phi3Config(
-        **SIZES, num_hidden_layers=2, original_max_position_embeddings=13, rope_parameters=rope | {"factor": 4.0}
+        **SIZES,
+        num_hidden_layers=2,
+        original_max_position_embeddings=13,
+        **{"rope_scaling": rope | {"type": "longrope"}}
+        if BEFORE_FIVE
+        else {"rope_parameters": rope | {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0}},
     )
     model = made(hf.Phi3ForCausalLM, config)
     for replace, reused in ((9, True), ("delete", False)):

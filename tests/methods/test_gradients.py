@@ -16,6 +16,7 @@ from tests.models import CASES
 from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import numbers
 from tests.references.smooth_grad import standard_error
+from tests.support.released import BEFORE_FIVE
 from whyformer.engines.gradient import InputSpace
 from whyformer.errors import NotOffered
 from whyformer.loan.spread import SavedBytes
@@ -122,7 +123,11 @@ INTEGRATED = {"method": "integrated_gradients", "steps": 8}
 MASK = 7  # any id will do on a random model
 
 
-@pytest.mark.parametrize("name", ["bert", "vit"])
+# Weights are drawn in the order in which a model keeps them: that of a ViT is another before transformers 5.
+of_five = pytest.mark.skipif(BEFORE_FIVE, reason="stored numbers are of the weights that transformers 5 draws")
+
+
+@pytest.mark.parametrize("name", ["bert", pytest.param("vit", marks=of_five)])
 def test_equals_captum_at_the_same_baseline_and_steps(name: str) -> None:
     """Captum's own numbers, entry by entry; tests/references/captum_integrated_gradients.py made them."""
     with np.load(captum.FILE) as stored:

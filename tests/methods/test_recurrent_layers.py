@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models.case import seeded
 from tests.references import recurrent_lrp as twin
+from tests.support.released import released, require_state_per_batch
 
 IDS = torch.tensor([[5, 17, 33, 60, 21, 9, 44, 3, 8, 71, 12]])
 TEXT = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2}
@@ -51,8 +52,10 @@ WITHOUT_ATTENTION = {"mamba", "falcon_mamba", "mamba2", "rwkv"}
 def built(name: str) -> nn.Module:
     """A tiny model, with weights large enough that every factor matters, and without biases, which absorb relevance."""
     family, settings = CONFIGS[name]
+    require_state_per_batch(name)
+    kind = released(f"{family}ForCausalLM")
     config = getattr(transformers, f"{family}TextConfig", None) or getattr(transformers, f"{family}Config")
-    model = seeded(lambda: getattr(transformers, f"{family}ForCausalLM")(config(**TEXT | settings)))
+    model = seeded(lambda: kind(config(**TEXT | settings)))
     generator = torch.Generator().manual_seed(1)
     for path, weight in model.named_parameters():
         if path.endswith("bias") and "dt" not in path:

@@ -20,6 +20,7 @@ from tests.models.torch_nn import EncoderClassifier
 from tests.references.attn_lrp import AttnLRP, relevance
 from tests.references.eager_attention import one_input
 from tests.support.language import shared, tokenizer
+from tests.support.released import BEFORE_FIVE, experts_at_once
 from whyformer.errors import NotOffered
 from whyformer.run.traced import TracedBatch
 
@@ -257,6 +258,7 @@ def test_functions_that_no_mode_sees_are_named(method: str) -> None:
     assert ("add" in warning) == (method == "transformer_attribution")
 
 
+@pytest.mark.skipif(BEFORE_FIVE, reason="Bloom has a backward of its own in training only, before transformers 5")
 def test_transformer_attribution_names_what_has_a_backward_of_its_own() -> None:
     case = OTHERS["bloom"]
     for found in wf.explain(case.build("eager"), case.inputs(), method="transformer_attribution", target=TARGET):
@@ -299,6 +301,7 @@ def test_relevance_is_conserved(name: str) -> None:
         assert not [w for w in found.warnings if "also pools other positions" not in w]  # DINOv2
 
 
+@experts_at_once
 @pytest.mark.parametrize(
     ("name", "ways"), [("mixtral", ("grouped_mm", "eager")), ("gpt_oss", ("eager", "grouped_mm", "batched_mm"))]
 )

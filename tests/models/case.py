@@ -53,11 +53,23 @@ class Case:
 
 def run(model: nn.Module, inputs: Inputs, **options: Any) -> Any:
     """Call the model with its inputs, given by name or by position; what is random in it (ViLT) is seeded."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _default_dtype_of(model):
         torch.manual_seed(0)
         if isinstance(inputs, dict):
             return model(**inputs, **options)
         return model(*inputs, **options)
+
+
+@contextmanager
+def _default_dtype_of(model: nn.Module) -> Iterator[None]:
+    """Before version 5 of transformers, CLIP fills its mask with the lowest float64 in the default dtype."""
+    before = torch.get_default_dtype()
+    wide = any(parameter.dtype == torch.float64 for parameter in model.parameters())
+    torch.set_default_dtype(torch.float64 if wide else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def alone(inputs: Inputs, row: int, cut: bool = True) -> Inputs:

@@ -111,9 +111,9 @@ def layers_of(name: str, index: int, target: int) -> list[Layer]:
     assert case.logits is not None
     with softmax_outputs() as found:
         logits = case.logits(run(model, one))[0]
-    maps = [p for p in found if p.ndim == 4]
+    maps = [p for p in found if p.ndim == 4] or found  # DETR, before transformers 5: (H, Q, K) of the only input
     gradients = torch.autograd.grad(logits[target], maps, allow_unused=True)
     return [
-        (p[0].detach().double().numpy(), (torch.zeros_like(p) if g is None else g)[0].double().numpy())
+        tuple(x.detach().double().numpy()[(0,) * (x.ndim - 3)] for x in (p, torch.zeros_like(p) if g is None else g))
         for p, g in zip(maps, gradients, strict=True)
     ]

@@ -15,6 +15,7 @@ import whyformer as wf
 from tests.models import CASES
 from tests.models.case import randint, randn, seeded
 from tests.references.shap import shap
+from tests.support.released import images_in_prompts
 from whyformer.errors import BadInput, NotOverUnits, PartlyCaptured
 
 WIDTH, TARGET, OTHER = 16, 1, 7
@@ -95,7 +96,7 @@ def test_a_text_in_another_order_is_refused(how: dict[str, Any], method: str) ->
         np.testing.assert_allclose(one.scores[:6], drops(model, ids, OTHER), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["clip", "llava"])
+@pytest.mark.parametrize("name", ["clip", pytest.param("llava", marks=images_in_prompts)])
 def test_patches_in_another_order_are_refused_among_several_streams(name: str) -> None:
     case = CASES[name]
     plain = case.build(case.implementations[0])

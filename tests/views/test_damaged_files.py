@@ -155,7 +155,7 @@ def npz(path: Path, **arrays: Any) -> Path:
     samples.text().save(path)
     with np.load(path) as file:
         held = {name: file[name] for name in file.files}
-    np.savez_compressed(path, **(held | arrays), allow_pickle=True)
+    np.savez_compressed(path, **(held | arrays))
     return path
 
 

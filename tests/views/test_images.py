@@ -65,8 +65,8 @@ def test_an_explanation_comes_with_what_the_model_saw_and_is_drawn_over_it_or_th
     tmp_path: Path,
 ) -> None:
     wide = Image.fromarray(np.kron(np.eye(2, 6, dtype=np.uint8)[..., None] * 200, np.ones((32, 32, 3), np.uint8)))
-    crop, squeeze = folders.image_processor(), folders.image_processor()
-    crop.do_center_crop, crop.size, crop.crop_size = True, {"shortest_edge": 32}, {"height": 32, "width": 32}
+    sides = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    crop, squeeze = processors.pil("clip", "CLIP", **sides), folders.image_processor()
     for processor, shape in ((crop, (32, 32)), (squeeze, (64, 192))):
         found = wf.explain(folders.vit(), wide, processor=processor)
         assert found.picture is not None and found.picture.startswith("data:image/jpeg;base64,")
