@@ -145,6 +145,17 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(method: str) -> None:
         assert (one.cost.forwards, one.cost.backwards) == (other.cost.forwards, other.cost.backwards)
 
 
+@pytest.mark.parametrize(("tokens", "size", "most"), [(8, None, 64), (40, None, 25), (100, None, 16), (8, 5, 5)])
+def test_short_inputs_have_more_variants_in_a_batch_unless_it_is_said_how_many(
+    tokens: int, size: int | None, most: int
+) -> None:
+    model, sizes = CASES["bert"].build("sdpa").eval(), []
+    inputs = {"input_ids": randint(5, 90, 1, tokens), "attention_mask": torch.ones(1, tokens, dtype=torch.long)}
+    with model.register_forward_hook(lambda module, args, named, out: sizes.append(len(out.logits)), with_kwargs=True):
+        wf.explain(model, inputs, method="shap", evaluations=300, target=1, batch_size=size)
+    assert max(sizes) == most
+
+
 def test_a_single_input_that_does_not_fit_is_refused_with_what_to_do() -> None:
     model = CASES["bert"].build("sdpa")
     explainer = wf.Explainer(model)

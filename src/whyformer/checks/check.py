@@ -60,7 +60,8 @@ def faithfulness(exam: Exam) -> Faithfulness:
 
     Misleads when: inputs with masked features are unlike anything the model has seen.
     """
-    settings: dict[str, Any] = {"target": exam.targets, "batch_size": exam.step, "seed": exam.seed, "progress": False}
+    settings: dict[str, Any] = {"target": exam.targets, "seed": exam.seed, "progress": False}
+    settings["batch_size"] = exam.session.asked_size
     options = {k: v for k, v in exam.explanations[0].options.items() if k in exam.method.options}
     candidate = Candidate(exam.method.name, options)
     judged = chosen_metrics(None, rationales=False, masks=False)

@@ -209,8 +209,8 @@ class Exam:
         self, inputs: Any = None, *, explainer: CoreExplainer | None = None, target: Any = None, **settings: Any
     ) -> list[Explanation]:
         """One explanation per input, by the method under examination unless ``method`` says otherwise."""
-        asked: dict[str, Any] = {"method": self.wanted, "seed": self.seed, "batch_size": self.step, "progress": False}
-        asked |= {"target": self.target if target is None else target}
+        asked: dict[str, Any] = {"method": self.wanted, "seed": self.seed, "progress": False}
+        asked |= {"target": self.target if target is None else target, "batch_size": self.session.asked_size}
         if "method" not in settings:
             asked |= self.options
         explanations = (explainer or self.explainer).explain(

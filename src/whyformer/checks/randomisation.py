@@ -273,7 +273,7 @@ def randomisation(
     loaded = exam.explainer
     copied = CoreExplainer(twin_of(loaded.model), loaded.processor, attention_at=loaded.attention_at)
     settings: dict[str, Any] = {"method": exam.wanted, "options": exam.options, "target": exam.target}
-    twin = Exam(copied, exam.inputs, seed=exam.seed, batch_size=exam.step, progress=False, **settings)
+    twin = Exam(copied, exam.inputs, seed=exam.seed, batch_size=exam.session.asked_size, progress=False, **settings)
     twin.explanations = exam.explanations
     with exam.borrowing(), twin.borrowing():
         exams = {loaded.model: exam, copied.model: twin}

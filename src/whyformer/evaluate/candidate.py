@@ -129,7 +129,7 @@ def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -
         path = cached_file(games.folder, "scores.json", **contents, inputs=games.batch.contents())
     if path is not None and is_whole(path):
         return dataclasses.replace(read_piece(Candidate, path), options=candidate.options)
-    settings |= {"target": games.wanted_targets, "batch_size": games.batch_size, "progress": False}
+    settings |= {"target": games.wanted_targets, "batch_size": games.session.asked_size, "progress": False}
     try:
         explanations = games.explainer.explain(games.inputs, **settings)
     except WhyformerError as reason:

@@ -293,10 +293,10 @@ def measured_rates(games: Games, rounds: int = 3) -> Rates:
     number = longest(games)
     run, row = games.run_of(number)
     one = run.batch.select([row])
-    many = one.select([0] * games.batch_size)
+    many = one.select([0] * run.batch_size)
     with torch.no_grad():
         alone = fastest(lambda: run.output.logits(one), rounds)
-        batched = fastest(lambda: run.output.logits(many), rounds) / games.batch_size
+        batched = fastest(lambda: run.output.logits(many), rounds) / run.batch_size
     explain, raw = games.explainer.explain, one_input(games.inputs, number)
     try:
         both = fastest(lambda: explain(raw, method="saliency", **games.asked), rounds)

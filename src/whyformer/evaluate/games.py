@@ -313,7 +313,7 @@ class Games:
                     "soft_nc and soft_ns erase elements of single words, pixels or columns, and it is not known here "
                     "which elements belong to which feature: use pi_soft_nc and pi_soft_ns, which mask whole features."
                 )
-            self._soft[number] = SoftGame(erased, self.batch_size)
+            self._soft[number] = SoftGame(erased, run.batch_size)
         return self._soft[number]
 
     def variants(self, number: int) -> variant_kinds.Variants:
@@ -378,7 +378,7 @@ class Games:
         return Game(
             len(parts),
             partial(_say, run, row, variants, queries, Prefix(run, row), second),
-            batches=lambda present_MP: variants.batches(present_MP, self.batch_size),
+            batches=lambda present_MP: variants.batches(present_MP, run.batch_size),
             store=store,
             draws=variants.draws,
             columns=columns,

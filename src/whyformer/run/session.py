@@ -49,6 +49,7 @@ Measure = Callable[[Run, list[int]], T]
 
 BATCH_SIZE = 16
 BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
+POSITIONS = 1024  # of short inputs, as many variants run together as have so many: a CPU is quickest then
 
 
 PLAIN_INPUTS = (dict, list, str, tuple)
@@ -214,6 +215,7 @@ class Session:
                 self.batch = at_positions(self.modality, self.batch, self.target)
             self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
             self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run separately
+        self.asked_size = batch_size
         self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
         if known_about(self.model).get(MIXES):
             self.step = 1
@@ -287,7 +289,7 @@ class Session:
     def run_of(self, batch: Batch, scalar: str | None = None, target: Any = None, study: Study | None = None) -> Run:
         """Return a Run of a batch that was put together from the session's rows."""
         called_with(self.model, self._arguments)
-        return Run(
+        run = Run(
             self.modality,
             batch,
             study or self.study,
@@ -298,6 +300,10 @@ class Session:
             keep_layers=self.keep_layers,
             track=self.track,
         )
+        free = self.asked_size is None and self.step == BATCH_SIZE and not self.modality.opaque
+        if free and (run.study.sites or self.modality.lengths_vary):  # else it is not known how long an input is
+            run.batch_size = max(self.step, min(BATCH_SIZE_ON_DEVICE, POSITIONS // max(1, run.length)))
+        return run
 
     # The loop
 
