@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -280,8 +281,29 @@ class Twice(Named):
         return self.words(ids) + self.words(ids) if int(ids[0, 0]) == 8 else self.words(ids)
 
 
+class Besides(Named):
+    """Calls the module once, and reads its weight without it for some inputs."""
+
+    def read(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.words(ids)
+        return x + self.others(ids, self.words.weight) if int(ids[0, 0]) == 8 else x
+
+    def others(self, ids: Tensor, weight: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, weight)
+
+
+class ByIndex(Besides):
+    def others(self, ids: Tensor, weight: Tensor) -> Tensor:
+        return weight[ids]
+
+
+class Bag(Besides):
+    def others(self, ids: Tensor, weight: Tensor) -> Tensor:
+        return nn.functional.embedding_bag(ids, weight, mode="sum")[:, None]
+
+
 @pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "attn_lrp"])
-@pytest.mark.parametrize("kind", [Named, Direct, Twice])
+@pytest.mark.parametrize("kind", [Named, Direct, Twice, Besides, ByIndex, Bag])
 def test_words_that_are_looked_up_in_another_way_are_found(kind: type[Named], method: str) -> None:
     explainer, texts = wf.Explainer(kind()), [IDS[:1], IDS[:1], IDS[1:], IDS[:1]]
     for ids in texts:
@@ -304,4 +326,22 @@ def test_later_gradients_watch_no_function_and_respect_hooks_of_others(
     for one, other in zip(first, later, strict=True):
         np.testing.assert_array_equal(one.scores, other.scores)
         np.testing.assert_array_equal(one.detail, other.detail)
-    assert len(model.words._forward_hooks) == 1, "handed back as it was"
+    assert type(model.words.weight) is nn.Parameter, "handed back as it was"
+
+
+def test_other_threads_get_the_words_of_their_own_inputs_meanwhile() -> None:
+    model, plain, seen = Named().eval(), list[Tensor](), list[Tensor]()
+
+    def run_beside(*_: Any) -> None:
+        thread = threading.Thread(target=lambda: seen.append(model.words(IDS)))
+        thread.start()
+        thread.join()
+
+    plain.append(model.words(IDS).detach())
+    explainer = wf.Explainer(model)
+    explainer.explain((IDS,), method="integrated_gradients", target=1)
+    model.head.register_forward_hook(run_beside)
+    for _ in range(2):
+        explainer.explain((IDS,), method="integrated_gradients", target=1, steps=4)
+    assert len(seen) > 2
+    assert all(torch.equal(words, plain[0]) and not words.requires_grad for words in seen)

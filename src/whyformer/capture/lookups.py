@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -12,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import Args, Function, Kwargs
 from whyformer.capture.site import OffPlan
+from whyformer.loan.borrow import RUNNING
 from whyformer.loan.spread import local_of, placed_like, whole_of
 
 
@@ -33,29 +35,18 @@ class SwapEmbedding(TorchFunctionMode):
         self.missed = ""  # a function that read the table at these ids in a way that cannot be replaced
         self.other_tables = 0  # in which the same ids were looked up, too
         self.vectors: Tensor | None = None  # what stands in place of the embedding, inputs first
-        self._module_calls = 0
-        self._hook: Any = None
-
-    def __enter__(self) -> SwapEmbedding:
-        if is_plain(self.table):
-            self._hook = self.table.register_forward_hook(self._count)
-        super().__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        super().__exit__(*exc)
-        if self._hook is not None:
-            self._hook.remove()
-
-    def _count(self, *_: Any) -> None:
-        self._module_calls += 1
 
     @property
-    def by_module(self) -> bool:
-        """Whether all was one call of the embedding module, so that a hook there sees as much as this mode."""
-        return self.lookups == self._module_calls == 1 and not self.missed and not self.other_tables
+    def in_one_weight(self) -> bool:
+        """Whether all was looked up in the parameter of the table, so that watching it sees as much as this mode."""
+        weight = getattr(self.table, "weight", None)
+        return is_watchable(weight) and self.weight_used is weight and not self.missed and not self.other_tables
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        return self.call(func, args, kwargs)
+
+    def call(self, func: Function, args: Args, kwargs: Kwargs | None) -> Any:
+        """Call a function; return its result, or what replaces it."""
         out = func(*args, **(kwargs or {}))
         lookup = lookup_of(func, args, kwargs)
         other = None if lookup is None else self.swapped(out, lookup)
@@ -118,35 +109,54 @@ class SwapEmbedding(TorchFunctionMode):
         return same or torch.equal(indices, ids)  # which waits for a GPU
 
 
-def is_plain(table: nn.Module | None) -> TypeGuard[nn.Embedding]:
-    """Whether calling a module is one lookup and nothing else."""
-    return type(table) is nn.Embedding and "forward" not in vars(table)
+class Watching(threading.local):
+    """What replaces lookups in a watched weight, in this thread."""
+
+    swap: SwapEmbedding | None = None
 
 
-class AtModule:
-    """Do the work of a SwapEmbedding by a hook at the embedding module: other functions of the model run freely.
+WATCHING = Watching()
 
-    Only where an earlier pass was seen to look its words up there, once. OffPlan if this one does not.
+
+class WatchedWeight(nn.Parameter):
+    """A parameter during a pass in which its lookups are replaced: torch hands it every function that it is read by."""
+
+    @classmethod
+    def __torch_function__(cls, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            swap = WATCHING.swap
+            # Another thread may run the model by itself meanwhile.
+            if swap is None or not RUNNING.passes:
+                return func(*args, **(kwargs or {}))
+            return swap.call(func, args, kwargs)
+
+
+def is_watchable(weight: object) -> TypeGuard[nn.Parameter]:
+    """Whether the class of a weight can be exchanged: of others (quantised, spread) it decides how they compute."""
+    return type(weight) is nn.Parameter
+
+
+class AtTable:
+    """Do the work of a SwapEmbedding at the weight of the table: functions that do not read it run freely.
+
+    Only where an earlier pass looked its words up there. OffPlan if this one does not.
     """
 
     def __init__(self, swap: SwapEmbedding) -> None:
         self.swap = swap
 
-    def __enter__(self) -> AtModule:
-        if not is_plain(self.swap.table):
+    def __enter__(self) -> AtTable:
+        weight = getattr(self.swap.table, "weight", None)
+        if not is_watchable(weight):
             raise OffPlan
-        # First of all hooks: others get to see what the lookup itself would have returned.
-        self._hook = self.swap.table.register_forward_hook(self._other, prepend=True, with_kwargs=True)
+        self._weight, WATCHING.swap = weight, self.swap
+        weight.__class__ = WatchedWeight
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._hook.remove()
-        if kind is None and self.swap.lookups != 1:
+        self._weight.__class__, WATCHING.swap = nn.Parameter, None
+        if kind is None and not self.swap.lookups:
             raise OffPlan
-
-    def _other(self, table: nn.Module, args: Args, kwargs: Kwargs, out: Tensor) -> Tensor | None:
-        lookup = Lookup("embedding", args[0] if args else kwargs["input"], table.weight)  # type: ignore[arg-type]
-        return self.swap.swapped(out, lookup)
 
 
 class SwapEmbeddings(TorchFunctionMode):

@@ -324,7 +324,7 @@ class Plans:
     plans: dict[Kind, Plan] = field(default_factory=dict)
     misses: Counter[Kind] = field(default_factory=Counter)
     of_rules: dict[Any, Any] = field(default_factory=dict)  # steps by kind of pass: lrp/plan.py; (): none any more
-    # Lookups are found without a function mode: one call of the embedding module, or none at all. None: not known yet.
+    # Lookups are found without a function mode: all in the weight of one table, or none at all. None: not known yet.
     modeless: bool | None = None
 
     def at(self, kind: Kind, fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import answered
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
-from whyformer.capture.lookups import AtModule, SwapEmbedding
+from whyformer.capture.lookups import AtTable, SwapEmbedding
 from whyformer.capture.lrp.changed_gradients import GradientRules, Step
 from whyformer.capture.lrp.plan import PlannedRules, steps_of
 from whyformer.capture.site import OffPlan
@@ -81,7 +81,7 @@ class TracedBatch(ScoredBatch):
     def _lightest(self, lookups: TorchFunctionMode) -> AbstractContextManager[Any]:
         if not self.study.plans.modeless or not torch.is_grad_enabled():
             return lookups
-        return AtModule(lookups) if isinstance(lookups, SwapEmbedding) else nullcontext()
+        return AtTable(lookups) if isinstance(lookups, SwapEmbedding) else nullcontext()
 
     def traced(
         self,
@@ -162,7 +162,7 @@ class TracedBatch(ScoredBatch):
                 )
             if not known and not steps:
                 bare = self.modality.pixels and len(leaves) == len(floats)
-                self.study.plans.modeless = lookups.by_module if isinstance(lookups, SwapEmbedding) else bare
+                self.study.plans.modeless = lookups.in_one_weight if isinstance(lookups, SwapEmbedding) else bare
             self.require_undisturbed(logits, graph=True)
             words = lookups.vectors if isinstance(lookups, SwapEmbedding) else None
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
