@@ -359,6 +359,17 @@ def test_what_a_pass_changes_by_itself_is_no_reason_to_forget() -> None:
     assert wf.explain(model, IDS, method="attention_rollout", target=1)[0].cost.setup_forwards > 0
 
 
+def test_what_a_hook_collects_is_no_reason_to_forget() -> None:
+    model, outputs, last = reader(), list[Tensor](), dict[str, Tensor]()
+    model.head.register_forward_hook(lambda module, arguments, out: outputs.append(out))
+    model.head.register_forward_hook(lambda module, arguments, out: last.update(out=out))
+    changes = []
+    for _ in range(4):
+        wf.explain(model, IDS, method="generic_attention", target=1)
+        changes.append(borrow.loan_of(model).changes)
+    assert len(outputs) > 4 and len(set(changes)) == 1
+
+
 class Gated(nn.Module):
     """Attention without a softmax, which has to be pointed out."""
 

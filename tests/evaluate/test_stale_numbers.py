@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import threading
+from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.inputs.batch import SHOWN, Batch
 from whyformer.jobs.job import RESOLVED as OF_JOBS
 from whyformer.jobs.job import explain_dataset
+from whyformer.loan.borrow import borrowed, loan_of
 from whyformer.loan.digests import Undescribed, digest
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
@@ -38,6 +40,18 @@ ROW = 0  # which row a head reads: a setting in the file of a model
 
 def row_of_file() -> int:
     return ROW
+
+
+def by_default(row: int = 0) -> int:
+    return row
+
+
+def by_attribute() -> int:
+    return int(vars(by_attribute)["row"])
+
+
+vars(by_attribute)["row"] = 0
+SHIFTS = {"hook": 0}  # which a hook reads
 
 
 class Slotted:
@@ -61,6 +75,25 @@ class Choice:
         return self.row
 
 
+class Settings:
+    """A class that forward does not name, with all of its settings on itself."""
+
+    row, rows = 0, [0]
+
+    def method(self) -> int:
+        return 0
+
+    @property
+    def read(self) -> int:
+        return 0
+
+
+class Held:
+    """A class that is a setting itself."""
+
+    rows: ClassVar = [0]
+
+
 class Open(nn.Module):
     """Attention, and a head that reads the row that everything a forward pass can read adds up to."""
 
@@ -75,6 +108,9 @@ class Open(nn.Module):
         self.many, self.numbers = [0] * 500, np.zeros(100, dtype=int)
         self.ordered, self.some, self.activation = {0: 0, 2: 0}, {0, 2}, nn.functional.gelu
         self.config = SimpleNamespace(inner=SimpleNamespace(row=0))
+        self.settings, self.held, self.queue, self.partly = Settings(), Held, deque([0]), partial(by_default, row=0)
+        self.hooked = nn.Identity()
+        self.hooked.register_forward_hook(lambda module, arguments, out: out + SHIFTS["hook"])
         closed = 0
 
         def read() -> int:
@@ -90,14 +126,16 @@ class Open(nn.Module):
     def helper(self) -> int:
         return 0
 
-    def forward(self, input_ids: Tensor, other: Any = None) -> Tensor:
+    def forward(self, input_ids: Tensor, other: Any = None, *, added: int = 0) -> Tensor:
         x = self.words(input_ids)
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
         x = x + 3 * nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         row = row_of_file() + self.shift + self.helper() + self.deep["a"]["b"]["c"]["d"]["e"] + self.slotted.row
         row += self.choice() + self.called() + sum(self.many) + int(self.numbers.sum())
         row += self.config.inner.row + self.read() + int(self.row) + Choice.default + chosen(other)
-        row += next(iter(self.ordered)) + min(self.some)
+        row += next(iter(self.ordered)) + min(self.some) + by_default() + by_attribute() + self.partly() + self.queue[0]
+        row += self.settings.row + self.settings.rows[0] + self.settings.method() + self.settings.read
+        row += self.held.rows[0] + self.hooked(0) + added
         return 4 * self.head(self.activation(x[:, row]))
 
 
@@ -152,7 +190,39 @@ CHANGES: dict[str, Callable[[Any, pytest.MonkeyPatch], object]] = {
     "buffer": lambda model, patch: model.row.fill_(2),
     "hook": lambda model, patch: model.head.register_forward_pre_hook(lambda module, arguments: (-arguments[0],)),
     "activation": lambda model, patch: setattr(model, "activation", torch.tanh),
+    "default": lambda model, patch: patch.setattr(by_default, "__defaults__", (2,)),
+    "code": lambda model, patch: patch.setattr(by_default, "__code__", (lambda row=0: 2).__code__),
+    "attribute of a function": lambda model, patch: patch.setattr(by_attribute, "row", 2),
+    "partial function": lambda model, patch: model.partly.keywords.update(row=2),
+    "queue": lambda model, patch: model.queue.__setitem__(0, 2),
+    "attribute of an object's class": lambda model, patch: patch.setattr(Settings, "row", 2),
+    "list of an object's class": lambda model, patch: patch.setattr(Settings, "rows", [2]),
+    "method of an object": lambda model, patch: patch.setattr(Settings, "method", lambda self: 2),
+    "property of an object": lambda model, patch: patch.setattr(Settings, "read", property(lambda self: 2)),
+    "list of a class that is held": lambda model, patch: patch.setattr(Held, "rows", [2]),
+    "what a hook reads": lambda model, patch: patch.setitem(SHIFTS, "hook", 2),
+    "default of forward": lambda model, patch: patch.setitem(Open.forward.__kwdefaults__, "added", 2),
+    "code of forward": lambda model, patch: patch.setattr(Open.forward, "__code__", other_forward.__code__),
 }
+
+
+def other_forward(self: Any, input_ids: Tensor, other: Any = None, *, added: int = 0) -> Tensor:
+    return torch.zeros(len(input_ids), 3)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_a_model_reads_makes_it_another(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Open().eval()
+
+    def changes() -> int:
+        with borrowed(model):
+            return loan_of(model).changes
+
+    assert changes() == changes()
+    before = changes()
+    CHANGES[change](model, monkeypatch)
+    assert changes() == before + 1
+    assert changes() == before + 1
 
 
 def test_the_same_model_is_found_again(tmp_path: Path) -> None:
@@ -168,7 +238,9 @@ def test_whatever_a_model_reads_is_in_its_name(change: str, monkeypatch: pytest.
     assert digest(model=model) != name
 
 
-@pytest.mark.parametrize("change", ["global", "closure", "buffer"])
+@pytest.mark.parametrize(
+    "change", ["global", "closure", "buffer", "default", "what a hook reads", "property of an object"]
+)
 def test_whatever_a_model_reads_is_noticed(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, before, after = Open().eval(), expected(0), expected(2)
     np.testing.assert_allclose(scores(model), before[0], atol=1e-6)

@@ -19,7 +19,16 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib import metadata
 from pathlib import PurePath
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -27,7 +36,15 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import NotOffered
-from whyformer.loan.fingerprint import MISSING, is_library, variables_of_class, variables_of_function
+from whyformer.loan.fingerprint import (
+    METHODS,
+    MISSING,
+    held_by_class,
+    held_by_function,
+    is_library,
+    variables_of_class,
+    variables_of_function,
+)
 from whyformer.loan.spread import is_distributed
 from whyformer.version import __version__
 
@@ -281,6 +298,10 @@ class Description:
                 elif isinstance(member, ATOMS) and not name.startswith("__"):
                     yield name.encode()
                     yield self(member, at)
+        for name, member in held_by_class(kind):
+            if not isinstance(member, (*ATOMS, *METHODS, MemberDescriptorType)):
+                yield name.encode()
+                yield self(member, f"{_name(kind)}.{name}")
         yield from self._variables(variables_of_class(kind))
 
     def _function(self, value: Any, at: str) -> Iterator[bytes]:
@@ -299,7 +320,7 @@ class Description:
     def _plain_function(self, function: FunctionType, at: str) -> Iterator[bytes]:
         yield f"{function.__module__}.{function.__qualname__}".encode()
         yield code_digest(function.__code__)
-        yield self((function.__defaults__, function.__kwdefaults__), at)
+        yield self((function.__defaults__, function.__kwdefaults__, *held_by_function(function)), at)
         for cell in function.__closure__ or ():
             yield self(cell, f"{at}.{function.__qualname__}")
 

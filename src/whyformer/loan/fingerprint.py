@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import isnan
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +69,7 @@ def variables_of_class(kind: type) -> tuple[Variable, ...]:
         methods = [getattr(kind, "forward", None)]  # that of a scripted module has no code to read
     else:
         methods = [] if is_library(kind.__module__) else [m for b in kind.__mro__[:-1] for m in vars(b).values()]
-    if is_library(kind.__module__) and all(is_library(_home(method)) for method in methods):
+    if is_library(kind.__module__) and all(is_library(home_of(method)) for method in methods):
         return ()
     return tuple(_reached(methods, kind))
 
@@ -77,10 +79,32 @@ def variables_of_function(function: Any) -> tuple[Variable, ...]:
     return tuple(_reached([function], None))
 
 
-def _home(function: Any) -> str | None:
+def home_of(function: Any) -> str | None:
     """Return the module whose globals a function reads; ``__module__`` of a decorated one may be another."""
     function = getattr(function, "__func__", function)
     return function.__globals__.get("__name__") if isinstance(function, FunctionType) else None
+
+
+def held_by_function(function: FunctionType) -> list[Any]:
+    """Return the defaults and attributes of a function of the user's, where it has any."""
+    if is_library(home_of(function)):
+        return []
+    return [part for part in (function.__defaults__, function.__kwdefaults__, vars(function)) if part]
+
+
+METHODS = (FunctionType, property, staticmethod, classmethod)
+
+
+def held_by_class(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the methods and attributes of a class of the user's, by name; those that Python adds are left out."""
+    for base in kind.__mro__:
+        if not is_library(base.__module__):
+            for name, member in vars(base).items():
+                if isinstance(member, METHODS) or not (name.startswith("__") or name in OF_PYTHON):
+                    yield name, member
+
+
+OF_PYTHON = {"_abc_impl"}  # of an abstract class: which classes were compared with it
 
 
 def _reached(functions: Iterable[Any], kind: type | None) -> Iterator[Variable]:
@@ -106,7 +130,7 @@ def _reached(functions: Iterable[Any], kind: type | None) -> Iterator[Variable]:
             entered.add(id(function))
             for number, cell in enumerate(function.__closure__ or ()):
                 yield from new(f"{function.__qualname__}<{number}>", cell, "", owner)
-            if is_library(_home(function)):
+            if is_library(home_of(function)):
                 continue
             space = function.__globals__
             names = sorted(names_in(function.__code__))
@@ -127,13 +151,20 @@ def _reached(functions: Iterable[Any], kind: type | None) -> Iterator[Variable]:
 
 def _functions(value: Any) -> Iterator[FunctionType]:
     """Yield the functions behind a value: a method, a property, a decorated function and what it wraps."""
-    value = getattr(value, "__func__", value)
-    rest = [value.fget, value.fset] if isinstance(value, property) else [value]
+    rest = _inside(value) or [value]
     while rest:
         function = rest.pop()
         if isinstance(function, FunctionType):
             yield function
             rest.append(getattr(function, "__wrapped__", None))
+
+
+def _inside(value: Any) -> list[Any]:
+    """Return the functions of a property, of a method of any kind, and of a bound one."""
+    if isinstance(value, property):
+        return [value.fget, value.fset]
+    function = getattr(value, "__func__", None)
+    return [] if function is None else [function]
 
 
 def _of_class(kind: type, name: str) -> Any:
@@ -177,6 +208,7 @@ def current(variables: Mapping[str, Variable]) -> dict[str, Any]:
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size})
 OF_TORCH = frozenset(nn.Module().__dict__)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKED = "hooks()"  # no attribute has this name
 
 # Traits
 
@@ -184,6 +216,8 @@ Place = tuple[int, str]  # the number of a module, of a config or of all variabl
 SMALL = 64  # of longer lists and dicts of objects, which and how long
 LARGE = 20_000  # the same of numbers and words: labels of classes
 DEEP = 3  # of objects inside objects: settings may be in an object of their own, and those of a part in one of that
+MAPPINGS = (dict, MappingProxyType)
+COLLECTIONS = (list, tuple, set, frozenset, deque, *MAPPINGS)
 FAR = 2000  # values inside one attribute; what is larger is no setting
 
 
@@ -202,6 +236,7 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
     owners: list[dict[str, Any]] = [module.__dict__ for module in modules]
     configs: set[int] = set()
     variables = variables_of(module.__class__ for module in modules)
+    forwards = {kind: told_of_forward(kind) for kind in {module.__class__ for module in modules}}
     outside: dict[Place, Variable] = {}
     for number, owner in enumerate(owners):  # configs are added as they are met, and last what is outside the model
         attributes = owner
@@ -209,12 +244,15 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
             kind = modules[number].__class__
             # By their methods: those of a scripted module are no dicts, and its class has no forward of its own.
             names = *owner["_modules"].keys(), *owner["_parameters"].keys()
-            values[number, ""] = kind, getattr(kind, "forward", None), *names
+            told, alive[number, ""] = forwards[kind]
+            values[number, ""] = kind, getattr(kind, "forward", None), told, *names
             values[number, "id"] = id(modules[number])
             alive[number, "id"] = [weakref.ref(modules[number])]
             for name in HOOKS:
                 if owner[name]:
                     values[number, name] = tuple(owner[name])  # their unique numbers
+            if (number, HOOKED) not in states and (hooks := hooks_of(owner)):
+                values[number, HOOKED], alive[number, HOOKED] = told_of(hooks)
             if owner["_buffers"]:
                 attributes = owner | dict(owner["_buffers"].items())
         for name in attributes.keys() - OF_TORCH:
@@ -239,24 +277,37 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
     return Traits(values, alive, outside)
 
 
+def hooks_of(owner: Mapping[str, Any]) -> list[Any]:
+    """Return the functions that are called before and after a module with these attributes."""
+    return [hook for name in HOOKS if owner[name] for hook in owner[name].values()]
+
+
+def told_of_forward(kind: type) -> tuple[list[Any], list[weakref.ref[Any]]]:
+    """Return what identifies the ``forward`` of a class besides its variables: its code, defaults and attributes."""
+    forward = getattr(kind, "forward", None)
+    if not isinstance(forward, FunctionType) or is_library(home_of(forward)):
+        return [], []
+    return told_of([forward.__code__, *held_by_function(forward)])
+
+
 def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
     """Return what identifies a value that is not plain, and weak references to objects that are compared by id."""
     told: list[Any] = []
     refs: list[weakref.ref[Any]] = []
     rest: list[tuple[Any, int]] = [(value, 0)]
-    reached: set[int] = set()  # functions whose variables are among those of another
+    reached: set[int] = set()  # functions whose variables are among those of another, and classes
     while rest and len(told) < FAR:
         value, depth = rest.pop()
         kind = value.__class__
         if kind in PLAIN:
             told.append(value)
-        elif isinstance(value, (list, tuple, set, frozenset, dict)):
+        elif isinstance(value, COLLECTIONS):
             told += (kind, len(value))
             if len(value) > SMALL:
                 told.append(str(value) if is_plain(value) else id(value))
             else:
                 rest += [(inner, depth + 1) for inner in value]
-                rest += [(inner, depth + 1) for inner in value.values()] if isinstance(value, dict) else []
+                rest += [(inner, depth + 1) for inner in value.values()] if isinstance(value, MAPPINGS) else []
         else:
             told.append(id(value))
             if isinstance(value, Tensor):
@@ -268,12 +319,24 @@ def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
             elif isinstance(value, MethodType):  # of a bound method, what it is bound to
                 rest.append((value.__self__, depth + 1))
             elif isinstance(value, FunctionType):  # what it reads besides its arguments, and what that reads
+                told[-1] = (id(value), id(value.__code__))
+                refs.append(weakref.ref(value.__code__))
+                rest += [(inner, depth + 1) for inner in held_by_function(value)]
                 if id(value) not in reached:
                     read = [variable.value() for variable in variables_of_function(value)]
                     reached.update(id(function) for each in (value, *read) for function in _functions(each))
                     rest += [(inner, depth + 1) for inner in read]
-            elif depth < DEEP and not isinstance(value, (nn.Module, type, ModuleType)):
-                rest += [(inner, depth + 1) for inner in _held(value)]
+            elif isinstance(value, (property, staticmethod, classmethod)):
+                rest += [(inner, depth + 1) for inner in _inside(value)]
+            elif depth < DEEP and not isinstance(value, (nn.Module, ModuleType)):
+                owner = value if isinstance(value, type) else kind
+                if id(owner) not in reached and not issubclass(owner, nn.Module):
+                    reached.add(id(owner))
+                    members = [member for _, member in held_by_class(owner)]
+                    read = [variable.value() for variable in variables_of_class(owner)]
+                    reached.update(id(function) for each in (*members, *read) for function in _functions(each))
+                    rest += [(inner, depth + 1) for inner in (*members, *read)]
+                rest += [(inner, depth + 1) for inner in _held(value)] if owner is kind else []
             try:
                 refs.append(weakref.ref(value))
             except TypeError:
@@ -282,21 +345,18 @@ def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
 
 
 def _held(value: Any) -> list[Any]:
-    """Return the attributes of an object; for a class of the user's, also what its methods read besides."""
-    kind = value.__class__
+    """Return the attributes of an object, and what a partial function was given."""
     slots: list[str] = []
-    for base in kind.__mro__:
+    for base in value.__class__.__mro__:
         names = vars(base).get("__slots__", ())
         slots += [names] if isinstance(names, str) else names
-    held = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
-    if not is_library(kind.__module__):
-        held += [variable.value() for variable in variables_of_class(kind)]
-    return held
+    given = [value.func, value.args, value.keywords] if isinstance(value, partial) else []
+    return [*given, *getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
 
 
 def is_plain(value: Any) -> bool:
     """Whether a value is a collection of numbers and strings, so that == compares it in full."""
-    if value.__class__ not in {dict, set, frozenset, list, tuple} or len(value) > LARGE:
+    if value.__class__ not in {dict, set, frozenset, list, tuple, deque} or len(value) > LARGE:
         return False
     members = [*value, *value.values()] if value.__class__ is dict else value
     return all(member.__class__ in PLAIN and not (member.__class__ is float and isnan(member)) for member in members)

@@ -18,7 +18,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, Variable, current, is_plain, told_of
+from whyformer.loan.fingerprint import (
+    HOOKED,
+    HOOKS,
+    PLAIN,
+    SMALL,
+    Place,
+    Traits,
+    Variable,
+    current,
+    hooks_of,
+    is_plain,
+    told_of,
+    told_of_forward,
+)
 from whyformer.loan.quantised import is_quantized
 from whyformer.loan.turns import turns_of
 
@@ -107,7 +120,7 @@ class Guard:
     def __init__(self, modules: Sequence[nn.Module], traits: Traits, states: frozenset[Place]) -> None:
         self.variables = {label: variable for (_, label), variable in traits.variables.items()}
         owners, self.sizes, self.hooks = _seen(modules, self.variables)
-        self.forwards = {kind: getattr(kind, "forward", None) for kind in {m.__class__ for m in modules}}
+        self.forwards = {kind: _forward(kind) for kind in {m.__class__ for m in modules}}
         self.unsure = any(number >= len(owners) for number, _ in traits.values)  # a config inside a config
         self.alive = [ref for (_, name), refs in traits.alive.items() if name != "id" for ref in refs]
         self.values: list[Any] = []
@@ -150,7 +163,7 @@ class Guard:
         owners, sizes, hooks = _seen(modules, self.variables)
         if sizes != self.sizes or hooks != self.hooks:
             return False
-        if any(getattr(kind, "forward", None) is not forward for kind, forward in self.forwards.items()):
+        if any(_forward(kind) != forward for kind, forward in self.forwards.items()):
             return False
         try:
             if [attributes(owners[number]) for number, attributes in self.looks] != self.values:
@@ -163,7 +176,10 @@ class Guard:
                     return False
             for (number, name), told in self.told:
                 owner = owners[number]
-                value = owner[name] if name in owner else owner["_buffers"][name]
+                if name == HOOKED:
+                    value: Any = hooks_of(owner)
+                else:
+                    value = owner[name] if name in owner else owner["_buffers"][name]
                 if value.__class__ is torch.Tensor and len(told) == 2 and not value.is_inference():
                     if [id(value), value._version] != told:  # a large one is told by no more than that
                         return False
@@ -189,3 +205,7 @@ def _seen(
     sizes = [*map(len, owners), *map(len, map(BUFFERS, attributes)), *map(id, configs)]
     hooked = [(i, hooks) for i, hooks in enumerate(map(ALL_HOOKS, attributes)) if any(hooks)]
     return owners, sizes, [(i, *map(tuple, hooks)) for i, hooks in hooked]
+
+
+def _forward(kind: type) -> tuple[Any, list[Any]]:
+    return getattr(kind, "forward", None), told_of_forward(kind)[0]
