@@ -120,10 +120,9 @@ def _of_units(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Varia
     """Return (U,) the drop of the output without each unit; units that cannot be masked have no score."""
     count, span = len(run.units[row]), run.input_span(row)
     variants = left_out(run, row, replacement)
-    game = game_of_scores(run, row, variants, count)
-    without = torch.from_numpy(game.scores(~np.eye(count, dtype=bool)[span])).float()
+    game = game_of_scores(run, row, variants, count, whole_first=True)
     drops_U = torch.zeros(count)
-    drops_U[span] = torch.where(torch.tensor(run.removable(row)[span]), run.value_B[row].cpu() - without, 0.0).float()
+    drops_U[span] = torch.where(torch.tensor(run.removable(row)[span]), _drops(game, span), 0.0)
     return drops_U, game, variants
 
 
@@ -132,12 +131,18 @@ def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game, Va
     units, (groups, _) = run.units[row], run.segments[row]
     players = [p for p in players_of_parts(run, row, range(len(groups))) if p]
     variants = grouped_variants(run, row, players, replacement, one_away=True)
-    game = game_of_scores(run, row, variants, len(players))
-    without = torch.from_numpy(game.scores(~np.eye(len(players), dtype=bool))).float()
+    game = game_of_scores(run, row, variants, len(players), whole_first=True)
     scores_U = torch.zeros(len(units))
-    for members, value in zip(players, without, strict=True):
-        scores_U[list(members)] = (float(run.value_B[row]) - float(value)) / len(members)
+    for members, drop in zip(players, _drops(game).tolist(), strict=True):
+        scores_U[list(members)] = drop / len(members)
     return scores_U, game, variants
+
+
+def _drops(game: Game, away: slice = slice(None)) -> Tensor:
+    """Return how far the output drops without each of these players; the input as it is comes in the same batch."""
+    everyone = np.ones((1, game.parts), dtype=bool)
+    whole, without = np.split(game.scores(np.concatenate([everyone, ~np.eye(game.parts, dtype=bool)[away]])), [1])
+    return torch.from_numpy(whole - without).float()
 
 
 # two_ended: each player masked, and each player alone.
