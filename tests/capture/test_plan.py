@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from typing import Any
 
@@ -345,3 +346,32 @@ def test_other_threads_get_the_words_of_their_own_inputs_meanwhile() -> None:
         explainer.explain((IDS,), method="integrated_gradients", target=1, steps=4)
     assert len(seen) > 2
     assert all(torch.equal(words, plain[0]) and not words.requires_grad for words in seen)
+
+
+class Chosen(Named):
+    """Calls the same functions for every input; a first token of 8 decides what the last of them reads."""
+
+    def __init__(self, factor: bool) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids)
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv[0](x).chunk(3, -1))
+        x = x + attend(q, k, v).transpose(1, 2).flatten(2)
+        gates = torch.full(x.shape, 0.7), x.sigmoid()
+        gate = gates[int(input_ids[0, 0]) == 8]
+        return self.head((x * gate if self.factor else x + nn.functional.gelu(gate))[:, 0])
+
+
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
+@pytest.mark.parametrize("factor", [True, False])
+@pytest.mark.parametrize("order", [(0, 0, 1, 0), (1, 1, 0, 1)])
+def test_a_planned_function_of_other_tensors_is_found(order: tuple[int, ...], factor: bool, method: str) -> None:
+    torch.manual_seed(0)
+    model = Chosen(factor)
+    explainer = wf.Explainer(model)
+    for row in order:
+        (found,) = explainer.explain((IDS[row : row + 1],), method=method, target=1)
+        (alone,) = wf.explain(copy.deepcopy(model), (IDS[row : row + 1],), method=method, target=1)
+        np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-5, atol=1e-6)

@@ -29,7 +29,8 @@ class Rules(Protocol):
 
 
 Rule = Callable[[Any, Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
-Step = tuple[Function, Rule | None]  # a function that the model called, and its rule
+# A function that the model called, its rule, and which arguments carry relevance (None: they do not decide the rule).
+Step = tuple[Function, Rule | None, tuple[int, ...] | None]
 OWN = {Tensor, nn.Parameter}  # no subclass
 CONSTANT = fn.MEASURES | {"__rdiv__"}
 CUTS = frozenset(("detach", "__get__"))  # a getter: x.data
@@ -46,6 +47,15 @@ class _Scaled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return gradients[0] if ctx.factor is None else gradients[0] * ctx.factor, None, None
+
+
+def carried_by(args: Args, kwargs: Kwargs) -> tuple[int, ...]:
+    """Return which arguments are tensors that require a gradient; of a list, how many."""
+    values = (*args, *kwargs.values()) if kwargs else args
+    return tuple([
+        value.requires_grad if isinstance(value, Tensor) else len(carrying(value)) if isinstance(value, list) else 0
+        for value in values
+    ])  # fmt: skip
 
 
 def as_it_is(rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -311,6 +321,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("grid_sample", "grid_sampler"), sampled),
 }
 
+UNDECIDED = (fn.LINEAR | fn.COMPLEX_VIEWS) - RULES.keys() - CHOSEN.keys()  # whatever carries relevance, without a rule
+
 
 class GradientRules(TorchFunctionMode):
     """Run a model inside ``with rules:`` and differentiate: input × gradient is AttnLRP, or CP-LRP.
@@ -356,7 +368,7 @@ class GradientRules(TorchFunctionMode):
         detached = len(self.detached) > 0 and any(map(self._is_detached, tensors_in(values)))
         if not operands or not torch.is_grad_enabled() or name in CUTS:
             if name != "__get__":  # modes read attributes, too
-                self.steps.append((func, None))
+                self.steps.append((func, None, None if name in UNDECIDED else carried_by(args, kwargs)))
             out = func(*args, **kwargs)
             if (operands or detached) and not name.startswith("new_") and not name.endswith("_like"):
                 for tensor in tensors_in((out,)):
@@ -371,7 +383,7 @@ class GradientRules(TorchFunctionMode):
                 written = int(in_place or name == "__setitem__")  # stays the tensor that it is
                 args = (*args[:written], *self._opened(args[written:]))
                 kwargs = {key: self._opened(value) for key, value in kwargs.items()}
-            self.steps.append((func, None))
+            self.steps.append((func, None, None if name in UNDECIDED else carried_by(args, kwargs)))
             out = func(*args, **kwargs)
             if name not in fn.LINEAR and name not in fn.COMPLEX_VIEWS:
                 self.unruled += [(name, tensor.grad_fn) for tensor in carrying((out,))]
@@ -383,7 +395,7 @@ class GradientRules(TorchFunctionMode):
             if rule is None:
                 assert choose is not None
                 rule = choose(self, func, args, kwargs)
-            self.steps.append((func, None if rule is as_it_is else rule))
+            self.steps.append((func, None if rule is as_it_is else rule, carried_by(args, kwargs)))
             out = rule(self, func, args, kwargs)
         self.elementwise.follow(name, operands, out)
         return out

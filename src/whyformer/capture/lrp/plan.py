@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import Args, Function, Kwargs, in_model
-from whyformer.capture.lrp.changed_gradients import GradientRules, Step
+from whyformer.capture.lrp.changed_gradients import GradientRules, Step, carried_by
 from whyformer.capture.site import OffPlan
 
 Attribute = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # x.shape, x.dtype, …
@@ -23,7 +23,7 @@ def steps_of(rules: GradientRules) -> tuple[Step, ...] | None:
 
 
 class PlannedRules(TorchFunctionMode):
-    """Apply the rules of an earlier pass step by step; OffPlan if the model calls another function.
+    """Apply the rules of an earlier pass step by step; OffPlan if the model does something else.
 
     lookups: the mode that makes the word embeddings leaves. It is asked only where something is looked up: each further
     mode costs microseconds per function.
@@ -38,10 +38,12 @@ class PlannedRules(TorchFunctionMode):
     def __torch_function__(self, func: Function, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if type(func) is Attribute:
             return func(*args)
-        function, rule = next(self._next, (None, None))
+        function, rule, carried = next(self._next, (None, None, None))
         if func is not function and func != function:
             if function is None and not in_model():  # the scalar is computed from the answer
                 return func(*args, **(kwargs or {}))
+            raise OffPlan
+        if carried is not None and carried_by(args, kwargs or {}) != carried:  # another rule may hold
             raise OffPlan
         if rule is not None:
             return rule(self, func, args, kwargs or {})
