@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -92,6 +93,7 @@ class Held:
     """A class that is a setting itself."""
 
     rows: ClassVar = [0]
+    pattern = re.compile("0")
 
 
 class Open(nn.Module):
@@ -200,6 +202,7 @@ CHANGES: dict[str, Callable[[Any, pytest.MonkeyPatch], object]] = {
     "method of an object": lambda model, patch: patch.setattr(Settings, "method", lambda self: 2),
     "property of an object": lambda model, patch: patch.setattr(Settings, "read", property(lambda self: 2)),
     "list of a class that is held": lambda model, patch: patch.setattr(Held, "rows", [2]),
+    "pattern of a class that is held": lambda model, patch: patch.setattr(Held, "pattern", re.compile("2")),
     "what a hook reads": lambda model, patch: patch.setitem(SHIFTS, "hook", 2),
     "default of forward": lambda model, patch: patch.setitem(Open.forward.__kwdefaults__, "added", 2),
     "code of forward": lambda model, patch: patch.setattr(Open.forward, "__code__", other_forward.__code__),

@@ -8,6 +8,7 @@ later. Therefore every value is described in full, whatever holds it. A value th
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import hashlib
 import io
@@ -212,7 +213,8 @@ class Description:
             if not is_library(kind.__module__):
                 yield self(kind, at)
             try:
-                reduced = value.__reduce_ex__(4)
+                registered = copyreg.dispatch_table.get(kind)  # compiled patterns
+                reduced = value.__reduce_ex__(4) if registered is None else registered(value)
                 reduced = (reduced,) if isinstance(reduced, str) else reduced
                 # The items of list and dict subclasses come as iterators.
                 constructor, *rest = [list(part) if isinstance(part, Iterator) else part for part in reduced]
