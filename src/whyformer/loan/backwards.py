@@ -69,7 +69,8 @@ def quantised_layers(model: nn.Module) -> list[nn.Module]:
     """Return the layers that compute with codes in place of weights."""
     loan = loan_of(model)
     if loan.lent is not None and loan.parts is not None and not loan.parts.quantized:
-        if not any(map(is_packed, loan.lent.parameters)):
+        each = {(p.__class__, p.dtype): p for p in loan.lent.parameters}  # which two decide
+        if not any(map(is_packed, each.values())):
             return []
     return list(filter(is_quantized, modules_of(model)))
 
