@@ -589,8 +589,8 @@ MUTATIONS = (
     Mutation(
         "occlusion_sign",
         "methods/ablation.py",
-        "run.value_B[row].cpu() - without, 0.0",
-        "without - run.value_B[row].cpu(), 0.0",
+        "whole - without)",
+        "without - whole)",
         twins("occlusion"),
     ),
     Mutation(
