@@ -18,7 +18,7 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerEr
 from whyformer.inputs.base import Modality, with_added
 from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool, are_tensors, require_shown, shifted
 from whyformer.inputs.units import assemble, averaged, owners_of_columns, pick, resampled
-from whyformer.loan.borrow import known_about, module_names
+from whyformer.loan.borrow import borrowed, known_about, module_names
 from whyformer.results.types import Units
 from whyformer.targets import logits_of
 
@@ -110,11 +110,13 @@ def sequences_of(modality: Modality, inputs: Any) -> Sequences | None:
     numbers = {k: v for k, v in numbers.items() if "mask" not in k and k not in DESCRIBE}
     if len(numbers) < 2:
         return None
-    facts, key = known_about(modality.model), ("sequences", tuple((k, v.ndim) for k, v in one.tensors.items()))
-    if key not in facts:
-        facts[key] = _found(modality, one, numbers)
-    found: Sequences | None = facts[key]
-    return found
+    key = "sequences", tuple((k, v.ndim) for k, v in one.tensors.items())
+    with borrowed(modality.model):  # what a pass changes by itself (a list that a hook fills) is no change of the model
+        facts = known_about(modality.model)
+        if key not in facts:
+            facts[key] = _found(modality, one, numbers)
+        found: Sequences | None = facts[key]
+        return found
 
 
 def _found(modality: Modality, one: Batch, numbers: Mapping[str, Tensor]) -> Sequences | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from whyformer.capture.functions import answered
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
@@ -79,7 +79,8 @@ class TracedBatch(ScoredBatch):
         return self._lightest(self.modality.looked_up(batch, make))
 
     def _lightest(self, lookups: TorchFunctionMode) -> AbstractContextManager[Any]:
-        if not self.study.plans.modeless or not torch.is_grad_enabled():
+        # A mode around the pass that changes lookups (ShiftEmbedding) has to come first, as it does for another mode.
+        if not self.study.plans.modeless or not torch.is_grad_enabled() or _get_current_function_mode_stack():
             return lookups
         return AtTable(lookups) if isinstance(lookups, SwapEmbedding) else nullcontext()
 
