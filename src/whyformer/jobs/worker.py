@@ -17,6 +17,7 @@ from whyformer.inputs.text import TextInput
 from whyformer.jobs.folder import WHY, Commit, Entry, Failure, Written, failure_schema, parquet_bytes, table_of
 from whyformer.jobs.source import Part, Row, Unreadable, arrow, batches_of
 from whyformer.registry import get_method
+from whyformer.run.session import POSITIONS
 from whyformer.shapes import Array
 
 # Sums over many rows: what each word, column or region of the picture is worth, per method and class.
@@ -269,6 +270,6 @@ def _failure(row: Row, error: Exception) -> Failure:
 
 
 def sizes_for(explainer: CoreExplainer) -> tuple[int, int]:
-    """Positions and rows of a batch that suit the device: a CPU is quickest while a batch is in its cache."""
+    """Positions and rows of a batch that suit the device."""
     on_device = any(p.device.type not in ("cpu", "meta") for p in explainer.model.parameters())
-    return (16384, 256) if on_device and torch.cuda.is_available() else (1024, 32)
+    return (16384, 256) if on_device and torch.cuda.is_available() else (POSITIONS, 32)

@@ -41,7 +41,7 @@ from whyformer.loan.fingerprint import (
     METHODS,
     MISSING,
     held_by_class,
-    held_by_function,
+    home_of,
     is_library,
     variables_of_class,
     variables_of_function,
@@ -322,7 +322,8 @@ class Description:
     def _plain_function(self, function: FunctionType, at: str) -> Iterator[bytes]:
         yield f"{function.__module__}.{function.__qualname__}".encode()
         yield code_digest(function.__code__)
-        yield self((function.__defaults__, function.__kwdefaults__, *held_by_function(function)), at)
+        attributes = {} if is_library(home_of(function)) else vars(function)
+        yield self((function.__defaults__, function.__kwdefaults__, attributes), at)
         for cell in function.__closure__ or ():
             yield self(cell, f"{at}.{function.__qualname__}")
 

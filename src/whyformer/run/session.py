@@ -49,7 +49,7 @@ Measure = Callable[[Run, list[int]], T]
 
 BATCH_SIZE = 16
 BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
-POSITIONS = 1024  # of short inputs, as many variants run together as have so many: a CPU is quickest then
+POSITIONS = 1024  # in a batch of short inputs or of variants: a CPU is quickest while a batch is in its cache
 
 
 PLAIN_INPUTS = (dict, list, str, tuple)
@@ -215,7 +215,7 @@ class Session:
                 self.batch = at_positions(self.modality, self.batch, self.target)
             self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
             self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run separately
-        self.asked_size = batch_size
+        self.asked_size = batch_size  # None: nobody asked for one
         self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
         if known_about(self.model).get(MIXES):
             self.step = 1

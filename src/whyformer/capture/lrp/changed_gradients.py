@@ -366,9 +366,10 @@ class GradientRules(TorchFunctionMode):
         values = (*args, *kwargs.values())
         operands = carrying(values)
         detached = len(self.detached) > 0 and any(map(self._is_detached, tensors_in(values)))
+        carried = None if name in UNDECIDED else carried_by(args, kwargs)
         if not operands or not torch.is_grad_enabled() or name in CUTS:
             if name != "__get__":  # modes read attributes, too
-                self.steps.append((func, None, None if name in UNDECIDED else carried_by(args, kwargs)))
+                self.steps.append((func, None, carried))
             out = func(*args, **kwargs)
             if (operands or detached) and not name.startswith("new_") and not name.endswith("_like"):
                 for tensor in tensors_in((out,)):
@@ -383,7 +384,7 @@ class GradientRules(TorchFunctionMode):
                 written = int(in_place or name == "__setitem__")  # stays the tensor that it is
                 args = (*args[:written], *self._opened(args[written:]))
                 kwargs = {key: self._opened(value) for key, value in kwargs.items()}
-            self.steps.append((func, None, None if name in UNDECIDED else carried_by(args, kwargs)))
+            self.steps.append((func, None, carried))
             out = func(*args, **kwargs)
             if name not in fn.LINEAR and name not in fn.COMPLEX_VIEWS:
                 self.unruled += [(name, tensor.grad_fn) for tensor in carrying((out,))]
@@ -395,7 +396,7 @@ class GradientRules(TorchFunctionMode):
             if rule is None:
                 assert choose is not None
                 rule = choose(self, func, args, kwargs)
-            self.steps.append((func, None if rule is as_it_is else rule, carried_by(args, kwargs)))
+            self.steps.append((func, None if rule is as_it_is else rule, carried))
             out = rule(self, func, args, kwargs)
         self.elementwise.follow(name, operands, out)
         return out
