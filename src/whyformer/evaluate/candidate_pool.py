@@ -278,9 +278,12 @@ class Rates:
     replace: str | int | None = None  # the default baseline of these inputs: several rows of a table cost more
 
     def price(self, forwards: float, backwards: float, besides: float = 0.0) -> float:
-        """Variants of an input share batches; a single pass does not."""
-        each = self.forward if forwards <= 2 else self.batched
-        return forwards * each + backwards * self.backward * each + besides * self.batched
+        """Of an explanation; besides: work that is no pass, in forwards."""
+        return self._passes(forwards) + self.backward * self._passes(backwards) + besides * self.batched
+
+    def _passes(self, count: float) -> float:
+        """Up to two are run alone; more are variants of an input, which share batches. More never cost less."""
+        return max(count * self.batched, min(count, 2) * self.forward)
 
 
 def unit_rates(games: Games) -> Rates:
