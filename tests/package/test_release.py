@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import logging
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -259,6 +261,14 @@ def test_a_seed_chooses_the_number_of_workers_if_there_are_some() -> None:
 
     assert {workers(seed, 3) for seed in range(1, 11)} == {2, 3, 4}
     assert workers(1, None) is None
+
+
+def test_a_seed_makes_clocks_jump_but_never_back() -> None:
+    clock = shuffle.jumping(lambda: 10.0, random.Random(3))
+    times = [clock() for _ in range(200)]
+    assert times == sorted(times) and times[0] >= 10 and times[-1] > 20
+    steps = [after - before for before, after in pairwise(times)]
+    assert min(steps) == 0 and max(steps) > 1
 
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {

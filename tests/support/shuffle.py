@@ -1,22 +1,26 @@
-"""Run the tests in another order: a test that needs what another one left behind fails.
+"""Run the tests in another order, with clocks that jump: a test that depends on its neighbours or on time fails.
 
     python -m pytest -n 2 --dist loadfile -p tests.support.shuffle --shuffle-seed 3
     make test SHUFFLE_SEED=3
 
 The seed determines the order of the files, the order of the tests within a file, the number of workers (2 to 4, in
-place of the number behind ``-n``), and the state of the global random number generators before each test. The tests
-of a file stay together, so that fixtures of a module are set up once.
+place of the number behind ``-n``), the state of the global random number generators before each test, and by how
+much the clocks that measure work jump whenever they are read. The tests of a file stay together, so that fixtures of
+a module are set up once.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 WORKERS = (2, 3, 4)
+CLOCKS = ("perf_counter", "process_time")  # time.monotonic is that of limits, which are to be real
+JUMPS = (0.0, 1e-6, 1e-3, 0.02, 0.3, 2.0)  # seconds, at most
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +46,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for path in order:
         draw.shuffle(files[path])
     items[:] = [item for path in order for item in files[path]]
+
+
+def jumping(clock: Callable[[], float], draw: random.Random) -> Callable[[], float]:
+    """The clock, with a random time added to all that it shows from now on, each time it is read."""
+    ahead = 0.0
+
+    def now() -> float:
+        nonlocal ahead
+        ahead += draw.choice(JUMPS) * draw.random()
+        return clock() + ahead
+
+    return now
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    draw = random.Random(config.option.shuffle_seed)
+    for name in CLOCKS:
+        setattr(time, name, jumping(getattr(time, name), draw))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
