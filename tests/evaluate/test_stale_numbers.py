@@ -53,6 +53,7 @@ def by_attribute() -> int:
 
 vars(by_attribute)["row"] = 0
 SHIFTS = {"hook": 0}  # which a hook reads
+OF_PARENT, OF_LAYER = {"row": 0}, {"row": 0}
 
 
 class Slotted:
@@ -96,7 +97,21 @@ class Held:
     pattern = re.compile("0")
 
 
-class Open(nn.Module):
+class Parent(nn.Module):
+    """A method that a class hides and reads by ``super()``."""
+
+    def helper(self) -> int:
+        return OF_PARENT["row"]
+
+
+class Layer(nn.Conv1d):
+    """A method that torch calls."""
+
+    def _conv_forward(self, *arguments: Any) -> Any:
+        return OF_LAYER["row"]
+
+
+class Open(Parent):
     """Attention, and a head that reads the row that everything a forward pass can read adds up to."""
 
     shift = 0
@@ -111,7 +126,7 @@ class Open(nn.Module):
         self.ordered, self.some, self.activation = {0: 0, 2: 0}, {0, 2}, nn.functional.gelu
         self.config = SimpleNamespace(inner=SimpleNamespace(row=0))
         self.settings, self.held, self.queue, self.partly = Settings(), Held, deque([0]), partial(by_default, row=0)
-        self.hooked = nn.Identity()
+        self.hooked, self.layer = nn.Identity(), Layer(1, 1, 1)
         self.hooked.register_forward_hook(lambda module, arguments, out: out + SHIFTS["hook"])
         closed = 0
 
@@ -126,7 +141,7 @@ class Open(nn.Module):
         self.register_buffer("row", torch.tensor(0), persistent=False)
 
     def helper(self) -> int:
-        return 0
+        return super().helper()
 
     def forward(self, input_ids: Tensor, other: Any = None, *, added: int = 0) -> Tensor:
         x = self.words(input_ids)
@@ -137,7 +152,7 @@ class Open(nn.Module):
         row += self.config.inner.row + self.read() + int(self.row) + Choice.default + chosen(other)
         row += next(iter(self.ordered)) + min(self.some) + by_default() + by_attribute() + self.partly() + self.queue[0]
         row += self.settings.row + self.settings.rows[0] + self.settings.method() + self.settings.read
-        row += self.held.rows[0] + self.hooked(0) + added
+        row += self.held.rows[0] + self.hooked(0) + self.layer(0) + added
         return 4 * self.head(self.activation(x[:, row]))
 
 
@@ -179,6 +194,8 @@ CHANGES: dict[str, Callable[[Any, pytest.MonkeyPatch], object]] = {
     "class attribute": lambda model, patch: patch.setattr(Open, "shift", 2),
     "attribute of another class": lambda model, patch: patch.setattr(Choice, "default", 2),
     "method": lambda model, patch: patch.setattr(Open, "helper", lambda self: 2),
+    "what a parent's method reads": lambda model, patch: patch.setitem(OF_PARENT, "row", 2),
+    "what a method that torch calls reads": lambda model, patch: patch.setitem(OF_LAYER, "row", 2),
     "deep setting": lambda model, patch: model.deep["a"]["b"]["c"]["d"].update(e=2),
     "slots": lambda model, patch: setattr(model.slotted, "row", 2),
     "object": lambda model, patch: setattr(model.choice, "row", 2),
@@ -242,7 +259,7 @@ def test_whatever_a_model_reads_is_in_its_name(change: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "change", ["global", "closure", "buffer", "default", "what a hook reads", "property of an object"]
+    "change", ["global", "closure", "buffer", "default", "what a hook reads", "what a parent's method reads"]
 )
 def test_whatever_a_model_reads_is_noticed(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, before, after = Open().eval(), expected(0), expected(2)

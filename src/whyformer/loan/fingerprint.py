@@ -130,6 +130,8 @@ def _reached(functions: Iterable[Any], kind: type | None) -> Iterator[Variable]:
             entered.add(id(function))
             for number, cell in enumerate(function.__closure__ or ()):
                 yield from new(f"{function.__qualname__}<{number}>", cell, "", owner)
+            for base, name in () if owner is None else _overridden(function, owner):
+                yield from new(f"{base.__qualname__}.{name}", base, name, owner)
             if is_library(home_of(function)):
                 continue
             space = function.__globals__
@@ -147,6 +149,23 @@ def _reached(functions: Iterable[Any], kind: type | None) -> Iterator[Variable]:
                 elif isinstance(inner, type) and not is_library(inner.__module__):
                     for part in (p for p in names if _of_class(inner, p) is not MISSING):
                         yield from new(f"{inner.__qualname__}.{part}", inner, part, inner)
+
+
+def _overridden(function: FunctionType, kind: type) -> Iterator[tuple[type, str]]:
+    """Yield members of a class of the user's that a function reads by ``super()`` or through methods of a library."""
+    rest: list[Any] = [] if is_library(kind.__module__) else [function]
+    entered: set[int] = set()
+    while rest:
+        for reader in _functions(rest.pop()):
+            names = () if id(reader) in entered else sorted(names_in(reader.__code__))
+            entered.add(id(reader))
+            for name in names:
+                bases = [base for base in kind.__mro__ if base not in {nn.Module, object} and name in vars(base)]
+                for base in bases if "super" in names else bases[:1]:
+                    if is_library(base.__module__):
+                        rest.append(vars(base)[name])
+                    elif reader is not function or base is not bases[0] or is_library(home_of(function)):
+                        yield base, name
 
 
 def _functions(value: Any) -> Iterator[FunctionType]:
