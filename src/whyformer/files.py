@@ -295,6 +295,8 @@ def open_image(raw: Any) -> Any:
                 f"{str(path)!r} is a folder: name an image in it, or list them, sorted(Path(…).glob('*.jpg'))."
             )
         if not is_file(path):
+            if isinstance(raw, str) and "://" in raw:
+                raise BadInput(f"{raw!r} is an address, and nothing is downloaded here: pass the path of a file.")
             raise BadInput(f"no image at {str(path)!r}: the file does not exist.")
         failure = f"{str(path)!r} cannot be read as an image"
         with reading(failure, "Open it in another program and save it again."), Image.open(path) as image:
@@ -357,9 +359,14 @@ def _shades(array: Array) -> Array:
         return array
     low, high = (float(end) for end in (array.min(), array.max())) if array.dtype.kind in "biuf" else (np.nan, np.nan)
     if array.dtype.kind != "f":
+        convert = "array.astype('uint8')"
+        if low < 0 or high > 255:  # uint8 would count these from 0 again
+            convert = "array / 65535 if that is white"
+        elif high <= 1:  # as uint8 these would be black
+            convert = "array.astype('float32')"
         raise BadInput(
             f"the array holds {array.dtype} numbers{'' if np.isnan(low) else f' from {low:g} to {high:g}'}: pixels are "
-            "uint8, 0 (black) to 255 (white), or floats from 0 to 1. Convert them, e.g. array.astype('uint8')."
+            f"uint8, 0 (black) to 255 (white), or floats from 0 to 1. Convert them, e.g. {convert}."
         )
     if not (np.isfinite(low) and np.isfinite(high)):
         raise BadInput("the array contains NaN or infinity: fill those pixels first.")

@@ -244,7 +244,7 @@ def resolve_targets(
     size, classes = logits_BC.shape
     per_input = list(wanted) if isinstance(wanted, list) else [wanted] * size
     if len(per_input) != size:
-        raise BadInput(f"{len(per_input)} targets for {size} inputs: give one target, or one per input.")
+        raise BadInput(f"targets: {len(per_input)}, inputs: {size}. Give one target, or one per input.")
     open_ones = any(w is None for want in per_input for w in (want if isinstance(want, tuple) else (want,)))
     best = logits_BC.argmax(1).tolist() if open_ones else []
     targets = []
@@ -288,5 +288,5 @@ def class_index(want: Any, classes: int, labels: dict[int, str], ids: Any) -> in
     if index is NOT_ALLOWED:
         raise not_allowed("target", want, AIMS)
     if not -classes <= index < classes:
-        raise UnknownName("target", index, [f"0 to {classes - 1}", *list(labels.values())[:20]])
+        raise UnknownName("target", index, [f"0 to {classes - 1}" if classes > 1 else "0", *list(labels.values())[:20]])
     return index % classes

@@ -15,6 +15,7 @@ from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from tests.support import folders
 from whyformer.checks.check import CHECKS, RESULTS
 from whyformer.checks.exam import Finding
+from whyformer.checks.invariance import Invariance
 from whyformer.errors import BadInput
 
 
@@ -59,6 +60,11 @@ def test_findings_travel_with_an_explanation(tokenizer: Any) -> None:
     assert "check-up: Sinks: mind" in noted.attach(explanation, notes=True).warnings
     with pytest.raises(ValueError, match="level"):
         Finding("bad", "sinks", "t", "x")
+
+
+def test_a_shift_that_changes_sizes_and_no_order_is_told_as_that() -> None:
+    _, shifted = Invariance("attn_lrp", 0.0, 0.0, 0.25, 1.0).findings()
+    assert shifted.level == "warning" and "changes scores by up to 25.0% of the largest one" in shifted.text
 
 
 def test_what_cannot_be_checked_is_said_and_the_rest_goes_on() -> None:
@@ -133,7 +139,7 @@ def test_options_reach_method_and_checks(tokenizer: Any) -> None:
         ({"checks": {"jain_wallace": {"permutations": 0}}}, "permutations"),
         ({"checks": {"jain_wallace": {"layers": 7}}}, "numbered"),
         ({"checks": {"randomisation": {"copies": 3, "beside": 2}}}, "at most beside"),
-        ({"target": [0]}, "1 targets for 2 inputs"),
+        ({"target": [0]}, "targets: 1, inputs: 2"),
     ],
 )
 def test_bad_requests_are_refused_before_long_work(how: dict[str, Any], says: str) -> None:

@@ -308,7 +308,7 @@ def test_a_wrong_replay_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors() -> None:
     explainer, inputs = Explainer(model := bert(), compiled=True), ids(9)
     explainer.explain(inputs, method="generic_attention")
-    for target, error, words in ((17, UnknownName, "target"), ([0, 1], BadInput, "2 targets for 1")):
+    for target, error, words in ((17, UnknownName, "target"), ([0, 1], BadInput, "targets: 2, inputs: 1")):
         with pytest.raises(error, match=words):
             explainer.explain(inputs, method="generic_attention", target=target)
     with torch.no_grad():

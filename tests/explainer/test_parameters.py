@@ -216,7 +216,7 @@ def test_a_list_of_two_targets_is_no_contrast(explainer: wf.Explainer) -> None:
     assert [e.target.index for e in each] == [0, 1] and all(e.target.versus is None for e in each)
     pair = explainer.explain("i like it", target=(0, 1))
     assert (pair.target.index, pair.target.versus) == (0, 1)
-    with pytest.raises(BadInput, match="2 targets for 1"):
+    with pytest.raises(BadInput, match="targets: 2, inputs: 1"):
         explainer.explain("i like it", target=[0, 1])
 
 

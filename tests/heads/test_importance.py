@@ -234,7 +234,7 @@ def test_the_model_comes_back_unchanged() -> None:
         ({"scalar": "loss"}, "pass labels"),
         ({"scalar": "loss", "labels": [0, 1], "target": 1}, "no target"),
         ({"labels": [0]}, "1 labels for 2 inputs"),
-        ({"target": [0]}, "1 targets for 2 inputs"),
+        ({"target": [0]}, "targets: 1, inputs: 2"),
         ({"labels": [0, 1], "target": 1}, "not both"),
         ({"kind": "confidence", "target": 1}, "omit target"),
         ({"kind": "confidence", "scalar": "loss"}, "does not use a loss"),

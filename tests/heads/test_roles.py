@@ -331,7 +331,7 @@ def test_heads_that_do_not_add_up_are_refused(name: str, says: str) -> None:
 
 
 def test_ranked_and_wrong_targets() -> None:
-    with pytest.raises(BadInput, match="1 targets for 2"):
+    with pytest.raises(BadInput, match="targets: 1, inputs: 2"):
         direct_logit(model_of("gpt2"), CASES["gpt2"].inputs(), target=[1])
     found = direct_logit(model_of("vit"), CASES["vit"].inputs(), target=TARGET)
     layer, head, share = found.ranked(1)[0]

@@ -18,7 +18,7 @@ import whyformer as wf
 from tests.models import CASES, model_of
 from tests.support import folders, processors
 from tests.tables import models as tables
-from whyformer.errors import BadInput, MissingProcessor, ModelFailed
+from whyformer.errors import BadInput, MissingProcessor, ModelFailed, UnknownName
 from whyformer.files import open_image
 
 
@@ -54,6 +54,8 @@ def test_a_column_of_texts_is_a_list_of_them(tmp_path: Path) -> None:
         for one, other in zip(explainer.explain(column), listed, strict=True):
             assert one.units.labels == other.units.labels
             np.testing.assert_array_equal(one.scores, other.scores)
+            assert repr(one) == repr(other)
+    assert "str_" not in repr(explainer.explain(np.str_(texts[0])))
 
 
 def test_a_pair_of_texts(tmp_path: Path) -> None:
@@ -182,7 +184,10 @@ def door(kind: str) -> Any:
         ("text", np.array(["i like it", float("nan")], dtype=object), "1 of 2 texts are missing"),
         ("text", {"i like it", "the movies"}, "a set, which has no order"),
         ("text", {"text": "i like it"}, "a dict with the keys .text."),
-        ("text", {"input_ids": [[2, 6, 3]]}, "no tensor in it"),
+        ("text", {"input_ids": [[2, 6, 3]]}, r'\(.input_ids.\), and none of them is a tensor: .*return_tensors="pt"'),
+        ("text", {"input_ids": IDS.numpy()}, "none of them is a tensor"),
+        ("text", (text for text in ["i like it"]), r"a generator, which can be read only once: pass list"),
+        ("text", ("i like it", "so good", "bad"), "Pass several texts as a list"),
         ("text", IDS[:, :0], "is empty"),
         ("text", {"input_ids": IDS.float()}, "token ids are whole"),
         ("text", {"input_ids": IDS.bool()}, "True and False"),
@@ -193,11 +198,13 @@ def door(kind: str) -> Any:
         ("image", [Image.new("RGB", (40, 40)), "nofile.png"], r"^inputs\[1\]: .*nofile.png"),
         ("image", Image.new("RGB", (0, 5)), "0×5 pixels"),
         ("image", Path(__file__).parent, "is a folder: name an image in it"),
+        ("image", "https://example.org/cat.png", "^'https://example.org/cat.png' is an address"),
+        ("image", map(str, ["cat.png"]), "a map, which can be read only once"),
         ("image", PIXELS[:, :, :0], "is empty"),
         ("image", PIXELS > 0.5, "True and False"),
         ("image", PIXELS * torch.nan, "NaN or infinity in input 0"),
         ("image", PIXELS * torch.inf, "NaN or infinity"),
-        ("image", {"pixel_values": PIXELS.long()}, "whole numbers"),
+        ("image", {"pixel_values": PIXELS.long()}, r"whole numbers.*permute\(1, 2, 0\)"),
         ("image", {"pixel_values": PIXELS[0]}, r"pixels\[None\]"),
         ("sound", NOISE > 0, "real numbers"),
         ("sound", NOISE.astype(complex), "real numbers"),
@@ -205,11 +212,18 @@ def door(kind: str) -> Any:
         ("sound", (NOISE, 16000, 1), "pair"),
         ("sound", (NOISE, "16000"), "samples a second"),
         ("table", ROWS, "numerical holds NaN"),
+        ("table", iter([{"age": 1}]), "a list_iterator, which can be read only once"),
     ],
 )
 def test_what_is_no_input(kind: str, wrong: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         door(kind)(wrong)
+
+
+def test_a_single_output_has_one_number() -> None:
+    single = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(8 * IDS.shape[1], 1))
+    with pytest.raises(UnknownName, match=r"unknown target 1\. Known: 0\."):
+        wf.explain(single, IDS, target=1, method="saliency")
 
 
 def test_texts_without_their_tokenizer() -> None:
@@ -264,9 +278,10 @@ def explained(image: object) -> object:
         (pixels(2, 2, 32, 32, 3), "is 2 × 2 × 32 × 32 × 3: .*several of one size are inputs × height × width × 3"),
         (np.zeros(32), "is 32: an image is"),
         (pixels(32, 32, 3).astype(np.int64), r"int64 numbers from 0 to 255: .*array\.astype\('uint8'\)"),
-        (pixels(32, 32) > 9, "bool numbers from 0 to 1"),
+        (pixels(32, 32) > 9, r"bool numbers from 0 to 1: .*array\.astype\('float32'\)"),
         ((pixels(32, 32, 3) / 255).round().astype(np.uint8), r"contains only 0 and 1, .* pass floats from 0 to 1"),
-        (pixels(32, 32).astype(np.uint16), "uint16 numbers"),
+        (pixels(32, 32).astype(np.uint16), r"uint16 numbers from 0 to 255: .*astype\('uint8'\)"),
+        (pixels(32, 32).astype(np.uint16) * 257, "uint16 numbers from 0 to 65535: .*array / 65535"),
         (pixels(32, 32).astype(object), "object numbers: pixels are"),
         (pixels(32, 32, 3).astype(np.float32), r"floats from 0 to 255, .*array / 255"),
         (pixels(32, 32, 3) / 255 - 0.5, r"floats from -0\.5 to 0\.5, .*normalised for a model"),

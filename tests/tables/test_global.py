@@ -85,7 +85,7 @@ def test_kinds_of_warnings() -> None:
 def test_errors_come_before_long_work() -> None:
     for some, options, said in (
         ([*SOME, SOME[0] | {"work": "other"}], {"processor": table()}, "row 23 of column 'work'"),
-        (SOME, {"processor": table(), "target": [0, 1]}, "2 targets for 23 rows"),
+        (SOME, {"processor": table(), "target": [0, 1]}, "targets: 2, rows: 23"),
         ([{"age": 1}], {}, "processor=Table"),
     ):
         with pytest.raises(BadInput, match=said):

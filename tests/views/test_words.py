@@ -19,6 +19,7 @@ from whyformer.capture.leaves import unruled_text
 from whyformer.methods.relevance_propagation import CUT
 from whyformer.registry import list_methods
 from whyformer.results.types import Choice, Cost, Explanation, Generation, Target, Units
+from whyformer.targets import PROBABILITIES
 from whyformer.views import generation_view, view_of
 from whyformer.views.explained import side_by_side
 from whyformer.views.generation import groups_of, texts_of
@@ -76,6 +77,10 @@ EXPLAINED = {
         "prediction": SAID, "target": Target(1, "positive", 0, "negative")},
     "probability of 'positive' = 0.9687": {"prediction": SAID, "scalar": "probability", "value": 0.9687},
     "logit of '7' = 3.431": {"target": Target(7), "prediction": Target(7)},
+    "output = -1.5": {"target": Target(0, "score"), "prediction": Target(0, "score"), "value": -1.5},
+    "output = 2.5": {"target": Target(0), "prediction": Target(0), "value": 2.5},
+    "probability of 'positive' = 0.5": {"prediction": SAID, "value": 0.5, "warnings": (
+        PROBABILITIES.format(how="it ends in a sigmoid", last="sigmoid"),)},
 }  # fmt: skip
 OPTIONS = {"options": {"steps": 20, "baseline": None, "heads": "max"}}
 WORDS = [

@@ -183,7 +183,8 @@ class Invariance:
         numbers = {"difference": self.shift, "spearman": self.shift_spearman}
         moved = self.shift > SHIFT
         text = "Adding a constant to the input, and subtracting it inside the model, " + (
-            f"changes the map (Spearman {self.shift_spearman:.2f} with the original): the map depends on where zero is."
+            f"changes scores by up to {self.shift:.1%} of the largest one (their order: Spearman "
+            f"{self.shift_spearman:.2f}, 1 is the same): the map depends on where zero is."
             if moved
             else "does not change the map."
         )

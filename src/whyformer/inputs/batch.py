@@ -308,7 +308,7 @@ def as_list(inputs: Any) -> Any:
         return list(inputs)
     if kind not in {"O", "U", "T"} or getattr(inputs, "ndim", 0) != 1:
         return inputs
-    members = list(inputs)
+    members = inputs.tolist()  # str, not numpy's str_, which would show in what is printed
     if members and all(isinstance(member, Number) for member in members):
         return inputs
     missing = [f"inputs[{i}]" for i, text in enumerate(members) if not isinstance(text, str) and is_missing(text)]

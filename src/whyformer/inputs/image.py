@@ -63,7 +63,7 @@ class ImageInput(Modality):
         if not pixels.is_floating_point():
             raise BadInput(
                 f"{self.main} holds whole numbers ({pixels.dtype}): give the output of the model's image processor, or "
-                "images with that processor."
+                "arrays (height × width × colours) with that processor: tensor.permute(1, 2, 0).numpy()."
             )
         if pixels.ndim != 4:
             raise BadInput(
@@ -385,7 +385,7 @@ def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
     inputs = len(tensors["input_ids"]) if "input_ids" in tensors else len(sizes)
     counts = sizes.prod(1).tolist()
     if len(sizes) != inputs:
-        raise BadInput(f"{len(sizes)} images for {inputs} inputs: explain inputs with one image each.")
+        raise BadInput(f"images: {len(sizes)}, inputs: {inputs}. Explain inputs with one image each.")
     if patches.ndim != 2 or len(patches) != sum(counts):
         raise BadInput(
             f"{PATCHES} has shape {tuple(patches.shape)}, and {SIZES} lists {sum(counts)} patches: pass both as the "

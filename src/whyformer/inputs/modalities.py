@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,6 +77,8 @@ class Source:
 
 def source_of(modality: Modality, inputs: Any) -> Source:
     """Wrap what was given; raw inputs are encoded later."""
+    if isinstance(inputs, Iterator) and not hasattr(inputs, "read"):  # an open file is one as well
+        raise BadInput(f"the inputs are a {type(inputs).__name__}, which can be read only once: pass list(…) of it.")
     known = modality.read(inputs)
     if known is not None:
         batch, single = known
@@ -91,6 +93,12 @@ def source_of(modality: Modality, inputs: Any) -> Source:
         raise BadInput(
             f"{type(modality.model).__name__} takes no images with a text: give the text alone, or load a "
             "vision-language model (AutoModelForImageTextToText)."
+        )
+    if isinstance(inputs, Mapping) and signature_of(modality.model).keys() & inputs.keys():
+        names = ", ".join(repr(name) for name in inputs if name in signature_of(modality.model))
+        raise BadInput(
+            f"the inputs hold arguments of the model ({names}), and none of them is a tensor: call the tokenizer or "
+            'processor with return_tensors="pt", or convert each with torch.as_tensor.'
         )
     if isinstance(inputs, Mapping):
         names = ", ".join(repr(str(key)) for key in list(inputs)[:8]) or "none"

@@ -335,7 +335,10 @@ def _text(raw: Raw) -> tuple[str, ...]:
         )
     parts = raw if isinstance(raw, (tuple, list)) else (raw,)
     if not all(isinstance(p, str) for p in parts) or not 1 <= len(parts) <= 2:
-        raise BadInput(f"expected a string or a pair of strings, got {type(raw).__name__}: {shown(raw)}")
+        raise BadInput(
+            f"expected a string or a pair of strings, got {type(raw).__name__}: {shown(raw)}. Pass several texts as a "
+            "list, an array or a Series of strings."
+        )
     if not any(p.strip() for p in parts):
         raise BadInput("the text is empty: there is nothing to explain. Pass at least one word.")
-    return tuple(parts)
+    return tuple(str(p) if isinstance(p, np.str_) else p for p in parts)  # repr shows numpy's own kind

@@ -187,7 +187,7 @@ class Session:
         if decoding is not PLAIN or units != "token":
             source.modality.ask(decoding, units)
         if isinstance(target, list) and len(target) != source.size:
-            raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")
+            raise BadInput(f"targets: {len(target)}, inputs: {source.size}. Give one target, or one per input.")
         aims = target if isinstance(target, list) else [target]
         if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # a threshold of detections
             raise not_allowed("target", target, AIMS)

@@ -236,7 +236,7 @@ def explain_global(
     if size == 0:
         raise BadInput("inputs has no rows: give at least one.")
     if isinstance(target, list) and len(target) != size:
-        raise BadInput(f"{len(target)} targets for {size} rows: give one target, or one per row.")
+        raise BadInput(f"targets: {len(target)}, rows: {size}. Give one target, or one per row.")
     settings: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, "batch_size": step, **options}
     remarks, names, at = Remarks(f"{sums.of}s"), set(), 0
     first: Explanation | None = None

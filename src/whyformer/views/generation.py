@@ -15,7 +15,7 @@ from whyformer.parameters import Count, checked
 from whyformer.results.types import Cost, Explanation, Generation, Units
 from whyformer.shapes import Array
 from whyformer.views import marks, scales
-from whyformer.views.header import cost_of, doubts, duration, facts_about_method, named, percent
+from whyformer.views.header import cost_of, doubts, facts_about_method, named, percent
 from whyformer.views.marks import (
     AnswerImage,
     Dialogue,
@@ -433,7 +433,7 @@ def _answer(citations: Any, notes: list[tuple[int, int, int]]) -> View:
     facts: tuple[Fact, ...] = (
         Fact("question", citations.question),
         Fact("ranked by", f"{citations.method}, {citations.model}"),
-        Fact("cost", f"{cost.forwards:.0f} forwards, {cost.backwards:.0f} backwards, {duration(cost.seconds)}"),
+        Fact("cost", cost_of(replace(cost, forwards=round(cost.forwards), backwards=round(cost.backwards)))),
     )
     if citations.shares is not None:
         shares = ", ".join(f"{share:.0%}" for share in citations.shares)

@@ -109,6 +109,10 @@ _SMALL: Mapping[str, str] = {
 }
 
 
+NUMBER = "output"  # of a model with a single one: a regression, a reward
+_NUMBERS = ("", "score")  # what it is called where its configuration has no name for it
+_GIVEN = "the explained value is the probability itself"  # in the warning about models that end in a softmax
+
 TIED = 1e-6  # probabilities that differ by no more are tied: the rest is rounding
 TOLERATED = 0.05  # relative error up to which there is no warning
 RELATIVE = "_relative"
@@ -240,6 +244,16 @@ def is_answer(explanation: Explanation) -> bool:
     return explanation.scalar == ANSWERED
 
 
+def scalar_words(explanation: Explanation) -> str:
+    """logit, log-odds, …; what a model without logits returns is called by its name."""
+    said = explanation.prediction
+    if explanation.scalar == "logit" and any(_GIVEN in warning for warning in explanation.warnings):
+        return "probability"
+    if explanation.scalar == "logit" and said.probability is None and said.index == 0 and said.label in _NUMBERS:
+        return NUMBER
+    return explanation.scalar.replace("_", "-")
+
+
 def explained(explanation: Explanation) -> str:
     """logit of 'positive' = 3.431"""
     target = explanation.target
@@ -248,7 +262,9 @@ def explained(explanation: Explanation) -> str:
     name = f"'{target.label or target.index}'"
     if target.versus is not None:
         name += f" rather than '{target.versus_label or target.versus}'"
-    scalar = explanation.scalar.replace("_", "-")
+    scalar = scalar_words(explanation)
+    if scalar == NUMBER:
+        return f"{scalar} = {number(explanation.value)}"
     notes = [] if is_predicted(explanation) else ["not the prediction"]
     likely = [_likely(explanation, index) for index in (target.index, target.versus) if index is not None]
     if scalar != "probability" and all(likely):

@@ -15,7 +15,7 @@ from whyformer.parameters import checked
 from whyformer.results.types import Explanation
 from whyformer.views.comparison_view import LEAD, agreement_view, curves_view, reasons, table_view
 from whyformer.views.explained import TEXT, side_by_side, title_of
-from whyformer.views.header import cost_of, duration, options, percent
+from whyformer.views.header import NUMBER, cost_of, duration, options, percent, scalar_words
 from whyformer.views.image_marks import heat
 from whyformer.views.marks import Bar, Bars, Line, Lines, Mark, Points, Scale, Scatter, TableMark
 from whyformer.views.scales import scale_of
@@ -32,7 +32,7 @@ MOST_INPUTS = 5
 def checkup_page(checkup: Any) -> Page:
     """The page of a CheckUp."""
     counts = [len(checkup.of(level)) for level in ("warning", "note", "ok")]
-    summary = "{} warnings, {} notes, {} passed; {}.".format(*counts, duration(checkup.seconds))
+    summary = "Warnings: {}, notes: {}, passed: {}; {}.".format(*counts, duration(checkup.seconds))
     views: list[View] = []
     if "jain_wallace" in checkup.results:
         views += [_twice(test) for test in checkup.results["jain_wallace"].inputs[:MOST_INPUTS]]
@@ -285,7 +285,9 @@ def _documented(report: Any) -> tuple[Fact, ...]:
     best = next(row.name for row in comparison.rows if not row.baseline)
     standing = report.standings[best]
     predicted = first.target.versus is None and first.target.index == first.prediction.index
-    scored = f"{first.scalar.replace('_', '-')} of {'the predicted' if predicted else 'a chosen'} class"
+    scored = scalar_words(first)
+    if scored != NUMBER:
+        scored += f" of {'the predicted' if predicted else 'a chosen'} class"
     evidence = [f"{best}: {standing}.", *_agreement(comparison)]
     drawn = [deletion for deletion in report.deletions if deletion is not None and best in deletion.beaten]
     if drawn:
@@ -323,7 +325,7 @@ def _computed(report: Any) -> tuple[Fact, ...]:
     random = "floor of the comparison and band behind the curves; the ceiling is a greedy search"
     facts = [
         Fact("Model", f"{comparison.model}, not edited, not retrained"),
-        Fact("Explained", f"{first.scalar.replace('_', '-')} of the target, for {comparison.inputs} {report.called}"),
+        Fact("Explained", f"{scalar_words(first)} of the target, for {comparison.inputs} {report.called}"),
         Fact("Methods", ", ".join(row.name for row in comparison.rows if not row.baseline)),
         *([Fact("Options", "; ".join(settings))] if settings else []),
         Fact("Baseline", comparison.replacement or "none: nothing was masked"),

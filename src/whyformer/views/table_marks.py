@@ -204,6 +204,9 @@ def column_map(values: Array, labels: Sequence[str], special: Sequence[bool], si
     return Matrix(values, scale, names, names, "query column", "key column")
 
 
+ROW_MAP_AXES = ("table rows, sorted by the first column", "table columns, sorted by importance")
+
+
 def row_map(result: Any, plain: list[int]) -> Matrix:
     """Rows down, columns across by importance; rows are sorted by the score of the most important column."""
     order = sorted(plain, key=lambda i: -float(result.importance[i]))
@@ -215,7 +218,7 @@ def row_map(result: Any, plain: list[int]) -> Matrix:
     reach = float(max(abs(low), abs(high))) or 1.0
     scale = Scale(-reach, reach, True, "score") if result.signed else Scale(float(low), float(high), False, "score")
     names = tuple(result.labels[i] for i in order)
-    return Matrix(values, scale, (), names, "rows, by the first column", "columns, by importance")
+    return Matrix(values, scale, (), names, *ROW_MAP_AXES)
 
 
 @checked
