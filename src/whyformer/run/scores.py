@@ -20,7 +20,7 @@ from whyformer.inputs.output import Output
 from whyformer.loan.borrow import known_about, module_names, require_known
 from whyformer.results.types import Site, Target, Units
 from whyformer.study import Study, require_real_rows, rows_of_each, streams
-from whyformer.study.interference import MIXES, require_apart, require_same
+from whyformer.study.interference import is_tried, require_apart, require_same
 from whyformer.study.schedule import Schedule, Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_at, scalar_of
 
@@ -362,14 +362,19 @@ class ScoredBatch:
         """Return the logits of a batch and charge ``owners`` for the pass."""
         self.count(owners, 1 if batch.shared is None else 1 / batch.size)
         logits = self.output.logits(batch)
-        if batch.size > 1 and batch.shared is None and MIXES not in known_about(self.modality.model):
+        if batch.size > 1 and batch.shared is None and not is_tried(self.modality.model, self.positions(batch)):
             self.require_apart(batch, logits)
         return logits
 
     def require_apart(self, batch: Batch, logits: Tensor) -> None:
-        """Raise if rows change each other's logits, once per model; rows of a table may (SAINT)."""
+        """Raise if rows change each other's logits, unless that was tried; rows of a table may (SAINT)."""
         if not (batch.reference_rows or self.modality.mixes_rows or self.modality.opaque):
-            self.setup_forwards += require_apart(self.modality.model, logits, self._part_of(batch))
+            part, positions = self._part_of(batch), self.positions(batch)
+            self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
+
+    def positions(self, batch: Batch) -> int:
+        """Return the number of positions in all rows of a batch; of inputs of one length, the number of rows."""
+        return batch.size * (self.modality.length(batch) if self.modality.lengths_vary else 1)
 
     def _part_of(self, batch: Batch) -> Callable[[slice], Tensor]:
         """Return a function that runs some rows of a batch without the others."""
@@ -418,7 +423,7 @@ class ScoredBatch:
             return
         one_row = self.together.shared is not None or self.batch.reference_rows > 0
         part, halves = self._part_of(self.together), not (one_row or self.modality.mixes_rows)
-        self.setup_forwards += require_same(self.modality.model, logits, part, halves)
+        self.setup_forwards += require_same(self.modality.model, logits, part, halves, self.positions(self.batch))
         self.study.undisturbed.add(form)
 
     def _form(self, graph: bool) -> tuple[Any, ...]:

@@ -302,6 +302,8 @@ OTHER_ADVICE = (
 )
 
 MIXES = "mixes the inputs of a batch"  # a fact about a model: True or False, once it was tried
+LARGEST = "positions of the largest batch that was tried"
+FURTHER = 2  # times as many positions are tried again: experts may have room for a number of tokens of a batch
 SINGLY = (
     "the output for an input changes with the other inputs of a batch, so every input, and every variant of it, was "
     "run separately."
@@ -334,10 +336,10 @@ def rounding(model: nn.Module, logits: Tensor) -> float:
     return step * (COARSE_STEPS[0] * largest + COARSE_STEPS[1])
 
 
-def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) -> int:
+def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool, positions: int = 0) -> int:
     """Raise if ``watched``, logits under interception, differ from those without; return the passes that took.
 
-    halves: find out as well whether rows change each other's answers.
+    halves: find out as well whether rows change each other's answers. positions: of all rows together.
     """
     everything, looked = slice(len(watched)), watched.detach().float()
     halves = halves and len(watched) > 1 and MIXES not in known_about(model)
@@ -345,7 +347,7 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) ->
         plain = _halved(part, len(watched)) if halves else part(everything).detach().float()
         if same(model, plain, looked):
             if halves:
-                known_about(model)[MIXES] = False
+                known_about(model).update({MIXES: False, LARGEST: positions})
             return 1
         together = part(everything).detach().float() if halves else plain
         again = part(everything).detach().float()
@@ -370,16 +372,22 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) ->
     )
 
 
-def require_apart(model: nn.Module, together: Tensor, part: Part) -> int:
-    """Raise if rows of a batch change each other's answers, once per model; return the passes that took."""
+def is_tried(model: nn.Module, positions: int) -> bool:
+    """Return whether it is known if rows of batches with about as many positions change each other's answers."""
     facts = known_about(model)
-    if MIXES in facts or len(together) < 2:
+    return MIXES in facts and (facts[MIXES] or positions <= FURTHER * facts.get(LARGEST, positions))
+
+
+def require_apart(model: nn.Module, together: Tensor, part: Part, positions: int) -> int:
+    """Raise if rows of a batch change each other's answers, unless that was tried; return the passes that took."""
+    facts = known_about(model)
+    if is_tried(model, positions) or len(together) < 2:
         return 0
     with torch.no_grad():
         halves = _halved(part, len(together))
     if not same(model, halves, together.detach().float()):
         raise mixed(model, together.detach().float(), halves)
-    facts[MIXES] = False
+    facts.update({MIXES: False, LARGEST: positions})
     return 1
 
 

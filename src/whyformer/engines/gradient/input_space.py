@@ -15,10 +15,9 @@ from whyformer.capture.site import OffPlan
 from whyformer.engines.gradient.feature_maps import smoothed
 from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.batch import Batch
-from whyformer.loan.borrow import known_about
 from whyformer.parameters import OneOf
 from whyformer.run import Run
-from whyformer.study.interference import MIXES, require_apart
+from whyformer.study.interference import is_tried, require_apart
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
@@ -80,9 +79,10 @@ class InputSpace(ABC):
             values = scalar_of(logits, [run.targets[r] for r in rows], run.reading)
             require_dependent(values)
             (gradient,) = slopes(values.sum(), [leaf])
-        if MIXES not in known_about(run.modality.model) and not run.modality.mixes_rows:
+        positions = run.positions(batch)
+        if not is_tried(run.modality.model, positions) and not run.modality.mixes_rows:
             part = lambda some: self.logits(batch.select(some), points[some])  # noqa: E731
-            run.setup_forwards += require_apart(run.modality.model, logits, part)
+            run.setup_forwards += require_apart(run.modality.model, logits, part, positions)
         np.add.at(run.forwards_B, list(rows), 1)
         np.add.at(run.backwards_B, list(rows), 1)
         return gradient.detach()
