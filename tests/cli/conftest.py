@@ -74,6 +74,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "label.txt": "positive",
         "empty.csv": "",
         "notes.pdf": "%PDF",
+        "rows.jsonl": '{"text": "good movie"}\n',
         "blank/a.txt": " \n",
         "texts/a.txt": "yes",
     }.items():

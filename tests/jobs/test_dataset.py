@@ -241,12 +241,14 @@ def test_wrong_calls_are_refused_before_a_folder_is_made(
 def test_inputs_that_cannot_be_read(explainer: wf.Explainer, tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("text\n")
     (tmp_path / "two.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "semicolons.csv").write_text("id;text\n1;i like it\n")
     (tmp_path / "no.parquet").write_text("nothing")
     (tmp_path / "folder").mkdir()
     for source, words in (
         (tmp_path / "none.csv", "no file at"),
         (tmp_path / "empty.csv", "no rows"),
         (tmp_path / "two.csv", "column of the input is not clear"),
+        (tmp_path / "semicolons.csv", "its separator seems to be ';'"),
         (tmp_path / "no.parquet", "cannot be read as Parquet"),
         (tmp_path / "folder", "neither images"),
         ([], "empty"),

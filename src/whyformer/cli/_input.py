@@ -27,6 +27,7 @@ OTHER_FILES = (
     *(".tsv", ".json", ".jsonl", ".parquet", ".npz", ".md", ".html", ".pdf", ".log", ".docx", ".xlsx", ".xml"),
     *(".mp3", ".flac", ".ogg", ".yaml", ".yml", ".gz", ".zip", ".svg", ".heic"),
 )
+TABLES = (".tsv", ".jsonl", ".ndjson", ".parquet")  # a line is not a text
 LONGEST_NAME = 255  # bytes
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # one slash: Path() drops the second; not the drive C:/
 HELP = ("-h", "--help")
@@ -85,7 +86,7 @@ def kind_of(inputs: Sequence[str]) -> str:
 
 def _kind(argument: str) -> str:
     refuse_address(argument)
-    if argument == "-" or _has_space(argument) or _too_long(argument):
+    if argument == "-" or not argument.strip() or _has_space(argument) or _too_long(argument):
         return "text"
     path = Path(argument)
     if path.is_dir():
@@ -95,6 +96,8 @@ def _kind(argument: str) -> str:
         )
     refuse_missing(argument, f"whyformer explain text {argument}")
     ending = path.suffix.lower()
+    if path.is_file() and ending in TABLES:
+        raise BadInput(f"{argument!r} has columns: use whyformer batch {argument} --column NAME --out FOLDER")
     if path.is_file() and ending not in KINDS:
         raise BadInput(
             f"{argument!r} has no ending that names its kind: use whyformer explain text --file {argument}, or explain "
@@ -166,6 +169,11 @@ def texts_from(arguments: list[str], file: Path | None) -> list[str]:
     for argument in arguments:
         texts += _lines(text_of_stdin()) if argument == "-" else [argument]
     if file is not None:
+        if file.suffix.lower() in (".csv", *TABLES):
+            raise BadInput(
+                f"{str(file)!r} has columns, and --file reads one text per line: use whyformer batch {file} --column "
+                "NAME --out FOLDER"
+            )
         try:
             texts += _lines(file.read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:

@@ -111,8 +111,16 @@ def _of_parquet(name: str, paths: list[Path]) -> Rows:
     return Rows(name, sum(f.metadata.num_rows for f in files), read, columns=tuple(files[0].schema_arrow.names))
 
 
+OTHER_SEPARATORS = (";", "\t", "|")  # of files called .csv: a whole line would be explained as one text
+
+
 def _of_csv(path: Path, separator: str) -> Rows:
     header, size = csv_header(path, separator)
+    if len(header) == 1 and (other := next((sign for sign in OTHER_SEPARATORS if sign in header[0]), None)):
+        raise BadInput(
+            f"{str(path)!r} has a single column, {header[0]!r}: its separator seems to be {other!r}. Save it with "
+            "commas, or pass a DataFrame: pandas.read_csv(path, sep=…)."
+        )
     if len(set(header)) < len(header):
         raise BadInput(f"{str(path)!r} has two columns of the same name: {', '.join(header)}.")
 
