@@ -351,25 +351,28 @@ def test_other_threads_get_the_words_of_their_own_inputs_meanwhile() -> None:
 class Chosen(Named):
     """Calls the same functions for every input; a first token of 8 decides what the last of them reads."""
 
-    def __init__(self, factor: bool) -> None:
+    def __init__(self, read_by: str) -> None:
         super().__init__()
-        self.factor = factor
+        self.read_by = read_by
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x = self.words(input_ids)
         q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv[0](x).chunk(3, -1))
         x = x + attend(q, k, v).transpose(1, 2).flatten(2)
-        gates = torch.full(x.shape, 0.7), x.sigmoid()
-        gate = gates[int(input_ids[0, 0]) == 8]
-        return self.head((x * gate if self.factor else x + nn.functional.gelu(gate))[:, 0])
+        other = int(input_ids[0, 0]) == 8
+        if self.read_by == "swapped product":
+            factors = x[:, 0].sigmoid(), x.mean(1)
+            return self.head(torch.mul(*(factors[::-1] if other else factors)))
+        gate = (torch.full(x.shape, 0.7), x.sigmoid())[other]
+        return self.head((x * gate if self.read_by == "product" else x + nn.functional.gelu(gate))[:, 0])
 
 
 @pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
-@pytest.mark.parametrize("factor", [True, False])
+@pytest.mark.parametrize("read_by", ["product", "activation", "swapped product"])
 @pytest.mark.parametrize("order", [(0, 0, 1, 0), (1, 1, 0, 1)])
-def test_a_planned_function_of_other_tensors_is_found(order: tuple[int, ...], factor: bool, method: str) -> None:
+def test_a_planned_function_of_other_tensors_is_found(order: tuple[int, ...], read_by: str, method: str) -> None:
     torch.manual_seed(0)
-    model = Chosen(factor)
+    model = Chosen(read_by)
     explainer = wf.Explainer(model)
     for row in order:
         (found,) = explainer.explain((IDS[row : row + 1],), method=method, target=1)

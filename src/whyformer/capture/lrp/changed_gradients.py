@@ -16,6 +16,7 @@ from whyformer.capture.functions import Args, Function, Kwargs, in_model, plain_
 from whyformer.capture.leaves import Gaps, nodes_behind, unruled_text
 from whyformer.capture.lrp import recurrent
 from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
+from whyformer.capture.site import OffPlan
 from whyformer.capture.trail import Notes
 
 
@@ -204,14 +205,23 @@ def elementwise_product(rules: GradientRules, func: Function, args: Args, kwargs
         return as_it_is
     a, b = rules.elementwise.of(left), rules.elementwise.of(right)
     if a.origin is b.origin:  # f(x) = g(x)·h(x): with g by its own rule and h constant, the gradient is f(x)/x
-        return partial(_held_factor, 0 if a.curved and not b.curved else 1)
+        return partial(_held_factor, 0 if a.curved and not b.curved else 1, _made_by(left, right))
     if rules.attention_is_constant and a.weighs != b.weighs:
-        return partial(_held_factor, 0 if a.weighs else 1)
+        return partial(_held_factor, 0 if a.weighs else 1, _made_by(left, right))
     return partial(_shared, (), 0.5)
 
 
-def _held_factor(constant: int, rules: Rules, func: Function, args: Args, kwargs: Kwargs) -> Any:
+def _made_by(left: Tensor, right: Tensor) -> tuple[type, type]:
+    """Return the kinds of node that made both factors: of a product whose factors change places, they do, too."""
+    return type(left.grad_fn), type(right.grad_fn)
+
+
+def _held_factor(
+    constant: int, made_by: tuple[type, type], rules: Rules, func: Function, args: Args, kwargs: Kwargs
+) -> Any:
     factors = [args[0], args[1] if len(args) > 1 else kwargs["other"]]
+    if (found := _made_by(*factors)) != made_by and found == made_by[::-1]:
+        raise OffPlan  # the factor that an earlier pass held constant is now the other one
     factors[constant] = factors[constant].detach()
     return func(*factors)
 
