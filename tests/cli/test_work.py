@@ -36,6 +36,7 @@ def test_long_commands_say_so_first(
     command: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_work, "_timed", lambda session, rows: 1e-5)
     assert "forwards" not in run(*command).stderr, "quick ones do not"
     monkeypatch.setattr(_work, "LONG", 0.0)
     assert re.match(rf"About [\d,]+ forwards, \d+ seconds\. {re.escape(words)}", run(*command).stderr)

@@ -365,7 +365,7 @@ def test_a_language_model_is_given_no_token_types() -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_long_text_is_cut_where_the_tokenizer_cuts_it(side: str) -> None:
     """The warning names the part that is gone: the units are the rest."""
-    reads = pair_tokenizer()
+    reads = copy.deepcopy(pair_tokenizer())
     reads.truncation_side, reads.model_max_length = side, 8
     words = "one two three four five six seven eight nine ten"
     found = wf.explain(bert(), words, processor=reads, target=1)

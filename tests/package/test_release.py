@@ -29,6 +29,7 @@ from tests.support import fresh_clones, shuffle
 from tests.support.lowest import lowest
 from tests.support.packages import REPOSITORY
 from tests.support.process_state import restored
+from tests.support.processors import pair_tokenizer
 from whyformer import registry, views
 from whyformer.inputs import modalities
 
@@ -280,6 +281,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
     "methods": lambda patch, _: patch.setitem(registry._METHODS, "left", registry._METHODS["saliency"]),
     "modalities": lambda patch, _: patch.setattr(modalities, "KINDS", modalities.KINDS[1:]),
     "torch": lambda patch, _: torch.set_grad_enabled(False),
+    "shared tokenizers": lambda patch, _: patch.setattr(pair_tokenizer(), "model_max_length", 8),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 
 from tests.models.case import seeded
 from tests.support.processors import word_level
-from tests.support.sharing import Shared
+from tests.support.sharing import Shared, shared_tokenizer
 
 WORDS = (
     "the capital of france is paris london rome a cat sat on mat and dog ran home yes no who what where said he she "
@@ -28,7 +27,7 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "v
 SHORT = {"max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
-@cache
+@shared_tokenizer
 def tokenizer(more: tuple[str, ...] = ()) -> Any:
     """``more``: words besides the usual ones."""
     names = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk")}

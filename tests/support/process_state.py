@@ -14,6 +14,8 @@ from types import ModuleType
 
 import torch
 
+from tests.support.sharing import changed_tokenizers
+
 # Set by pytest for each test, and by torch and scikit-learn when they are imported.
 OF_LIBRARIES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
@@ -60,6 +62,7 @@ def process_state() -> dict[str, object]:
         "recorders": dict(RECORDERS),
         "models on loan": list(_OUT),
         "advice": Explainer.advises,
+        "shared tokenizers": changed_tokenizers(),
     }
 
 

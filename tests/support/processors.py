@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 
 from tests.support.released import BEFORE_FIVE, media_types, released
+from tests.support.sharing import shared_tokenizer
 
 WORDS = "[PAD] [BOS] [EOS] [UNK] [MASK] a cat on the mat dog photo of what is this two birds".split()
 SIDE = {"height": 32, "width": 32}
@@ -45,7 +45,7 @@ def in_bytes(**names: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, pad_token=letters[0], **names)
 
 
-@cache
+@shared_tokenizer
 def tokenizer(eos: int = 2, masked: bool = True, **more: int) -> Any:
     """``more``: further tokens and their ids; masked=False: a tokenizer that gives no mask, as SigLIP's."""
     vocabulary = {word: eos if word == "[EOS]" else i for i, word in enumerate(WORDS)}
@@ -60,7 +60,7 @@ def tokenizer(eos: int = 2, masked: bool = True, **more: int) -> Any:
 PLACES = "[PAD] [CLS] [SEP] [UNK] [MASK] where who is anna bob ben lives in paris rome and works .".split()
 
 
-@cache
+@shared_tokenizer
 def pair_tokenizer() -> Any:
     """Texts and pairs as BERT has them, with token types."""
     around = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -51,3 +52,30 @@ class Shared:
         for name in changed:
             del self._models[name]
         assert not changed, f"changed, and shared with other tests: {changed}"
+
+
+# Tokenizers
+
+SETTINGS = ("model_max_length", "padding_side", "truncation_side", "chat_template", "special_tokens_map")
+_TOKENIZERS: list[tuple[Any, object]] = []  # with their settings as they came
+
+
+def shared_tokenizer(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a tokenizer once in a process; ``changed_tokenizers`` knows of it."""
+
+    @cache
+    @wraps(make)
+    def made(*args: Hashable, **kwargs: Hashable) -> Any:
+        tokenizer = make(*args, **kwargs)
+        _TOKENIZERS.append((tokenizer, _settings(tokenizer)))
+        return tokenizer
+
+    return made
+
+
+def changed_tokenizers() -> list[int]:
+    return [number for number, (tokenizer, came) in enumerate(_TOKENIZERS) if _settings(tokenizer) != came]
+
+
+def _settings(tokenizer: Any) -> object:
+    return len(tokenizer), [(name, repr(getattr(tokenizer, name))) for name in SETTINGS]
