@@ -86,6 +86,7 @@ REFUSED = [
     ("explain notes.pdf", 1, "no ending that names its kind"),
     ("explain rows.jsonl", 1, "has columns: use whyformer batch rows.jsonl --column NAME"),
     ("explain text --file table.csv", 1, "has columns, and --file reads one text per line: use whyformer batch"),
+    ("compare table.csv", 1, "has columns, and --file reads one text per line"),
     ("explain ''", 1, "the text is empty"),
     ("explain photo.jpg 'I like it'", 1, "give one kind at a time"),
     ("explain lines.txt lines.txt", 1, "one text file at a time"),

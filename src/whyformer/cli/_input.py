@@ -34,7 +34,7 @@ HELP = ("-h", "--help")
 CALLED = {"text": "a text", "image": "an image", "table": "a table", "sound": "a clip of sound"}
 
 
-class Explaining(TyperGroup):
+class ExplainGroup(TyperGroup):
     """``explain WORDS…`` is ``explain text WORDS…``, ``explain cat.jpg`` is ``explain image cat.jpg``, and so on."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -169,20 +169,33 @@ def texts_from(arguments: list[str], file: Path | None) -> list[str]:
     for argument in arguments:
         texts += _lines(text_of_stdin()) if argument == "-" else [argument]
     if file is not None:
-        if file.suffix.lower() in (".csv", *TABLES):
-            raise BadInput(
-                f"{str(file)!r} has columns, and --file reads one text per line: use whyformer batch {file} --column "
-                "NAME --out FOLDER"
-            )
-        try:
-            texts += _lines(file.read_text(encoding="utf-8-sig"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{str(file)!r} is not a UTF-8 text file. {RECODE}") from error
+        _refuse_columns(file)
+        texts += lines_of(file)
     if not texts:
-        if arguments or file is not None:
+        if arguments:
             raise BadInput("there is no text to explain: the input has no line with a word in it.")
         raise typer.BadParameter("give a text, '-' to read lines from stdin, or --file FILE", param_hint="TEXT")
     return texts
+
+
+def _refuse_columns(file: Path) -> None:
+    """Raise for a table: its lines, header included, would be taken for texts."""
+    if file.suffix.lower() in (".csv", *TABLES):
+        raise BadInput(
+            f"{str(file)!r} has columns, and --file reads one text per line: use whyformer batch {file} --column NAME "
+            "--out FOLDER, or save that column as a .txt file."
+        )
+
+
+def lines_of(file: Path) -> list[str]:
+    """Return the lines of a file that are not blank; raise if there are none."""
+    try:
+        lines = _lines(file.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{str(file)!r} is not a UTF-8 text file. {RECODE}") from error
+    if not lines:
+        raise BadInput(f"{str(file)!r} is empty: it has no line with a word in it.")
+    return lines
 
 
 def text_of_stdin() -> str:
@@ -252,6 +265,7 @@ def _texts_of(argument: str, command: str) -> list[str]:
     """Return the text itself, or one text per line of a .txt file or of stdin ('-')."""
     refuse_files([argument], command)
     if argument != "-" and is_file_name(argument) and Path(argument).is_file():
+        _refuse_columns(Path(argument))
         if Path(argument).suffix.lower() != ".txt":
             raise BadInput(
                 f"{argument!r} is a file, and this model takes texts: give --file {argument} if it has one text per "

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from whyformer.cli._input import inputs_from, number_or_word, texts_from
+from whyformer.cli._input import inputs_from, lines_of, number_or_word, texts_from
 from whyformer.cli._options import CHECKS, SHIPPED_CLASS, SHIPPED_POOLING, CommandArguments, load, takes
 from whyformer.cli._results import deliver
 from whyformer.cli._work import MeasuredWork, announce
@@ -146,7 +146,7 @@ def labelled(file: Path) -> tuple[list[str], list[str | int]]:
     """Return texts and labels of a file with one text<TAB>label per line; a label is a class number or name."""
     texts: list[str] = []
     labels: list[str | int] = []
-    for number, line in enumerate(texts_from([], file), 1):
+    for number, line in enumerate(lines_of(file), 1):
         text, tab, label = line.rpartition("\t")
         if not tab or not text.strip() or not label.strip():
             raise BadInput(f"{file.name}, line {number}: expected a text, a tab and a label.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whyformer.cli._input import drawn_faces, inputs_from, number_or_word, refuse_files, texts_from
+from whyformer.cli._input import drawn_faces, inputs_from, lines_of, number_or_word, refuse_files
 from whyformer.cli._options import HEAD_RESULTS, CommandArguments, takes
 from whyformer.cli._results import deliver, print_json, seen_by
 from whyformer.errors import BadInput, one_of
@@ -105,7 +105,7 @@ def _classes(file: Path | None, inputs: list[Any], demo: bool, needed: bool) -> 
         if needed and not demo:
             raise BadInput("gates are trained on labels: give --labels FILE, one class per line.")
         return list(SENTENCE_LABELS) if demo else None
-    classes = [number_or_word(line.strip()) for line in texts_from([], file)]
+    classes = [number_or_word(line.strip()) for line in lines_of(file)]
     if len(classes) != len(inputs):
         raise BadInput(
             f"{str(file)!r} has {len(classes)} labels, and there are {len(inputs)} inputs: give one label per input."

@@ -281,7 +281,7 @@ def _number(column: str, value: Any) -> float | int:
 
 
 explain = typer.Typer(
-    cls=read.Explaining,
+    cls=read.ExplainGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     subcommand_metavar="TEXT or FILE... | COMMAND ...",
