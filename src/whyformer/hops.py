@@ -110,7 +110,9 @@ def explained_through(
         route = _route(one, through, hops, span, Decoding(generate, seed=asked["seed"]))
         for name in names:
             own = options if len(names) == 1 else {option: options[option] for option in owned[name]}
-            of_methods[name].append(_passed_on(Explaining(explain, one, route, name, hops, asked), hops, name, own))
+            of_methods[name].append(
+                _passed_on(StretchExplainer(explain, one, route, name, hops, asked), hops, name, own)
+            )
     shaped = {name: each[0] if source.single else Explanations(each) for name, each in of_methods.items()}
     return shaped[method] if method is None or isinstance(method, str) else ByMethod(shaped)
 
@@ -171,7 +173,7 @@ def _route(source: Source, through: Any, hops: int, span: Any, decoding: Decodin
     return Route(exchange, replace(answer, exchange=exchange), tuple(spans))
 
 
-class Explaining:
+class StretchExplainer:
     """One method on one input: explains stretches of its text, over units that are numbered as those of the answer."""
 
     def __init__(
@@ -234,7 +236,7 @@ class Explaining:
         return by_segments(result, groups, kept).replace(hops=tuple(hops))
 
 
-def _passed_on(explaining: Explaining, hops: int, method: str | None, options: dict[str, Any]) -> Explanation:
+def _passed_on(explaining: StretchExplainer, hops: int, method: str | None, options: dict[str, Any]) -> Explanation:
     """Explain the answer, and hand on what the spans received."""
     route = explaining.route
     all_numbers, direct = explaining.explained(route.answer, method=method, **options)

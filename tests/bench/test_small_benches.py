@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench import attention_debate, fuzz, in_context, proxy, small, vision_language
+from bench import attention_debate, fuzz, house, in_context, proxy, small, vision_language
 from bench.attention_debate_training import jsd, kl, tvd
 from bench.in_context_model import trained
 from bench.mutations import MUTATIONS, ROOT
@@ -50,6 +50,13 @@ def folder(tmp_path: Path) -> Path:
             lines.append(" ".join(rng.permutation(words)) + f"\t{i % 2}")
         (path / f"{name}.tsv").write_text("\n".join(lines), encoding="utf-8")
     return path
+
+
+def test_one_word_is_one_thing() -> None:
+    """Names of classes and files are used once, also those that came since they were counted last."""
+    assert not house.repeated(house.class_names())
+    assert not house.repeated(house.file_names())
+    assert house.parameters_named("how") == 0
 
 
 def test_distances_equal_the_twin() -> None:

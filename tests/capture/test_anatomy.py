@@ -18,7 +18,7 @@ from tests.models.case import randn, seeded
 from tests.models.handwritten import EinsumAttention
 from whyformer.capture.blocks.anatomy import Dissect
 from whyformer.capture.blocks.remainder import Finish
-from whyformer.capture.blocks.tape import Tape, stretch
+from whyformer.capture.blocks.tape import Tape, replay_between
 from whyformer.errors import NotOffered
 
 WIDTH = 32
@@ -294,7 +294,7 @@ def test_what_cannot_run_again_is_refused(function: Callable[[Tensor], Tensor], 
     x = randn(3, 4, seed=1)
     tape, out = recorded(function, x)
     with pytest.raises(NotOffered, match=why):
-        stretch(tape, tape.number(x), tape.number(out))
+        replay_between(tape, tape.number(x), tape.number(out))
 
 
 def test_a_mask_made_by_vmap_is_no_obstacle_to_writing_in_place() -> None:
@@ -310,5 +310,5 @@ def test_a_mask_made_by_vmap_is_no_obstacle_to_writing_in_place() -> None:
     x = randn(3, 4, seed=1)
     tape, out = recorded(masked, x)
     torch.testing.assert_close(out, (2 * x + 1) * (other > 0))
-    again = stretch(tape, tape.number(x), tape.number(out))
+    again = replay_between(tape, tape.number(x), tape.number(out))
     torch.testing.assert_close(again.run(-x), (1 - 2 * x) * (other > 0))

@@ -41,7 +41,7 @@ class AgentRun:
         return [number for number, message in enumerate(self.messages) if message["role"] == MODEL]
 
 
-class Part(NamedTuple):
+class RunPart(NamedTuple):
     """A thought, tool call, answer, or what the model read, in one message."""
 
     message: int
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     call_id: str = ""
 
 
-class Place(NamedTuple):
+class WrittenPart(NamedTuple):
     """Characters of the text that a part is written as."""
 
     part: int
@@ -144,26 +144,26 @@ def _call(where: str, call: Any) -> dict[str, Any]:
 # Parts of messages
 
 
-def parts_of(run: AgentRun) -> list[Part]:
+def parts_of(run: AgentRun) -> list[RunPart]:
     """Return what is in each message, in order."""
     parts = [
-        Part(DEFINITIONS, DEFINITION, json.dumps(tool, ensure_ascii=False), str(_named(tool))) for tool in run.tools
+        RunPart(DEFINITIONS, DEFINITION, json.dumps(tool, ensure_ascii=False), str(_named(tool))) for tool in run.tools
     ]
     for number, message in enumerate(run.messages):
         texts = [text.strip() for text in texts_of(message) if text.strip()]
         if message["role"] != MODEL:
             name, call_id = (str(message.get(key, "")) for key in ("name", "tool_call_id"))
-            parts += [Part(number, message["role"], text, name, call_id) for text in texts]
+            parts += [RunPart(number, message["role"], text, name, call_id) for text in texts]
             continue
         for field, kind in FIELDS.items():
             if kind == THOUGHT and str(message.get(field) or "").strip():
-                parts.append(Part(number, THOUGHT, str(message[field]).strip()))
+                parts.append(RunPart(number, THOUGHT, str(message[field]).strip()))
                 break
-        parts += [Part(number, kind, text) for whole in texts for kind, text in _divided(whole)]
+        parts += [RunPart(number, kind, text) for whole in texts for kind, text in _divided(whole)]
         for call in message.get("tool_calls", ()):
             function = call["function"]
             parts.append(
-                Part(number, TOOL_CALL, _written(function["arguments"]), function["name"], str(call.get("id", "")))
+                RunPart(number, TOOL_CALL, _written(function["arguments"]), function["name"], str(call.get("id", "")))
             )
     return parts
 
@@ -200,18 +200,18 @@ def _divided(content: str) -> Iterator[tuple[str, str]]:
 # Places of parts in the text that the model reads
 
 
-def places_of(parts: Sequence[Part], prompt: PromptText, written: str, last: int) -> list[Place]:
+def places_of(parts: Sequence[RunPart], prompt: PromptText, written: str, last: int) -> list[WrittenPart]:
     """Return where the parts of messages up to ``last`` are in prompt and answer; parts that were left out are missing.
 
     last: the message that ``written`` is of; those before it are in the prompt.
     """
-    text, places, at = str(prompt) + written, list[Place](), 0
+    text, places, at = str(prompt) + written, list[WrittenPart](), 0
     contents = _contents(parts, prompt, last)
     for number, part in enumerate(parts):
         if part.message > last:
             break
         if number in contents:
-            places.append(Place(number, *contents[number]))
+            places.append(WrittenPart(number, *contents[number]))
             at = max(at, contents[number][1])
             continue
         at = max(at, len(prompt)) if part.message == last else at
@@ -219,12 +219,12 @@ def places_of(parts: Sequence[Part], prompt: PromptText, written: str, last: int
         end = len(text) if part.message == last else min(min(ahead, default=len(prompt)), len(prompt))
         span = (_call_in if part.kind == TOOL_CALL and part.name else _text_in)(text[:end], part, at)
         if span is not None:
-            places.append(Place(number, *span))
+            places.append(WrittenPart(number, *span))
             at = at if part.kind == DEFINITION else span[1]
     return places
 
 
-def _contents(parts: Sequence[Part], prompt: PromptText, last: int) -> dict[int, Span]:
+def _contents(parts: Sequence[RunPart], prompt: PromptText, last: int) -> dict[int, Span]:
     """Return the places of contents that the template's frame shows; none where they are not told apart."""
     found = [(start, end) for start, end, role in prompt.parts if role not in (THOUGHT, TOOL_CALL)]
     before = [n for n, part in enumerate(parts) if 0 <= part.message < last]
@@ -240,7 +240,7 @@ def _spellings(text: str) -> list[str]:
     return list(dict.fromkeys((text, *(json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (False, True)))))
 
 
-def _text_in(text: str, part: Part, at: int) -> Span | None:
+def _text_in(text: str, part: RunPart, at: int) -> Span | None:
     for spelling in _spellings(part.text):
         start = text.find(spelling, at)
         if start >= 0:
@@ -248,7 +248,7 @@ def _text_in(text: str, part: Part, at: int) -> Span | None:
     return None
 
 
-def _call_in(text: str, part: Part, at: int) -> Span | None:
+def _call_in(text: str, part: RunPart, at: int) -> Span | None:
     """Return from the name of the tool to the end of its arguments, as JSON or each value by itself."""
     try:
         arguments = json.loads(part.text)

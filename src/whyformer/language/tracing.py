@@ -25,7 +25,7 @@ from whyformer.language.agent_runs import (
     DEFINITION,
     RESULTS,
     AgentRun,
-    Part,
+    RunPart,
     documents_in,
     parts_of,
     places_of,
@@ -159,7 +159,7 @@ def trace(
 
 
 def _turn(
-    explainer: CoreExplainer, run: AgentRun, parts: Sequence[Part], number: int, units: str, warnings: list[str]
+    explainer: CoreExplainer, run: AgentRun, parts: Sequence[RunPart], number: int, units: str, warnings: list[str]
 ) -> Turn:
     """Write the run out up to a message of the model, and find its parts there."""
     prompt, written = _written_out(explainer, run, number, warnings)
@@ -197,7 +197,7 @@ def _turn(
     return Turn(number, source, exchange, steps, sources)
 
 
-def _documents(text: str, span: Span, part: Part, units: str) -> list[Span]:
+def _documents(text: str, span: Span, part: RunPart, units: str) -> list[Span]:
     if units == "message" or part.kind == DEFINITION:
         return [span]
     return [(span[0] + start, span[0] + end) for start, end in documents_in(text[slice(*span)], part.kind)]
@@ -234,7 +234,7 @@ def _written_out(explainer: CoreExplainer, run: AgentRun, number: int, warnings:
     return result
 
 
-def _text(turns: Sequence[Turn], parts: Sequence[Part], key: Key) -> str:
+def _text(turns: Sequence[Turn], parts: Sequence[RunPart], key: Key) -> str:
     """Return the text of a source: calls by name and arguments, others as they were read."""
     part = parts[key[0]]
     if part.kind == TOOL_CALL and part.name:
@@ -247,7 +247,7 @@ def _text(turns: Sequence[Turn], parts: Sequence[Part], key: Key) -> str:
 
 
 def _sources(
-    turns: Sequence[Turn], parts: Sequence[Part], keys: Sequence[Key], steps: Sequence[int]
+    turns: Sequence[Turn], parts: Sequence[RunPart], keys: Sequence[Key], steps: Sequence[int]
 ) -> tuple[TraceSource, ...]:
     """Describe the sources. A tool result belongs to the call of its id, else to the next call without a result."""
     numbers = {part: row for row, part in enumerate(steps)}

@@ -24,7 +24,7 @@ from whyformer.heads.importance import head_importance
 from whyformer.learned.certificate import certify
 from whyformer.learned.features import UnitFeatures, features_of, head_counts, refuse
 from whyformer.learned.learned import Learned, fingerprint_of
-from whyformer.learned.network import Example, Network, Table, drawn_masks, known_errors, removal_error, trained
+from whyformer.learned.network import Example, ExampleTable, Network, drawn_masks, known_errors, removal_error, trained
 from whyformer.loan.backwards import refuse_without_gradients
 from whyformer.loan.digests import versions
 from whyformer.parameters import BatchSize, Limits, Replacement, Seed, checked
@@ -142,7 +142,7 @@ def _other_importances(explainer: CoreExplainer, inputs: Any) -> dict[str, Array
 
 def _limit(network: Network, examples: Sequence[Example]) -> float:
     device = next(network.parameters()).device
-    distances = np.concatenate([b.distances(network).cpu().numpy() for b in Table(examples, device).batches()])
+    distances = np.concatenate([b.distances(network).cpu().numpy() for b in ExampleTable(examples, device).batches()])
     return FAR * float(np.quantile(distances, 0.99))
 
 

@@ -221,7 +221,7 @@ class Padded(Features):
         return loss_of(self.phi(network) / unit, self.parts_BU, self.masks_BMU, *answers, sparse)
 
 
-class Table:
+class ExampleTable:
     """Examples on one device, their units one below the other; batches are gathered from it."""
 
     def __init__(self, examples: Sequence[Example], device: torch.device) -> None:
@@ -374,7 +374,7 @@ def _descend(
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.1)
     generator = np.random.default_rng(seed)
-    table, judged = Table(learning, device), Table(validating, device)
+    table, judged = ExampleTable(learning, device), ExampleTable(validating, device)
     best = (mean_loss(network, judged), _copied(network))  # the linear map alone
     with torch.no_grad():
         network.head_weights.zero_()  # the layer learns less beside a map that is fitted already
@@ -400,7 +400,7 @@ def _copied(network: Network) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def mean_loss(network: Network, table: Table) -> float:
+def mean_loss(network: Network, table: ExampleTable) -> float:
     """Loss without dropout, in units of the scale."""
     network.eval()
     losses = [(float(batch.loss(network)), len(batch.whole_B)) for batch in table.batches()]
@@ -411,7 +411,7 @@ def mean_loss(network: Network, table: Table) -> float:
 def removal_error(network: Network, examples: Sequence[Example]) -> float:
     """Root mean square of f(S) - (f(N) - Σ_{j∉S} φ_j): how far the raw scores are off for masks they did not see."""
     squares: list[Array] = []
-    for batch in Table(examples, next(network.parameters()).device).batches():
+    for batch in ExampleTable(examples, next(network.parameters()).device).batches():
         phi_BU = batch.phi(network)
         gone_BM = phi_BU.sum(1, keepdim=True) - torch.einsum("bmu,bu->bm", batch.masks_BMU, phi_BU)
         squares.append(((batch.values_BM - (batch.whole_B[:, None] - gone_BM)) ** 2).flatten().cpu().numpy())
@@ -427,7 +427,7 @@ def known_errors(network: Network, examples: Sequence[Example]) -> tuple[float, 
 
     The output of a set less that of its complement is z·φ (z: 1 in the set, -1 outside) plus what is no sum.
     """
-    table = Table(examples, next(network.parameters()).device)
+    table = ExampleTable(examples, next(network.parameters()).device)
     found = []
     for batch in table.batches():
         phi_BU = with_efficiency(batch.phi(network), batch.parts_BU, batch.whole_B - batch.none_B)

@@ -26,7 +26,7 @@ from whyformer.loan.digests import Undescribed, digest
 from whyformer.loan.fingerprint import Place, Traits, traits_of
 from whyformer.loan.parts import Guard, Members, Parts
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage, offloaded, require_loaded
-from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
+from whyformer.loan.turns import SharedLock, free_in_child, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
 Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
@@ -180,7 +180,7 @@ def argument_name(arguments: Mapping[str, Any]) -> Hashable:
 class Borrowed:
     """The state of a model when it was borrowed, for callers that use it again without another loan (compiled/)."""
 
-    turns: list[Turn]
+    turns: list[SharedLock]
     changes: int
     tensors: list[Tensor]  # attributes that are no parameters or buffers: their memory stays
 
@@ -197,7 +197,7 @@ def as_borrowed(model: nn.Module) -> Borrowed:
 @contextlib.contextmanager
 def in_turn(borrowed: Borrowed) -> Iterator[None]:
     """Inside ``with``: hold the locks of a model that is run and not changed."""
-    taken: list[Turn] = []
+    taken: list[SharedLock] = []
     try:
         take(taken, borrowed.turns)
         yield
@@ -290,7 +290,7 @@ RUNNING = Running()
 class Handed:
     """What was taken and changed for a loan, to be put back."""
 
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[SharedLock] = field(default_factory=list)
     before: Changes = field(default_factory=list)
     trained: list[nn.Parameter] = field(default_factory=list)  # weights that have gradients, and meanwhile none
     hooks: list[Any] = field(default_factory=list)

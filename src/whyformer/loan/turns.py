@@ -44,38 +44,38 @@ def uninterrupted() -> Iterator[None]:
             before(*noted[-1])
 
 
-class Turn:
+class SharedLock:
     """The lock of parts that were first borrowed together; a model that shares one of them takes it, too."""
 
     count = itertools.count()
 
     def __init__(self) -> None:
         self.lock: Any = threading.RLock()
-        self.number = next(Turn.count)  # several are taken in this order
+        self.number = next(SharedLock.count)  # several are taken in this order
         self.holder = 0  # the thread that had it last
 
 
 # By identity: equality and hashes of others' classes are not asked. Without a lock of its own, which a fork or an
 # interrupt could leave locked: each step of a dict is whole.
-_TURNS: dict[int, tuple[weakref.ref[Any], Turn]] = {}
-_WAITING: dict[int, Turn] = {}  # thread -> what it waits for
+_TURNS: dict[int, tuple[weakref.ref[Any], SharedLock]] = {}
+_WAITING: dict[int, SharedLock] = {}  # thread -> what it waits for
 
 
-def turns_of(members: Iterable[Any]) -> list[Turn]:
+def turns_of(members: Iterable[Any]) -> list[SharedLock]:
     """Return the locks of these modules, parameters and configs, in the order in which they are acquired."""
-    turns: dict[int, Turn] = {}
-    new: Turn | None = None
+    turns: dict[int, SharedLock] = {}
+    new: SharedLock | None = None
     for member in members:
         entry = _TURNS.get(id(member))
         if entry is None or entry[0]() is not member:
-            new = Turn() if new is None else new
+            new = SharedLock() if new is None else new
             entry = _enrolled(member, new)
         if entry is not None:
             turns[entry[1].number] = entry[1]
     return [turns[number] for number in sorted(turns)]
 
 
-def take(taken: list[Turn], turns: Iterable[Turn]) -> None:
+def take(taken: list[SharedLock], turns: Iterable[SharedLock]) -> None:
     """Acquire these locks, and append them to ``taken`` one by one."""
     for turn in turns:
         with uninterrupted():  # or it could be held by nobody who knows
@@ -85,7 +85,7 @@ def take(taken: list[Turn], turns: Iterable[Turn]) -> None:
         turn.holder = threading.get_ident()
 
 
-def _enrolled(member: Any, turn: Turn) -> tuple[weakref.ref[Any], Turn] | None:
+def _enrolled(member: Any, turn: SharedLock) -> tuple[weakref.ref[Any], SharedLock] | None:
     """Register a new member; members that are new together share a lock."""
     key = id(member)
 
@@ -104,7 +104,7 @@ def _enrolled(member: Any, turn: Turn) -> tuple[weakref.ref[Any], Turn] | None:
     return _TURNS.setdefault(key, (ref, turn))
 
 
-def _wait(taken: list[Turn], turn: Turn) -> None:
+def _wait(taken: list[SharedLock], turn: SharedLock) -> None:
     """Acquire the lock; raise if its holder waits for this thread (a deadlock)."""
     me, place, since = threading.get_ident(), None, 0.0
     _WAITING[me] = turn

@@ -101,7 +101,7 @@ def flow_from(top_K: Array, layers: list[Array], inputs: Iterable[int] | None = 
 
     ``top_K`` are the edges of the output, ``layers`` (K, K) those below, the first layer first.
     """
-    network = Network(top_K, layers)
+    network = FlowNetwork(top_K, layers)
     return np.array([network.flow_into([j]) for j in (range(len(top_K)) if inputs is None else inputs)])
 
 
@@ -111,7 +111,7 @@ def joint_flow_from(top_K: Array, layers: list[Array], orders: int, seed: int) -
     Inputs receive their maximum flow one after the other; the split is the mean over orders (the Shapley value), which
     is a maximum flow too. All rotations of a drawn order are used, so that each input is first equally often.
     """
-    network = Network(top_K, layers)
+    network = FlowNetwork(top_K, layers)
     inputs = network.last_EK.shape[1]
     total = network.flow_into(range(inputs))
     seen: dict[frozenset[int], float] = {}
@@ -133,7 +133,7 @@ def joint_flow_from(top_K: Array, layers: list[Array], orders: int, seed: int) -
     return draws.mean(0), float(draws.std(0, ddof=1).max() / np.sqrt(orders))
 
 
-class Network:
+class FlowNetwork:
     """The edges between one output and the inputs.
 
     Node 0 is the output, then come the positions of each layer that it can reach, then a sink. Only the pipes into the

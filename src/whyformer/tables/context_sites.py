@@ -43,7 +43,7 @@ def last_two(site: OpenSite, tensor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Place:
+class ContextSite:
     """What one attention runs over. ``kind``: "rows", "columns" (of one row each), or "other"."""
 
     path: str
@@ -55,7 +55,7 @@ class Place:
 class Arrangement:
     """All attentions of a model, in order, and the token that each column is made into (None: several, or none)."""
 
-    places: tuple[Place, ...]
+    places: tuple[ContextSite, ...]
     tokens: tuple[int | None, ...]
     forwards: int
     rescaled: bool = False  # one training row changes what the first attention reads of the others
@@ -92,7 +92,7 @@ def arrangement_of(
     moved[0] = context[0] * -1.5 + 0.7
     first, rescaled = _first_row(whole, watched(moved, answers), kinds, len(context))
     places = tuple(
-        Place(site.path, kind, first if kind == "rows" else 0) for site, kind in zip(whole, kinds, strict=True)
+        ContextSite(site.path, kind, first if kind == "rows" else 0) for site, kind in zip(whole, kinds, strict=True)
     )
     tokens, passes = _tokens(whole, kinds, first, context, lambda known: watched(known, answers))
     return Arrangement(places, tokens, 3 + passes, rescaled)

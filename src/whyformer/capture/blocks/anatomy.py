@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.blocks.block import HEADS, Anatomy, Block, Follow, HeadResult, Places, State, Stream, Sum
-from whyformer.capture.blocks.tape import Ref, Stretch, Tape, TapedCall, ancestors, descendants, stretch
+from whyformer.capture.blocks.tape import Ref, Replay, Tape, TapedCall, ancestors, descendants, replay_between
 from whyformer.capture.functions import ADDS, JOINS, LAYOUTS, MULS, UNCHANGED, Args, Function, Kwargs, name_of
 from whyformer.capture.record import Forward, sites_of
 from whyformer.capture.roles import Observe
@@ -312,10 +312,10 @@ def _block(
     attended_BQE = read(stations.attended)
     if stations.beside:
         attended_BQE = before.scaled(before.apply(projected_BQE)) + residual_BQE
-    replay: Stretch | NotOffered
+    replay: Replay | NotOffered
     inside = {projection.number, stations.end}
     try:
-        replay = stretch(tape, projection.number, stations.end)
+        replay = replay_between(tape, projection.number, stations.end)
         inside |= {n for call in replay.calls for n in (*call.inputs, *call.outs) if n is not None}
     except NotOffered as error:
         replay = NotOffered(f"{where}: {error}")

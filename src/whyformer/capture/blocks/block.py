@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.blocks.tape import Ref, Stretch, Tape, TapedCall
+from whyformer.capture.blocks.tape import Ref, Replay, Tape, TapedCall
 from whyformer.capture.functions import ADDS, DIVS, JOINS, LAYOUTS, MULS, NORMS, SUBS, UNCHANGED
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered
@@ -330,12 +330,12 @@ class Block:
     finished: Linear  # from the sum to the block's output, the MLP left out
     attended_BQE: Tensor  # output of the attention half (post-norm: after its norm)
     output_BQE: Tensor  # the block's output: what the next block adds to
-    replay: Stretch | NotOffered  # from projected to the block's output; or why that cannot be run again
+    replay: Replay | NotOffered  # from projected to the block's output; or why that cannot be run again
     streams: dict[int, Stream]  # what is linear along ``replay``, by number
     places: Places
 
     @property
-    def rest(self) -> Stretch:
+    def rest(self) -> Replay:
         """Everything from ``projected`` to the block's output, MLP included, ready to be run on other numbers."""
         if isinstance(self.replay, NotOffered):
             raise self.replay

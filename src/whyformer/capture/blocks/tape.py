@@ -152,7 +152,7 @@ def descendants(calls: Iterable[TapedCall], numbers: Iterable[int]) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Replay:
     """The calls that lead from one tensor to another, with everything else they read: ready to run again."""
 
     start: int
@@ -181,7 +181,7 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def stretch(tape: Tape, start: int, end: int) -> Stretch:
+def replay_between(tape: Tape, start: int, end: int) -> Replay:
     """Cut the calls between two tensors out of the tape."""
     first = next((i for i, c in enumerate(tape.calls) if start in c.inputs), len(tape.calls))
     last = next((i for i, c in enumerate(tape.calls) if end in c.outs), first)
@@ -199,7 +199,7 @@ def stretch(tape: Tape, start: int, end: int) -> Stretch:
         )
     between = tuple(c for c in calls if live.intersection(c.inputs) and needed.intersection(c.outs))
     read = {n for call in between for n in call.inputs if n not in live}
-    return Stretch(start, end, between, {n: tape.values[n] for n in read})
+    return Replay(start, end, between, {n: tape.values[n] for n in read})
 
 
 def _refs(arguments: Any) -> Iterator[int]:
