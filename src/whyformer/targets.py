@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName, not_allowed
 from whyformer.parameters import NOT_ALLOWED, OneOf, Share, Words, domain_of
-from whyformer.results.types import Target
+from whyformer.results.types import EXPLAINS_PROBABILITY, Target
 
 # Tensors that hold ordinary numbers, one per entry; all others are refused where they enter.
 
@@ -48,8 +48,8 @@ TOLERANCE = 1e-4  # of a sum of probabilities
 # How probabilities are recognised, and what made them: a softmax (False) or a sigmoid (True).
 SIGNS = {False: ("every row is within [0, 1] and adds up to 1", "softmax"), True: ("it ends in a sigmoid", "sigmoid")}
 PROBABILITIES = (
-    "the model returns probabilities ({how}), so the explained value is the probability itself, which hardly changes "
-    "near 0 and 1. To explain logits, pass the model without its final {last}."
+    f"the model returns probabilities ({{how}}), so {EXPLAINS_PROBABILITY}, which hardly changes near 0 and 1. To "
+    "explain logits, pass the model without its final {last}."
 )
 SCALARS = ("logit", "log_odds", "probability", "log_probability", "cosine", "maxsim")
 AIMS = (

@@ -28,6 +28,9 @@ LONGEST_SHOWN = 60  # characters of a text, in one line about its explanation
 ROUNDING = 5e-7  # of a float32 number, about
 MOSTLY = 0.99  # share of the scores on special tokens, beyond which nothing is said of the input
 
+# Part of the warning about models that return probabilities. Pictures go by it: the value is no logit.
+EXPLAINS_PROBABILITY = "the explained value is the probability itself"
+
 
 @dataclass(frozen=True)
 class Units:

@@ -11,7 +11,7 @@ import numpy as np
 
 from whyformer.brief import cut
 from whyformer.registry import PASSES, answers, default_method, get_method, meaning_of
-from whyformer.results.types import Choice, Cost, Explanation, Hop, Target
+from whyformer.results.types import EXPLAINS_PROBABILITY, Choice, Cost, Explanation, Hop, Target
 from whyformer.views.image_marks import frames_of, gradient_space
 from whyformer.views.marks import Bar, Bars, Scale
 from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
@@ -111,7 +111,6 @@ _SMALL: Mapping[str, str] = {
 
 NUMBER = "output"  # of a model with a single one: a regression, a reward
 _NUMBERS = ("", "score")  # what it is called where its configuration has no name for it
-_GIVEN = "the explained value is the probability itself"  # in the warning about models that end in a softmax
 
 TIED = 1e-6  # probabilities that differ by no more are tied: the rest is rounding
 TOLERATED = 0.05  # relative error up to which there is no warning
@@ -247,7 +246,7 @@ def is_answer(explanation: Explanation) -> bool:
 def scalar_words(explanation: Explanation) -> str:
     """logit, log-odds, …; what a model without logits returns is called by its name."""
     said = explanation.prediction
-    if explanation.scalar == "logit" and any(_GIVEN in warning for warning in explanation.warnings):
+    if explanation.scalar == "logit" and any(EXPLAINS_PROBABILITY in warning for warning in explanation.warnings):
         return "probability"
     if explanation.scalar == "logit" and said.probability is None and said.index == 0 and said.label in _NUMBERS:
         return NUMBER
