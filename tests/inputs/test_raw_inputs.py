@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from transformers import ViTConfig, ViTForImageClassification
 
 import whyformer as wf
 from tests.models import CASES, model_of
@@ -20,6 +24,7 @@ from tests.support import folders, processors
 from tests.tables import models as tables
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed, UnknownName
 from whyformer.files import open_image
+from whyformer.inputs.media import tiles_of
 
 
 def pixels(*shape: int, seed: int = 0) -> np.ndarray:
@@ -372,3 +377,47 @@ def test_numbers_without_a_white_are_no_picture(tmp_path: Path) -> None:
     array = np.asarray(image)
     scaled = Image.fromarray(((array - black) / (white - black) * 255).clip(0, 255).astype("uint8"))
     assert isinstance(explained(scaled), wf.Explanation)
+
+
+@pytest.mark.parametrize(("side", "patch"), [(16, 6), (18, 4), (16, 4)])
+def test_the_rest_that_no_patch_covers_belongs_to_none(side: int, patch: int) -> None:
+    """A convolution of patches drops the last rows and columns of pixels: 384 is not a multiple of 14."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = ViTForImageClassification(ViTConfig(image_size=side, patch_size=patch, num_labels=3, **sizes)).eval()
+    count, images = side // patch, torch.rand(1, 3, side, side)
+    given = images.clone().requires_grad_()
+    logits = model(given).logits[0]
+    (slope,) = torch.autograd.grad(logits[2], given)
+    covered = (given * slope).detach()[0].sum(0)[: count * patch, : count * patch]
+    products = covered.reshape(count, patch, count, patch).sum((1, 3)).flatten()
+    drops = []
+    for square in range(count**2):
+        top, left = (patch * place for place in divmod(square, count))
+        without = images.clone()
+        without[..., top : top + patch, left : left + patch] = 0
+        with torch.no_grad():
+            drops.append(float(logits[2] - model(without).logits[0, 2]))
+    inputs = {"pixel_values": images}
+    for method, options, expected in (("input_x_gradient", {}, products), ("occlusion", {"replace": "zero"}, drops)):
+        found = wf.explain(model, inputs, method=method, target=2, **options)[0]
+        assert found.units.image_size == (count * patch, count * patch)
+        np.testing.assert_allclose(found.scores[1:], expected, atol=1e-5)
+
+
+def test_the_picture_is_what_the_patches_cover() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = ViTForImageClassification(ViTConfig(image_size=40, patch_size=16, num_labels=2, **sizes)).eval()
+    processor = processors.pil("vit", "ViT", size={"height": 40, "width": 40})
+    found = wf.explain(model, Image.fromarray(pixels(80, 80, 3)), processor=processor, method="attention_rollout")
+    assert found.units.image_size == (32, 32) and found.units.picture_size is None
+    head, _, code = found.picture.partition(",")
+    with Image.open(BytesIO(b64decode(code))) as drawn:
+        assert head.startswith("data:image/jpeg") and drawn.size == (32, 32)
+
+
+def test_a_tile_of_a_prompt_ends_with_its_last_patch() -> None:
+    config = SimpleNamespace(vision_config=SimpleNamespace(patch_size=4))
+    (tile,) = tiles_of({"pixel_values": torch.zeros(1, 3, 10, 10)}, config, {"image": 4})
+    assert tile.grid == (2, 2) and tile.where_FCHW.shape == (1, 3, 8, 8)
+    assert tile.where_FCHW[0, 0, :2, -1].tolist() == [7, 17]

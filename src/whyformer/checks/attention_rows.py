@@ -21,7 +21,7 @@ from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Filled, Replaced, default_replacement, left_out
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.evaluate.games import asks_each
-from whyformer.inputs.image import ImageInput, patch_index
+from whyformer.inputs.image import ImageInput, patch_of_pixels
 from whyformer.loan.borrow import module_names
 from whyformer.methods.value_contributions import mixing_ratio
 from whyformer.parameters import OneOf, Place, Places
@@ -349,11 +349,12 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
             variants = left_out(run, 0, default_replacement(run.modality))
         else:
             # The image without some of the tokens that its patches were merged into.
-            grid, name = run.units[0].grid, run.modality.main
-            assert isinstance(run.modality, ImageInput) and grid is not None
+            name = run.modality.main
+            assert isinstance(run.modality, ImageInput)
             pixels = run.batch.tensors[name]
             token_of_patch = patches_PN.argmax(0).to(pixels.device)
-            owner = token_of_patch[patch_index(grid, *pixels.shape[-2:]).to(pixels.device)]
+            patch = patch_of_pixels(run.units[0], pixels)
+            owner = torch.where(patch >= 0, token_of_patch[patch.clamp(min=0)], -1)
             filling = run.modality.background(pixels, replacements[0])
             variants = Filled(run.batch, {name: owner.expand(pixels.shape[1:])}, [{name: filling}])
     except NotOffered:

@@ -37,6 +37,7 @@ class ImageInput(Modality):
         super().__init__(model, processor)
         self.main = main
         self.image_processor = getattr(processor, "image_processor", processor)
+        self._areas: dict[tuple[int, int], tuple[int, int]] = {}  # size of the tensor → size of what patches cover
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         processor = self.image_processor
@@ -123,18 +124,27 @@ class ImageInput(Modality):
         extra = length - rows * columns
         labels = [f"patch {r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)]
         units = assemble(labels, [False] * len(labels), self.stream, extra, front, self._names(extra))
-        height, width = batch.tensors[self.main].shape[-2:]
-        units = replace(units, grid=(rows, columns), image_size=(height, width))
+        units = replace(units, grid=(rows, columns), image_size=self._area(batch, (rows, columns)))
         return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
 
+    def _area(self, batch: Batch, grid: tuple[int, int]) -> tuple[int, int]:
+        """Return height and width of what the patches cover: a model does not read a rest smaller than a patch."""
+        pixels = batch.tensors[self.main]
+        size = size_of(pixels)
+        self._areas[size] = covered(self.model, pixels.shape[1], size, grid)
+        return self._areas[size]
+
     def picture(self, batch: Batch, row: int) -> str | None:
-        """Return what the processor cropped; a picture that was only resized, in its own size."""
+        """Return what the patches cover; a picture that was only resized, in its own size."""
         if self._picture_size(batch, row) is not None:
             raw = batch.raw[row]
             return jpeg_uri(np.asarray(raw[0] if isinstance(raw, tuple) else raw))
         pixels = batch.tensors[self.main][row]
         if pixels.ndim != 3 or len(pixels) not in (1, 3):
             return None
+        size = size_of(pixels)
+        high, wide = self._areas.get(size, size)
+        pixels = pixels[:, :high, :wide]
         mask = batch.tensors.get("pixel_mask")
         if mask is not None and mask.ndim == 3:  # smaller images were padded at the right and bottom
             pixels = pixels[:, : int(mask[row].any(1).sum()), : int(mask[row].any(0).sum())]
@@ -153,6 +163,9 @@ class ImageInput(Modality):
         if not hasattr(image, "convert") or not getattr(processor, "do_resize", False):
             return None
         if any(getattr(processor, name, None) for name in OTHER_SHAPES) or not hasattr(size, "get"):
+            return None
+        seen = size_of(batch.tensors[self.main])
+        if self._areas.get(seen, seen) != seen:
             return None
         return (image.height, image.width) if size.get("height") and size.get("width") else None
 
@@ -304,6 +317,29 @@ class Pixels(StreamInput):
         inside = torch.zeros(numbers.shape[-2:], dtype=torch.bool, device=numbers.device)
         inside[:high, :wide] = True
         return inside
+
+
+def size_of(pixels: Tensor) -> tuple[int, int]:
+    """Return height and width."""
+    return int(pixels.shape[-2]), int(pixels.shape[-1])
+
+
+def covered(model: nn.Module, channels: int, size: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
+    """Return height and width that a grid of patches covers in an image of this size.
+
+    A convolution without overlap cuts squares from the upper left corner on and drops a rest smaller than a patch: with
+    patches of 14, 378 of 384 pixels are read. Other embeddings overlap, or pad the image (Swin): the whole image.
+    """
+    squares = [
+        module.kernel_size
+        for module in model.modules()
+        if isinstance(module, nn.Conv2d) and module.in_channels == channels and module.kernel_size == module.stride
+        if module.padding in ((0, 0), "valid")
+    ]
+    for high, wide in squares:
+        if (size[0] // high, size[1] // wide) == grid:
+            return grid[0] * high, grid[1] * wide
+    return size
 
 
 def patch_masks(units: Units, pixels: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def tiles_of(tensors: Mapping[str, Tensor], config: Any, counts: Mapping[str, in
         elif (places := tensors.get(f"{kind}_position_ids")) is not None:
             grids = _placed(numbers, places, config)
         else:
-            grids = _dense(numbers, counts[kind])
+            grids = _dense(numbers, counts[kind], config)
         if grids is None or sum(rows * columns for _, (rows, columns) in grids) != counts[kind]:
             return None
         first = 0
@@ -118,11 +118,14 @@ def _placed(numbers_KPD: Tensor, places_KP2: Tensor, config: Any) -> Grids | Non
     return grids
 
 
-def _dense(numbers: Tensor, tokens: int) -> Grids | None:
+def _dense(numbers: Tensor, tokens: int, config: Any) -> Grids | None:
     """Pictures of one size, each with as many tokens: (…, channels, rows, columns)."""
     if numbers.ndim < 4:
         return None
     pictures = numbers.flatten(0, -4)
+    if getattr(getattr(config, "vision_config", config), "patch_size", None) is not None:
+        patch = _sides(config)[1]  # the vision encoder does not read a rest smaller than a patch
+        pictures = pictures[..., : pictures.shape[-2] // patch * patch, : pictures.shape[-1] // patch * patch]
     each, rest = divmod(tokens, len(pictures))
     high, wide = pictures.shape[-2:]
     for rows in range(1, each + 1):
