@@ -357,6 +357,9 @@ class Twice(nn.Module):
             "bag": bag,
             "weighed bag": lambda: bag(per_sample_weights=torch.ones(ids.shape)),
             "another table": lambda: self.other(ids).sum(1),
+            "the first": lambda: self.embed(ids[:, 0]),
+            "another order": lambda: self.embed(ids.roll(1, 1))[:, 0],
+            "a constant": lambda: self.embed(ids.new_tensor([1])),
         }
         return kinds[self.again]()
 
@@ -391,7 +394,10 @@ def test_all_lookups_are_one_input(method: str, again: str) -> None:
 def test_what_cannot_be_put_in_its_place_is_refused_or_named(method: str) -> None:
     with pytest.raises(NotOffered, match="a second time, by embedding_bag"):
         wf.explain(twice("weighed bag"), IDS, method=method, target=0)
-    for kind, named in (("another table", True), ("", False)):
+    for kind in ("the first", "another order"):
+        with pytest.raises(NotOffered, match="a second time, by looking up a part of the input ids, or other ids"):
+            wf.explain(twice(kind), IDS, method=method, target=0)
+    for kind, named in (("another table", True), ("a constant", False), ("", False)):
         (found, _) = wf.explain(twice(kind), IDS, method=method, target=0)
         assert any("second table" in warning for warning in found.warnings) == named
 

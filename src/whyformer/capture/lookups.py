@@ -75,6 +75,8 @@ class SwapEmbedding(TorchFunctionMode):
         if replacement is not None:
             self.weight_used = lookup.weight
             self.lookups += 1
+        elif not self.missed and self._is_made_of_input(indices):
+            self.missed = "looking up a part of the input ids, or other ids made of them"
         return None if replacement is None else placed_like(replacement, like)
 
     def _other(self, embedding: Tensor) -> Tensor:
@@ -107,6 +109,14 @@ class SwapEmbedding(TorchFunctionMode):
             return bool(((indices == ids) | self.covered).all())
         same = indices is ids or (indices.data_ptr(), indices.stride()) == (ids.data_ptr(), ids.stride())
         return same or torch.equal(indices, ids)  # which waits for a GPU
+
+
+    def _is_made_of_input(self, indices: Tensor) -> bool:
+        """Whether other ids are a view of the input's, or several of their values: those of one token may be a constant."""
+        if indices.untyped_storage().data_ptr() == self.ids.untyped_storage().data_ptr():
+            return True
+        values = indices.unique()
+        return len(values) > 1 and bool(torch.isin(values, self.ids).all())
 
 
 class Watching(threading.local):
