@@ -370,6 +370,61 @@ def test_what_a_hook_collects_is_no_reason_to_forget() -> None:
     assert len(outputs) > 4 and len(set(changes)) == 1
 
 
+def test_a_setting_that_a_collecting_hook_reads_is_seen() -> None:
+    model, seen = reader(), dict[str, Tensor]()
+
+    class Settings:
+        row = 0
+
+    def hook(module: nn.Module, arguments: tuple[Tensor], out: Tensor) -> Tensor:
+        seen["out"] = out
+        return arguments[0][:, Settings.row]
+
+    model.reader.register_forward_hook(hook)
+    rules = []
+    for Settings.row in (0, 0, 3):
+        rules.append(wf.explain(model, IDS, method="generic_attention", target=1)[0].readout)
+    assert rules == ["first position"] * 2 + ["position 3"]
+
+
+def write(weight: Tensor) -> None:
+    with torch.no_grad():
+        weight.fill_(1.0)
+
+
+def write_data(weight: Tensor) -> None:
+    weight.data.fill_(1.0)
+
+
+class ZeroGate(Reader):
+    """A path that begins closed, as in ReZero, an adapter or a new head: what it does is not seen before it opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.table(input_ids)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(x[:, 0] + self.gate * x.mean(1))
+
+
+@pytest.mark.parametrize("training", [write, write_data])
+def test_a_weight_that_was_zero_is_studied_anew_once_it_is_trained(training: Callable[[Tensor], None]) -> None:
+    torch.manual_seed(0)
+    model = ZeroGate().eval()
+    explainer = wf.Explainer(model)
+    setups = [explainer.explain(IDS, method="generic_attention", target=1)[0].cost.setup_forwards for _ in range(2)]
+    assert setups[0] > setups[1] == 0
+    training(model.gate)
+    (found,) = explainer.explain(IDS, method="generic_attention", target=1)
+    (expected,) = wf.explain(copy.deepcopy(model), IDS, method="generic_attention", target=1)
+    assert found.readout == expected.readout and found.warnings == expected.warnings
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
+    training(model.gate)
+    assert explainer.explain(IDS, method="generic_attention", target=1)[0].cost.setup_forwards == 0, "no longer zero"
+
+
 class Gated(nn.Module):
     """Attention without a softmax, which has to be pointed out."""
 

@@ -44,6 +44,23 @@ def require_dense(name: str, tensor: Tensor, remedy: str) -> None:
         raise BadInput(f"{name} is {kind}: {remedy.format(call)}" if call else f"{name} is {kind}: give one with data.")
 
 
+SHARE, FINE = 1e-3, 2e-5  # of the differences among logits, and of their size, that float32 may lose in many layers
+
+
+def least_effect(logits: Tensor) -> float:
+    """Return the smallest change of float32 logits that is not rounding.
+
+    A share of their size would hide what inputs do to a price of about 500: 0.5 may be all that tells two texts apart.
+    """
+    if not logits.numel() or not logits.isfinite().all():
+        return float("inf")
+    low, high = float(logits.min()), float(logits.max())
+    largest = max(abs(low), abs(high))
+    if torch.get_float32_matmul_precision() != "highest":  # products in TF32 or bfloat16
+        return SHARE * largest + FINE
+    return min(max(SHARE * (high - low), FINE * (largest + 1)), SHARE * largest + FINE)
+
+
 TOLERANCE = 1e-4  # of a sum of probabilities
 # How probabilities are recognised, and what made them: a softmax (False) or a sigmoid (True).
 SIGNS = {False: ("every row is within [0, 1] and adds up to 1", "softmax"), True: ("it ends in a sigmoid", "sigmoid")}

@@ -71,6 +71,28 @@ def test_positions_that_count_padding_and_a_head_that_reads_the_last_one(tmp_pat
     same_alone(seeded(lambda: LastOfAll(len(tokenizer))), tokenizer, method="generic_attention")
 
 
+class PriceOfAll(nn.Module):
+    """Pools padding, too, and adds 500: 1e-3 of its output is more than any word does."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.inner = hf.BertModel(hf.BertConfig(**(ENCODER | {"vocab_size": size})))
+        self.head = nn.Linear(self.inner.config.hidden_size, 1)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return self.head(self.inner(input_ids, attention_mask=attention_mask).last_hidden_state.mean(1)) / 10 + 500
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
+def test_a_number_far_from_zero_hides_no_padding(tmp_path: Path, method: str) -> None:
+    tokenizer = tokens(tmp_path, "right")
+    model = seeded(lambda: PriceOfAll(len(tokenizer)))
+    together = wf.explain(model, TEXTS, processor=tokenizer, method=method)
+    for text, found in zip(TEXTS, together, strict=True):
+        alone = wf.explain(model, text, processor=tokenizer, method=method)
+        np.testing.assert_allclose(found.scores, alone.scores, atol=2e-4)
+
+
 @pytest.mark.parametrize("method", ["generic_attention", "integrated_gradients"])
 def test_a_classifier_that_was_not_told_its_padding(tmp_path: Path, method: str) -> None:
     tokenizer = tokens(tmp_path, "right")

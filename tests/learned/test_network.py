@@ -13,7 +13,7 @@ from tests.references import learned as twin
 from whyformer.engines.perturbation.regression import KnownErrors, corrected
 from whyformer.learned.network import (
     Example,
-    Table,
+    ExampleTable,
     drawn_masks,
     flipped,
     known_errors,
@@ -95,7 +95,7 @@ def test_masks_have_sizes_of_the_shapley_kernel_and_come_with_their_complements(
 def test_additive_games_are_learned_exactly(linear: bool) -> None:
     network = trained(games(40, 0), games(8, 1), heads=(1,), linear=linear, seed=0, device=CPU)
     held = games(10, 2)
-    assert mean_loss(network, Table(held, CPU)) < 1e-6
+    assert mean_loss(network, ExampleTable(held, CPU)) < 1e-6
     assert removal_error(network, held) < 1e-3 * float(network.scale)
 
 
@@ -104,19 +104,19 @@ def test_training_depends_on_the_seed_alone_and_leaves_the_users_generator() -> 
     before = torch.get_rng_state()
     one, other = (trained(games(12, 0), games(4, 1), heads=(1,), linear=False, seed=5, device=CPU) for _ in range(2))
     assert torch.equal(before, torch.get_rng_state())
-    batch = Table(games(2, 2), CPU).batch([0, 1])
+    batch = ExampleTable(games(2, 2), CPU).batch([0, 1])
     assert torch.equal(batch.phi(one), batch.phi(other))
 
 
 def test_padding_changes_no_score() -> None:
     network = trained(games(12, 0), games(4, 1), heads=(1,), linear=False, seed=0, device=CPU)
     short, long = games(1, 3, units=4)[0], games(1, 4, units=9)[0]
-    alone = Table([short], CPU).batch([0]).phi(network)[0]
+    alone = ExampleTable([short], CPU).batch([0]).phi(network)[0]
     with torch.no_grad():
         network.score.weight.copy_(torch.linspace(-1, 1, 128)[None])  # the layer takes part
         alone, beside = (
-            Table([short], CPU).batch([0]).phi(network)[0],
-            Table([short, long], CPU).batch([0, 1]).phi(network)[0],
+            ExampleTable([short], CPU).batch([0]).phi(network)[0],
+            ExampleTable([short, long], CPU).batch([0, 1]).phi(network)[0],
         )
     assert torch.allclose(alone, beside[:4], atol=1e-5)
     assert not beside[4:].any()

@@ -110,9 +110,8 @@ class SwapEmbedding(TorchFunctionMode):
         same = indices is ids or (indices.data_ptr(), indices.stride()) == (ids.data_ptr(), ids.stride())
         return same or torch.equal(indices, ids)  # which waits for a GPU
 
-
     def _is_made_of_input(self, indices: Tensor) -> bool:
-        """Whether other ids are a view of the input's, or several of their values: those of one token may be a constant."""
+        """Whether other ids are a view of the input's, or several of its values: a single one may be a constant."""
         if indices.untyped_storage().data_ptr() == self.ids.untyped_storage().data_ptr():
             return True
         values = indices.unique()

@@ -20,7 +20,7 @@ from whyformer.inputs.families import continues_text, is_rotary, number_of
 from whyformer.inputs.language import kept_logits
 from whyformer.inputs.units import PromptText
 from whyformer.loan.borrow import NO_TOKEN, borrowed, known_about, modules_of
-from whyformer.targets import logits_of
+from whyformer.targets import least_effect, logits_of
 
 # Padding: added, cut off, and whether it changes the model's output
 
@@ -91,11 +91,11 @@ def _measured_effect(modality: Modality, batch: Batch) -> float | None:
     if beside.ndim == 3:  # one row per token: the last real one counts
         beside = beside[:, one.real_BN[0]] if beside.shape[1] == one.real_BN.shape[1] else beside
         beside, alone = beside[:, -1], alone[:, -1]
-    tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
-    scale = float(alone.abs().max())
     if beside.shape != alone.shape:
         return math.inf
-    return float((beside - alone).abs().max()) / (tolerance * max(scale, 1e-6))
+    coarse = alone.dtype not in {torch.float32, torch.float64}
+    tolerance = 5e-2 * max(float(alone.abs().max()), 1e-6) if coarse else least_effect(alone)
+    return float((beside - alone).abs().max()) / tolerance
 
 
 ONLY_TOKENS = ("bos", "eos", "pad")  # what is left of a text without words: the first of these that there is

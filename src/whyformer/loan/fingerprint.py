@@ -227,7 +227,7 @@ def current(variables: Mapping[str, Variable]) -> dict[str, Any]:
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size})
 OF_TORCH = frozenset(nn.Module().__dict__)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-HOOKED = "hooks()"  # no attribute has this name
+HOOKED = "hooks()"  # no attribute has a name that begins like this
 
 # Traits
 
@@ -270,8 +270,9 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
             for name in HOOKS:
                 if owner[name]:
                     values[number, name] = tuple(owner[name])  # their unique numbers
-            if (number, HOOKED) not in states and (hooks := hooks_of(owner)):
-                values[number, HOOKED], alive[number, HOOKED] = told_of(hooks)
+            for name, read in parts_of_hooks(owner).items() if any(owner[name] for name in HOOKS) else ():
+                if (number, name) not in states:
+                    values[number, name], alive[number, name] = told_of(read)
             if owner["_buffers"]:
                 attributes = owner | dict(owner["_buffers"].items())
         for name in attributes.keys() - OF_TORCH:
@@ -296,9 +297,24 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
     return Traits(values, alive, outside)
 
 
-def hooks_of(owner: Mapping[str, Any]) -> list[Any]:
-    """Return the functions that are called before and after a module with these attributes."""
-    return [hook for name in HOOKS if owner[name] for hook in owner[name].values()]
+def parts_of_hooks(owner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the hooks of a module are and what each reads, by names of their own.
+
+    Apart, because a hook may keep what it sees in one variable, which changes in every pass, and read a setting in
+    another.
+    """
+    hooks = [hook for name in HOOKS if owner[name] for hook in owner[name].values()]
+    parts: dict[str, Any] = {HOOKED: [_itself(hook) for hook in hooks]}
+    for number, hook in enumerate(hooks):
+        if isinstance(hook, FunctionType):
+            for place, variable in enumerate(variables_of_function(hook)):
+                parts[f"{HOOKED} {number}.{place} {variable.label}"] = _itself(variable.value())
+    return parts
+
+
+def _itself(value: Any) -> Any:
+    """Return a value; a function without the variables that it reads."""
+    return [value.__code__, *held_by_function(value)] if isinstance(value, FunctionType) else value
 
 
 def told_of_forward(kind: type) -> tuple[list[Any], list[weakref.ref[Any]]]:

@@ -27,8 +27,8 @@ from whyformer.loan.fingerprint import (
     Traits,
     Variable,
     current,
-    hooks_of,
     is_plain,
+    parts_of_hooks,
     told_of,
     told_of_forward,
 )
@@ -176,8 +176,8 @@ class Guard:
                     return False
             for (number, name), told in self.told:
                 owner = owners[number]
-                if name == HOOKED:
-                    value: Any = hooks_of(owner)
+                if name.startswith(HOOKED):
+                    value: Any = parts_of_hooks(owner)[name]
                 else:
                     value = owner[name] if name in owner else owner["_buffers"][name]
                 if value.__class__ is torch.Tensor and len(told) == 2 and not value.is_inference():

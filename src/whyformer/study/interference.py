@@ -21,6 +21,7 @@ from whyformer.errors import CaptureError, MixedInputs, NotOffered, WhyformerErr
 from whyformer.loan.backwards import rounds_activations
 from whyformer.loan.borrow import known_about, modules_of
 from whyformer.results.types import Record
+from whyformer.targets import least_effect
 
 # Slopes: is the gradient that was recorded, at the attention maps or at the input, the slope of the score?
 #
@@ -346,9 +347,12 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool, po
     with torch.no_grad():
         plain = _halved(part, len(watched)) if halves else part(everything).detach().float()
         if same(model, plain, looked):
-            if halves:
-                known_about(model).update({MIXES: False, LARGEST: positions})
-            return 1
+            if not halves or unmixed(model, plain, looked, positions):
+                return 1
+            together = part(everything).detach().float()
+            if unmixed(model, plain, together, positions):
+                return 2
+            raise mixed(model, together, plain)
         together = part(everything).detach().float() if halves else plain
         again = part(everything).detach().float()
     if not same(model, together, again):
@@ -380,15 +384,23 @@ def is_tried(model: nn.Module, positions: int) -> bool:
 
 def require_apart(model: nn.Module, together: Tensor, part: Part, positions: int) -> int:
     """Raise if rows of a batch change each other's answers, unless that was tried; return the passes that took."""
-    facts = known_about(model)
     if is_tried(model, positions) or len(together) < 2:
         return 0
     with torch.no_grad():
         halves = _halved(part, len(together))
-    if not same(model, halves, together.detach().float()):
+    if not unmixed(model, halves, together.detach().float(), positions):
         raise mixed(model, together.detach().float(), halves)
-    facts.update({MIXES: False, LARGEST: positions})
     return 1
+
+
+def unmixed(model: nn.Module, halves: Tensor, together: Tensor, positions: int) -> bool:
+    """Return whether rows have the logits that they have in smaller batches; if so, remember it."""
+    result = same(model, halves, together)
+    if result and rounding_step(model, halves) <= torch.finfo(torch.float32).eps:
+        result = _apart(halves, together) <= least_effect(halves)
+    if result:
+        known_about(model).update({MIXES: False, LARGEST: positions})
+    return result
 
 
 def mixed(model: nn.Module, together: Tensor, apart: Tensor) -> MixedInputs:

@@ -65,6 +65,8 @@ class Readout:
             first, last = (self.rows[0], self.rows[-1]) if self.rows else (0, 0)
             if len(self.rows) > 2 and self.rows == tuple(range(first, last + 1)):
                 return f"mean of positions {first} to {last}"
+            if len(self.rows) == 1:
+                return f"position {first}"
             return "mean of positions " + ", ".join(map(str, self.rows))
         return f"{self.kind} position"
 
