@@ -13,7 +13,10 @@ from starlette.testclient import TestClient
 
 import whyformer as wf
 from whyformer.demo import load_sentiment
+from whyformer.evaluate.candidate import mean_ranks
+from whyformer.evaluate.comparison import MetricScore
 from whyformer.evidence import ENOUGH, Standing, tied_places, too_few
+from whyformer.registry import get_metric
 from whyformer.serve.app import Served, application
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
@@ -91,6 +94,15 @@ def test_the_best_warns_where_it_is_none(explainer: wf.Explainer, asked: dict[st
     assert [("too few" in str(w.message)) for w in heard] == ([True] if few else [])
     with pytest.warns(UserWarning, match="not better than random|too few"):
         _ = explainer.compare(ENOUGH_TEXTS, method=["random"]).best
+
+
+def test_rounding_ranks_nothing_and_beats_nothing() -> None:
+    """Where the output hardly changes with the input, differences of 1e-8 are the same sign on every input."""
+    assert not MetricScore(1e-8, 1e-8, 1e-8, 6e-8, 5e-8, 7e-8).beats_random
+    assert MetricScore(0.1, 0.1, 0.1, 2e-3, 1e-3, 3e-3).beats_random
+    metric = get_metric("comprehensiveness")
+    values = {metric.name: {"one": np.full(40, 2e-8), "other": np.full(40, 1e-8)}}
+    np.testing.assert_array_equal(mean_ranks([(metric, {})], values, ["one", "other"]), np.full((40, 2), 1.5))
 
 
 def test_methods_that_cannot_be_told_apart_share_a_place() -> None:

@@ -22,6 +22,7 @@ from whyformer.engines.perturbation.players import count_of, only_top, without_t
 from whyformer.errors import BadInput, WhyformerError, reading
 from whyformer.evaluate.games import Games
 from whyformer.evaluate.soft_erasure import SoftGame
+from whyformer.evidence import NOISE
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import is_library
 from whyformer.parameters import Named
@@ -388,7 +389,7 @@ def mean_ranks(metrics: Judged, values: Values, names: Sequence[str]) -> Array:
     """(inputs, methods) rank of each method on each input, 1 = best, averaged over the metrics."""
     ranks = []
     for metric, _ in metrics:
-        values_IM = np.stack([values[metric.name][name] for name in names], 1)
+        values_IM = np.round(np.stack([values[metric.name][name] for name in names], 1) / NOISE)
         ranks.append(rankdata(-values_IM if metric.higher_is_better else values_IM, axis=1, nan_policy="omit"))
     with warnings.catch_warnings():  # an input of special tokens alone has no rank
         warnings.simplefilter("ignore", RuntimeWarning)

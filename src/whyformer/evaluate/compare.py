@@ -33,7 +33,7 @@ from whyformer.evaluate.candidate import (
 )
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, MetricScore, agreement, ranking_agreement
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evidence import ENOUGH, spread, tied_places
+from whyformer.evidence import ENOUGH, NOISE, spread, tied_places
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Hold, Named, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
@@ -185,6 +185,8 @@ def comparison_of(
     value = "log-probability of the answer" if games.batch.answers else None
     if games.modality.opaque:
         value = f"{games.scalar.replace('_', '-')} of the answer"
+    elif all(run.logits.shape[1] == 1 for run in games.runs):
+        value = "output of the model"
     scores = [np.stack([e.explanations[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
     comparison = Comparison(
         rows=rows,
@@ -270,7 +272,7 @@ def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], games
     gain_IM = (values_IM - by_method[FLOOR][:, None]) * (1 if metric.higher_is_better else -1)
     seed, of = games.seed, games.of
     columns = np.stack([*spread(values_IM, seed, of), *spread(gain_IM, seed, of)], 1)
-    means = columns[: len(names), 0]
+    means = np.round(columns[: len(names), 0] / NOISE)
     ranks = rankdata(-means if metric.higher_is_better else means, nan_policy="omit")
     ranks = np.concatenate([ranks, [math.nan, math.nan]])
     return {

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 
 from whyformer.engines.perturbation.players import count_of, order_of
 from whyformer.errors import NotOffered, UnknownName, listed
-from whyformer.evidence import Standing, too_few, with_interval
+from whyformer.evidence import NOISE, Standing, too_few, with_interval
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
 from whyformer.results.types import Explanation
@@ -116,7 +116,7 @@ class MetricScore:
 
     @property
     def beats_random(self) -> bool:
-        return self.gain_low > 0
+        return self.gain_low > NOISE
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from whyformer.evaluate.compare import chosen_metrics
 from whyformer.evaluate.comparison import chance_of_lead
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
-from whyformer.evidence import spread
+from whyformer.evidence import ENOUGH, spread
 from whyformer.explainer import CoreExplainer, Segments
 from whyformer.parameters import BatchSize, Count, Hold, Named, NotEmpty, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
@@ -291,8 +291,8 @@ def recommend(
         inputs_left = len({games.of[i] for i in known})
         if scope != "instance" and inputs_left < 4:
             raise BadInput(
-                f"recommend needs at least 4 inputs (got {inputs_left}): half of them choose, half test. Give 50 or "
-                "more for a reliable choice, or use scope='instance'."
+                f"recommend needs at least 4 inputs (got {inputs_left}): half of them choose, half test. Give "
+                f"{ENOUGH} or more for a reliable choice, or use scope='instance'."
             )
         if value == "probability" and any(run.gives_probabilities for run in games.runs):
             raise NotOffered(

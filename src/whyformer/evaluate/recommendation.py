@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from whyformer.errors import UnknownName
 from whyformer.evaluate.comparison import RARE
-from whyformer.evidence import too_few, with_interval
+from whyformer.evidence import NOISE, too_few, with_interval
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
 from whyformer.views.comparison_view import recommendation_page
@@ -112,11 +112,11 @@ class Outcome:
 
     @property
     def beats_random(self) -> bool:
-        return self.over_random[1] > 0
+        return self.over_random[1] > NOISE
 
     @property
     def beats_attention(self) -> bool:
-        return self.over_attention[1] > 0
+        return self.over_attention[1] > NOISE
 
 
 @dataclass(frozen=True, eq=False)
