@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 
 import whyformer as wf
 from tests.checks.quick import EVERYTHING, QUICK, TEXTS, counted_calls, plain_of
 from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
+from tests.models.case import seeded
+from tests.models.hf import ENCODER
 from tests.support import folders
-from whyformer.checks.check import CHECKS, RESULTS
+from whyformer.checks.check import CHECKS, RESULTS, Sinks
 from whyformer.checks.exam import Finding
 from whyformer.checks.invariance import Invariance
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NonFinite
 
 
 def checked_bert(**how: Any) -> wf.CheckUp:
@@ -76,6 +79,31 @@ def test_what_cannot_be_checked_is_said_and_the_rest_goes_on() -> None:
     found = wf.check(leaky.build(None), leaky.inputs(), method="generic_attention", checks=["capture_audit", "sinks"])
     assert found.findings[0].title == "Leak"
     assert found.findings[1].title == "sinks was not run"
+
+
+def test_a_weight_of_nan_is_refused() -> None:
+    """A comparison with NaN is false, so that checks would pass."""
+    model = folders.bert()
+    model.bert.encoder.layer[0].attention.self.query.weight.data[0, 0] = torch.nan
+    with pytest.raises(
+        NonFinite, match=r"the weight bert\.encoder\.layer\.0\..*query\.weight holds NaN"
+    ):
+        wf.check(model, CASES["bert"].inputs(), checks=["sinks"])
+
+
+def test_a_number_has_no_class_that_could_change() -> None:
+    config = hf.BertConfig(**(ENCODER | {"num_labels": 1}))
+    model = seeded(lambda: hf.BertForSequenceClassification(config))
+    checks = {"serrano_smith": {"layers": "all"}, "stability": {"noise": 1.0, "draws": 1}}
+    said = {f.title: f for f in wf.check(model, CASES["bert"].inputs(), method="raw_attention", checks=checks).findings}
+    assert "cannot change to another class" in said["serrano smith was not run"].text
+    assert "predictions stay" not in said["Noise"].text
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.3, "ok"), (0.7, "note"), (0.995, "warning")])
+def test_special_tokens_that_have_nearly_all_of_it_are_a_warning(share: float, level: str) -> None:
+    (finding,) = Sinks("x", share, 0.2, ()).findings()
+    assert finding.level == level and ("still usable" in finding.text) == (level == "note")
 
 
 def test_an_interrupted_check_up_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,9 +78,10 @@ class SerranoSmith:
         numbers["flipped"] = flips
         if flips < OFTEN:
             where = f"on {flips:.0%} of the inputs at most" if flips else "on none of the inputs"
+            more = "" if self.layers == "all" else " (layers='all' tests all layers)"
             text = (
                 f"Erasing the attention weights of ordinary tokens changes the prediction {where}, in any order: these "
-                "rows rarely decide the prediction (layers='all' tests all layers)."
+                f"rows rarely decide the prediction{more}."
             )
             return (Finding("warning", "serrano_smith", "Erased attention", text, numbers),)
         best = min(shares, key=lambda order: shares[order])
@@ -117,6 +118,8 @@ def serrano_smith(
                 "the model compares two inputs: a similarity is not a decision that can change. Use jain_wallace or "
                 "wiegreffe_pinter, which measure the change of the similarity."
             )
+        if run.logits.shape[1] < 2:
+            raise NotOffered("the model has a single output: its prediction cannot change to another class.")
         return _one(exam, row, rows_of(run, layers, heads, rows), run, draws, points)
 
     key = ("serrano_smith", layers, heads, rows, draws, points)

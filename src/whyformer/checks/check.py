@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+from torch import nn
 
 from whyformer.checks.attention_debate import serrano_smith, wiegreffe_pinter
 from whyformer.checks.attention_rows import IN_SHARES, mean_known, rank_agreement
@@ -18,7 +19,7 @@ from whyformer.checks.exam import LEVELS, CheckUp, Exam, Finding, ordinary, same
 from whyformer.checks.invariance import invariance, stability
 from whyformer.checks.jain_wallace import jain_wallace
 from whyformer.checks.randomisation import randomisation
-from whyformer.errors import BadInput, CaptureError, NotOffered, UnknownName, WhyformerError
+from whyformer.errors import BadInput, CaptureError, NonFinite, NotOffered, UnknownName, WhyformerError
 from whyformer.evaluate.candidate import Candidate
 from whyformer.evaluate.compare import chosen_metrics, comparing
 from whyformer.evaluate.games import asks_each
@@ -26,7 +27,7 @@ from whyformer.evidence import Standing, too_few, with_interval
 from whyformer.explainer import CoreExplainer
 from whyformer.parameters import BatchSize, Seed, checked, checked_options
 from whyformer.registry import get_method
-from whyformer.results.types import Target
+from whyformer.results.types import MOSTLY, Target
 from whyformer.run.session import loaded_as
 from whyformer.targets import Aims
 
@@ -97,10 +98,12 @@ class Sinks:
         if self.attention:
             most = int(np.argmax(self.attention))
             text += f" Their share of attention is highest in layer {most}: {self.attention[most]:.0%}."
-        much = self.scores > MUCH
-        if much:
+        level = "warning" if self.scores > MOSTLY else "note" if self.scores > MUCH else "ok"
+        if level == "warning":
+            text += " The input itself has almost none: do not use its ranking."
+        elif level == "note":
             text += " The ranking of the other tokens is still usable; their sum is the smaller share."
-        return (Finding("note" if much else "ok", "sinks", "Sink tokens", text, numbers),)
+        return (Finding(level, "sinks", "Sink tokens", text, numbers),)
 
 
 def sinks(exam: Exam) -> Sinks:
@@ -265,6 +268,13 @@ ABOUT_ATTENTION = ("jain_wallace", "serrano_smith", "wiegreffe_pinter")
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]] | str | None
 
 
+def _require_numbers(model: nn.Module) -> None:
+    """Raise if a weight holds NaN: a comparison with NaN is false, and a check would pass by it."""
+    for name, weight in model.named_parameters():
+        if type(weight) is nn.Parameter and weight.is_floating_point() and not weight.is_meta and weight.isnan().any():
+            raise NonFinite(f"the weight {name} holds NaN: load or train the model anew, then check its explanations.")
+
+
 @checked
 def check(
     model: Any,
@@ -293,6 +303,7 @@ def check(
     >>> wf.check(model, "I like the movie", tokenizer, checks=["class_dependence", "stability"]).show()
     """
     explainer = loaded_as(CoreExplainer, model, processor, attention_at)
+    _require_numbers(explainer.model)
     wanted = _wanted(checks)
     if method is not None:
         get_method(method).checked(options)

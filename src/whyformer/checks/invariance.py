@@ -38,7 +38,7 @@ class Stability:
     sensitivity: float  # max over draws of ‖φ(x+δ) - φ(x)‖ / ‖φ(x)‖
     spearman: float
     lowest_spearman: float
-    same_answer: float  # share of noisy inputs with the same prediction
+    same_answer: float  # share of noisy inputs with the same prediction; NaN for models of a number
     paraphrase_spearman: float  # over the words that both have; NaN without paraphrases
     paraphrase_same_answer: float
 
@@ -49,9 +49,11 @@ class Stability:
             steady = self.spearman >= STEADY
             text = (
                 f"Noise of {self.noise:.0%} of the input's standard deviation changes the map by up to "
-                f"{self.sensitivity:.0%} ({same_order(self.spearman)}); {self.same_answer:.0%} of the predictions stay "
-                "the same."
+                f"{self.sensitivity:.0%} ({same_order(self.spearman)})"
             )
+            if not math.isnan(self.same_answer):
+                text += f"; {self.same_answer:.0%} of the predictions stay the same"
+            text += "."
             findings.append(Finding("ok" if steady else "warning", "stability", "Noise", text, numbers))
         if not math.isnan(self.paraphrase_same_answer):
             rho, same = self.paraphrase_spearman, self.paraphrase_same_answer
@@ -103,7 +105,9 @@ def _noisy_changes(exam: Exam, noise: float, draw: int) -> tuple[tuple[float, fl
     for before, again in zip(exam.explanations, _noisy(exam, noise, draw), strict=True):
         a, b = ordinary(before), ordinary(again)
         moved = float(np.linalg.norm(b - a) / max(1e-12, float(np.linalg.norm(a))))
-        per_input.append((moved, rank_agreement(a, b), float(again.prediction.index == before.prediction.index)))
+        classes = before.prediction.probability is not None
+        same = float(again.prediction.index == before.prediction.index) if classes else math.nan
+        per_input.append((moved, rank_agreement(a, b), same))
     return tuple(per_input)
 
 

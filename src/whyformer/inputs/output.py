@@ -58,7 +58,7 @@ class Output:
         estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
         self.chooses = not (estimates or modality.objects or modality.opaque)
         if estimates and scalar in {"probability", "log_odds"}:
-            raise NotOffered(f"scalar={scalar!r}: the model is a regression model, without classes. Omit scalar=.")
+            raise NotOffered(f"scalar={scalar!r}: a regression model has no classes: use scalar='logit'.")
         self.positions: list[int] | None = list(batch.positions) or None
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them
         self.remarks: tuple[str, ...] = ()

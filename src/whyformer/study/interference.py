@@ -8,6 +8,7 @@ all rows is another one for at least one half. Such inputs are run singly from t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -58,6 +59,11 @@ REMEDY = (
     "Part of the model is not visible to autograd: a torch.autograd.Function with its own backward, re-entrant "
     "gradient checkpointing, detach() or no_grad(). Turn checkpointing off (model.gradient_checkpointing_disable(), or "
     "use_reentrant=False) or write the function in plain torch."
+)
+
+NO_NUMBER = (
+    "the gradient holds NaN or infinity, although the output is finite. A weight or a number inside the model may be "
+    "NaN or infinite (torch.isfinite(weight).all()), or a function has no slope at this input (the norm of zeros)."
 )
 
 NO_SLOPE = (
@@ -222,6 +228,8 @@ def _require(
 
     at: a point so far apart and a direction, by a seed, differentiated in a pass of its own; and the scores there.
     """
+    if not math.isfinite(here.slope):
+        raise NotOffered(NO_NUMBER)
     passes, doubt, slope = _held(here, score_B)
     if slope is None:
         return passes, doubt
