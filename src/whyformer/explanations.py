@@ -463,6 +463,8 @@ def _difference(one: Explanation, other: Explanation) -> Explanation:
     roles = one.units.role or ()
     prompt = [index for index, role in enumerate(roles) if role != ANSWER]
     units = pick(one.units, prompt)
+    if units.text is not None and units.spans is not None and len(units):  # without the answer behind the prompt
+        units = replace(units, text=units.text[: max(end for _, end in units.spans)])
     scores: Any = (one.scores[prompt] - other.scores[prompt]).astype(np.float32)
     value = one.value - other.value
     target = Target(0, one.target.label, 1, other.target.label, one.target.position)

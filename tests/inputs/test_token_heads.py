@@ -19,7 +19,7 @@ from tests.models.hf import ENCODER
 from tests.support.processors import PLACES, in_bytes, pair_tokenizer
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.answers import LONGEST
-from whyformer.views.header import answer_words, predicted
+from whyformer.views.header import answer_words, is_predicted, predicted
 
 ENTITIES = ("O", "B-PER", "I-PER", "B-LOC")
 QUESTION = ("where is anna", "anna lives in paris and bob works in rome .")
@@ -235,6 +235,7 @@ def test_an_answer_may_be_named(tmp_path: Path) -> None:
     assert answer("in").value == pytest.approx(float((starts + ends)[places].max()), abs=1e-5)
     # Of tensors, an answer is found by its tokens.
     named = wf.explain(qa(), tensors, processor=pair_tokenizer(), target="bob works")[0]
+    assert is_predicted(named) == (named.prediction.label == "bob works")
     assert (named.target.position, named.target.end) == (10, 11)
     bare = wf.explain(qa(), tensors, target=wf.Target(0, position=-4, end=-2))[0]
     assert (str(bare.target), bare.target.position, bare.target.end) == ("tokens 12 to 14", 12, 14)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.language import model, tokenizer
 from tests.support.processors import in_bytes
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.inputs.units import PromptText, prompt_of
+from whyformer.views.header import answer_words, explained, percent
 
 PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
 
@@ -366,3 +368,27 @@ def test_spaces_around_question_and_answer() -> None:
     assert [answer[a:b] for a, b in spaced.spans] == ["The dog ran home .", "It was red ."]
     for (start, end), value in zip(spaced.spans, spaced.log_probabilities, strict=True):
         assert value == pytest.approx(likely(lm, prompt_without(), answer, start, end), rel=1e-4)
+
+
+def test_two_answers_have_their_own_probabilities() -> None:
+    """What is explained is the difference of their log-probabilities, which is that of neither."""
+    lm, answers = model("gpt2"), ("paris and", "the dog ran")
+    found = wf.explain(lm, PROMPT, processor=tokenizer(), target=answers, method="occlusion")
+    likely = {each: math.exp(log_probability(lm, ids(PROMPT), ids(each))) for each in answers}
+    first, second = sorted(answers, key=lambda each: -likely[each])
+    shares = [percent(likely[each]) for each in (first, second)]
+    assert answer_words(found) == f"{first} (probability {shares[0]} as a whole), next {second} ({shares[1]})"
+    assert explained(found).startswith("log-probability of 'paris and' rather than 'the dog ran' = ")
+    assert found.units.text == PROMPT
+
+
+def test_the_end_of_a_long_prompt_stays() -> None:
+    """It is what the model continues; a classifier of texts loses the end, as its tokenizer says."""
+    lm, tok = model("gpt2"), copy.deepcopy(tokenizer())
+    tok.model_max_length = 12
+    found = wf.explain(lm, f"{'the cat sat . ' * 8}{PROMPT}", processor=tok, method="occlusion")
+    with torch.no_grad():
+        logits = lm.eval()(input_ids=torch.tensor([ids(f"{'the cat sat . ' * 8}{PROMPT}")[-12:]])).logits[0, -1]
+    assert found.target.index == int(logits.argmax()) and found.value == pytest.approx(float(logits.max()), rel=1e-4)
+    assert [*found.units.labels][-5:] == PROMPT.split() and "the beginning was cut off" in found.warnings[0]
+    assert tok.truncation_side == "right"

@@ -248,7 +248,7 @@ def test_an_answer_of_several_tokens_says_how_sure_the_model_was_and_its_largest
     assert fact.value == "70.0 % per token on average; lowest for ' him.' (50.0 %), next so (5.0 %)"
     (line,) = [doubt for doubt in view.doubts if "conservation" in doubt]
     assert "their sum differs by 90.0 % of it (conservation error 6)" in line and "Trust the order" in line
-    assert line.endswith("That is the largest of 5 tokens out of 5.")
+    assert line.endswith("This is the largest of 5 explanations.")
     assert "an error of 0.3 (5.0 % of the largest |score|) (new error)" in check_words("new error", "0.3", "5.0 %")
 
 

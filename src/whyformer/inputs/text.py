@@ -41,8 +41,10 @@ class TextInput(TokenInput):
         for i, encoding in enumerate(encodings):
             length, cut = len(encoding["input_ids"]), tuple[str, ...]()
             if limit is not None and length > limit:
-                encodings[i] = self.encoding_of(*texts[i], truncation=True, max_length=limit)
-                part = "beginning" if getattr(tokenizer, "truncation_side", "right") == "left" else "end"
+                # A language model continues the end of a prompt: without it, another question would be explained.
+                side = "left" if self.kind == "language" else getattr(tokenizer, "truncation_side", "right")
+                encodings[i] = self.encoding_of(*texts[i], truncation=True, max_length=limit, side=side)
+                part = "beginning" if side == "left" else "end"
                 which = " of the longer text, or of both," if len(texts[i]) > 1 else ""
                 cut = (f"the text has {length} tokens and the model takes {limit}: the {part}{which} was cut off.",)
             warnings.append((*cut, *self.unknown_words(encodings[i]["input_ids"])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -138,11 +139,17 @@ class TokenInput(Modality):
             )
         return tokenizer
 
-    def encoding_of(self, *text: str, **options: Any) -> Any:
-        """Tokenize a text; a prompt written by a chat template has its special tokens already."""
-        added = not isinstance(text[0], PromptText)
+    def encoding_of(self, *text: str, side: str | None = None, **options: Any) -> Any:
+        """Tokenize a text; a prompt written by a chat template has its special tokens already.
+
+        side: at which a text is truncated, where that is not the tokenizer's own.
+        """
+        tokenizer, added = self.tokenizer, not isinstance(text[0], PromptText)
+        if side is not None and getattr(tokenizer, "truncation_side", side) != side:
+            tokenizer = deepcopy(tokenizer)  # the user's stays as it is
+            tokenizer.truncation_side = side
         options = {"truncation": False, "add_special_tokens": added, "verbose": False} | options
-        return processed(self.tokenizer, *text, **options)
+        return processed(tokenizer, *text, **options)
 
     def filler_id(self) -> int:
         """Return the id of padding, which is masked out, so any id will do."""

@@ -134,8 +134,10 @@ def answer(explanation: Explanation) -> Fact:
 
 def is_predicted(explanation: Explanation) -> bool:
     """Explained is what the model says, and not a class or token that it does not; a contrast names both."""
-    target = explanation.target
-    return target.versus is not None or is_answer(explanation) or target.index == explanation.prediction.index
+    target, said = explanation.target, explanation.prediction
+    if target.versus is not None or is_answer(explanation):
+        return True
+    return target.index == said.index and (not target.label or not said.label or target.label == said.label)
 
 
 def details(explanation: Explanation) -> tuple[Fact, ...]:
@@ -149,8 +151,12 @@ def answer_words(explanation: Explanation) -> str:
     said, target = explanation.prediction, explanation.target
     if said.probability is not None:
         return predicted(said)
+    if is_answer(explanation) and target.versus is not None:  # two answers: the likelier one first
+        each = zip((target.label, target.versus_label), _values_of_both(explanation), strict=True)
+        (first, high), (second, low) = sorted(each, key=lambda answer: -answer[1])
+        return f"{first} (probability {_likelihood(high)} as a whole), next {second} ({_likelihood(low)})"
     if is_answer(explanation) and target.label:
-        return f"{target.label} (probability {percent(math.exp(min(0.0, explanation.value)))} as a whole)"
+        return f"{target.label} (probability {_likelihood(explanation.value)} as a whole)"
     if explanation.scalar in {"cosine", "maxsim"}:
         return f"similarity {number(explanation.value)}"
     same = target.versus is None and (target.index, target.position) == (said.index, said.position)
@@ -158,6 +164,16 @@ def answer_words(explanation: Explanation) -> str:
         return named(said)
     nameless = said.label in ("", "LABEL_0")  # a single output: none, or the name that configurations make up
     return number(explanation.value) if nameless else f"{named(said)} = {number(explanation.value)}"
+
+
+def _values_of_both(explanation: Explanation) -> tuple[float, float]:
+    """Return what was explained of each of two answers; the value of the explanation is the difference."""
+    scalar = explanation.scalar
+    return explanation.checks.get(scalar, math.nan), explanation.checks.get(f"{scalar}_versus", math.nan)
+
+
+def _likelihood(log_probability: float) -> str:
+    return percent(math.exp(min(0.0, log_probability)))
 
 
 def named(choice: Target | Choice) -> str:
@@ -197,7 +213,7 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
     if explanation.readout and not is_answer(explanation):
         at = position_read(explanation)
         place = "" if at is None else f", {explanation.units.labels[at]}"
-        entries.append(Fact("output position", explanation.readout + place))
+        entries.append(Fact("output position", explanation.readout.removeprefix("position ") + place))
     if explanation.base is not None:
         entries.append(
             Fact("baseline value", f"{number(explanation.base)} (baseline value + scores = explained value)")
@@ -256,11 +272,12 @@ def scalar_words(explanation: Explanation) -> str:
 def explained(explanation: Explanation) -> str:
     """logit of 'positive' = 3.431"""
     target = explanation.target
-    if is_answer(explanation):
-        return f"log-probability of this answer = {number(explanation.value)}"
     name = f"'{target.label or target.index}'"
     if target.versus is not None:
         name += f" rather than '{target.versus_label or target.versus}'"
+    if is_answer(explanation):
+        answers = "this answer" if target.versus is None else name
+        return f"log-probability of {answers} = {number(explanation.value)}"
     scalar = scalar_words(explanation)
     if scalar == NUMBER:
         return f"{scalar} = {number(explanation.value)}"
@@ -318,7 +335,7 @@ def doubts(*explanations: Explanation) -> tuple[str, ...]:
     ranges = []
     for name, sizes in errors.items():
         value, share, causes = max(sizes, key=lambda size: size[0] if size[1] is None else size[1])
-        several = f" That is the largest of {len(sizes)} tokens out of {len(explanations)}." if len(sizes) > 1 else ""
+        several = f" This is the largest of {len(explanations)} explanations." if len(sizes) > 1 else ""
         shown = None if share is None else percent(share)
         ranges.append(check_words(name, number(value), shown, causes) + several)
     return (*warnings, *ranges)
