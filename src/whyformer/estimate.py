@@ -152,8 +152,8 @@ class Estimate:
         fold = "not supported" if self.fold_bytes is None else _gib(self.fold_bytes)
         return (
             f"{self.method}: {self.forwards:g} forwards + {self.backwards:g} backwards per input, {self.batch_size} "
-            f"inputs at a time. Maps stored {_gib(self.full_bytes)}, folded {fold}, free {_gib(self.free_bytes)}: "
-            f"memory={self.route!r}" + ("" if self.fits else ", which does not fit") + "."
+            f"input{'s' * (self.batch_size != 1)} at a time. Maps stored {_gib(self.full_bytes)}, folded {fold}, free "
+            f"{_gib(self.free_bytes)}: memory={self.route!r}" + ("" if self.fits else ", which does not fit") + "."
         )
 
 

@@ -42,6 +42,11 @@ def test_frames(bert: wf.Explainer) -> None:
     text = bert.explain("i like it")
     assert list(text.to_frame()["unit"]) == list(text.units.labels)
     assert list(text.to_frame().columns) == ["unit", "score", "special", "stream", "word"]
+    several = bert.explain(["i like it", "boring"], method=["occlusion", "grad_sam"]).to_frame()
+    assert list(several.columns)[:3] == ["method", "input", "unit"] and list(several.index) == list(range(len(several)))
+    second = several[(several["method"] == "grad_sam") & (several["input"] == 1)]
+    assert second["unit"].tolist() == ["[CLS]", "boring", "[SEP]"]
+    assert len(wf.Explanations([]).to_frame()) == 0
     model, table = load_adult()
     found = wf.explain(model, adult_rows()[:2], processor=table, method="raw_attention")
     values = found[0].to_frame()["value"].tolist()

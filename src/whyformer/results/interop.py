@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,14 @@ def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(data, columns=columns)
+
+
+def below(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return frames below each other, with rows numbered anew."""
+    empty = dataframe([])
+    import pandas as pd
+
+    return pd.concat(frames, ignore_index=True) if frames else empty
 
 
 @checked

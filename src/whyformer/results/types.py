@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, SupportsIndex, TypeVar, overload
 
@@ -15,7 +15,7 @@ from whyformer.errors import BadInput
 from whyformer.files import resized
 from whyformer.parameters import OneOf, Size, checked
 from whyformer.results.codec import Float32
-from whyformer.results.interop import dataframe, to_shap
+from whyformer.results.interop import below, dataframe, to_shap
 from whyformer.results.result import EXPLANATION, Pictured, Result
 from whyformer.shapes import Array
 
@@ -443,6 +443,10 @@ class Explanations(list[T], Pictured):
     def __repr__(self) -> str:
         return several("Explanations", map(repr, self))
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rows of all explanations, with the number of the input in front."""
+        return _stacked("input", enumerate(self))
+
 
 class ByMethod(dict[str, T], Pictured):
     """The results of several methods, by name; drawn side by side.
@@ -455,3 +459,16 @@ class ByMethod(dict[str, T], Pictured):
 
     def __repr__(self) -> str:
         return several("ByMethod", (f"{name}: {part!r}" for name, part in self.items()))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rows of all methods, with the method in front."""
+        return _stacked("method", self.items())
+
+
+def _stacked(column: str, parts: Iterable[tuple[Any, Any]]) -> pd.DataFrame:
+    """Return the frames of results below each other, with a column that tells them apart."""
+    frames = []
+    for name, part in parts:  # an input may have several explanations: objects of a detector
+        frames.append(part.to_frame() if hasattr(part, "to_frame") else _stacked("explanation", enumerate(part)))
+        frames[-1].insert(0, column, name)
+    return below(frames)

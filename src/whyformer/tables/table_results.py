@@ -75,6 +75,12 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Table]:
     from safetensors.torch import load_file
 
     folder = readable_folder(folder, "saved tabular model in")
+    if not (folder / TABLE).is_file():
+        raise BadInput(
+            f"{str(folder)!r} is not a saved tabular model: it has no {TABLE}, which whyformer.tables.save_model "
+            "writes. For a model of texts or images and a file with columns: whyformer batch FILE --column NAME --out "
+            "FOLDER"
+        )
     try:
         config, described = (read_json(folder / name) for name in (CONFIG, TABLE))
         for key, kind in ENTRIES.items():
