@@ -169,6 +169,24 @@ def test_the_rows_of_a_short_text_are_not_said_of_a_longer_one() -> None:
     assert said == ["position 1", "mean of positions 1 to 5"]
 
 
+class WithoutEnds(Pooling):
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states = self.embed(input_ids)
+        for layer in self.layers:
+            states = layer(states)
+        return self.head(states[:, 1:-1].sum(1))
+
+
+def test_what_fails_on_two_tokens_is_tried_again_on_more() -> None:
+    """A head that skips both ends reads nothing of two tokens, which says nothing of seven."""
+    torch.manual_seed(0)
+    explainer = wf.Explainer(WithoutEnds("").eval())
+    two, seven = ({"input_ids": IDS["input_ids"][:, :n]} for n in (2, 7))
+    with pytest.raises(CaptureError):
+        explainer.explain(two, method="generic_attention", target=0)
+    assert "all positions but" in explainer.explain(seven, method="generic_attention", target=0)[0].readout
+
+
 class OfOnePatch(nn.Module):
     """Reads one patch, not the same in every picture: that of the largest vector, or one by the picture's mean."""
 

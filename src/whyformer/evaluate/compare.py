@@ -185,7 +185,7 @@ def comparison_of(
     value = "log-probability of the answer" if games.batch.answers else None
     if games.modality.opaque:
         value = f"{games.scalar.replace('_', '-')} of the answer"
-    elif all(run.logits.shape[1] == 1 for run in games.runs):
+    elif value is None and all(run.logits.shape[1] == 1 for run in games.runs):
         value = "output of the model"
     scores = [np.stack([e.explanations[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
     comparison = Comparison(

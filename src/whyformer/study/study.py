@@ -300,6 +300,7 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
     return weights
 
 
+FEW = 4  # tokens: a study that fails on fewer is not kept
 STUDIED = 2048  # tokens of a longer text
 
 
@@ -328,6 +329,8 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
             study = replace(study, forwards=study.forwards + modality.settle(one, study.grid))
     if facts.get(MIXES):
         study = replace(study, notes=(*study.notes, SINGLY))
-    if study.input_length > 1:  # a single position teaches nothing about rows
+    # A single position teaches nothing about rows; what fails on a few may work on more (a head that skips both ends).
+    short = study.trouble is not None and modality.lengths_vary and study.input_length < FEW
+    if study.input_length > 1 and not short:
         facts[key] = study
     return study, True
