@@ -164,6 +164,9 @@ def _predictions(run: Run) -> list[Target]:
         return [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
     if run.modality.objects and logits_BC.shape[1] > 1:
         return [_detected(run, logits_C) for logits_C in logits_BC]
+    if run.modality.either and logits_BC.shape[1] == 1:
+        first, second = run.modality.either
+        return [_of_two(first, second, share) for share in logits_BC[:, 0].sigmoid().tolist()]
     names: Callable[[int], str] = output.name if output.speaks else lambda i: output.labels.get(i, "")
     if not output.chooses or run.batch.predictions or logits_BC.shape[1] < 2:
         return [Target(i, names(i)) for i in best_B]
@@ -183,6 +186,12 @@ def _predictions(run: Run) -> list[Target]:
         )
         for best, indices, shares in ranked
     ]
+
+
+def _of_two(first: str, second: str, share: float) -> Target:
+    """What a model says whose single output, the only one that can be explained, is the logit of the second class."""
+    choices = sorted([Choice(0, second, share), Choice(1, first, 1 - share)], key=lambda c: -c.probability)
+    return Target(choices[0].index, choices[0].label, probability=choices[0].probability, next=(choices[1],))
 
 
 def _detected(run: Run, logits_C: Tensor) -> Target:

@@ -28,7 +28,7 @@ MEASURED: dict[str, dict[str, Any]] = {"text": {}, "image": {"guide": "auto"}, "
 # bench/needle.py: the sentence that holds the answer comes first; AttnLRP keeps no maps, so prompts can be long.
 ONE_PASS = {"text": "value_x_gradient", "language": "attn_lrp", "table": "decompx"}
 ANYWHERE = "generic_attention"  # images, detectors and other models of several streams, sound, unknown tensors
-ASKED = "occlusion"  # of a model behind an API (inputs/prompt.py), which can only be asked
+ASKED = "occlusion"  # only asks the model: also for a model behind an API (inputs/prompt.py)
 Choice = tuple[str, dict[str, Any]]  # a method, and options that differ from its defaults
 
 
@@ -37,8 +37,8 @@ def answers(kind: str, units: int, passes: int = PASSES) -> list[Choice]:
     if kind == "prompt":
         return [(ASKED, {}) if units < passes else ("two_ended", {"passes": max(passes, FEWEST)})]
     one_pass: list[Choice] = [(ONE_PASS.get(kind, ANYWHERE), {})]
-    if kind not in MEASURED:
-        return one_pass
+    if kind not in MEASURED:  # where attention is not over units, masking them one by one still works
+        return [*one_pass, (ASKED, {})] if units < passes else one_pass
     if one_pass[0][0] != ANYWHERE:
         one_pass.append((ANYWHERE, {}))
     if passes < FEWEST or units > MOST_UNITS:

@@ -85,9 +85,7 @@ def test_a_weight_of_nan_is_refused() -> None:
     """A comparison with NaN is false, so that checks would pass."""
     model = folders.bert()
     model.bert.encoder.layer[0].attention.self.query.weight.data[0, 0] = torch.nan
-    with pytest.raises(
-        NonFinite, match=r"the weight bert\.encoder\.layer\.0\..*query\.weight holds NaN"
-    ):
+    with pytest.raises(NonFinite, match=r"the weight bert\.encoder\.layer\.0\..*query\.weight holds NaN"):
         wf.check(model, CASES["bert"].inputs(), checks=["sinks"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import whyformer as wf
 from tests.checks.quick import exam_of
@@ -19,7 +20,7 @@ from whyformer import registry
 from whyformer.checks.check import capture_audit, class_dependence, sinks
 from whyformer.checks.exam import Exam
 from whyformer.checks.invariance import _amount, _shifted, invariance, stability
-from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
+from whyformer.checks.randomisation import Redrawn, _evidence, parts_of, randomisation
 from whyformer.errors import BadInput
 from whyformer.loan.borrow import known_about
 from whyformer.registry import constant, method
@@ -73,6 +74,22 @@ def test_a_randomised_model_is_flagged() -> None:
         Redrawn(random).draw(part, seed=100 + number)
     found = wf.check(random, text, processor=tokenizer, checks={"randomisation": {"copies": 1}}).of("warning")
     assert "looks random" in found[-1].title
+
+
+def test_an_image_whose_mean_colour_says_the_same_is_no_sign_of_an_untrained_model() -> None:
+    """Its mean colour carries the class, so that masking patches by it takes nothing away."""
+
+    class Redness(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model_of("vit")
+
+        def forward(self, pixel_values: Tensor) -> Tensor:
+            logits = 0.01 * self.inner(pixel_values=pixel_values).logits
+            return logits + 20 * pixel_values.mean((1, 2, 3))[:, None] * torch.eye(logits.shape[1])[0]
+
+    exam = Exam(Explainer(Redness().eval()), {"pixel_values": torch.ones(1, 3, 32, 32)}, method="occlusion", target=0)
+    assert _evidence(exam) > 10
 
 
 def test_every_parameter_is_drawn_and_equal_shapes_differ() -> None:

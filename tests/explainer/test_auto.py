@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import PatchTSTConfig, PatchTSTForClassification
 
 import whyformer as wf
 from tests.models import CASES
+from tests.models.case import seeded
 from tests.support import language
 from tests.tables.models import LAYOUTS, rows, table
 from tests.views import samples
@@ -38,7 +40,8 @@ def test_the_rule_looks_at_kind_size_and_passes_alone() -> None:
     assert (
         answers("text", MOST_UNITS + 1) == answers("text", 20, FEWEST - 1) == [(ONE_PASS["text"], {}), (ANYWHERE, {})]
     )
-    assert answers("language", 20) == [("attn_lrp", {})] and answers("sound", 20) == [(ANYWHERE, {})]
+    assert answers("language", 20) == [("attn_lrp", {}), ("occlusion", {})]
+    assert answers("sound", 20) == [(ANYWHERE, {}), ("occlusion", {})] and answers("sound", 128) == [(ANYWHERE, {})]
     assert answers("prompt", 20) == [("occlusion", {})]
     assert answers("prompt", 500) == [("two_ended", {"passes": 128})]
 
@@ -170,6 +173,23 @@ def test_nothing_is_drawn_where_nothing_was_found() -> None:
     assert not found.scores.any() and found.nothing_found.startswith("Every score is zero")
     view = found.view()
     assert view.caption == found.nothing_found and "strongest scores" not in [panel.title for panel in view.panels]
+
+
+def test_a_flat_map_is_no_answer() -> None:
+    """A map without a sign that is the same everywhere, as of a head that averages over all positions."""
+    e, scores = samples.text().replace(signed=False), np.full(len(samples.text().units), 0.04, np.float32)
+    assert "nearly equal (0.04 to 0.0404)" in e.replace(scores=scores * np.linspace(1, 1.01, len(scores))).nothing_found
+    assert not e.replace(scores=scores * np.linspace(1, 1.1, len(scores))).nothing_found
+    assert not e.replace(scores=scores, signed=True).nothing_found, "equal effects may be right"
+
+
+def test_where_attention_is_not_over_the_units_they_are_masked() -> None:
+    """PatchTST: each variable is read by itself."""
+    sizes = {"d_model": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 16, "num_targets": 3}
+    config = PatchTSTConfig(num_input_channels=2, context_length=32, patch_length=8, patch_stride=8, **sizes)
+    model = seeded(lambda: PatchTSTForClassification(config))
+    (found,) = wf.explain(model, {"past_values": torch.randn(1, 32, 2)})
+    assert found.method == "occlusion" and len(found.units) == 8
 
 
 def test_the_next_method_is_taken_where_one_finds_nothing(

@@ -117,10 +117,11 @@ def test_a_device_that_is_full_folds_or_says_how(memory: str, monkeypatch: pytes
 def room_for(model: torch.nn.Module, most: list[int]) -> Iterator[list[int]]:
     """The model runs out of memory with more than ``most`` inputs; yields the sizes it was asked for."""
     asked: list[int] = []
+    seen = {"asked": asked, "most": most}  # one variable, which changes in every pass: no setting of the hook
 
     def refuse(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        asked.append(len(kwargs["input_ids"]))
-        if asked[-1] > most[0]:
+        seen["asked"].append(len(kwargs["input_ids"]))
+        if seen["asked"][-1] > seen["most"][0]:
             raise torch.OutOfMemoryError("tried to allocate 1.00 TiB")
 
     hook = model.register_forward_pre_hook(refuse, with_kwargs=True)

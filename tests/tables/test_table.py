@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from tests.models.case import seeded
 from tests.tables.models import CATEGORIES, CLASSES, LAYOUTS, NUMBERS, HomeMade, rows, rtdl, shared, table, tensors
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.tables import CsvRows
+from whyformer.views.header import is_predicted
 
 ROW = rows(1)[0]
 
@@ -57,8 +59,8 @@ WRONG: list[tuple[Any, str]] = [
     ({("Hours" if k == "hours" else k): v for k, v in ROW.items()}, "Is it 'Hours'"),
     (ROW | {"country": "x"}, "'country' is not in the table"),
     (ROW | {"work": "privat"}, r"row 0 of column 'work': 'privat'\. Did you mean 'private'"),
-    (ROW | {"age": float("nan")}, "'age' has no value in row 0"),
-    (ROW | {"sex": None}, "'sex' has no value in row 0"),
+    (ROW | {"age": float("nan")}, "'age' has no value"),
+    (ROW | {"sex": None}, "'sex' has no value"),
     (ROW | {"age": "old"}, "'age' holds 'old' in row 0"),
     (ROW | {"age": float("inf")}, "'age' is infinite"),
     (np.zeros((2, 4)), "4 columns were given without names and the table has 5.*age, hours, gain"),
@@ -239,7 +241,12 @@ def test_classes_are_as_many_as_outputs_and_one_output_speaks_for_the_second_of_
     model, two = OneOutput("first").eval(), described(classes=("no", "yes"))
     with pytest.raises(BadInput, match=r"2 classes \(no, yes\) and HomeMade has 3 outputs"):
         wf.explain(shared("cls_first"), SOME[0], processor=two)
-    assert wf.explain(model, SOME[0], processor=two).target.label == "yes"
+    for bias, said in ((-30.0, "no"), (30.0, "yes")):
+        shifted = copy.deepcopy(model)
+        shifted.head.bias.data.fill_(bias)
+        found = wf.explain(shifted, SOME[0], processor=two)
+        assert found.target.label == "yes" and found.prediction.label == said and found.prediction.probability > 0.9
+        assert is_predicted(found) == (said == "yes")
     with pytest.raises(UnknownName, match="yes"):
         wf.explain(model, SOME[0], processor=two, target="no")
 

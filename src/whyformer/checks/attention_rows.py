@@ -118,10 +118,10 @@ def said_of(run: Run) -> Callable[[Tensor], Tensor]:
     return lambda logits_VC: _both((logits_VC.float() - empty) / (whole - empty))
 
 
-def value_of_nothing(run: Run) -> float:
+def value_of_nothing(run: Run, replacement: Any = None) -> float:
     """The explained value with every ordinary unit replaced."""
     units = [i for i, special in enumerate(run.units[0].special) if not special]
-    everything_away = Replaced(run, 0, [units], run.modality.replacements[0])
+    everything_away = Replaced(run, 0, [units], replacement or run.modality.replacements[0])
     return float(game_of_scores(run, 0, everything_away, 1).scores(np.array([[False]]))[0])
 
 

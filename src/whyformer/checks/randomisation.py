@@ -244,8 +244,8 @@ class Randomisation:
             text = (
                 "The output depends on these inputs hardly more than that of copies with random weights (log-odds "
                 f"against an empty input {self.evidence:.3g}, median of the copies "
-                f"{np.median(self.random_evidence):.3g}): the model looks untrained, or the inputs are unlike its "
-                "training data."
+                f"{np.median(self.random_evidence):.3g}): the model looks untrained, the inputs are unlike its "
+                "training data, or the empty input gives the same answer as these."
             )
             numbers = {"evidence": self.evidence, "random_evidence": mean_known(self.random_evidence)}
             findings.append(Finding("warning", "randomisation", "The model itself looks random", text, numbers))
@@ -340,9 +340,11 @@ def _evidence(exam: Exam) -> float:
     with exam.borrowing():
         for row in range(exam.size):
             run = exam.run(row, own_answer=True)
+            # The mean colour of an image is made of the image, and may already give the answer: zero is tried, too.
+            baselines = run.modality.replacements[: 2 if run.modality.pixels else 1] or (None,)
             try:
-                empty = value_of_nothing(run)
+                empty = [value_of_nothing(run, baseline) for baseline in baselines]
             except (NotOffered, BadInput, IndexError):  # units cannot be masked: the value itself counts
-                empty = 0.0
-            effects.append(abs(float(run.value_B[0]) - empty))
+                empty = [0.0]
+            effects.append(max(abs(float(run.value_B[0]) - value) for value in empty))
     return mean_known(effects)

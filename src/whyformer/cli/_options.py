@@ -487,11 +487,21 @@ def load(kind: str, name: str | None, trusted: bool = False) -> tuple[Any, Any]:
         return model, checkpoint.processor(*PROCESSOR.get("pair" if reads_images else kind, TOKENIZER))
 
 
+def is_table(name: str) -> bool:
+    """Return whether this is a saved tabular model, or a function that returns model and Table."""
+    return (Path(name) / "table.json").is_file() or (":" in name and not Path(name).exists())
+
+
 def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[Any, Any, str]:
     """Return model, processor and the kind of inputs: "text", "image", "pair", "regions" or "sound".
 
     ``pickles=False``: weights are read from safetensors files only.
     """
+    if is_table(name):
+        raise BadInput(
+            f"{name!r} is a model of tables, and this command takes texts, images and sound. For tables: whyformer "
+            "explain table, batch and serve; in Python also whyformer.compare, check and recommend."
+        )
     checkpoint = _checkpoint(name, trusted)
     with quiet():
         model = checkpoint.model(headless=True, pickles=pickles)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from whyformer.cli._input import load_table
-from whyformer.cli._options import CommandArguments, load, load_any, takes
+from whyformer.cli._options import CommandArguments, is_table, load, load_any, takes
 from whyformer.cli._results import deliver, say_written
 from whyformer.extras import SHIPPED, require
 from whyformer.files import quiet
@@ -47,12 +47,16 @@ def batch(asked: CommandArguments) -> None:
     from whyformer.jobs.source import rows_of
 
     rows_of(asked.source)  # raises for unreadable files before a model is loaded
-    if asked.model is not None and _is_table(asked.model):
+    if asked.model is not None and is_table(asked.model):
         model, processor = load_table(asked.model)
     else:
         model, processor, _ = asked.load_any()
     shown: Any = "json" if asked.log else False if asked.quiet else None
-    dataset = explain_dataset(model, asked.source, out=asked.out, processor=processor, progress=shown, **options)
+    try:
+        dataset = explain_dataset(model, asked.source, out=asked.out, processor=processor, progress=shown, **options)
+    except KeyboardInterrupt:
+        typer.echo("Finished rows are kept: run the same command again to resume.", err=True)
+        raise
     if not asked.quiet and not asked.log:
         dataset.summary.overview().show()
         say_written(asked.out)
@@ -83,7 +87,7 @@ def learn(asked: CommandArguments) -> None:
     from whyformer.learned.learning import learn as run
 
     rows = rows_of(asked.source)  # what cannot be read is refused before a model is loaded
-    if asked.model is not None and _is_table(asked.model):
+    if asked.model is not None and is_table(asked.model):
         model, processor = load_table(asked.model)
     else:
         model, processor, _ = asked.load_any()
@@ -93,11 +97,6 @@ def learn(asked: CommandArguments) -> None:
     options = asked.settings | {"forwards": asked.forwards, "linear": asked.linear}
     options["hold"] = next(iter(options["hold"] or [None]))
     deliver(run(model, readable, processor=processor, **options), asked)
-
-
-def _is_table(name: str) -> bool:
-    """Return whether this is a saved tabular model, or a function that returns model and Table."""
-    return (Path(name) / "table.json").is_file() or (":" in name and not Path(name).exists())
 
 
 @takes("model/serve learned port host store token allow_models")
@@ -179,7 +178,7 @@ def served_model(name: str) -> ServedModel:
     from whyformer.verbs import Explainer
 
     short = Path(name).name or name  # clients do not see the path of a folder
-    if _is_table(name):
+    if is_table(name):
         return ServedModel(short, "table", Explainer(*load_table(name)))
     if (Path(name) / "1_Pooling").is_dir():  # a SentenceTransformer, which has its own pooling
         return ServedModel(short, "similarity", Explainer(*load("encoder", name)))

@@ -66,6 +66,7 @@ class Modality(ABC):
     first_token = True  # the first token of a language model's input has a score
     mixes_rows = False  # the output for one input depends on others in the batch (SAINT)
     classes: tuple[str, ...] = ()  # names of the outputs, where the description of the inputs has them
+    either: tuple[str, ...] = ()  # the names of two classes, where the single output is the logit of the second
     passes = 0  # forward passes spent on which arguments are sequences
     place: torch.device | None = None  # where tensors are put; None: where the model is
 

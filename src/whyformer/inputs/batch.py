@@ -395,9 +395,16 @@ def require_shown(name: str, keep_BN: Tensor) -> None:
         )
 
 
+PACKAGES = Path(torch.__file__).parent, Path(__file__).parents[1]  # torch and whyformer
+
+
 def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFailed:
     """Return the error to raise when the model's forward failed: where, on which tensors, and what to try."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    # The last line of the model's own code, not of what it calls in torch or of what watches it here.
+    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGES[0])]
+    own = [frame for frame in own if not Path(frame.filename).is_relative_to(PACKAGES[1])]
+    last = (own or frames)[-1]
     shapes = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in batch.tensors.items())
     name = type(model).__name__
     message = " ".join(str(error).split())

@@ -112,7 +112,9 @@ class TableInput(Modality):
 
     def _fit(self) -> None:
         """Raise for a description that does not fit the model, before anything is computed."""
-        self.classes = require_classes(self, outputs_of(self))
+        outputs = outputs_of(self)
+        self.classes = require_classes(self, outputs)
+        self.either = self.table.classes if outputs == 1 and len(self.table.classes) == 2 else ()
 
     @property
     def _widths(self) -> tuple[int, int]:

@@ -410,5 +410,7 @@ def _axes(value: Any) -> int:
 
 def missing_message(name: str, values: Array) -> str:
     rows = [i for i, value in enumerate(values.tolist()) if is_missing(value)]
+    if len(values) == 1:  # of a job, whose rows have numbers of their own
+        return f"column {name!r} has no value: fill it, or leave the row out."
     where = f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:5]))}{', …' if len(rows) > 5 else ''}"
     return f"column {name!r} has no value in {where}: fill it, or leave those rows out."

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LONGEST_SHOWN = 60  # characters of a text, in one line about its explanation
 ROUNDING = 5e-7  # of a float32 number, about
+ALIKE = 0.02  # of the largest score: a map without a sign that differs by less is flat
 MOSTLY = 0.99  # share of the scores on special tokens, beyond which nothing is said of the input
 
 # Part of the warning about models that return probabilities. Pictures go by it: the value is no logit.
@@ -314,6 +315,12 @@ class Explanation(Result):
                 f"{self.value:.4g}: by this method, no feature of the input had an effect."
             )
         special = np.array(self.units.special, dtype=bool)
+        ordinary = self.scores[~special]
+        if not self.signed and len(ordinary) > 2 and np.ptp(ordinary) < ALIKE * np.abs(ordinary).max():
+            return (
+                f"All scores are nearly equal ({ordinary.min():.3g} to {ordinary.max():.3g}): this method does not "
+                "tell the features of this input apart."
+            )
         share = sizes[special].sum() / sizes.sum()
         if share > MOSTLY:
             return (
