@@ -319,7 +319,7 @@ class Explanation(Result):
         if not self.signed and len(ordinary) > 2 and np.ptp(ordinary) < ALIKE * np.abs(ordinary).max():
             return (
                 f"All scores are nearly equal ({ordinary.min():.3g} to {ordinary.max():.3g}): this method does not "
-                "tell the features of this input apart."
+                "distinguish the features of this input."
             )
         share = sizes[special].sum() / sizes.sum()
         if share > MOSTLY:
