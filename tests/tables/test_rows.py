@@ -127,6 +127,7 @@ def test_few_passes_take_fewer_rows_before_fewer_columns(explainer: wf.Explainer
         found = explainer.explain(EXPLAINED[0], passes=passes)
         assert (found.method, found.options["replace"], found.options["guide"]) == ("two_ended", f"rows:{used}", None)
         assert found.cost.forwards <= explainer.estimate(EXPLAINED[0], passes=passes).forwards <= passes
+        assert any("a single baseline row" in warning for warning in found.warnings) == (used == 1)
     guided = explainer.explain(EXPLAINED[0], method="two_ended", guide="auto", passes=20)
     assert guided.cost.forwards + 2 * guided.cost.backwards <= 20
 

@@ -148,6 +148,7 @@ def _drops(game: Game, away: slice = slice(None)) -> Tensor:
 # two_ended: each player masked, and each player alone.
 
 FEWEST = 16  # passes: a guide, the full and the empty input, and a few players twice
+ONE_ROW = "{} passes allow a single baseline row, and scores depend on which row that is: raise passes=."
 
 
 def _cost_of_ends(
@@ -209,9 +210,11 @@ def two_ended(
     found: Guide | None = None
     if most > 2 and (guide is not None or (passes is not None and 2 * most + 2 > passes)):
         found = guide_of(run, guide or "auto", guides(run.modality.kind))
-    if passes is not None and (rows := baselines_of(replacement)) > 1:
+    rows = baselines_of(replacement)
+    if passes is not None and rows > 1:
         left = passes - 1 - (found.passes if found else 0)
         replacement = run.modality.replacement(f"rows:{min(rows, max(1, int(left) // (2 * most + 1)))}")
+    fewer = [ONE_ROW.format(passes)] if passes is not None and rows > 1 and baselines_of(replacement) == 1 else []
     for row in run.track(range(run.batch.size), "two_ended"):
         players = players_B[row]
         count = len(players.members)
@@ -240,7 +243,7 @@ def two_ended(
         scores.to(run.keep_BN.device),
         checks=saved_by_prefix(games) | ({"baseline_value": start_B} if known else {}),
         warnings=[
-            [*remarks, *more, *special_doubts(run, keep_special), *held_remark(units, held_U)]
+            [*remarks, *fewer, *more, *special_doubts(run, keep_special), *held_remark(units, held_U)]
             for units, held_U, more in zip(run.units, held_BU, about, strict=True)
         ],
         used={"replace": used, "guide": None if found is None else found.name},
