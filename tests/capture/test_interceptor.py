@@ -156,7 +156,9 @@ class SparseAttention(nn.Module):
 def test_the_escape_hatch() -> None:
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
     with pytest.raises(NothingCaptured, match="attention_at"):
-        wf.explain(SparseAttention(marked=False), (x,))
+        wf.explain(SparseAttention(marked=False), (x,), method="generic_attention")
+    (masked,) = wf.explain(SparseAttention(marked=False), (x[:1],))
+    assert masked.method == "occlusion"
     marked = wf.explain(SparseAttention(marked=True), (x,), target=1)
     named = wf.Explainer(SparseAttention(marked=False), attention_at={"weights": "b q k"}).explain((x,), target=1)
     np.testing.assert_allclose(marked[0].scores, named[0].scores, atol=1e-6)

@@ -199,7 +199,7 @@ def test_the_position_that_is_read_leaves_colours_to_the_others() -> None:
     assert "'on', where the output is read, received" in view.panels[-1].marks[0].folded
     both = side_by_side([step, step.replace(method="other")], shared=True)
     assert both.legend.high == pytest.approx(max(others) / sum(others))
-    even = view_of(step.replace(scores=np.full(len(step.units), 0.2, np.float32)))
+    even = view_of(step.replace(scores=np.linspace(0.22, 0.2, len(step.units), dtype=np.float32)))
     assert "where the output is read" not in even.panels[-1].marks[0].folded
     signed = view_of(step.replace(signed=True))  # there it has a meaning of its own
     assert signed.legend.high == step.scores[-1] and "where the output is read" not in signed.panels[-1].marks[0].folded

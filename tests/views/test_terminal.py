@@ -76,7 +76,7 @@ VIEWS: dict[str, Callable[[], View | Page]] = {
     "text_signed": lambda: view_of(samples.text("occlusion", signed=True, **DOUBTS)),
     "text_signed_first": lambda: view_of(samples.text("occlusion", signed=True), most=4),
     "text_side_by_side": lambda: side_by_side([samples.text(), samples.text("occlusion", signed=True)]),
-    "text_specials": lambda: view_of(samples.text("grad_sam", scores=[0.00099815, *[0.0001] * 11]), specials=True),
+    "text_specials": lambda: view_of(samples.text("grad_sam", scores=[0.00099815, *(1e-4 - 3e-7 * i for i in range(11))]), specials=True),
     "text_answer": lambda: view_of(samples.text(prediction=SAID, default_for="text", base=0.6725, **WITH_OPTIONS)),
     "text_other_class": lambda: view_of(samples.text(target=Target(0, "negative"), prediction=SAID)),
     "text_unknown": lambda: view_of(samples.text(units=BARE)),

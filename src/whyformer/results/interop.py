@@ -32,10 +32,10 @@ def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
 
 def below(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return frames below each other, with rows numbered anew."""
-    empty = dataframe([])
+    require("pandas", why="to_frame()")
     import pandas as pd
 
-    return pd.concat(frames, ignore_index=True) if frames else empty
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 @checked
