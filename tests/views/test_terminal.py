@@ -70,13 +70,14 @@ def over_image() -> View:
     return heads_over_image(Record((site,), samples.encoder_record().logits), samples.image(), samples.picture())
 
 
+FALLING = [1e-4 - 3e-7 * i for i in range(11)]  # a map whose scores are all equal is not drawn
 VIEWS: dict[str, Callable[[], View | Page]] = {
     "text": lambda: view_of(samples.text()),
     "text_by_word": lambda: view_of(samples.text(), by="word"),
     "text_signed": lambda: view_of(samples.text("occlusion", signed=True, **DOUBTS)),
     "text_signed_first": lambda: view_of(samples.text("occlusion", signed=True), most=4),
     "text_side_by_side": lambda: side_by_side([samples.text(), samples.text("occlusion", signed=True)]),
-    "text_specials": lambda: view_of(samples.text("grad_sam", scores=[0.00099815, *(1e-4 - 3e-7 * i for i in range(11))]), specials=True),
+    "text_specials": lambda: view_of(samples.text("grad_sam", scores=[0.00099815, *FALLING]), specials=True),
     "text_answer": lambda: view_of(samples.text(prediction=SAID, default_for="text", base=0.6725, **WITH_OPTIONS)),
     "text_other_class": lambda: view_of(samples.text(target=Target(0, "negative"), prediction=SAID)),
     "text_unknown": lambda: view_of(samples.text(units=BARE)),
