@@ -92,7 +92,7 @@ def _quantile(drawn_DX: Array, share: float) -> Array:
 
 # Verdicts on methods: Python, the command line and all pages use the same rule.
 
-NOISE = 1e-4  # of a metric: smaller differences matter to nobody, or are rounding, and no method is ahead by them
+NOISE = 1e-6  # of a metric: smaller differences are rounding of the model's output, and no method is ahead by them
 ENOUGH = 30  # inputs: with fewer, no method is ranked, ticked or called best
 ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
