@@ -43,9 +43,7 @@ UNMARKED = ((), "")  # the place of a plain call
 Zeros = Sequence[tuple[weakref.ref[nn.Parameter], int]]  # and the version that torch counts of each
 
 
-LOOKED_AT = (
-    4096  # numbers of a weight, at most, that are looked at: torch does not count what is written to weight.data
-)
+LOOKED_AT = 4096  # numbers of a weight, at most, that are read again: torch does not count writes to weight.data
 
 
 def _is_written(weight: nn.Parameter | None, version: int) -> bool:
