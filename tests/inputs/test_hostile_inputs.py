@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import whyformer as wf
 from tests.support import folders
 from tests.tables import models as tables
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, ModelFailed, UnknownName
 
 HALF = "\ud83d"  # the first half of an emoji
 IDS = torch.tensor([[2, 6, 7, 8, 3]])
@@ -253,3 +253,18 @@ def test_objects_that_raise_where_they_are_read(bert: nn.Module, tokenizer: Any)
         wf.explain(Raising(), "i like it", processor=tokenizer)
     with pytest.raises(UnknownName, match="<Raising>"):
         raise UnknownName("label", Raising(), ["a"])
+
+
+def test_the_line_of_a_failed_forward_is_the_models_own() -> None:
+    """Not that of torch's linear layer, nor of what watches it."""
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x).mean(1)
+
+    with pytest.raises(ModelFailed, match=rf"\(in {Path(__file__).name}, line \d+, forward\)"):
+        wf.explain(Wide().eval(), {"x": torch.ones(1, 5, 4)}, method="occlusion")

@@ -183,7 +183,7 @@ def _refuse_columns(file: Path) -> None:
     if file.suffix.lower() in (".csv", *TABLES):
         raise BadInput(
             f"{str(file)!r} has columns, and --file reads one text per line: use whyformer batch {file} --column NAME "
-            "--out FOLDER, or save that column as a .txt file."
+            "--out FOLDER, or save the texts as a .txt file."
         )
 
 

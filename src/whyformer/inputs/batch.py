@@ -402,8 +402,7 @@ def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFaile
     """Return the error to raise when the model's forward failed: where, on which tensors, and what to try."""
     frames = traceback.extract_tb(error.__traceback__)
     # The last line of the model's own code, not of what it calls in torch or of what watches it here.
-    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGES[0])]
-    own = [frame for frame in own if not Path(frame.filename).is_relative_to(PACKAGES[1])]
+    own = [f for f in frames if not any(Path(f.filename).is_relative_to(package) for package in PACKAGES)]
     last = (own or frames)[-1]
     shapes = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in batch.tensors.items())
     name = type(model).__name__

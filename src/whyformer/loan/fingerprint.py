@@ -298,10 +298,10 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
 
 
 def parts_of_hooks(owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the hooks of a module are and what each reads, by names of their own.
+    """Return, by name, the hooks of a module and the variables that each of them reads.
 
-    Apart, because a hook may keep what it sees in one variable, which changes in every pass, and read a setting in
-    another.
+    Each variable has its own entry: a hook may store activations in one, which changes in every pass, and read a
+    setting from another.
     """
     hooks = [hook for name in HOOKS if owner[name] for hook in owner[name].values()]
     parts: dict[str, Any] = {HOOKED: [_itself(hook) for hook in hooks]}
