@@ -60,7 +60,7 @@ def default_method(kind: str) -> str:
 
 
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
-MetricNeed = Literal["perturbation", "soft_erasure", "explaining_again", "rationale", "region"]
+MetricNeed = Literal["perturbation", "explaining_again", "rationale", "region"]
 Passes = tuple[float, float]  # forwards, backwards
 Formula = TypeVar("Formula", bound=Callable[..., Any])  # a method or metric, returned unchanged
 

@@ -163,7 +163,7 @@ def test_images_with_masks_and_boxes() -> None:
     assert found[0]["occlusion"].scores["completeness"].mean > 0
 
 
-@pytest.mark.parametrize(("metric", "replace"), [("aopc", "resample"), ("soft_nc", "mean")])
+@pytest.mark.parametrize(("metric", "replace"), [("aopc", "resample"), ("pi_soft_nc", "mean")])
 def test_rows_of_a_table(metric: str, replace: str) -> None:
     import pandas as pd
 
@@ -174,7 +174,7 @@ def test_rows_of_a_table(metric: str, replace: str) -> None:
     first, frame = (
         wf.compare(model, given, processor=table, replace=replace, **how) for given in (rows, pd.DataFrame(rows))
     )
-    assert str(first.values) == str(frame.values)  # of soft_nc, greedy has none: NaN
+    assert str(first.values) == str(frame.values)  # of pi_soft_nc, greedy has none: NaN
     assert np.isfinite(first.values[metric]["occlusion"]).all()
     if metric == "aopc":
         assert first["greedy"].scores["aopc"].mean >= first["occlusion"].scores["aopc"].mean - 1e-6

@@ -137,17 +137,6 @@ def test_every_token_of_a_translation_is_judged_without_what_is_held() -> None:
         assert not explanation.scores[:2].any()
 
 
-def test_soft_erasure_leaves_what_is_held() -> None:
-    explainer = wf.Explainer(*wf.demo.load_sentiment())
-    text = ["a witty , seductive movie"]
-    with games_of(explainer, text) as whole, games_of(explainer, text, hold="witty") as games:
-        keep = (whole.parts[0] == whole.units[0].labels.index("witty")).astype(float)
-        expected = whole.soft_game(0).ask(keep[None], 1)
-        np.testing.assert_allclose(games.soft_game(0).ask(np.zeros((1, len(keep) - 1)), 1), expected, atol=1e-6)
-    found = explainer.compare(text, method="saliency", metric=["soft_nc", "max_sensitivity"], hold="witty")
-    assert np.isfinite(found.values["soft_nc"]["saliency"]).all()
-
-
 def test_patches_that_are_held_lie_dark_on_the_map() -> None:
     case = CASES["vit"]
     model, inputs = case.build(None), case.inputs()

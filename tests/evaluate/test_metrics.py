@@ -18,7 +18,6 @@ from whyformer.engines.perturbation.players import random_sets
 from whyformer.evaluate.candidate import Trial
 from whyformer.evaluate.metrics.faithfulness import squared_error
 from whyformer.evaluate.metrics.soft import random_numbers, retained
-from whyformer.evaluate.soft_erasure import SoftGame
 from whyformer.results.types import Explanation, Target, Units
 
 METRICS = wf.list_metrics()
@@ -42,7 +41,7 @@ def test_every_metric_says_what_it_is() -> None:
         assert entry.paper and entry.cost_text and entry.idea.endswith("."), name
         assert "Misleads when" in (inspect.getdoc(entry.run) or ""), name
         assert entry.kind in {"faithfulness", "plausibility", "localisation", "robustness", "complexity"}, name
-        assert (entry.masks is not None) == bool(entry.needs & {"perturbation", "soft_erasure"}), name
+        assert (entry.masks is not None) == ("perturbation" in entry.needs), name
 
 
 # What must hold
@@ -119,16 +118,9 @@ def test_soft_erasure_keeps_the_share_that_it_says() -> None:
         assert stays.mean() == pytest.approx(0.1 + 0.8 * seed / 20) and 0 <= stays.min() and stays.max() <= 1
         assert (np.diff(stays[np.argsort(drawn)]) >= -1e-12).all(), "what has more weight stays more often"
 
-    def say(keep_MP: Any, draws: Any) -> Any:  # parts of so many numbers that each loses just its share
-        logits = keep_MP @ weights
-        return np.stack([logits / 10, logits, np.ones(len(logits))], 1)
-
-    soft = Trial(np.array([2.0, 1, 1, 0]), linear(weights, bias=0), soft=SoftGame(say))
-    assert value("soft_nc", soft, value="logit") == pytest.approx(0.65)
-    assert value("soft_ns", soft, value="logit") == pytest.approx(1 - 0.35)
-    for name in ("pi_soft_nc", "pi_soft_ns", "soft_nc", "soft_ns"):
-        assert np.isnan(value(name, Trial(np.ones(4), linear(weights), soft=SoftGame(say))))
-        backwards = Trial(np.array([2.0, 1, 1, 0]), linear(-weights), soft=SoftGame(lambda k, d: -say(k, d)))
+    for name in ("pi_soft_nc", "pi_soft_ns"):
+        assert np.isnan(value(name, Trial(np.ones(4), linear(weights))))
+        backwards = Trial(np.array([2.0, 1, 1, 0]), linear(-weights))
         assert np.isnan(value(name, backwards)), "nothing can be lost of what the input does not say"
 
 
@@ -170,13 +162,6 @@ def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts
     def again(draw: int, radius: float) -> np.ndarray:
         return scores + radius * np.random.default_rng([seed, draw]).normal(size=parts)
 
-    def softly(keep_MP: Any, draws: Any) -> Any:
-        there = [
-            np.random.default_rng(draw).random((9, parts)) < keep for keep, draw in zip(keep_MP, draws, strict=True)
-        ]
-        return np.stack([game.ask(some).mean(0) for some in there])  # nine numbers to a part
-
-    soft = SoftGame(softly)
     names, streams = tuple(map(str, range(parts))), ("image",) * parts
     units = Units(names, (False,) * parts, streams, grid=grid, image_size=size)
     target = Target(0, "a")
@@ -192,7 +177,6 @@ def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts
         rationale_P=marked,
         region=region,
         again=again,
-        soft=soft,
     )
     facts = Facts(
         scores=scores.tolist(),
@@ -200,7 +184,6 @@ def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts
         says={"probability": predict(game), "logit": predict(game, 1), "decides": predict(game, 2)},
         drawn=lambda share: [set(np.flatnonzero(row).tolist()) for row in random_sets(parts, 50, share, 3)],
         uniform=lambda draws: random_numbers(parts, draws, 3).tolist(),
-        soft=lambda keep, draws: [float(softly([np.array(keep)], [draw])[0, 0]) for draw in range(draws)],
         value=game.whole("logit"),
         base=base,
         again=lambda draw, radius: again(draw, radius).tolist(),

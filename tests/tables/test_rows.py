@@ -162,9 +162,6 @@ def test_evaluation_uses_the_same_baseline(explainer: wf.Explainer) -> None:
         assert games.game(0).empty("logit") == pytest.approx(value(frozenset()), abs=1e-5)
         np.testing.assert_allclose(games.game(0).drops("logit"), occlusion(value, len(COLUMNS)), atol=1e-5)
         assert games.forwards == BASELINES * (len(COLUMNS) + 2)
-        soft = games.soft_game(0).ask(np.zeros((1, len(COLUMNS))), 64)[0, :, 1]
-        # Without any number of its own, a draw has the value of one of the rows.
-        assert len(np.unique(soft.round(4))) == BASELINES and abs(soft.mean() - value(frozenset())) < soft.std()
 
 
 def test_rows_that_look_at_each_other() -> None:

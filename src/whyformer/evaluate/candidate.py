@@ -21,7 +21,6 @@ from whyformer.engines.perturbation.game import Game, cached_file
 from whyformer.engines.perturbation.players import count_of, only_top, without_top
 from whyformer.errors import BadInput, WhyformerError, reading
 from whyformer.evaluate.games import Games
-from whyformer.evaluate.soft_erasure import SoftGame
 from whyformer.evidence import NOISE
 from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import is_library
@@ -48,7 +47,6 @@ class Trial:
     region: Array | None = None  # (height, width) where the object is
     again: Callable[[int, float], Array] | None = None  # (draw, radius) → scores of the input with a little noise
     surrogate: Game | None = None  # the same input, asked of a copy that was fine-tuned on masked inputs
-    soft: SoftGame | None = None  # the input with numbers of its parts erased one by one
 
     def heat(self) -> Array:
         """(height, width) scores laid over the image, interpolated; not below zero."""
@@ -324,7 +322,6 @@ class Annotations:
 
     rationales: Sequence[Any] | None = None
     masks: Sequence[Any] | None = None
-    soft: bool = False  # numbers of parts erased one by one
     surrogate: Games | None = None  # the same inputs, for a copy of the model that was fine-tuned on masked ones
 
 
@@ -338,11 +335,10 @@ class OneInput:
         self.seed = int(np.random.SeedSequence([games.seed, number]).generate_state(1)[0])
         self.units, self.parts = games.units[number], games.parts[number]
         self.game: Any = games.game(number) if games.replacement is not None else None
-        self.soft = games.soft_game(number) if marks.soft else None
         self.surrogate = None if marks.surrogate is None else marks.surrogate.game(number)
         self._searched: dict[str, Trial] = {}
         self._common: dict[str, Any] = {"units": self.units, "parts": self.parts, "seed": self.seed}
-        self._common |= {"surrogate": self.surrogate, "soft": self.soft}
+        self._common["surrogate"] = self.surrogate
         if marks.rationales is not None:
             self._common["rationale_P"] = rationale_of(marks.rationales[number], self.units, self.parts)
         if marks.masks is not None:
@@ -412,9 +408,7 @@ def _ask_together(one: OneInput, trials: list[Trial], judged: Judged) -> None:
         if metric.masks is None:
             continue
         masks = [metric.masks(trial, **options) for trial in trials]
-        if one.soft is not None and "soft_erasure" in metric.needs:
-            one.soft.ask(np.concatenate(masks), (metric.defaults | options)["samples"])
-        elif one.surrogate is not None and metric.on_surrogate:
+        if one.surrogate is not None and metric.on_surrogate:
             on_surrogate += masks
         else:
             hard += masks

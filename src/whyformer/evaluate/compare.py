@@ -122,7 +122,7 @@ def comparing(
     """Compare methods; inside ``with``, their games (made with ``settings``) can be used. whole: see ``evaluated``."""
     explainer = copy(explainer)
     explainer.advises = False
-    settings |= {"perturb": any(metric.needs & {"perturbation", "soft_erasure"} for metric, _ in judged)}
+    settings |= {"perturb": any("perturbation" in metric.needs for metric, _ in judged)}
     with ExitStack() as stack:
         games = stack.enter_context(games_of(explainer, inputs, **settings))
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
@@ -136,7 +136,6 @@ def comparing(
         marks = Annotations(
             None if rationales is None else games.each(rationales),
             None if masks is None else games.each(masks),
-            any("soft_erasure" in metric.needs for metric, _ in judged),
             others,
         )
         otherwise = other_games(games, candidates)  # a hold that is not in an input is refused before long work

@@ -16,7 +16,6 @@ from whyformer.engines.perturbation import variants as variant_kinds
 from whyformer.engines.perturbation.game import COLUMNS, Game, Prefix, VariantStore, cache_of, cached_file
 from whyformer.engines.perturbation.players import held_text, held_units
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.soft_erasure import SoftGame, SoftSay, of_entries, of_vectors
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
@@ -176,7 +175,6 @@ class Games:
         self._games: dict[int, Game] = {}
         self._variants: dict[int, variant_kinds.Variants] = {}
         self._seconds: dict[int, list[int]] = {}  # by the id of a run: the second most likely class of each row
-        self._soft: dict[int, SoftGame] = {}
 
     @property
     def size(self) -> int:
@@ -194,8 +192,7 @@ class Games:
     @property
     def forwards(self) -> int:
         """Variants that were run."""
-        hard = sum(game.forwards for game in self._games.values())
-        return hard + sum(game.forwards for game in self._soft.values())
+        return sum(game.forwards for game in self._games.values())
 
     def held_by(self, hold: Hold) -> list[Array]:
         """(tokens,) of each input, which of them are held."""
@@ -289,32 +286,6 @@ class Games:
         if number not in self._games:
             self._games[number] = self.new_game(number)
         return self._games[number]
-
-    def soft_game(self, number: int) -> SoftGame:
-        """The same input with numbers of its parts erased one by one; made when first asked for."""
-        if number not in self._soft:
-            run, row = self.run_of(number)
-            if self.modality.objects or self.modality.opaque:
-                raise NotOffered(
-                    "elements of words and pixels cannot be erased one by one here: use pi_soft_nc, pi_soft_ns."
-                )
-            variants, seed = self.variants(number), (self.seed, number)
-
-            def say(batch: Batch) -> Array:
-                return _columns(_said(run, [row] * batch.size, run.output.logits(batch).float()))
-
-            erased: SoftSay
-            if self.modality.embeds and not self.modality.multi_input and not run.study.extra:
-                erased = of_vectors(run, row, self._players(number), say, seed)
-            elif isinstance(variants, variant_kinds.Filled) and not self.modality.multi_input:
-                erased = partial(of_entries, variants, say, seed)
-            else:
-                raise NotOffered(
-                    "soft_nc and soft_ns erase elements of single words, pixels or columns, and it is not known here "
-                    "which elements belong to which feature: use pi_soft_nc and pi_soft_ns, which mask whole features."
-                )
-            self._soft[number] = SoftGame(erased, run.batch_size)
-        return self._soft[number]
 
     def variants(self, number: int) -> variant_kinds.Variants:
         """One input with parts away, as tensors."""

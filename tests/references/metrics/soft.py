@@ -48,13 +48,6 @@ def whole_parts(facts: Facts, keep_high: bool, pi: Sequence[float], samples: int
     return 1 - share_lost if keep_high else share_lost
 
 
-def numbers_of_parts(facts: Facts, keep_high: bool, samples: int) -> float:
-    keep = [a if keep_high else 1 - a for a in scaled(facts.scores)]
-    (whole,), (nothing,) = facts.soft([1.0] * len(keep), 1), facts.soft([0.0] * len(keep), 1)
-    share_lost = lost(whole, nothing, facts.soft(keep, samples))
-    return 1 - share_lost if keep_high else share_lost
-
-
 PI = (0.2, 0.4, 0.6, 0.8)
 CHOICES: list[dict[str, Any]] = [{}, {"pi": (0.3,), "samples": 4}, {"value": "logit"}]
 TWINS = {
@@ -69,11 +62,5 @@ TWINS = {
         CHOICES,
         {"abs": 1e-9},
         at_least=2,
-    ),
-    "soft_nc": MetricTwin(
-        lambda facts, samples=10: numbers_of_parts(facts, False, samples), [{}, {"samples": 3}], {"abs": 1e-9}, 2
-    ),
-    "soft_ns": MetricTwin(
-        lambda facts, samples=10: numbers_of_parts(facts, True, samples), [{}, {"samples": 3}], {"abs": 1e-9}, 2
     ),
 }

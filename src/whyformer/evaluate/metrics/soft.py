@@ -1,4 +1,4 @@
-"""Soft erasure: features, or elements of them, are kept with a probability that depends on the score."""
+"""Random removal of a few features, and features kept with a probability that depends on the score."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Annotated
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import VALUES
 from whyformer.engines.perturbation.players import count_of, order_of
-from whyformer.errors import NotOffered
 from whyformer.evaluate.candidate import Trial
 from whyformer.evaluate.metrics.faithfulness import Fractions, Value, perturbation
 from whyformer.parameters import Count, Limits, NotEmpty
-from whyformer.registry import metric
 from whyformer.shapes import Array
 
 # Random removal that never takes much: F-Fidelity, on the model itself or on a copy fine-tuned on masked inputs.
@@ -223,64 +220,3 @@ def pi_soft_ns(trial: Trial, *, pi: Shares = RETAINED, samples: Count = 10, valu
     """
     # NOTE[DIFF] the papers cut at 0; below it one sees that what stays is worse than nothing.
     return 1 - _lost(trial, important_kept(trial, pi=pi, samples=samples), value)
-
-
-# Numbers of a part go one by one, as many as its score says: Soft-NC and Soft-NS.
-
-
-def high_erased(trial: Trial, **options: object) -> Array:
-    """Return (1, P) probabilities to keep a feature's elements, low for high scores; (0, P) if all scores are equal."""
-    keep_P = 1 - scaled(trial.scores_P)
-    return keep_P[None] if not np.isnan(keep_P).any() else np.zeros((0, len(keep_P)))
-
-
-def low_erased(trial: Trial, **options: object) -> Array:
-    """Return (1, P) probabilities to keep a feature's elements, high for high scores."""
-    return 1 - high_erased(trial)
-
-
-def _softly(trial: Trial, keep_MP: Array, samples: int, value: str) -> float:
-    if trial.soft is None:
-        raise NotOffered("soft_nc and soft_ns erase single elements of the input, and this input has none.")
-    if not len(keep_MP):
-        return float("nan")
-    column = VALUES.index(value)
-    ends = trial.soft.ask(np.concatenate([np.ones_like(keep_MP), np.zeros_like(keep_MP)]), 1)[:, 0, column]
-    return share_lost(ends[0], ends[1], trial.soft.ask(keep_MP, samples)[0, :, column])
-
-
-soft = partial(
-    metric,
-    paper="Zhao & Aletras 2023 (ACL), arXiv:2305.10496",
-    kind="faithfulness",
-    higher_is_better=True,
-    needs={"soft_erasure"},
-    cost_text="10 forwards",
-)
-
-
-@soft(masks=high_erased)
-def soft_nc(trial: Trial, *, samples: Count = 10, value: Value = "probability") -> float:
-    """Share of the prediction that is lost when elements of each feature are erased in proportion to scores.
-
-    Soft-NC = E[max(0, p(x) - p(x'))] / (p(x) - p(empty)): every element of the word embedding of feature i becomes 0
-    with probability a_i, the score scaled to 0…1; pixels and columns become the baseline instead. Higher is better.
-
-    Misleads when: methods have scores with different means: higher scores everywhere erase more and look better.
-    pi_soft_nc keeps the expected share fixed.
-    """
-    # NOTE[DIFF] the mean over draws, where the authors draw once; images and tables are this library's.
-    return _softly(trial, high_erased(trial), samples, value)
-
-
-@soft(masks=low_erased)
-def soft_ns(trial: Trial, *, samples: Count = 10, value: Value = "probability") -> float:
-    """Share of the prediction that remains when elements of each feature are kept in proportion to scores.
-
-    Soft-NS = 1 - E[max(0, p(x) - p(x'))] / (p(x) - p(empty)): every element of the word embedding of feature i is kept
-    with probability a_i, else it becomes 0; otherwise as soft_nc. Higher is better.
-
-    Misleads when: methods have scores with different means: higher scores everywhere keep more and look better.
-    """
-    # NOTE[DIFF] the paper cuts at 0.
-    return 1 - _softly(trial, low_erased(trial), samples, value)
