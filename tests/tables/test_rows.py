@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import whyformer as wf
 from tests.models.case import seeded
 from tests.references.shap import shap
 from tests.references.table_rows import covering, mean_over_rows
 from tests.references.two_ended import Value, two_ended
-from tests.tables.models import COLUMNS, LAYOUTS, NUMBERS, HomeMade, rows, saint, table, tensors
+from tests.tables.models import CATEGORIES, COLUMNS, LAYOUTS, NUMBERS, HomeMade, rows, saint, table, tensors
 from whyformer.demo import load_adult, load_sentiment
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.games import games_of
-from whyformer.inputs.table_reference import FEWEST_ROWS, covering_rows, default_count
+from whyformer.inputs.table_reference import FEWEST_ROWS, covering_rows, default_count, uniform_codes
 from whyformer.tables import same_columns
 
 REFERENCE, EXPLAINED, TARGET = rows(24, seed=7), rows(3, seed=8), 1
@@ -149,9 +150,37 @@ def test_the_other_baselines_stay_by_name(explainer: wf.Explainer) -> None:
 
 def test_without_a_reference_there_are_no_rows() -> None:
     alone = wf.Explainer(LAYOUTS["no_cls"].build(), table())
-    assert alone.explain(EXPLAINED[0]).options["replace"] == "zero"
+    assert alone.explain(EXPLAINED[0]).options["replace"] == "uniform:6"
     with pytest.raises(BadInput, match=r"reference rows.*reference=rows"):
         alone.explain(EXPLAINED[0], method="occlusion", replace="rows")
+    with pytest.raises(UnknownName, match="uniform"):
+        wf.explain(alone.model, EXPLAINED[0], processor=DESCRIBED, method="occlusion", replace="uniform:4")
+
+
+def test_without_a_reference_categories_are_compared_with_all_of_their_column() -> None:
+    """The first category has a score, too; numbers are compared with 0, and the result names what would be better."""
+    model, row = double(), {**EXPLAINED[0], "work": "private", "sex": "f"}
+    found = wf.explain(model, row, processor=table(), method="occlusion", target=TARGET)
+
+    def value(**changed: Any) -> float:
+        with torch.no_grad():
+            return float(predicted([{**row, **changed}])[0])
+
+    others = {name: [value(**{name: each}) for each in values] for name, values in CATEGORIES.items()}
+    others |= {name: [value(**{name: 0.0})] for name in NUMBERS}
+    expected = [value() - np.mean(others[name]) for name in found.units.labels]
+    np.testing.assert_allclose(found.scores, expected, atol=1e-5)
+    assert "reference=rows" in " ".join(found.warnings)
+    compared = wf.compare(model, EXPLAINED[:2], processor=table(), method=["occlusion", "saliency"])
+    assert "reference=rows" in " ".join(compared.warnings)
+
+
+def test_categories_are_as_frequent_as_the_number_of_rows_allows() -> None:
+    described = wf.Table(categorical={"a": list("xyz"), "b": list("xy"), "c": list("abcdefghij")}, first_code=1)
+    codes = uniform_codes(described, 7)
+    assert codes.min() == 1 and codes.max(0).tolist()[:2] == [3, 2]
+    few = uniform_codes(wf.Table(categorical={"a": list("xyz"), "b": list("xy")}), 25)
+    assert [np.bincount(column).tolist() for column in few.T] == [[2, 2, 2], [3, 3]]
 
 
 def test_evaluation_uses_the_same_baseline(explainer: wf.Explainer) -> None:

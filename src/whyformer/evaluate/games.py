@@ -215,8 +215,8 @@ class Games:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the variants of these inputs, once they were run."""
         warnings = _held_in_words(self.held)
-        if self._games and self.replacement is not None and self.modality.pointers:
-            warnings += variant_kinds.pointer_remarks(self.modality, self.replacement, self.by_default)
+        if self._games and self.replacement is not None:
+            warnings += variant_kinds.baseline_remarks(self.modality, self.replacement, self.by_default)
         warnings += dict.fromkeys(remark for each in self._variants.values() for remark in each.remarks)
         if self.input_count < self.size:
             warnings.append(

@@ -294,6 +294,10 @@ class Modality(ABC):
         """Return the full name of a baseline, where a shorter one is understood."""
         return name
 
+    def about_baseline(self, name: Any) -> tuple[str, ...]:
+        """Return remarks on a baseline that was not chosen by the user."""
+        return ()
+
     def filling_weights(self, name: Any) -> Array | None:
         """Return the weight of each baseline that ``filling`` returns; None: all the same."""
         return None

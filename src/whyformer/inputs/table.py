@@ -7,19 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
-from whyformer.errors import BadInput, NotOffered, listed
+from whyformer.errors import BadInput, NotOffered, UnknownName, listed
 from whyformer.inputs.base import Modality, over_features
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, require_numbers
 from whyformer.inputs.table_model import Tokens, arrangement, facts_of, found_tokens, outputs_of, require_classes
-from whyformer.inputs.table_reference import covering_rows, default_count, rows_asked, same_columns
+from whyformer.inputs.table_reference import (
+    MOST_BASELINES,
+    covering_rows,
+    default_count,
+    rows_asked,
+    same_columns,
+    uniform_codes,
+)
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.units import GROUPS, averaged, owners_of_columns, resampled
 from whyformer.loan.borrow import known_about, module_names
+from whyformer.registry import PASSES
 from whyformer.results.types import Record, Units
 from whyformer.shapes import Array
 from whyformer.targets import logits_of
@@ -28,6 +37,14 @@ NO_REFERENCE = (
     "{} of its reference rows, not of the rows that are explained together, and this table has none: pass "
     "Table(…, reference=rows), or use 'zero'."
 )
+GIVE_ROWS = "pass Table(…, reference=rows), typical rows of the training data, to compare the row with those."
+UNIFORM = (
+    "the table has no reference rows, so a masked column holds 0 or, if it is categorical, each of its categories "
+    f"alike: {GIVE_ROWS}"
+)
+UNTYPICAL = {
+    "zero": f"a masked column holds 0 or its first category, and a column that holds this already scores 0: {GIVE_ROWS}"
+}
 KINDS = {"numerical": torch.float32, "categorical": torch.int64}
 UNSEEN = (
     "not explained by attention: {columns}. The model passes {them} to its head without attention, so {they} no token "
@@ -334,27 +351,42 @@ class TableInput(Modality):
 
     @property
     def replacements(self) -> tuple[str, ...]:
-        return ("zero", "mean") if self.table.reference is None else (self.replacement("rows"), "mean", "zero")
+        if self.table.reference is not None:
+            return self.replacement("rows"), "mean", "zero"
+        return (self.replacement("uniform"), "zero", "mean") if self.has_categories else ("zero", "mean")
 
     def replacement(self, name: Any) -> Any:
-        """Return "rows" (the default) with the number of baseline rows, as "rows:4": at most all different ones."""
-        asked = 0 if name is None else rows_asked(name)
-        if asked is None or self.table.reference is None:
+        """Return "rows" or "uniform" (the default) with the number of rows, as "rows:4": at most all different ones."""
+        name = self.replacements[0] if name is None else name
+        asked = rows_asked(name)
+        if asked is None:
             return name
-        return f"rows:{len(self._baseline_rows(asked or default_count(len(self.table.columns)))[0])}"
+        several, most = ("uniform", PASSES) if self.table.reference is None else ("rows", MOST_BASELINES)
+        if several == "uniform" and name.startswith("rows"):
+            raise BadInput(NO_REFERENCE.format("the baseline rows of a table are some"))
+        if not name.startswith(several) or not (self.has_categories or several == "rows"):
+            raise UnknownName("replacement", name, self.replacements)
+        return f"{several}:{len(self._baseline_rows(asked or default_count(len(self.table.columns), most))[0])}"
 
     def require_replacement(self, name: Any) -> None:
-        if self.table.reference is None and rows_asked(name) is not None:
-            raise BadInput(NO_REFERENCE.format("the baseline rows of a table are some"))
-        super().require_replacement("mean" if rows_asked(name) is not None else name)
+        super().require_replacement(name if rows_asked(self.replacement(name)) is None else self.replacements[0])
 
-    def _baseline_rows(self, most: int) -> tuple[Array, Array]:
-        """Return the numbers of reference rows that cover the others, and their weights."""
+    def about_baseline(self, name: Any) -> tuple[str, ...]:
+        return () if self.table.reference is not None or name == "mean" else (UNTYPICAL.get(name, UNIFORM),)
+
+    def _baseline_rows(self, most: int) -> tuple[list[dict[str, Tensor]], Array]:
+        """Return the rows of a baseline, and their weights: of the reference, or with all categories alike."""
         facts, key = facts_of(self), ("baseline rows", most)
         if key not in facts:
-            facts[key] = covering_rows(self.table, most)
-        rows: tuple[Array, Array] = facts[key]
-        return rows
+            if self.table.reference is None:
+                codes, plain = torch.from_numpy(uniform_codes(self.table, most)), self.any_row().tensors
+                rows = [{**plain, "categorical": self.move(row[None])} for row in codes]
+                facts[key] = rows, np.ones(len(rows))
+            else:
+                source, (places, weights) = self._source(), covering_rows(self.table, most)
+                facts[key] = [{k: v[row][None] for k, v in source.items()} for row in places.tolist()], weights
+        rows_and_weights: tuple[list[dict[str, Tensor]], Array] = facts[key]
+        return rows_and_weights
 
     def filling_weights(self, name: Any) -> Array | None:
         asked = rows_asked(self.replacement(name))
@@ -365,7 +397,7 @@ class TableInput(Modality):
         return owners_of_columns(one, ((unit, self.where(name)) for unit, names in tokens for name in names))
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
-        """Return zero and the first category, mean and most frequent category, or some rows of the reference.
+        """Return zero and the first category, mean and most frequent category, or several rows.
 
         With a pool, means and resampled rows are taken from there.
         """
@@ -376,9 +408,9 @@ class TableInput(Modality):
         if name == "zero":
             nothing = {"numerical": 0, "categorical": self.table.first_code}
             return [{kind: torch.full_like(tensor, nothing[kind]) for kind, tensor in one.tensors.items()}]
-        source = self._source()
         if asked := rows_asked(self.replacement(name)):
-            return [{k: source[k][row][None] for k in one.tensors} for row in self._baseline_rows(asked)[0].tolist()]
+            return list(self._baseline_rows(asked)[0])
+        source = self._source()
         return [{kind: torch.stack([_typical(column) for column in source[kind].T])[None] for kind in one.tensors}]
 
 

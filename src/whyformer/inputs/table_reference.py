@@ -13,15 +13,15 @@ from whyformer.inputs.table_schema import Columns, Table, numbers_of
 from whyformer.registry import PASSES
 from whyformer.shapes import Array
 
-# A baseline of real rows. Its name says how many: "rows:4".
+# A baseline of several rows: real ones, or made of all categories of a column. Its name says how many: "rows:4".
 
-ROWS = re.compile(r"rows(?::([1-9]\d{0,5}))?")
+ROWS = re.compile(r"(?:rows|uniform)(?::([1-9]\d{0,5}))?")
 MOST_BASELINES = 8  # unless more are asked for
 MOST_COMPARED = 1000  # reference rows that are compared with each other; of more, so many at even distances
 
 
 def rows_asked(name: Any) -> int | None:
-    """Return the number of rows in the name of a baseline: 4 of "rows:4", 0 of "rows", None of any other."""
+    """Return the number of rows in the name of a baseline: 4 of "rows:4", 0 of "uniform", None of any other."""
     found = ROWS.fullmatch(name) if isinstance(name, str) else None
     return None if found is None else int(found[1] or 0)
 
@@ -31,9 +31,9 @@ def baselines_of(name: Any) -> int:
     return rows_asked(name) or 1
 
 
-def default_count(columns: int) -> int:
+def default_count(columns: int, most: int = MOST_BASELINES) -> int:
     """Return the number of baseline rows with which both ends of every column fit the default number of passes."""
-    return min(MOST_BASELINES, max(1, (PASSES - 1) // (2 * columns + 1)))
+    return min(most, max(1, (PASSES - 1) // (2 * columns + 1)))
 
 
 def covering_rows(table: Table, most: int) -> tuple[Array, Array]:
@@ -62,6 +62,23 @@ def covering_rows(table: Table, most: int) -> tuple[Array, Array]:
         nearest_R = np.minimum(nearest_R, distance_RR[:, chosen[-1]])
     owner_R = distance_RR[:, chosen].argmin(1)
     return places[chosen], np.bincount(owner_R, minlength=len(chosen))
+
+
+def uniform_codes(table: Table, most: int) -> Array:
+    """(rows, categorical columns) codes of at most so many rows in which the categories of a column are as frequent.
+
+    The fewest rows that come nearest to that; each column has an order of its own, so that columns are not paired.
+    """
+    sizes = [len(values) for values in table.categorical.values()]
+
+    def unevenness(rows: int) -> float:
+        shares = (np.bincount(np.arange(rows) * size // rows, minlength=size) / rows for size in sizes)
+        return round(sum(float(np.abs(share - 1 / size).sum()) for share, size in zip(shares, sizes, strict=True)), 9)
+
+    rows = np.arange(min(range(1, most + 1), key=unevenness))
+    orders = (np.random.default_rng(column).permutation(rows) for column in range(len(sizes)))
+    codes = [order * size // len(rows) for order, size in zip(orders, sizes, strict=True)]
+    return np.stack(codes, 1) + table.first_code
 
 
 # Columns that carry the same information: each of the two is known from the other.

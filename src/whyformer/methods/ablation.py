@@ -81,11 +81,11 @@ def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
     Answers of a chat server are sampled: ``errors`` then span the 95 % confidence interval of each difference.
 
     ``replace``: the baseline. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id; images: "mean",
-    "zero", "blur"; vectors: "zero", "mean" (of the input's own); tables: "zero", and with Table(reference=…) "rows" (a
-    few reference rows that cover the others, and the weighted mean over them; "rows:16" for another number) and "mean"
-    (one row of means and most frequent categories). The default is the first of these that the model supports; for a
-    table with a reference, "rows". With several streams, each uses its own default; image tokens inside a text are
-    masked in the image.
+    "zero", "blur"; vectors: "zero", "mean" (of the input's own); tables with Table(reference=…): "rows" (a few
+    reference rows that cover the others, and the weighted mean over them; "rows:16" for another number), "mean" (one
+    row of means and most frequent categories), "zero"; without: "uniform" (0, and the mean over all categories of a
+    column), "zero". The default is the first of these that the model supports. With several streams, each uses its
+    own default; image tokens inside a text are masked in the image.
 
     Misleads when: features are redundant (masking one of two synonyms changes nothing), or the masked input is unlike
     anything the model was trained on.
@@ -213,7 +213,8 @@ def two_ended(
     rows = baselines_of(replacement)
     if passes is not None and rows > 1:
         left = passes - 1 - (found.passes if found else 0)
-        replacement = run.modality.replacement(f"rows:{min(rows, max(1, int(left) // (2 * most + 1)))}")
+        kind, _, _ = str(replacement).partition(":")
+        replacement = run.modality.replacement(f"{kind}:{min(rows, max(1, int(left) // (2 * most + 1)))}")
     fewer = [ONE_ROW.format(passes)] if passes is not None and rows > 1 and baselines_of(replacement) == 1 else []
     for row in run.track(range(run.batch.size), "two_ended"):
         players = players_B[row]

@@ -41,7 +41,7 @@ def baseline_words(explanation: Explanation) -> str:
     name, _, count = stand_in_of(explanation).partition(":")
     if name == "rows":
         return f"mean over {count} reference rows" if count != "1" else "one reference row"
-    return name
+    return "0, and each category alike" if name == "uniform" else name
 
 
 def waterfall(explanation: Explanation, most: int | None = None, specials: bool = False) -> Bars:

@@ -54,15 +54,16 @@ class Variants(ABC):
 
         It is the name that was asked for, unless every stream took one and the same other.
         """
+        remarks = baseline_remarks(run.modality, replacement, by_default)
         if run.modality.pointers:
-            return replacement, pointer_remarks(run.modality, replacement, by_default)
+            return replacement, remarks
         taken: dict[str, str | int] = {run.modality.stream: replacement}
         if run.modality.multi_input:
             streams = dict.fromkeys(stream for units in run.units for stream in units.stream)
             parts = {stream: run.modality.part(stream, run.batch)[0] for stream in streams}
             taken = {stream: fitting(part, replacement) for stream, part in parts.items() if part.replacements}
         if len(set(taken.values())) < 2:
-            return next(iter(taken.values()), replacement), []
+            return next(iter(taken.values()), replacement), remarks
         each = ", ".join(f"{stream}: {f'token {v}' if isinstance(v, int) else v}" for stream, v in taken.items())
         return replacement, [f"not every stream has replace={replacement!r}; what stood for an absent unit is {each}."]
 
@@ -241,8 +242,10 @@ def default_replacement(modality: Modality) -> str:
     return known[0]
 
 
-def pointer_remarks(modality: Modality, replacement: str | int, by_default: bool) -> list[str]:
-    """What deleting tokens does, or would do, to arguments that may hold positions."""
+def baseline_remarks(modality: Modality, replacement: str | int, by_default: bool) -> list[str]:
+    """What a masked unit holds, and what deleting tokens does, or would do, to arguments that may hold positions."""
+    if not modality.pointers:
+        return list(modality.about_baseline(replacement)) if by_default else []
     names = listed(modality.pointers, "and")
     if replacement == "delete":
         return [
