@@ -265,7 +265,8 @@ def test_inputs_that_cannot_be_read(explainer: wf.Explainer, tmp_path: Path) -> 
 # Reading
 
 
-def test_other_libraries_read_the_folder(dataset: Any) -> None:
+def test_other_libraries_read_the_folder(dataset: Any, tmp_path: Path) -> None:
+    import datasets
     import duckdb
     import pandas as pd
 
@@ -280,6 +281,29 @@ def test_other_libraries_read_the_folder(dataset: Any) -> None:
     assert counted.fetchall() == [(name, 11, 11) for name in METHODS]
     label = duckdb.sql(f"select distinct target.label from {parts}").fetchall()
     assert {name for (name,) in label} == {e.target.label for e in dataset}
+    read = datasets.load_dataset(
+        "parquet", data_files=parts.strip("'"), split="train", cache_dir=str(tmp_path), keep_in_memory=True
+    )
+    assert [(row["method"], len(row["scores"])) for row in read] == [(e.method, len(e.scores)) for e in dataset]
+
+
+def plain(kind: Any) -> bool:
+    """Whether every library reads it: pandas, datasets, DuckDB, Polars and Spark differ in maps and dictionaries."""
+    import pyarrow as pa
+
+    if pa.types.is_list(kind):
+        return plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(plain(kind.field(i).type) for i in range(kind.num_fields))
+    return kind in (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
+
+
+def test_columns_are_lists_structs_and_plain_values(explainer: wf.Explainer, dataset: Any, tmp_path: Path) -> None:
+    assert all(plain(kind) for kind in dataset.table(0).schema.types)
+    how: dict[str, Any] = {"method": "shap", "top": 0, "evaluations": 20}
+    (read,) = wf.explain_dataset(explainer, TEXTS[:1], out=tmp_path, **how)
+    single = explainer.explain(TEXTS[0], method="shap", evaluations=20)
+    assert read.checks == pytest.approx(single.checks, abs=1e-5) and read.checks
 
 
 def test_batches_hold_rows_of_like_length() -> None:

@@ -365,7 +365,7 @@ class ExplainedDataset(Pictured):
             if name not in known:
                 raise BadInput(f"unknown column {name!r}. Known: {', '.join(known)}.")
         tables = [self.table(commit.part, columns) for commit in self.parts]
-        return pa.concat_tables(tables).unify_dictionaries().to_pandas()
+        return pa.concat_tables(tables).to_pandas()
 
     # The summary
 

@@ -79,27 +79,26 @@ def _as_json(kind: Any) -> tuple[str, ...]:
 
 @cache
 def schema() -> Any:
-    """The columns of explanations."""
+    """The columns of explanations: lists, structs and plain values, as other libraries lack maps and dictionaries."""
     pa = arrow(WHY)
-    words = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
         [
             ("row_id", pa.string()),
             ("place", pa.int64()),
             ("name", pa.string()),
             (SEVERAL, pa.int32()),
-            ("method", words),
+            ("method", pa.string()),
             *((name, arrow_type(kind)) for name, kind in PARTS.items() if name != "cost"),
             ("scores", pa.list_(pa.float32())),
             ("value", pa.float64()),
             ("base", pa.float64()),
-            ("scalar", words),
+            ("scalar", pa.string()),
             ("signed", pa.bool_()),
-            ("checks", pa.map_(pa.string(), pa.float64())),
-            ("readout", words),
+            ("checks", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),
+            ("readout", pa.string()),
             ("cost", arrow_type(Cost)),
             ("warnings", pa.list_(pa.string())),
-            ("options", words),
+            ("options", pa.string()),
             ("changed", pa.list_(pa.string())),
         ]
     )
@@ -122,7 +121,7 @@ def table_of(entries: Sequence[Entry]) -> Any:
         "place": [row.place for row, _, _ in entries],
         "name": [row.name for row, _, _ in entries],
         SEVERAL: [step for _, step, _ in entries],
-        "checks": [list(e.checks.items()) for _, _, e in entries],
+        "checks": [[{"name": k, "value": v} for k, v in e.checks.items()] for _, _, e in entries],
         "options": [json.dumps(to_plain(e.options), ensure_ascii=False) for _, _, e in entries],
     }
     for name in ("method", "value", "base", "scalar", "signed", "readout", "warnings", "changed"):
@@ -165,7 +164,7 @@ def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str
             entry |= {name: _part(kind, entry[name]) for name, kind in PARTS.items()}
             entry |= {
                 "scores": np.array(entry["scores"], np.float32),
-                "checks": dict(entry["checks"]),
+                "checks": {check["name"]: check["value"] for check in entry["checks"]},
                 "warnings": tuple(entry["warnings"]),
                 "options": json.loads(entry["options"]),
                 "changed": None if entry["changed"] is None else tuple(entry["changed"]),
@@ -180,7 +179,7 @@ def _part(kind: Any, plain: dict[str, Any]) -> Any:
 log = logging.getLogger("whyformer.jobs")
 MANIFEST, COMMITS, LOCK = "manifest.json", "commits.jsonl", "lock"
 EXPLANATIONS, ERRORS = "explanations", "errors"
-FORMAT = 1
+FORMAT = 2  # 1 had checks as a map, which datasets cannot read
 UNFINISHED = ".unfinished"
 
 
