@@ -46,11 +46,11 @@ PYTEST += -p tests.support.shuffle --shuffle-seed $(SHUFFLE_SEED)
 endif
 IN_A_BROWSER := tests/views/test_page.py tests/views/test_accessible.py tests/serve/test_page.py
 OVER_PROCESSES := tests/jobs/test_cluster.py tests/explainer/test_several_processes.py
-OF_CHECK := tests/docs tests/package tests/bench $(IN_A_BROWSER) $(OVER_PROCESSES)
+OF_CHECK := tests/docs tests/package tests/bench tests/hostile $(IN_A_BROWSER) $(OVER_PROCESSES)
 
 # The library. What holds the docs (all their code is run), the programs that print their figures, the packages (built
-# and installed), the script of the pages (in Chromium), and models and jobs that are spread over processes (a Ray
-# cluster, tensor parallelism) is part of `check`.
+# and installed), attacks on files and servers, the script of the pages (in Chromium), and models and jobs that are spread
+# over processes (a Ray cluster, tensor parallelism) is part of `check`.
 test: setup
 	$(PYTEST) $(OF_CHECK:%=--ignore=%)
 

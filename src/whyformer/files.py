@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from secrets import token_hex
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -238,21 +239,63 @@ def trouble_writing(path: Path) -> str:
         return f"there is no folder {str(path.parent)!r}. Make it first"
     if is_file(path) and not os.access(path, os.W_OK):
         return "the file exists and is read-only. Choose another name"
-    if not is_file(path) and not os.access(path.parent, os.W_OK):
+    if not os.access(path.parent, os.W_OK):
         return f"the folder {str(path.parent)!r} is read-only. Choose another folder"
     return ""
 
 
-def made_folder(value: Any, name: str = "folder") -> Path:
+def made_folder(value: Any, name: str = "folder", mode: int = 0o777) -> Path:
     """A folder to write into, made if it is not there."""
     folder = path_of(value, name)
     if is_file(folder):
         raise BadInput(f"{name}={str(folder)!r} is a file: give the name of a folder.")
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise BadInput(f"{name}={str(folder)!r} is read-only: choose another folder.")
     return folder
+
+
+def private_folder(value: Any, name: str) -> Path:
+    """A folder whose files are taken at their word later: made for this user alone, refused where others may write."""
+    folder = made_folder(value, name, 0o700)
+    state = folder.stat()
+    if hasattr(os, "getuid") and (state.st_uid not in (0, os.getuid()) or state.st_mode & 0o022):
+        raise BadInput(
+            f"{name}={str(folder)!r} can be changed by other users, who could change the results in it: name a new "
+            f"folder, or close this one if it is yours: chmod go-w {str(folder)!r}."
+        )
+    if link := next((path.name for path in sorted(folder.iterdir()) if path.is_symlink()), None):
+        raise BadInput(f"{name}={str(folder)!r} contains a link ({link}), which is not written through: remove it.")
+    return folder
+
+
+PRIVATE = 0o600  # files of jobs and caches; other files have the usual permissions
+UNFINISHED = ".unfinished"
+NO_LINKS = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file whole or not at all; a link of that name is replaced, and its target stays as it is.
+
+    A file that is replaced hands its permissions on, if they are narrower. Raises OSError.
+    """
+    beside = path.with_name(f".{token_hex(8)}{UNFINISHED}")
+    if not path.is_symlink() and path.is_file():
+        mode &= path.stat().st_mode
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_EXCL | NO_LINKS, mode), "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def append_to(path: Path) -> IO[bytes]:
+    """Open a private file to add to it; raise OSError for a link."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | NO_LINKS, PRIVATE), "ab+")
 
 
 @contextmanager

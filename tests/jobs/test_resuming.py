@@ -18,6 +18,7 @@ import torch
 import whyformer as wf
 from tests.jobs.sentences import HOW, census_explainer, killed_driver, numbers, sentences
 from tests.support import folders
+from whyformer import files
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput, JobStopped
 from whyformer.jobs.folder import COMMITS, EXPLANATIONS, MANIFEST, Commit, Written, read_commits
@@ -102,16 +103,12 @@ def test_a_disk_that_is_full_at_the_summary(
     explainer: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows are safe then, and half a summary is none."""
-    real = Path.write_bytes
 
-    def full(path: Path, data: bytes) -> int:
-        if "summary" in path.name:
-            real(path, data[:10])
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(path, data)
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(JobStopped, match=r"all 24 rows are saved.*No space left"):
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(files, "write_file", full)
         wf.explain_dataset(explainer, TEXTS, out=tmp_path, **(HOW | {"top": 2}))
     assert not list(tmp_path.glob("*summary*"))
     assert wf.explain_dataset(explainer, TEXTS, out=tmp_path, **(HOW | {"top": 2})).summary.rows == 24
@@ -158,6 +155,15 @@ def test_a_folder_with_other_things_is_left_alone(explainer: wf.Explainer, tmp_p
     ):
         with pytest.raises(BadInput, match=words):
             read(folder)
+
+
+def test_nothing_is_written_through_a_planted_link(explainer: wf.Explainer, tmp_path: Path) -> None:
+    """One of many attacks: tests/hostile/test_planted.py."""
+    (out := tmp_path / "out").mkdir()
+    (out / "manifest.json.unfinished").symlink_to(target := tmp_path / "target")
+    with pytest.raises(BadInput, match=r"contains a link \(manifest.json.unfinished\)"):
+        wf.explain_dataset(explainer, TEXTS, out=out, **HOW)
+    assert not target.exists()
 
 
 def test_progress_for_logs(explainer: wf.Explainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

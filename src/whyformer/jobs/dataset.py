@@ -382,13 +382,8 @@ class ExplainedDataset(Pictured):
     def summarize(self, top: int = 5) -> DatasetSummary:
         """Recompute the summary, with ``top`` outliers and disagreements; write summary.json and summary.html."""
         summary = summary_of(self, top)
-        for path in (self.folder / SUMMARY, (self.folder / SUMMARY).with_suffix(".html")):
-            beside = path.with_name(f"unfinished-{path.name}")  # by its ending a result knows what it is to be
-            try:
-                summary.save(beside)
-                beside.replace(path)
-            finally:
-                beside.unlink(missing_ok=True)
+        for ending in (".json", ".html"):
+            summary.save((self.folder / SUMMARY).with_suffix(ending))
         return summary
 
     def view(self, *settings: Any, **options: Any) -> Any:

@@ -24,7 +24,7 @@ from typing import IO, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from whyformer.errors import BadInput, JobStopped
-from whyformer.files import is_file, made_folder
+from whyformer.files import PRIVATE, UNFINISHED, append_to, is_file, private_folder, write_file
 from whyformer.jobs.source import Part, Row, arrow
 from whyformer.results.codec import from_plain, to_plain
 from whyformer.results.types import Cost, Explanation, Target, Units
@@ -180,7 +180,6 @@ log = logging.getLogger("whyformer.jobs")
 MANIFEST, COMMITS, LOCK = "manifest.json", "commits.jsonl", "lock"
 EXPLANATIONS, ERRORS = "explanations", "errors"
 FORMAT = 2  # 1 had checks as a map, which datasets cannot read
-UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
@@ -215,9 +214,9 @@ class JobFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """The folder, for this process alone."""
-        made_folder(self.folder, "out")
+        private_folder(self.folder, "out")
         with self._stopping():
-            lock = (self.folder / LOCK).open("a+")
+            lock = append_to(self.folder / LOCK)
         with lock:
             _lock(lock, self.folder)
             yield
@@ -241,9 +240,9 @@ class JobFolder:
                 "resume it, or give another folder."
             )
         for kind in (EXPLANATIONS, ERRORS):
-            (self.folder / kind).mkdir(exist_ok=True)
-            for leftover in (self.folder / kind).glob(f"*{UNFINISHED}"):
-                leftover.unlink()
+            private_folder(self.folder / kind, kind)
+        for leftover in self.folder.rglob(f"*{UNFINISHED}"):
+            leftover.unlink()
         for commit in read_commits(self.folder):
             file = part_file(self.folder, commit.part)
             if is_file(file) and file.stat().st_size == commit.bytes:  # else it is made again
@@ -280,20 +279,11 @@ class JobFolder:
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file atomically."""
-        beside = path.with_name(f"{path.name}{UNFINISHED}")
-        try:
-            with self._stopping():
-                with beside.open("wb") as stream:
-                    stream.write(data)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                beside.replace(path)
-        except JobStopped:
-            beside.unlink(missing_ok=True)
-            raise
+        with self._stopping():
+            write_file(path, data, PRIVATE)
 
     def _append(self, line: str) -> None:
-        with (self.folder / COMMITS).open("ab+") as log:
+        with append_to(self.folder / COMMITS) as log:
             start = log.seek(0, os.SEEK_END)
             if start:  # a line that was cut short by a crash is no commit: the next one begins on its own
                 log.seek(start - 1)
@@ -333,7 +323,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT or not isinstance(manifest["asked"], dict):
-            raise ValueError("it was written by another version of whyformer")
+            raise ValueError(f"it was written by another version of whyformer, in a format other than {FORMAT}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{str(path)!r} cannot be read ({error}): give a folder that explain_dataset wrote.") from error
     return dict(manifest)
@@ -351,7 +341,7 @@ def read_commits(folder: Path) -> Iterator[Commit]:
             continue
 
 
-def _lock(stream: IO[str], folder: Path) -> None:
+def _lock(stream: IO[bytes], folder: Path) -> None:
     """Lock a file until this process ends; systems without such locks go without."""
     try:
         import fcntl

@@ -136,7 +136,7 @@ class Learned(Result, Named):
 
         header = json.dumps({k: v for k, v in self.to_dict().items() if k != "weights"}, ensure_ascii=False)
         arrays = {name: np.ascontiguousarray(array) for name, array in self.weights.items()}
-        path.write_bytes(save(arrays, {HEADER: header, CHECKSUM: _checksum(header, arrays)}))
+        files.write_file(path, save(arrays, {HEADER: header, CHECKSUM: _checksum(header, arrays)}))
         register_learned(_method(self), path)
 
     @classmethod

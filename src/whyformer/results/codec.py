@@ -6,8 +6,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import threading
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
@@ -19,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from whyformer.errors import NotOffered
-from whyformer.files import Damaged, parsed
+from whyformer.files import PRIVATE, Damaged, parsed, write_file
 from whyformer.shapes import Array
 
 # Fields that hold arrays say of what: JSON knows numbers only.
@@ -248,9 +246,12 @@ def reason(error: Exception) -> str:
 def write_piece(value: Any, path: Path) -> None:
     """One line with the checksum of the rest, and the value; whole or not at all, also where several write it."""
     data = json.dumps(to_plain(value), ensure_ascii=False).encode()
-    partly = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
-    partly.write_bytes(hashlib.blake2b(data).hexdigest().encode() + b"\n" + data)
-    partly.replace(path)
+    write_file(path, _checksum(path, data) + b"\n" + data, PRIVATE)
+
+
+def _checksum(path: Path, data: bytes) -> bytes:
+    """Of the contents and of the name, so that a piece that was moved over another does not count as that one."""
+    return hashlib.blake2b(path.name.encode() + b"\n" + data).hexdigest().encode()
 
 
 def is_whole(path: Path) -> bool:
@@ -258,7 +259,7 @@ def is_whole(path: Path) -> bool:
     if not path.is_file():
         return False
     checksum, _, data = path.read_bytes().partition(b"\n")
-    return hashlib.blake2b(data).hexdigest().encode() == checksum
+    return _checksum(path, data) == checksum
 
 
 def read_piece(hint: Any, path: Path) -> Any:

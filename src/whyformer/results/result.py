@@ -10,6 +10,7 @@ import zipfile
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -117,9 +118,9 @@ class Result(Pictured, Coded):
         with files.writing(path):
             if path.suffix == ".json":
                 plain = json.dumps(self.to_dict(), ensure_ascii=False)
-                path.write_bytes(plain.encode("utf-8", "backslashreplace"))  # half a character has an escape in JSON
+                files.write_file(path, plain.encode("utf-8", "backslashreplace"))  # half a character as its escape
             elif path.suffix == ".npz":
-                _write_npz(self, path)
+                files.write_file(path, _npz(self))
             else:
                 self._write_own(path)
         return path
@@ -216,7 +217,7 @@ def _levels_inside() -> int:
 # Files: .json is plain; .npz holds the same, with fields that are arrays (or lists or dicts of them) as arrays.
 
 
-def _write_npz(result: Result, path: Path) -> None:
+def _npz(result: Result) -> bytes:
     plain: dict[str, Any] = result.to_dict()
     arrays: dict[str, Any] = {}
     for name in (f.name for f in dataclasses.fields(result)):  # type: ignore[arg-type]
@@ -230,12 +231,13 @@ def _write_npz(result: Result, path: Path) -> None:
             arrays |= {f"{name}:{key_of(key)}": part for key, part in parts.items()}
         del plain[name]
     arrays[HEADER] = np.array(json.dumps(plain, ensure_ascii=False))
-    np.savez_compressed(path, **arrays)
+    np.savez_compressed(packed := BytesIO(), **arrays)
     try:
-        with zipfile.ZipFile(path) as archive:
-            files.require_room(files.members_bytes(archive, archive.infolist()), path.stat().st_size)
+        with zipfile.ZipFile(packed) as archive:
+            files.require_room(files.members_bytes(archive, archive.infolist()), len(packed.getbuffer()))
     except files.Damaged:  # packed so tightly (all zeros) that reading would take it for a trap
-        np.savez(path, **arrays)
+        np.savez(packed := BytesIO(), **arrays)
+    return packed.getvalue()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.extras import require
-from whyformer.files import Damaged, made_folder, read_json, readable_folder, writing
+from whyformer.files import Damaged, made_folder, read_json, readable_folder, write_file, writing
 from whyformer.inputs.table_schema import Table
 from whyformer.parameters import checked
 from whyformer.results.codec import Float32, Float64
@@ -49,7 +49,7 @@ CLASSES = {
 @checked
 def save_model(model: nn.Module, arguments: dict[str, Any], table: Table, folder: str | Path) -> Path:
     """Save a model (with the arguments of its constructor) and its table; ``load_model`` reads them back."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     library = type(model).__module__.split(".")[0]
     _check(library, type(model).__name__)
@@ -64,8 +64,8 @@ def save_model(model: nn.Module, arguments: dict[str, Any], table: Table, folder
     folder = made_folder(folder)
     with writing(folder):
         for name, text in written.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / WEIGHTS)
+            write_file(folder / name, text.encode())
+        write_file(folder / WEIGHTS, save({k: v.contiguous() for k, v in model.state_dict().items()}))
     return folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.files import pixels_of_uri, writable_file, writing
+from whyformer.files import pixels_of_uri, writable_file, write_file, writing
 from whyformer.parameters import Count, checked
 from whyformer.registry import meaning_of
 from whyformer.results.result import PICTURES
@@ -437,9 +437,10 @@ def save_page(page: Page, path: str | Path) -> Path:
     with writing(path):
         if path.suffix == ".html":
             # Half a character, which labels can hold, cannot be written: its number can.
-            path.write_bytes(page.to_html().encode("utf-8", "xmlcharrefreplace"))
+            data = page.to_html().encode("utf-8", "xmlcharrefreplace")
         else:
-            from whyformer.views.figure.figure_page import save_figure
+            from whyformer.views.figure.figure_page import figure_bytes
 
-            save_figure(page, path)
+            data = figure_bytes(page, path.suffix)
+        write_file(path, data)
     return path

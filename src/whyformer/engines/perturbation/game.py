@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from whyformer.engines.perturbation.players import leave_one_out
 from whyformer.engines.perturbation.variants import Filled, Variants
 from whyformer.errors import ModelFailed, NotOffered, one_of
-from whyformer.files import made_folder
+from whyformer.files import append_to, private_folder
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import places, spoken_at
 from whyformer.loan.borrow import known_about, modules_of
@@ -342,11 +342,11 @@ class VariantStore:
         records["said"] = said_MX
         for number, record in enumerate(records):
             records["checksum"][number] = self._checksum(record.tobytes()[:-4])
-        with self.path.open("ab") as file:
+        with append_to(self.path) as file:
             file.write(records.tobytes())
 
     def _checksum(self, record: bytes) -> int:
-        return zlib.crc32(record, len(record))
+        return zlib.crc32(record, zlib.crc32(self.path.name.encode()))
 
 
 def cache_of(cache: str | Path | None, question: Callable[[], Any]) -> tuple[Path | None, str]:
@@ -356,7 +356,7 @@ def cache_of(cache: str | Path | None, question: Callable[[], Any]) -> tuple[Pat
     """
     if cache is None:
         return None, ""
-    folder = made_folder(cache, "cache")
+    folder = private_folder(cache, "cache")
     name = _name_of(f"cache={str(folder)!r} is not used", question=question())
     return (None, "") if name is None else (folder, name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -43,13 +43,14 @@ def figure(page: Page) -> Any:
     return sheet.finish(y - GAP + MARGIN if page.views else y)
 
 
-def save_figure(page: Page, path: Path) -> None:
+def figure_bytes(page: Page, ending: str) -> bytes:
     """The same page gives the same bytes: no date inside, ids in SVG from a fixed salt."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "whyformer"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as boxes
-        figure(page).savefig(path, metadata=UNDATED.get(path.suffix))
+        figure(page).savefig(written := BytesIO(), format=ending[1:], metadata=UNDATED.get(ending))
+    return written.getvalue()
 
 
 def _width(view: View) -> float:
