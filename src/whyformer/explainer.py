@@ -24,7 +24,7 @@ from whyformer.inputs.language import require_next_token
 from whyformer.inputs.modalities import Source
 from whyformer.inputs.units import SIZES, token_sentences
 from whyformer.loan.backwards import refuse_without_gradients
-from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with
+from whyformer.loan.borrow import Changed, argument_name, borrowed, called_with, refresh
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.loan.turns import Draws
 from whyformer.parameters import (
@@ -87,6 +87,15 @@ class CoreExplainer(LoadedModel):
     def forms(self) -> list[Compiled]:
         """The input shapes explained with ``compiled=True``: recorded as a graph, or the reason why not."""
         return [] if self.graphs is None else self.graphs.table()
+
+    def refresh(self) -> None:
+        """Analyse the model anew in the next call: for writes to ``parameter.data``, which torch does not count.
+
+        >>> explainer = wf.Explainer(*wf.demo.load_sentiment())
+        >>> explainer.model.classifier.weight.data *= 2
+        >>> explainer.refresh()
+        """
+        refresh(self.model)
 
     @overload
     def explain(

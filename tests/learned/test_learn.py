@@ -153,7 +153,8 @@ def test_another_model_is_refused(change: str) -> None:
         if change == "weights":
             model.classifier.weight[0, 0] += 1
         elif change == "data":
-            model.classifier.weight.data += 1
+            model.classifier.weight.data += 1  # which torch does not count
+            wf.Explainer(model).refresh()
         else:
             model.bert.embeddings.position_ids += 0  # the same numbers
     if change == "buffer":

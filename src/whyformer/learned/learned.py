@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 HEADER, CHECKSUM = "learned", "checksum"  # entries of the file's metadata
 FAR_ERRORS = 3  # times the usual error of a removal, beyond which check_home warns
-SAMPLE = 64  # numbers of each weight that are compared in every call
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +166,11 @@ class Learned(Result, Named):
             raise BadInput(f"{self.name} was learned for scalar={self.scalar!r}, not {run.scalar!r}.")
         if any(target.versus is not None for target in run.targets):
             raise NotOffered(f"{self.name} explains one class at a time: explain both, and subtract.")
-        if fingerprint_of(run.modality.model) != self.fingerprint:
+        # All weights are read at the first use after loading, and once torch counted a write to one of them.
+        known, itself = known_about(run.modality.model), weakref.ref(self)
+        if itself not in known:
+            known[itself] = fingerprint_of(run.modality.model)
+        if known[itself] != self.fingerprint:
             raise BadInput(
                 f"{self.name} was learned for a {self.model} with other weights: explanations of this model would be "
                 "wrong. Learn again with wf.learn(model, inputs, …)."
@@ -276,16 +280,8 @@ def _removal(run: Run, row: int, features: UnitFeatures, scores_U: Array, replac
 
 
 def fingerprint_of(model: nn.Module) -> str:
-    """A digest of all weights and buffers; computed again only if a sample of them, or their versions, changed."""
-    state = model.state_dict()
-    versions = [0 if t.is_inference() else t._version for t in state.values()]
-    samples = [t.detach().flatten()[:: max(1, t.numel() // SAMPLE)][: 2 * SAMPLE].float().cpu() for t in state.values()]
-    now = (versions, hashlib.blake2b(torch.cat([s.flatten() for s in samples]).numpy().tobytes()).hexdigest())
-    known = known_about(model)
-    if known.get("weights seen") != now:
-        known["weights digest"] = digest(weights={name: t.detach() for name, t in state.items()})
-        known["weights seen"] = now
-    return str(known["weights digest"])
+    """A digest of all weights and buffers."""
+    return digest(weights={name: t.detach() for name, t in model.state_dict().items()})
 
 
 def _checksum(header: str, arrays: Mapping[str, Array]) -> str:

@@ -3,7 +3,7 @@
 Explaining from several threads is safe, also where two models share a part (turns.py). Inside, the model is in eval
 mode with frozen weights (so that no gradient is kept for them) and with an attention implementation that can be seen;
 afterwards, also after an exception or Ctrl-C, every flag is what it was. What was found out about a model is kept
-while it is what it was, its weights aside (fingerprint.py).
+while it is what it was: its structure (fingerprint.py), and its weights by the writes that torch counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -40,31 +40,17 @@ UNMARKED = ((), "")  # the place of a plain call
 
 # What belongs to a model while it lives.
 
-Zeros = Sequence[tuple[weakref.ref[nn.Parameter], int]]  # and the version that torch counts of each
+Weights = list[tuple[int, int]]
 
 
-LOOKED_AT = 4096  # numbers of a weight, at most, that are read again: torch does not count writes to weight.data
-
-
-def _is_written(weight: nn.Parameter | None, version: int) -> bool:
-    if weight is None or weight._version != version:
-        return True
-    return weight.device.type == "cpu" and weight.numel() <= LOOKED_AT and bool(weight.detach().any())
-
-
-def zeros_of(modules: Iterable[nn.Module]) -> Zeros:
-    """Return the weights of modules that are all zero, so that nothing is known of what they multiply."""
-    plain = [p for m in modules for p in m._parameters.values() if type(p) is nn.Parameter]
-    plain = [p for p in plain if p.is_floating_point() and p.numel() and not (p.is_meta or p.is_inference())]
-    # The first row tells of most; the rest of a weight is read only where that is zero. One look at each device.
-    rows = [weight.detach()[(0,) * max(weight.ndim - 1, 0)] for weight in plain]
-    written: list[bool] = [False] * len(plain)
-    for device in {weight.device for weight in plain}:
-        numbers = [number for number, weight in enumerate(plain) if weight.device == device]
-        for number, any_ in zip(numbers, torch.stack([rows[i].any() for i in numbers]).tolist(), strict=True):
-            written[number] = any_
-    zeros = (weight for weight, is_written in zip(plain, written, strict=True) if not is_written)
-    return [(weakref.ref(weight), weight._version) for weight in zeros if not weight.detach().any()]
+def weights_of(parameters: Iterable[Tensor]) -> Weights:
+    """Return how often torch counted a write to each weight, and where its numbers are; no number is read."""
+    # Weights of a class of their own (quantised, sharded) may have no address, or move in every pass. Offloaded ones
+    # are other objects after each pass, and writes to those of inference mode are not counted.
+    return [
+        (0 if p.is_meta or p.is_inference() else p._version, p.data_ptr() if p.__class__ is nn.Parameter else 0)
+        for p in parameters
+    ]
 
 
 class Known(OrderedDict[Any, Any]):
@@ -91,7 +77,7 @@ class Loan:
     lent: Members | None = None  # while it is borrowed
     unlooked: bool = False  # whether it is what it was is still to be asked
     changes: int = 0  # how often it was found to be another than before
-    zeros: Zeros = ()  # weights that were zero when facts were found: what they multiply was not seen
+    weights: Weights | None = None  # as they were when facts were found; None: look at the model anew
     stands_alone: bool = False  # its passes talk with no other process, collectives aside
 
     def present(self, model: nn.Module) -> tuple[Parts, Members]:
@@ -115,7 +101,7 @@ class Loan:
         self.known.clear()
         self.facts.clear()
         self.traits, self.states = traits, frozenset()
-        self.zeros = zeros_of(modules)
+        self.weights = weights_of(p for m in modules for p in m._parameters.values() if p is not None)
         self.changes += 1
         self.guard = Guard(modules, traits, self.states)
 
@@ -138,10 +124,6 @@ class Loan:
             return False
         self.guard = Guard(modules, traits, self.states)
         return True
-
-    def has_new_paths(self) -> bool:
-        """Whether a weight that was zero was written to: a gate, a new head, an adapter, trained in place."""
-        return any(_is_written(ref(), version) for ref, version in self.zeros)
 
     def looked(self) -> bool:
         """Whether the model was unchanged, where that check was deferred."""
@@ -188,6 +170,11 @@ def known_about(model: nn.Module) -> Known:
         with borrowed(model):  # which looks whether it still holds
             pass
     return loan.known
+
+
+def refresh(model: nn.Module) -> None:
+    """Drop the facts known about a model at its next use, for writes that torch does not count."""
+    loan_of(model).weights = None
 
 
 def called_with(model: nn.Module, arguments: Hashable) -> None:
@@ -240,12 +227,12 @@ def in_turn(borrowed: Borrowed) -> Iterator[None]:
 
 
 def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
-    """Whether a model is unchanged, its weights aside; call it under its lock."""
+    """Whether a model is unchanged; call it under its lock."""
     loan = loan_of(model)
     if loan.changes != borrowed.changes or loan.lent is not None:
         return loan.changes == borrowed.changes
-    modules = loan.present(model)[1].modules
-    if loan.has_new_paths():
+    modules, parameters, _ = loan.present(model)[1]
+    if loan.weights != weights_of(parameters):
         return False
     return (loan.guard is not None and loan.guard.holds(modules, loan.states)) or loan.holds(modules)
 
@@ -261,7 +248,6 @@ def share_known(model: nn.Module, copy: nn.Module) -> None:
     loan, facts = loan_of(copy), known_about(model)
     modules = list(copy.modules())
     loan.forget(traits_of(modules), modules)
-    loan.zeros = ()  # facts of the model are taken over, whatever happens to its weights
     loan.known.update(facts)
     for (marks, arguments), known in loan_of(model).facts.items():
         if not marks:  # which are modules of the model
@@ -370,7 +356,7 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             unlooked = unlooked and bool(parameters) and parameters[0].device.type in LATER_ON
             same = loan.lent is not None or unlooked
             same = same or (loan.guard is not None and loan.guard.holds(modules, loan.states))
-            written = loan.lent is None and loan.has_new_paths()
+            written = loan.lent is None and loan.weights != weights_of(parameters)
             if written or (not same and not loan.holds(modules)):
                 loan.forget(lent := traits_of(modules), modules)
             if any(map(IS_META, parameters)):

@@ -1,7 +1,7 @@
 """What answers depend on besides the inputs, compared from call to call; digests.py names it on disk.
 
 Traits are everything about a model but its weights, gathered in one walk: what was found out about a model holds while
-they stay.
+they stay and its weights are not written to (borrow.py).
 """
 
 from __future__ import annotations
