@@ -41,7 +41,7 @@ def run(page: Path, blocks: list[Block]) -> None:
     """In order, in one namespace; errors name the page's own lines."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks:
-        exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)
+        exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True), names)
 
 
 # What a page tells readers to install: the first line of a fenced block that begins with "pip install", such as

@@ -35,8 +35,8 @@ END = """## Method
 
 One process per library, called in turn with whyformer after a warm-up, {device}, {threads}. (LXT changes classes of
 transformers, so whyformer ran before it. inseq, bertviz and FlashTrace switch the model to eager attention, for
-both.) Times: CPU milliseconds (*: wall clock, with a GPU), the fastest of at least three rounds; the ratio is the
-median over rounds (above 1: whyformer is faster). Memory: growth of the process's resident size in a warm call.
+both.) Times: CPU milliseconds (*: wall clock, with a GPU), medians of at least three rounds, and of their
+ratios (above 1: whyformer is faster). Memory: growth of the process's resident size in a warm call.
 Lines: of the code in `bench/peers/` that ran, imports included. Difference: the largest, as a share of the largest
 score. {date}.
 
@@ -74,7 +74,7 @@ def costs(data: Row) -> str:
     """The table of all questions: difference, time, memory and lines."""
     rows = []
     for name, row in answers(data):
-        seconds, memory, lines = row["seconds"], row["megabytes"], row["lines"]
+        seconds, memory, lines = row["median"], row["megabytes"], row["lines"]
         wall = "" if row.get("clock") == "process_time" else "*"
         pair = [f"{memory['theirs']:.0f}/{memory['ours']:.0f}", f"{lines['theirs']}/{lines['ours']}"]
         took = [short(seconds[who] * 1e3) + wall for who in ("theirs", "ours")]

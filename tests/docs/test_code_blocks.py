@@ -230,7 +230,7 @@ def test_every_call_of_ours_runs(name: str, tmp_path: Path, monkeypatch: pytest.
     page = COMING_FROM / f"{name}.md"
     names: dict[str, Any] = {}
     for block in blocks_of(page):
-        exec(block.code, names)
+        exec(compile(block.code, "page", "exec", dont_inherit=True), names)
     ours = calls(page)
     assert len(ours) >= 4
     for call in ours:
@@ -289,4 +289,4 @@ def test_its_example_runs(name: str, desk: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(wf, name, Server)
     scope: dict[str, Any] = {"wf": wf, "torch": torch, "np": np}
     for example in examples:
-        exec(compile(example.source, f"help(wf.{name})", "single"), scope)
+        exec(compile(example.source, f"help(wf.{name})", "single", dont_inherit=True), scope)

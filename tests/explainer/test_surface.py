@@ -80,7 +80,7 @@ def registered() -> Iterator[registry.Method]:
     """The method of the docstring, as if its package had been imported; gone afterwards."""
     wf.list_methods()
     before = dict(registry._METHODS)
-    exec(compile(block("python"), "mean_attention.py", "exec"), {})
+    exec(compile(block("python"), "mean_attention.py", "exec", dont_inherit=True), {})
     (name,) = set(registry._METHODS) - set(before)
     yield registry._METHODS[name]
     del registry._METHODS[name]

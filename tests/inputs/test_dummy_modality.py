@@ -18,7 +18,9 @@ from whyformer.extend import register_modality
 from whyformer.inputs import modalities
 
 names: dict[str, Any] = {"__name__": __name__}
-exec(blocks_of(Path(__file__).parents[2] / "CONTRIBUTING.md")[0].code, names)
+# As it runs when pasted: without the __future__ import of this file.
+BLOCK = blocks_of(Path(__file__).parents[2] / "CONTRIBUTING.md")[0].code
+exec(compile(BLOCK, "CONTRIBUTING.md", "exec", dont_inherit=True), names)
 Graph, GraphInput, GraphTransformer, WIDTH = (names[n] for n in "Graph GraphInput GraphTransformer WIDTH".split())
 METHODS = ["raw_attention", "generic_attention", "input_x_gradient", "integrated_gradients", "occlusion"]
 
