@@ -7,6 +7,7 @@ import gzip
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -38,6 +39,7 @@ from tests.support import completions, language
 from whyformer.cli.main import app
 from whyformer.errors import BadInput
 from whyformer.proxy import citing as citing_module
+from whyformer.proxy import relay
 from whyformer.proxy.chat import question_of, read_request
 from whyformer.proxy.citing import Citing
 from whyformer.proxy.relay import Proxy, application
@@ -92,9 +94,28 @@ def test_an_explanation_is_one_more_field_and_that_of_cite() -> None:
     assert (added["method"], added["model"]) == ("attn_lrp", "small") and added["seconds"] > 0
 
 
-def test_a_packed_reply_is_unpacked_where_the_field_is_added() -> None:
-    told = ask(Upstream(gzip.compress(WHOLE), **{"content-encoding": "gzip"}))
-    assert split(told.content)[0] == WHOLE and "content-encoding" not in told.headers
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_a_compressed_reply_that_was_not_requested_is_refused_and_not_unpacked(kind: str) -> None:
+    bomb = gzip.compress(bytes(2**20))
+    told = ask(Upstream(bomb, kind=kind, **{"content-encoding": "gzip"}))
+    assert told.status_code == 502 and "compressed, which was not requested" in told.text and len(told.content) < 200
+
+
+def test_a_reply_beyond_the_limit_is_passed_on_without_being_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "LARGEST_REPLY", 50)
+    read: list[int] = []
+    monkeypatch.setattr(relay.Reply, "read", lambda self, data, part="": read.append(len(data)))
+    told = ask(Upstream(WHOLE[:30], WHOLE[30:60], WHOLE[60:]))
+    assert told.content == WHOLE and "8 MB" in told.headers["x-whyformer-error"] and not read
+    streamed = ask(streaming(*EVENTS), ASKED | {"stream": True}).content
+    field = json.loads(streamed[streamed.index(b'{"object"') :].partition(b"\n\n")[0])["whyformer"]
+    assert field == {"error": relay.TOO_LARGE, "reason": "unsupported"} and streamed.endswith(DONE) and len(read) < 2
+
+
+def test_several_choices_are_said_to_be_there() -> None:
+    choices = [{"index": i, "message": {"content": ANSWER}} for i in range(2)]
+    _, added = split(ask(Upstream(json.dumps({"choices": choices}).encode())).content)
+    assert added["choice"] == 0 and "2 choices: choice 0 alone is explained" in added["warnings"][-1]
 
 
 def test_the_log_probabilities_of_the_server_explain_without_a_local_model() -> None:
@@ -204,6 +225,17 @@ def test_a_server_without_log_probabilities_is_not_named_to_clients() -> None:
     rest, added = split(TestClient(application(made), base_url="http://localhost").post(CHAT, json=ASKED).content)
     assert rest == WHOLE and added["reason"] == "failed"
     assert "no server was reached at the server" in added["error"] and "127.0.0.1" not in added["error"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 500])
+def test_clients_do_not_see_what_the_server_replied_to_an_explanation(status: int) -> None:
+    with completions.serving(completions.Server(key="secret", failing=[status] * 9)) as server:
+        made = proxy(Upstream(), local=False, key="secret")
+        made.citing.server = server.url
+        told = TestClient(application(made), base_url="http://localhost").post(CHAT, json=ASKED)
+    _, added = split(told.content)
+    assert added["reason"] == "failed" and f"HTTP {status}" in added["error"]
+    assert not [word for word in ("secret", "127.0.0.1", "Bearer") if word in added["error"]], added
 
 
 def test_an_explanation_that_takes_too_long_is_left_out(held: threading.Event) -> None:
@@ -379,6 +411,38 @@ def test_other_paths_are_passed_on_unchanged() -> None:
     assert client(upstream).get("/v1/%2e%2e/admin").status_code == 400 and len(upstream.sent) == count
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "..;/admin",
+        "..%5cadmin",
+        "%252e%252e/admin",
+        "a%2f..%2fadmin",
+        "..%3b/x",
+        "%c0%ae%c0%ae/x",
+        "%" + "25" * 7 + "2e./x",
+    ],
+)
+def test_no_path_leads_out_of_the_api(path: str) -> None:
+    upstream = Upstream()
+    assert client(upstream, key="of-the-server").get(f"/v1/{path}").status_code == 400 and not upstream.sent
+
+
+def test_clients_share_no_cookies_and_browsers_get_no_orders() -> None:
+    orders = {"set-cookie": "session=of-the-first", "access-control-allow-origin": "*", "clear-site-data": '"*"'}
+    orders |= {"content-security-policy": "script-src *", "x-frame-options": "ALLOWALL", "x-one": "1"}
+    upstream = Upstream(**orders, **{"connection": "x-private", "x-private": "1"})
+    asking = client(upstream)
+    headers = {"connection": "x-hop", "x-hop": "1", "x-stays": "1"}
+    for path in (CHAT, "/v1/embeddings"):
+        told = asking.post(path, json=PLAIN, headers=headers)
+        assert not {"set-cookie", "access-control-allow-origin", "clear-site-data", "x-private"} & {*told.headers}
+        assert told.headers["x-one"] == "1" and "default-src 'none'" in told.headers["content-security-policy"]
+        assert told.headers["x-frame-options"] == "DENY" and "*" not in told.headers["content-security-policy"]
+    assert not any("cookie" in sent.headers or "x-hop" in sent.headers for sent in upstream.sent)
+    assert all(sent.headers["x-stays"] == "1" for sent in upstream.sent)
+
+
 def test_errors_of_the_server_are_the_servers() -> None:
     told = ask(Upstream(b'{"error": "slow down"}', status=429, **{"retry-after": "3"}))
     assert (told.status_code, told.content, told.headers["retry-after"]) == (429, b'{"error": "slow down"}', "3")
@@ -407,6 +471,22 @@ def test_the_command_refuses_before_it_loads_anything(
     monkeypatch.setattr("logging.basicConfig", lambda **how: None)  # it is for the whole process
     told = CliRunner().invoke(app, ["proxy", *words])
     assert told.exit_code and message in " ".join(told.output.split())
+
+
+def test_secrets_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logging.basicConfig", lambda **how: None)
+    begun: list[Proxy] = []
+    monkeypatch.setattr(relay, "run", lambda made, *how: begun.append(made))
+    file = tmp_path / "secret"
+    file.write_text("a-long-secret-of-a-file\n")
+    run = lambda *words, **env: CliRunner().invoke(app, ["proxy", "--server", "http://x", *words], env=env)  # noqa: E731
+    run("--token", f"@{file}", "--key", f"@{file}")
+    run(WHYFORMER_TOKEN=f"@{file}")
+    assert [(made.token, made.key) for made in begun] == [
+        ("a-long-secret-of-a-file",) * 2,
+        ("a-long-secret-of-a-file", None),
+    ]
+    assert "cannot be read" in run("--token", "@nowhere").output
 
 
 def test_a_server_without_an_address_is_refused() -> None:

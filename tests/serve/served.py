@@ -22,6 +22,7 @@ from tests.support import language, processors
 from tests.support.browser import Browser
 from tests.support.processors import pair_tokenizer, picture
 from whyformer.serve.app import Served, application, bound
+from whyformer.serve.connections import BoundedProtocol
 from whyformer.serve.jobs import Jobs
 from whyformer.serve.models import Models, ServedModel
 from whyformer.serve.store import Store
@@ -114,20 +115,29 @@ def png(width: int = 60, height: int = 40, form: str = "PNG") -> bytes:
 
 
 @contextmanager
-def up(whole: Served, browser: Browser) -> Iterator[str]:
-    """The address of a server that is up."""
+def running(app: Any) -> Iterator[str]:
+    """The address of an application that is up."""
     listening = bound("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application(whole), log_level="error", timeout_graceful_shutdown=1))
+    config = uvicorn.Config(app, http=BoundedProtocol, ws="none", log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started:
         time.sleep(0.01)
     yield f"http://localhost:{listening.getsockname()[1]}"
-    browser.open("about:blank")  # lets go of what it listens to
-    whole.jobs.close()
     server.should_exit = True
     thread.join()
     listening.close()
+
+
+@contextmanager
+def up(whole: Served, browser: Browser | None = None) -> Iterator[str]:
+    """The address of a server that is up."""
+    with running(application(whole)) as at:
+        yield at
+        if browser is not None:
+            browser.open("about:blank")  # lets go of what it listens to
+        whole.jobs.close()
 
 
 def until(browser: Browser, expression: str, seconds: float = 60) -> Any:

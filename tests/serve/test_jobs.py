@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -212,6 +213,28 @@ def test_ctrl_c_ends_the_server_while_it_listens_and_works(tmp_path: Path) -> No
         assert b"event: cancelled" in rest and b"stopped" in rest
         assert process.wait(300) == 0
         assert TOKEN not in process.stdout.read()  # said once, in the address, and in no log
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are of another kind there")
+def test_a_unit_of_work_that_does_not_end_is_not_waited_for() -> None:
+    """Containers are killed ten seconds after SIGTERM."""
+    program = (
+        "import time; from whyformer.serve.app import Served, run\n"
+        "from whyformer.serve.jobs import Jobs; from whyformer.serve.models import Models\n"
+        "from whyformer.serve.store import Store\n"
+        "whole = Served(Models([]), Store(None), Jobs())\n"
+        "[whole.jobs.add(model, 'forever', lambda: time.sleep(10**6)) for model in 'abc']\n"
+        "run(whole, 0, lambda at: print(at, flush=True))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        at = process.stdout.readline().decode().strip()
+        for _ in range(2000):
+            with suppress(OSError), urllib.request.urlopen(f"{at}api/models", timeout=300):
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(9) == -signal.SIGTERM  # after two seconds, and those of a busy machine
 
 
 # What would go wrong in silence: another model's answers, other inputs, jobs that nobody wants, broken files.

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import urllib.request
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from tests.serve.served import TEXT, asked, client, png, served
+from tests.serve.served import TEXT, asked, client, png, served, up
 from whyformer.cli.service_commands import hub_model
 from whyformer.errors import BadInput
-from whyformer.serve import safety
+from whyformer.serve import connections, safety
 from whyformer.serve.safety import RequestGuard, is_loopback, opened_picture, token_for
 
 UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # a busy machine is slow, not wrong
@@ -309,6 +313,52 @@ def test_no_address_is_a_500(ask: TestClient, path: str, name: str, query: dict[
 def test_no_bytes_are_a_500(ask: TestClient, body: bytes, path: str) -> None:
     for content in (body, b"[" * 5000 + body, b'{"model": ' + b"9" * 5000 + b"}"):
         assert ask.post(path, content=content, headers={"content-type": "application/json"}).status_code < 500
+
+
+# Connections without a request
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the server closes a connection within a generous time."""
+    connection.settimeout(60)
+    with suppress(ConnectionResetError):
+        return not connection.recv(1)
+    return True
+
+
+def test_silent_connections_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_PER_ADDRESS", 4)
+    begun = [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: ",
+        b"POST /api/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+    ]
+    with up(served("text")) as at, ExitStack() as many:
+        port = urlsplit(at).port
+        flood = [many.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(12)]
+        for number, one in enumerate(flood):
+            with suppress(OSError):
+                one.sendall(begun[number % 3])
+        with urllib.request.urlopen(f"{at}/api/models", timeout=60) as told:
+            assert told.status == 200
+        assert all(closed(one) for one in flood[:8])
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "GET / HTTP/1.1\r\n", "POST /api/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_a_request_that_does_not_come_is_not_waited_for(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADERS_WITHIN", 0.1)
+    monkeypatch.setattr(connections, "BODY_WITHIN", 0.2)
+    with up(served("text")) as at, socket.create_connection(("127.0.0.1", urlsplit(at).port)) as one:
+        one.sendall(sent.encode())
+        assert closed(one)
+
+
+def test_two_lengths_of_a_body_are_refused(ask: TestClient) -> None:
+    both = {"transfer-encoding": "chunked", "content-length": "3"}
+    refused = ask.post("/api/explain", content=iter([b"{}"]), headers=both)
+    assert refused.status_code == 400 and refused.headers["connection"] == "close"
 
 
 def test_only_http_is_served() -> None:

@@ -140,7 +140,8 @@ def serving(server: Server) -> Iterator[Server]:
             elif server.key is not None and self.headers.get("Authorization") != f"Bearer {server.key}":
                 self.reply(401, {"error": "no such key"})
             elif status != 200:
-                self.reply(status, {"error": f"status {status}"})
+                asked = self.headers.get("Authorization")  # some servers repeat what they were sent
+                self.reply(status, {"error": f"status {status} for {asked} at {self.headers['Host']}"})
             elif refused := [name for name in server.refuses if name in body]:
                 self.reply(400, {"error": f"Unsupported parameter: '{refused[0]}' is not supported with this model."})
             elif self.path == "/v1/chat/completions":

@@ -46,6 +46,16 @@ def known_metrics(value: Any) -> Any:
     return value
 
 
+def secret(value: str | None) -> str | None:
+    """Read a secret from the file behind @: every user of the machine can read what stands on a command line."""
+    if value is None or not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{value[1:]!r} cannot be read ({error})") from error
+
+
 def _one_of(*names: str) -> Callable[[str], str]:
     """Return a callback that raises for other values."""
 
@@ -309,7 +319,13 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "port": _number("--port N", "Port; 0 selects a free one.", 8765, min=0, max=65535),
     "host": _text("--host ADDRESS", "Address to listen on. Non-local addresses require a token.", "127.0.0.1"),
     "store": _path("--store FILE", "Database of results.", Path("whyformer.sqlite")),
-    "token": _text("--token WORD", "Require this token.", shown="generated if needed"),
+    "token": _text(
+        "--token WORD",
+        "Require this token; @FILE reads it from a file.",
+        envvar="WHYFORMER_TOKEN",
+        shown="generated if needed",
+        callback=secret,
+    ),
     "server": _text("--server URL", "Server to pass requests on to, with OpenAI's API.", REQUIRED),
     "model/proxy": _model(
         "Folder or hub name of a language model that explains the answers.", shown="log-probabilities of the server"
@@ -319,7 +335,11 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "waiting": _number("--waiting N", "Answers that may wait for an explanation.", 8, min=1, max=1000),
     "longest": _number("--longest N", "Longest question, documents and answer, in characters.", 20_000, min=1),
     "key/server": _text(
-        "--key WORD", "Bearer token of the server.", envvar="WHYFORMER_KEY", shown="that of the client"
+        "--key WORD",
+        "Bearer token of the server; @FILE reads it from a file.",
+        envvar="WHYFORMER_KEY",
+        shown="that of the client",
+        callback=secret,
     ),
     "trace": _flag("--trace", "Write an OpenTelemetry span per completion."),
     "trace_content": _flag("--trace-content", "With --trace: include texts in spans."),

@@ -107,7 +107,7 @@ class CompletionServer(Connection):
 
     def _explained(self, refusal: Refused) -> WhyformerError:
         if refusal.status not in {401, 403, 404} and any(word in str(refusal) for word in ("echo", "logprobs")):
-            return NotOffered(f"{self.url} refused the request ({refusal}). {NEEDED}")
+            return NotOffered(f"{self.url} refused the request ({self._words(refusal)}). {NEEDED}")
         return super()._explained(refusal)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import threading
@@ -22,6 +23,7 @@ PAUSE = 0.5  # seconds before the second try, then twice as long each time
 LONGEST_PAUSE = 30.0
 BUSY = {408, 425, 429, 500, 502, 503, 504}  # statuses that are tried again
 NOT_THERE = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # errors that are not
+BEARER = re.compile(r"\b(bearer)\s+[^\s\"',;]+", re.IGNORECASE)  # and the token behind it
 Item = TypeVar("Item")
 Reply = TypeVar("Reply")
 
@@ -48,6 +50,8 @@ class Usage:
 
 class Connection:
     """A server with OpenAI's API. Subclasses know what to send."""
+
+    quoted = True  # whether errors quote the server's replies, which may repeat its key and its address
 
     def __init__(self, url: str, model: str | None, key: str | None, timeout: float, parallel: int, retries: int):
         self.url = url.rstrip("/")
@@ -118,8 +122,11 @@ class Connection:
             )
         return names[0] if names else ""
 
+    def _words(self, refusal: Refused) -> str:
+        return str(refusal) if self.quoted else f"HTTP {refusal.status}"
+
     def _explained(self, refusal: Refused) -> WhyformerError:
-        said = f"{self.url} refused the request ({refusal})."
+        said = f"{self.url} refused the request ({self._words(refusal)})."
         if refusal.status in {401, 403}:
             return BadInput(f"{said} Give its key, {type(self).__name__}(url, key=…).")
         if refusal.status == 404:
@@ -146,7 +153,7 @@ class Connection:
                 refusal = Refused(error)
                 if refusal.status not in BUSY:
                     raise refusal from None
-                trouble, pause = str(refusal), min(LONGEST_PAUSE, refusal.pause or pause)
+                trouble, pause = self._words(refusal), min(LONGEST_PAUSE, refusal.pause or pause)
             except (URLError, HTTPException, OSError) as error:
                 reason = getattr(error, "reason", error)
                 trouble = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason)
@@ -206,5 +213,5 @@ class Refused(Exception):
         after = error.headers.get("Retry-After", "") if error.headers else ""
         self.pause = float(after) if after.strip().isdigit() else None
         with error:
-            said = " ".join(error.read(4000).decode("utf-8", "replace").split())
+            said = BEARER.sub(r"\1 …", " ".join(error.read(4000).decode("utf-8", "replace").split()))
         super().__init__(f"HTTP {error.code}: {said[:300] or error.reason}")

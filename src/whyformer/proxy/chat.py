@@ -149,6 +149,7 @@ class Reply:
     facts: dict[str, Any] = field(default_factory=dict)  # id, model, created, usage
     answer: str = ""  # of the first choice
     reasons: dict[int, str] = field(default_factory=dict)  # why each choice ended
+    choices: set[int] = field(default_factory=set)  # their numbers
 
     def read(self, data: bytes, part: str = "message") -> dict[str, Any] | None:
         """Read a whole reply, or (``part="delta"``) an event of a stream; return it if it is a JSON object."""
@@ -164,6 +165,7 @@ class Reply:
             index = choice.get("index", 0) if isinstance(choice, dict) else None
             if not isinstance(index, int):
                 continue
+            self.choices.add(index)
             if isinstance(choice.get("finish_reason"), str):
                 self.reasons[index] = choice["finish_reason"]
             said = choice.get(part)

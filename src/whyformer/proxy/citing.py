@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from whyformer.errors import BadInput
 from whyformer.inputs.completions import CompletionServer
@@ -62,7 +64,10 @@ class Citing:
             self.jobs.cancel(job)
         if job.state == "done":
             return dict(job.answer)
-        return _error("failed", job.error.replace(self.server, "the server"))  # clients do not see its address
+        # Clients do not see the server's address, nor what it replied (``quoted`` below).
+        words = job.error.replace(self.server, "the server")
+        host = re.escape(urlsplit(self.server).hostname or "")
+        return _error("failed", re.sub(rf"\b{host}\b(:\d+)?", "the server", words))
 
     def _cited(
         self, request: ChatRequest, question: str, documents: dict[str, str], answer: str, key: str | None
@@ -73,6 +78,7 @@ class Citing:
         if self.model is None:
             named = request.content.get("model")
             server = CompletionServer(self.server, named, key=key, timeout=self.seconds, retries=0)
+            server.quoted = False
             # The prompt ends in "Answer:", and the first word of an answer has a space before it.
             found = cite(server, question, documents, answer=f" {answer}", method=self.method, **options)
             name, shift = server.model or "", 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 from fastapi import FastAPI, HTTPException, Request
@@ -18,17 +21,24 @@ from whyformer.proxy.chat import DONE, FIELD, ChatRequest, Reply, event_of, read
 from whyformer.proxy.citing import Citing
 from whyformer.proxy.telemetry import Telemetry
 from whyformer.serve import safety
-from whyformer.serve.app import GRACE, MOST_CONNECTIONS, address, bound, serve_until_stopped
+from whyformer.serve.app import address, bound, serve_until_stopped
 
-# Headers of one connection, those that are computed anew, and the cookie, which is for this proxy.
+# Headers of one connection, those that are computed anew, and the cookie, which is for this proxy. What a server's
+# reply would set up in a browser is for the server's own pages, and this proxy has another address.
 HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
 HOP |= {"transfer-encoding", "upgrade", "expect"}
 OURS = {"host", "content-length", "accept-encoding", "authorization", "cookie", "origin"}
+BROWSER = {"set-cookie", "set-cookie2", "clear-site-data", "strict-transport-security", "alt-svc", "link", "refresh"}
+BROWSER |= {"nel", "report-to", "reporting-endpoints", "service-worker-allowed", "sourcemap"}
+BROWSER_GROUPS = ("access-control-", "content-security-policy", "cross-origin-")
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 # Servers often close idle connections after 5 seconds: a request on one that is about to be closed would be lost.
-LIMITS = httpx.Limits(max_connections=MOST_CONNECTIONS, keepalive_expiry=2.0)
+LIMITS = httpx.Limits(max_connections=safety.MOST_CONNECTIONS, keepalive_expiry=2.0)
 LONGEST_LINE = 2**20  # bytes of an event that are held until it is complete
+LARGEST_REPLY = 8 * 2**20  # bytes of a reply that is read; a larger one is passed on without an explanation
+TOO_LARGE = f"not explained: the reply has more than {LARGEST_REPLY // 2**20} MB."
+ENCODINGS = 4  # layers of percent-encoding that a path may have
 
 
 @dataclass(eq=False)
@@ -55,7 +65,12 @@ class Proxy:
         # Proxies of the environment do not know servers of this machine. Redirects are not followed: the key is for
         # this server.
         self.client = httpx.AsyncClient(
-            transport=self.transport, timeout=TIMEOUT, limits=LIMITS, trust_env=not local, follow_redirects=False
+            transport=self.transport,
+            timeout=TIMEOUT,
+            limits=LIMITS,
+            trust_env=not local,
+            follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one client's cookies are not another's
         )
 
     def authorization(self, request: Request) -> str | None:
@@ -69,14 +84,14 @@ class Proxy:
         # Some servers leave the query in raw_path, which comes from query_string below.
         path = (request.scope.get("raw_path") or request.url.path.encode()).partition(b"?")[0]
         query = request.scope["query_string"]
-        if ".." in request.url.path.split("/"):
-            raise HTTPException(400, "the path contains '..'.")
+        if _leads_out(path.decode("latin-1")):
+            raise HTTPException(400, "the path contains '..', or is encoded more than once.")
         base = httpx.URL(self.server)
         try:
             url = base.copy_with(raw_path=base.raw_path.rstrip(b"/") + path + (b"?" + query if query else b""))
         except (httpx.InvalidURL, ValueError):
             raise HTTPException(400, "the path is not valid.") from None
-        headers = [(name, value) for name, value in request.headers.raw if name.decode() not in HOP | OURS]
+        headers = _passing(request.headers.raw, OURS)
         headers.append((b"accept-encoding", encoding.encode()))
         if (authorization := self.authorization(request)) is not None:
             headers.append((b"authorization", authorization.encode("latin-1")))
@@ -95,7 +110,7 @@ def application(proxy: Proxy) -> Any:
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
-        proxy.citing.jobs.close(GRACE)
+        proxy.citing.jobs.close()
         await proxy.client.aclose()
 
     app = FastAPI(title="whyformer proxy", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
@@ -113,7 +128,7 @@ def application(proxy: Proxy) -> Any:
     async def other(request: Request) -> Response:
         accepted = request.headers.get("accept-encoding", "identity")
         reply = await proxy.send(request, await request.body(), accepted)
-        return _passed_on(reply, _raw(reply), HOP)
+        return _passed_on(reply, _raw(reply))
 
     # Messages may hold images.
     return safety.RequestGuard(app, proxy.host, proxy.token, safety.LARGEST_UPLOAD)
@@ -133,64 +148,92 @@ class _Completion:
         except HTTPException as error:
             self._record(str(error.status_code))
             raise
-        # The reply is decoded only if it is changed: otherwise its bytes are handed on as they are.
-        explained = self.asked.wanted is not None and reply.status_code == 200
         events = reply.headers.get("content-type", "").startswith("text/event-stream")
-        if not explained:
-            return _passed_on(reply, self._unchanged(reply, events), HOP)
+        if self.asked.wanted is None or reply.status_code != 200:
+            return _passed_on(reply, self._unchanged(_raw(reply), reply.status_code, events))
+        if reply.headers.get("content-encoding", "identity").lower() != "identity":
+            # A few bytes can unpack to gigabytes: what was not requested is not unpacked.
+            await reply.aclose()
+            self._record("encoding")
+            raise HTTPException(502, "the server's reply is compressed, which was not requested: turn that off there.")
         if events:
-            return _passed_on(reply, self._events(reply), HOP | CHANGED)
+            return _passed_on(reply, self._events(reply), *CHANGED)
+        return await self._whole(reply)
+
+    async def _whole(self, reply: httpx.Response) -> Response:
+        """Read a reply that is not a stream, and add the field; one that is too large is passed on as it comes."""
+        pieces, held, size = _raw(reply), list[bytes](), 0
         try:
-            body = await reply.aread()
+            async for chunk in pieces:
+                held.append(chunk)
+                size += len(chunk)
+                if size > LARGEST_REPLY:
+                    made = _passed_on(reply, self._unchanged(pieces, 200, False, held))
+                    made.headers["x-whyformer-error"] = TOO_LARGE
+                    return made
         except httpx.HTTPError as error:
             self._record(type(error).__name__)
             raise HTTPException(502, f"the server's reply ended early ({type(error).__name__}).") from error
+        body = b"".join(held)
         content = self.reply.read(body)
         if content is not None and FIELD not in content:
             body = with_field(body, content, await self._field())
         self._record()
         made = Response(body, reply.status_code)
-        made.raw_headers = [*_headers(reply, HOP | CHANGED), (b"content-length", str(len(body)).encode())]
+        made.raw_headers = [*_headers(reply, CHANGED), (b"content-length", str(len(body)).encode())]
         return made
 
-    async def _field(self) -> dict[str, Any]:
+    async def _field(self, size: int = 0) -> dict[str, Any]:
         key = (self.proxy.authorization(self.request) or "").removeprefix("Bearer ").strip() or None
         try:
-            self.added = await self.proxy.citing.added(self.asked, self.reply.answer, key)
+            if size > LARGEST_REPLY:
+                self.added = {"error": TOO_LARGE, "reason": "unsupported"}
+            else:
+                self.added = await self.proxy.citing.added(self.asked, self.reply.answer, key)
         except Exception as error:  # a bug of the explanation must not fail the answer
             self.added = {"error": f"{type(error).__name__}: {error}", "reason": "failed"}
+        if len(self.reply.choices) > 1:
+            words = f"the reply has {len(self.reply.choices)} choices: choice 0 alone is explained."
+            self.added = {**self.added, "choice": 0, "warnings": [*self.added.get("warnings", ()), words]}
         return self.added
 
-    async def _unchanged(self, reply: httpx.Response, events: bool) -> AsyncIterator[bytes]:
-        """Hand on the bytes of a reply that is not explained."""
-        kept: list[bytes] = []  # for the span
-        trouble = "" if reply.status_code < 400 else str(reply.status_code)
+    async def _unchanged(
+        self, pieces: AsyncIterator[bytes], status: int, events: bool, before: Iterable[bytes] = ()
+    ) -> AsyncIterator[bytes]:
+        """Hand on the bytes of a reply that is not explained; ``before``: those that were read already."""
+        held, size = list[bytes](), 0  # for the span
+        trouble = "" if status < 400 else str(status)
         try:
-            async for chunk in _raw(reply):
-                if self.proxy.telemetry is not None:
-                    kept.append(chunk)
+            for chunk in before:
+                yield chunk
+            async for chunk in pieces:
+                size += len(chunk)
+                if self.proxy.telemetry is not None and size <= LARGEST_REPLY:
+                    held.append(chunk)
                 yield chunk
         except httpx.HTTPError as error:
             trouble = type(error).__name__
             raise
         finally:
             if events:
-                self.reply.read_lines(b"".join(kept).split(b"\n"))
-            else:
-                self.reply.read(b"".join(kept))
+                self.reply.read_lines(b"".join(held).split(b"\n"))
+            elif not before:
+                self.reply.read(b"".join(held))
             self._record(trouble)
 
     async def _events(self, reply: httpx.Response) -> AsyncIterator[bytes]:
         """Hand on events as they come, line by line; the field is an event of its own before the last one."""
-        rest, trouble, waiting = b"", "", True
+        rest, trouble, waiting, size = b"", "", True, 0
         try:
-            async for chunk in reply.aiter_bytes():
+            async for chunk in reply.aiter_raw():
                 *lines, rest = (rest + chunk).split(b"\n")
-                self.reply.read_lines(lines)
+                size += len(chunk)
+                if size <= LARGEST_REPLY:
+                    self.reply.read_lines(lines)
                 at = next((i for i, line in enumerate(lines) if DONE.fullmatch(line)), -1) if waiting else -1
                 if at >= 0:
                     yield _joined(lines[:at])
-                    yield event_of(self.reply, await self._field())
+                    yield event_of(self.reply, await self._field(size))
                     waiting, lines = False, lines[at:]
                 yield _joined(lines)
                 if len(rest) > LONGEST_LINE:
@@ -198,9 +241,9 @@ class _Completion:
                     rest = b""
             self.reply.read_lines([rest])
             if waiting and not DONE.fullmatch(rest):  # some servers end without [DONE]
-                yield (rest + b"\n\n" if rest else b"") + event_of(self.reply, await self._field())
+                yield (rest + b"\n\n" if rest else b"") + event_of(self.reply, await self._field(size))
             else:
-                yield (event_of(self.reply, await self._field()) if waiting else b"") + rest
+                yield (event_of(self.reply, await self._field(size)) if waiting else b"") + rest
         except httpx.HTTPError as error:
             trouble = type(error).__name__
             raise
@@ -221,15 +264,30 @@ def _joined(lines: list[bytes]) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 
+def _passing(headers: Iterable[tuple[bytes, bytes]], without: set[str]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that are passed on: those that ``Connection`` names are of one connection, too."""
+    plain = [(name.lower(), value) for name, value in headers]
+    named = b",".join(value for name, value in plain if name == b"connection").decode("latin-1")
+    without = without | HOP | {name.strip().lower() for name in named.split(",")}
+    return [(name, value) for name, value in plain if name.decode("latin-1") not in without]
+
+
 def _headers(reply: httpx.Response, without: set[str]) -> list[tuple[bytes, bytes]]:
-    return [
-        (name.lower(), value) for name, value in reply.headers.raw if name.decode().lower() not in without | {"date"}
-    ]
+    passing = _passing(reply.headers.raw, without | BROWSER | {"date"})
+    return [(name, value) for name, value in passing if not name.decode("latin-1").startswith(BROWSER_GROUPS)]
 
 
-def _passed_on(reply: httpx.Response, content: AsyncIterator[bytes], without: set[str]) -> Response:
+def _leads_out(path: str) -> bool:
+    """Whether some server could read '..' in a path: behind ';', with '\\', or encoded again."""
+    for _ in range(ENCODINGS):
+        path = unquote(path)
+    parts = [part.partition(";")[0].strip() for part in re.split(r"[/\\]", path)]
+    return bool({".", ".."} & {*parts}) or not path.isprintable() or "\ufffd" in path or "%25" in path
+
+
+def _passed_on(reply: httpx.Response, content: AsyncIterator[bytes], *without: str) -> Response:
     made = StreamingResponse(content, reply.status_code)
-    made.raw_headers = _headers(reply, without)
+    made.raw_headers = _headers(reply, {*without})
     return made
 
 

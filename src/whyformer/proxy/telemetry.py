@@ -16,8 +16,8 @@ from whyformer.version import __version__
 SETTINGS = {"temperature": float, "top_p": float, "max_tokens": int, "seed": int}  # of a request, by their type
 USAGE = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 NOT_SET_UP = (
-    "--trace: spans are discarded, because no OpenTelemetry SDK is configured. Start the proxy with "
-    "opentelemetry-instrument: pip install opentelemetry-distro opentelemetry-exporter-otlp"
+    "--trace: spans are discarded, because no OpenTelemetry SDK is configured: pip install opentelemetry-distro "
+    "opentelemetry-exporter-otlp, then opentelemetry-instrument -- whyformer proxy … --trace"
 )
 
 log = logging.getLogger("whyformer.proxy")

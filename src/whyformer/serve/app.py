@@ -384,8 +384,7 @@ def _add_results(app: FastAPI, served: Served) -> None:
 
 # uvicorn with the application: an address, a token where others can reach it, and an end on Ctrl-C.
 
-GRACE = 3  # seconds for answers that are on their way when the server closes
-MOST_CONNECTIONS = 512
+GRACE = 2  # seconds for answers that are on their way when the server closes: containers are killed after ten
 
 
 def address(host: str, port: int, token: str | None) -> str:
@@ -426,6 +425,8 @@ def serve_until_stopped(app: Any, listening: socket.socket, jobs: Jobs) -> None:
     require("uvicorn", why="the server")
     import uvicorn
 
+    from whyformer.serve.connections import BoundedProtocol
+
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """Cancel jobs first: open event streams would keep the server from closing."""
@@ -434,10 +435,12 @@ def serve_until_stopped(app: Any, listening: socket.socket, jobs: Jobs) -> None:
 
     config = uvicorn.Config(
         app,
+        http=BoundedProtocol,
+        ws="none",
         log_level="warning",
         access_log=False,  # addresses may hold the token
         timeout_graceful_shutdown=GRACE,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=safety.MOST_CONNECTIONS,
         proxy_headers=False,
         server_header=False,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import threading
 import time
@@ -22,7 +23,7 @@ Work = Callable[[], Any]  # the answer, or a generator that yields after every u
 
 MOST_WAITING = 64  # jobs of one model; more are refused
 MOST_REMEMBERED = 256  # finished jobs that can still be asked for
-PATIENCE = 10.0  # seconds that are waited for a unit of work when the server closes
+PATIENCE = 2.0  # seconds that are waited for a unit of work when the server closes
 OFTEN = 0.1  # seconds between two words about one job
 ENDS = ("done", "failed", "cancelled")
 CLOSED = "the server was stopped before the job was done."
@@ -183,7 +184,8 @@ class ModelQueue:
             queued = [each for lane in self.lanes.values() for each in lane]
             return queued.index(job) + (self.current is not None) if job in queued else 0
 
-    def close(self, seconds: float) -> None:
+    def close(self) -> list[Job]:
+        """Cancel all jobs; return those that were there."""
         with self._changed:
             self.closed = True
             left = [job for lane in self.lanes.values() for job in lane] + ([self.current] if self.current else [])
@@ -194,9 +196,7 @@ class ModelQueue:
             job.unwanted, job.error = True, CLOSED
             if job is not self.current:
                 job.end("cancelled", error=CLOSED)
-        self.thread.join(seconds)
-        for job in left:  # a unit that does not end: nobody waits for it
-            job.end("cancelled", error=CLOSED)
+        return left
 
     def _next(self) -> tuple[Job, str] | None:
         with self._changed:
@@ -224,7 +224,7 @@ class Jobs:
     """All jobs, by their id."""
 
     def __init__(self, most: int = MOST_WAITING) -> None:
-        self.most, self.closed = most, False
+        self.most, self.until = most, math.inf  # when threads are no longer waited for: known once they are to end
         self.lines: dict[str, ModelQueue] = {}
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._lock = threading.Lock()
@@ -264,13 +264,18 @@ class Jobs:
             job.end("cancelled", error="cancelled.")
 
     def close(self, seconds: float = PATIENCE) -> None:
-        """Cancel all jobs and wait for their threads."""
-        until = time.monotonic() + seconds
-        self.closed = True
+        """Cancel all jobs and wait for their threads, so many seconds after the first call."""
+        self.until = min(self.until, time.monotonic() + seconds)
         with self._lock:
-            lines = list(self.lines.values())
-        for line in lines:
-            line.close(max(0.1, until - time.monotonic()))
+            left = {line: line.close() for line in self.lines.values()}
+        for line, jobs in left.items():
+            line.thread.join(max(0.0, self.until - time.monotonic()))
+            for job in jobs:  # a unit that does not end: nobody waits for it
+                job.end("cancelled", error=CLOSED)
+
+    @property
+    def closed(self) -> bool:
+        return self.until < math.inf
 
     @property
     def at_work(self) -> bool:

@@ -163,6 +163,7 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LARGEST_BODY = 2**20  # bytes of a question
 LARGEST_UPLOAD = 20 * 2**20
+MOST_CONNECTIONS = 512
 MOST_PIXELS = 25_000_000
 FORMATS = ("JPEG", "PNG", "WEBP")
 LONGEST_SOUND = 60  # seconds
@@ -241,9 +242,8 @@ class RequestGuard:
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
-                have = {name.lower() for name, _ in message["headers"]}
-                more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in have]
-                message["headers"] = [*message["headers"], *more]
+                others = [each for each in message["headers"] if each[0].decode("latin-1").lower() not in HEADERS]
+                message["headers"] = [*others, *((n.encode(), v.encode()) for n, v in HEADERS.items())]
             await send(message)
 
         await self.app(scope, received, sent)
@@ -269,6 +269,9 @@ class RequestGuard:
                 return 401, "wrong token: open the address that the terminal shows."
             if not self._knows(headers):
                 return 401, "a token is required: open the address that the terminal shows, or send a Bearer token."
+        if {"content-length", "transfer-encoding"} <= headers.keys():
+            # A server in front may take the other one for the length of the body.
+            return 400, "give content-length or transfer-encoding, not both.", {"connection": "close"}
         try:
             if int(headers.get("content-length", "0")) > most:
                 return 413, f"too large: at most {most} bytes."
