@@ -298,6 +298,16 @@ def plain(kind: Any) -> bool:
     return kind in (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 
 
+def test_a_damaged_part_is_named(explainer: wf.Explainer, tmp_path: Path) -> None:
+    """One of many kinds of damage: tests/hostile/test_damaged_jobs.py."""
+    dataset = wf.explain_dataset(explainer, TEXTS[:2], out=tmp_path, method="grad_sam", top=0)
+    path = next((tmp_path / "explanations").iterdir())
+    path.write_bytes(b"junk")
+    for read in (list, wf.jobs.ExplainedDataset.to_frame, wf.jobs.ExplainedDataset.summarize):
+        with pytest.raises(BadInput, match=rf"{path.name}. cannot be read .*run the same job again"):
+            read(dataset)
+
+
 def test_columns_are_lists_structs_and_plain_values(explainer: wf.Explainer, dataset: Any, tmp_path: Path) -> None:
     assert all(plain(kind) for kind in dataset.table(0).schema.types)
     how: dict[str, Any] = {"method": "shap", "top": 0, "evaluations": 20}

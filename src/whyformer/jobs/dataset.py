@@ -6,18 +6,20 @@ import platform
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from whyformer.errors import BadInput
-from whyformer.files import is_file, readable_folder
+from whyformer.errors import BadInput, reading
+from whyformer.files import Damaged, is_file, readable_folder
 from whyformer.jobs import folder as job_folder
 from whyformer.jobs.source import arrow
 from whyformer.jobs.worker import RARE_SHARE, Tallies
 from whyformer.parameters import checked
+from whyformer.results.codec import from_plain
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Pictured, Result
 from whyformer.results.types import Explanation
@@ -160,18 +162,20 @@ def summary_of(dataset: ExplainedDataset, top: int) -> DatasetSummary:
     agreement, compared = 0.0, 0
     strengths: defaultdict[tuple[str, str], _Strengths] = defaultdict(_Strengths)  # by method and class
     for commit in dataset.parts:
-        lines = dataset.table(commit.part, READ).to_pylist()
-        for line, entry in enumerate(lines):
-            scores = np.asarray(entry["scores"], np.float64)
-            plain = ~np.asarray(entry["units"]["special"], bool)
-            entry["plain_scores"] = scores[plain] if plain.any() else scores
-            strength = float(np.abs(entry["plain_scores"]).sum())
-            strengths[entry["method"], _target(entry)].add(strength, commit.part, line)
-            tallies.add(entry["method"], _target(entry), entry["units"], scores)
-        if len(dataset.methods) > 1:
-            here = list(_agreements(commit.part, lines))
-            agreement, compared = agreement + sum(value for value, *_ in here), compared + len(here)
-            least = sorted(least + here)[:top]
+        with dataset._reading(commit.part):
+            lines = dataset.table(commit.part, READ).to_pylist()
+            for line, entry in enumerate(lines):
+                scores = np.asarray(entry["scores"], np.float64)
+                plain = ~np.asarray(entry["units"]["special"], bool)
+                entry["plain_scores"] = scores[plain] if plain.any() else scores
+                strength = float(np.abs(entry["plain_scores"]).sum())
+                method = from_plain(str, entry["method"], "method")
+                strengths[method, _target(entry)].add(strength, commit.part, line)
+                tallies.add(method, _target(entry), entry["units"], scores)
+            if len(dataset.methods) > 1:
+                here = list(_agreements(commit.part, lines))
+                agreement, compared = agreement + sum(value for value, *_ in here), compared + len(here)
+                least = sorted(least + here)[:top]
     importance, left_out = tallies.importances(MOST_UNITS)
     differently = "methods rank its features differently"
     return DatasetSummary(
@@ -232,7 +236,8 @@ def _agreements(part: int, lines: Sequence[dict[str, Any]]) -> Iterator[_Agreeme
 
 
 def _case(dataset: ExplainedDataset, part: int, lines: list[int], reason: str, value: float) -> Case:
-    chosen = [*job_folder.explanations_in(dataset.table(part).take(lines), dataset._same)]
+    with dataset._reading(part):
+        chosen = [*job_folder.explanations_in(dataset.table(part).take(lines), dataset._same)]
     place = chosen[0][0]
     explanations = tuple(explanation for _, explanation in chosen)
     return Case(place["row_id"], place["place"], place["name"], reason, value, explanations)
@@ -307,7 +312,13 @@ class ExplainedDataset(Pictured):
     def entries(self) -> Iterator[tuple[dict[str, Any], Explanation]]:
         """Yield every explanation with the identity of its row: row_id, place, name, step."""
         for commit in self.parts:
-            yield from job_folder.explanations_in(self.table(commit.part), self._same)
+            with self._reading(commit.part):
+                yield from job_folder.explanations_in(self.table(commit.part), self._same)
+
+    def _reading(self, part: int, kind: str = job_folder.EXPLANATIONS) -> AbstractContextManager[None]:
+        """Turn errors about a damaged file into a BadInput that names it."""
+        path = job_folder.part_file(self.folder, part, kind)
+        return reading(f"{str(path)!r} cannot be read", "Delete it, and run the same job again to write it.")
 
     @property
     def _same(self) -> dict[str, Any]:
@@ -326,8 +337,9 @@ class ExplainedDataset(Pictured):
         pa = arrow("reading explanations")
         chosen = table.filter(pa.compute.equal(table["place"], place))
         by_method: dict[str, Any] = {}
-        for _, explanation in job_folder.explanations_in(chosen, self._same):
-            by_method.setdefault(explanation.method, []).append(explanation)
+        with self._reading(number):
+            for _, explanation in job_folder.explanations_in(chosen, self._same):
+                by_method.setdefault(explanation.method, []).append(explanation)
         if not by_method:
             reason = [f["reason"] for f in self.failures() if f["place"] == place]
             raise BadInput(f"row {place} could not be explained: {reason[0] if reason else 'reason unknown'}")
@@ -341,7 +353,10 @@ class ExplainedDataset(Pictured):
             raise BadInput(f"{str(path)!r} is missing: run the same job again to write it.")
         pa, whole = arrow("reading explanations"), job_folder.schema()
         wanted = whole if columns is None else pa.schema([whole.field(name) for name in columns])
-        return pa.parquet.read_table(path, schema=wanted, partitioning=None)
+        with self._reading(part):
+            if missing := {*whole.names} - {*pa.parquet.read_schema(path).names}:
+                raise Damaged(f"it has no column {min(missing)!r}")
+            return pa.parquet.read_table(path, schema=wanted, partitioning=None)
 
     def failures(self) -> list[dict[str, Any]]:
         """Return the rows that could not be explained: row_id, place, name, kind, reason, content."""
@@ -353,9 +368,9 @@ class ExplainedDataset(Pictured):
         for commit in self.parts:
             if commit.errors:
                 path = job_folder.part_file(self.folder, commit.part, job_folder.ERRORS)
-                yield from pa.parquet.read_table(
-                    path, schema=job_folder.failure_schema(), partitioning=None
-                ).to_pylist()
+                with self._reading(commit.part, job_folder.ERRORS):
+                    table = pa.parquet.read_table(path, schema=job_folder.failure_schema(), partitioning=None)
+                yield from table.to_pylist()
 
     def to_frame(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return all explanations as a pandas table, one row each; ``columns``: only some columns."""
@@ -365,7 +380,7 @@ class ExplainedDataset(Pictured):
             if name not in known:
                 raise BadInput(f"unknown column {name!r}. Known: {', '.join(known)}.")
         tables = [self.table(commit.part, columns) for commit in self.parts]
-        return pa.concat_tables(tables).to_pandas()
+        return pa.concat_tables(tables or [job_folder.schema().empty_table()]).to_pandas()
 
     # The summary
 
@@ -373,9 +388,10 @@ class ExplainedDataset(Pictured):
     def summary(self) -> DatasetSummary:
         """Return the summary: mean scores, outliers, and rows where methods disagree. Computed once, then cached."""
         if is_file(self.folder / SUMMARY):
-            summary = DatasetSummary.load(self.folder / SUMMARY)
-            if summary.rows == self.rows and summary.errors == self.errors:
-                return summary
+            with suppress(BadInput):  # a damaged one is made again
+                summary = DatasetSummary.load(self.folder / SUMMARY)
+                if summary.rows == self.rows and summary.errors == self.errors:
+                    return summary
         return self.summarize()
 
     @checked

@@ -23,16 +23,28 @@ from typing import IO, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from whyformer.errors import BadInput, JobStopped
-from whyformer.files import PRIVATE, UNFINISHED, append_to, is_file, private_folder, write_file
+from whyformer.errors import BadInput, JobStopped, reading
+from whyformer.files import (
+    PRIVATE,
+    UNFINISHED,
+    Damaged,
+    append_to,
+    is_file,
+    parsed,
+    private_folder,
+    read_json,
+    write_file,
+)
 from whyformer.jobs.source import Part, Row, arrow
-from whyformer.results.codec import from_plain, to_plain
+from whyformer.results.codec import filled, from_plain, mapping, to_plain
+from whyformer.results.result import FORMAT as RESULT
 from whyformer.results.types import Cost, Explanation, Target, Units
 
 # Explanations as columns of Parquet, and back. What is known of units, targets and costs comes from their classes.
 
 WHY = "explaining a dataset"
 SEVERAL = "step"  # which of several explanations of one row
+PLACE = {"row_id": str, "place": int, "name": str, SEVERAL: int}
 PARTS = {"target": Target, "prediction": Target, "units": Units, "cost": Cost}
 
 
@@ -160,23 +172,23 @@ def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str
     """Row by row: where it belongs (row_id, place, name, step), and the explanation. ``same``: what all have."""
     for batch in table.to_batches():
         for entry in batch.to_pylist():
-            place = {name: entry.pop(name) for name in ("row_id", "place", "name", SEVERAL)}
-            entry |= {name: _part(kind, entry[name]) for name, kind in PARTS.items()}
+            place = {name: from_plain(kind, entry.pop(name), name) for name, kind in PLACE.items()}
+            for name, kind in PARTS.items():
+                part = mapping(entry[name], name)
+                entry[name] = part | {field: parsed(part[field]) for field in _as_json(kind)}
             entry |= {
                 "scores": np.array(entry["scores"], np.float32),
                 "checks": {check["name"]: check["value"] for check in entry["checks"]},
-                "warnings": tuple(entry["warnings"]),
-                "options": json.loads(entry["options"]),
-                "changed": None if entry["changed"] is None else tuple(entry["changed"]),
+                "options": parsed(entry["options"]),
             }
-            yield place, Explanation(**entry, **same)
-
-
-def _part(kind: Any, plain: dict[str, Any]) -> Any:
-    return from_plain(kind, plain | {name: json.loads(plain[name]) for name in _as_json(kind)})
+            yield place, Explanation._from_dict({"format": RESULT, **entry, **same})
 
 
 log = logging.getLogger("whyformer.jobs")
+SIZES = ("part_rows", "batch_tokens", "batch_size")
+# What is read back of the parameters in a manifest; the others are compared only.
+ASKED: dict[str, Any] = dict.fromkeys(("model", "whyformer", "torch"), str) | dict.fromkeys(("seed", *SIZES), int)
+ASKED["method"] = tuple[str, ...]
 MANIFEST, COMMITS, LOCK = "manifest.json", "commits.jsonl", "lock"
 EXPLANATIONS, ERRORS = "explanations", "errors"
 FORMAT = 2  # 1 had checks as a map, which datasets cannot read
@@ -193,6 +205,10 @@ class Commit:
     errors: int
     bytes: int = 0  # of the file of explanations
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.part, self.rows, self.explanations, self.errors) < 0:
+            raise ValueError("a number in it is negative")
 
 
 @dataclass(frozen=True)
@@ -245,8 +261,9 @@ class JobFolder:
             leftover.unlink()
         for commit in read_commits(self.folder):
             file = part_file(self.folder, commit.part)
-            if is_file(file) and file.stat().st_size == commit.bytes:  # else it is made again
-                self.commits[commit.part] = commit
+            whole = is_file(file) and file.stat().st_size == commit.bytes
+            if whole and (not commit.errors or is_file(part_file(self.folder, commit.part, ERRORS))):
+                self.commits[commit.part] = commit  # others are made again
 
     def left(self, parts: Iterator[Part]) -> Iterator[Part]:
         """Yield the parts that are not committed; raise if rows that are committed have changed or are gone."""
@@ -320,13 +337,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not is_file(path):
         raise BadInput(f"{str(folder)!r} is not an explained dataset: it has no {MANIFEST}.")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT or not isinstance(manifest["asked"], dict):
-            raise ValueError(f"it was written by another version of whyformer, in a format other than {FORMAT}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{str(path)!r} cannot be read ({error}): give a folder that explain_dataset wrote.") from error
-    return dict(manifest)
+    with reading(f"{str(path)!r} cannot be read", "Give a folder that this version of explain_dataset wrote."):
+        manifest = mapping(read_json(path), "it")
+        asked = mapping(manifest["asked"], "asked")
+        for name, kind in ASKED.items():
+            from_plain(kind, asked.get(name), name)
+        from_plain(str, manifest["source"], "source")
+        if manifest["format"] != FORMAT or min(asked[name] for name in SIZES) < 1:
+            raise Damaged(f"it has another format than {FORMAT}, or an impossible size")
+    return manifest
 
 
 def read_commits(folder: Path) -> Iterator[Commit]:
@@ -336,9 +355,11 @@ def read_commits(folder: Path) -> Iterator[Commit]:
         return
     for line in path.read_bytes().splitlines():
         try:
-            yield Commit(**json.loads(line))
-        except (ValueError, TypeError):
+            plain = parsed(line.decode())
+        except ValueError:
             continue
+        with reading(f"{str(path)!r} cannot be read", "Delete it, and run the same job again."):
+            yield filled(Commit, plain)
 
 
 def _lock(stream: IO[bytes], folder: Path) -> None:
