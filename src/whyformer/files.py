@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # it would import torch, and the command line reads files bef
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
-# Files of words and arrays from anywhere: what they claim to hold is looked at before it is read.
+# Files of words and arrays from anywhere: the sizes that they claim are compared with the file before memory is taken.
 
 DEEPEST = 100  # levels of brackets; results have about ten
 TOKENS = re.compile(r'\\.|["\[\]{}]', re.DOTALL)

@@ -126,6 +126,15 @@ def test_code_of_a_folder_is_not_run(tmp_path: Path) -> None:
         wf.Explainer(tmp_path)
 
 
+def test_code_of_a_sentence_transformer_is_not_run(tmp_path: Path) -> None:
+    """Versions of the library before 6 would import it. More of this: tests/hostile/test_model_folders.py."""
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}', encoding="utf-8")
+    (tmp_path / "modules.json").write_text('[{"type": "mine.Mine", "path": ""}]', encoding="utf-8")
+    with pytest.raises(BadInput, match=r"contains its own code .its files name 'mine.Mine'"):
+        wf.explain(tmp_path, ("one text", "another"))
+
+
 def test_pipelines(tmp_path: Path, texts: Path) -> None:
     from transformers import pipeline
 

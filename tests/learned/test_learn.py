@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 
 import whyformer as wf
 from tests.learned.small import Additive, bert, learned_bert, texts, tokenizer
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
 from whyformer.evaluate.games import games_of
 from whyformer.learned import learning
-from whyformer.learned.learned import fingerprint_of
+from whyformer.learned.learned import CHECKSUM, HEADER, _checksum, fingerprint_of
 from whyformer.learned.network import drawn_masks
+from whyformer.loan.spread import Peak
 
 
 def test_an_additive_model_is_learned_exactly() -> None:
@@ -199,6 +202,19 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             wf.explain(model, "good", tokenizer(), method=str(path))
     with pytest.raises(BadInput, match="no file"):
         wf.explain(model, "good", tokenizer(), method=str(tmp_path / "none.learned"))
+
+
+@pytest.mark.parametrize("heads", [[300_000_000], [-3], [2**62], [1] * 1000])
+def test_sizes_are_compared_with_the_weights_before_memory_is_taken(heads: list[int], tmp_path: Path) -> None:
+    _, learned = learned_bert()
+    weights = {name: np.zeros(1, np.float32) for name in ("states_mean", "head_weights")}
+    header = json.dumps({k: v for k, v in learned.to_dict().items() if k != "weights"} | {"heads": heads})
+    metadata = {HEADER: header, CHECKSUM: _checksum(header, weights)}
+    (small := tmp_path / "x.learned").write_bytes(save(weights, metadata))
+    peak = Peak(torch.device("cpu"))
+    with pytest.raises(BadInput, match="its weights are not those of its network"):
+        wf.load(small)
+    assert peak.bytes < 100e6
 
 
 def test_plain_data_round_trips(tmp_path: Path) -> None:

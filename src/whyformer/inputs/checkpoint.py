@@ -19,7 +19,7 @@ from urllib.request import getproxies
 
 from whyformer.errors import BadInput, reading
 from whyformer.extras import require
-from whyformer.files import is_file, is_folder, path_of, quiet
+from whyformer.files import is_file, is_folder, path_of, quiet, read_json
 from whyformer.inputs.families import BOX_FEATURES
 
 # Call processors; a Tokenizer of the tokenizers library is wrapped in a class of transformers.
@@ -159,6 +159,11 @@ PROCESSORS = dict.fromkeys(("text", "regions"), "AutoTokenizer") | {
 PROCESSOR_FILES = ("tokenizer*", "vocab*", "*.model", "preprocessor_config.json", "processor_config.json", "merges.txt")
 
 
+# Modules of sentence_transformers that import nothing by the names in their files, but for a Dense's activation.
+MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout", "LayerNorm")
+ACTIVATIONS = "torch.nn.modules."
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A folder that ``save_pretrained()`` wrote, or a name on the model hub."""
@@ -249,14 +254,34 @@ class Checkpoint:
 
     def sentence_transformer(self) -> Any:
         """Load the model with the sentence_transformers library."""
+        trouble = f"no SentenceTransformer could be loaded from {self.name!r}"
+        with self._loading(trouble):
+            stranger = "" if self.trusted else self._module_that_is_not_known()
+        if stranger:
+            raise self._code_of_its_own(f" (its files name {stranger[:100]!r})")
         require("sentence_transformers", why=f"{self.name!r}, which pools its tokens in a way of its own,")
         from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
 
-        return SentenceTransformer(self.name, trust_remote_code=self.trusted)
+        with self._loading(trouble):
+            return SentenceTransformer(self.name, trust_remote_code=self.trusted)
 
-    def _code_of_its_own(self) -> CodeOfItsOwn:
+    def _module_that_is_not_known(self) -> str:
+        """The first class named in the folder that is not of MODULES; sentence_transformers before 6 imports any."""
+        folder = Path(self.name)
+        listed = folder / "modules.json"
+        for module in read_json(listed) if is_file(listed) else ():
+            kind, config = str(module["type"]), folder / module["path"] / "config.json"
+            library, _, name = kind.partition(".")
+            if library != "sentence_transformers" or name.rpartition(".")[2] not in MODULES:
+                return kind
+            activation = str(read_json(config).get("activation_function", ACTIVATIONS)) if is_file(config) else ""
+            if name.endswith("Dense") and not activation.startswith(ACTIVATIONS):
+                return activation
+        return ""
+
+    def _code_of_its_own(self, where: str = "") -> CodeOfItsOwn:
         return CodeOfItsOwn(
-            f"{self.name!r} contains its own code, which is not run by default. Read it (the .py files next to "
+            f"{self.name!r} contains its own code{where}, which is not run by default. Read it (the .py files next to "
             f"config.json); if you trust it, {self.to_trust}."
         )
 
@@ -268,6 +293,11 @@ class Checkpoint:
         except Exception as error:
             if "trust_remote_code" in str(error):
                 raise self._code_of_its_own() from error
+            if "weights_only" in str(error):  # torch's advice is to read it all the same, which would run its code
+                raise BadInput(
+                    f"{trouble}: they are a pickle with more in it than tensors, which could run code when it is read. "
+                    "Ask its author for model.safetensors."
+                ) from error
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise BadInput(f"{trouble}: {line.removesuffix('.')}.{advice}") from error
 

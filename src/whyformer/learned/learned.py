@@ -99,11 +99,12 @@ class Learned(Result, Named):
     def network(self) -> Network:
         """On the CPU, for use."""
         weights = {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
-        network = Network(self.heads, len(weights["states_mean"]), self.linear)
         try:
-            network.load_state_dict(weights)
-        except RuntimeError as error:
-            raise files.Damaged(f"its weights are not those of its network ({reason(error)})") from error
+            with torch.device("meta"):  # a file may claim any size: none is made before the weights fit
+                network = Network(self.heads, weights["states_mean"].numel(), self.linear)
+            network.load_state_dict(weights, assign=True)
+        except (RuntimeError, TypeError, KeyError) as error:
+            raise files.Damaged(f"its weights are not those of its network ({reason(error)[:100]})") from error
         return network.eval()
 
     @property
