@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -84,7 +85,8 @@ def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
 
     classes: possible numbers of classes. Raises for an output that cannot be compared, added up or differentiated.
     """
-    logits: Any = output.get("logits") if isinstance(output, Mapping) else output
+    named = _named(output)
+    logits: Any = named.get("logits") if isinstance(named, Mapping) else output
     if not isinstance(logits, Tensor) or (logits is not output and not logits.ndim):
         logits = part_of(output, classes)[1]
     require_dense("the model's output", logits, "wrap the model in a module whose forward returns it{}.")
@@ -102,8 +104,9 @@ def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
     """The logits of an output, and how they are written: ``.logits``, ``[1]``, or nothing for the output itself."""
     if isinstance(output, Tensor):
         return "", output
-    if isinstance(output, Mapping):
-        fields = {str(k): v for k, v in output.items() if isinstance(v, Tensor) and v.ndim and k != "loss"}
+    named = _named(output)
+    if isinstance(named, Mapping):
+        fields = {str(k): v for k, v in named.items() if isinstance(v, Tensor) and v.ndim and k != "loss"}
         if {"start_logits", "end_logits"} <= set(fields):  # either would be half of the answer, and of many rows one
             raise NotOffered(
                 "a question-answering model has a start and an end logit for every token. Explain one of them; for the "
@@ -118,19 +121,28 @@ def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
             # before what they predict; a dict of the user's own has any order.
             predicted = (n for n in fields if "predict" in n)
             first = next(predicted, next(iter(fields)))
-            name = _key_of_logits(_floats(output), classes) if type(output) is dict else first
+            name = _key_of_logits(_floats(named), classes) if type(named) is dict else first
             if name is not None:
-                return _written(output, name), output[name]
-    if isinstance(output, (tuple, list)):
+                return _written(output, name), named[name]
+    elif isinstance(output, (tuple, list)):
         parts = _floats(dict(enumerate(output)))
         index = _key_of_logits(parts, classes)
         if index is not None:
             return f"[{index}]", parts[index]
-    held = f" It holds {', '.join(map(str, output))}." if isinstance(output, Mapping) and output else ""
+    held = f" It holds {', '.join(map(str, named))}." if isinstance(named, Mapping) and named else ""
     raise NotOffered(
         f"the model returned a {type(output).__name__} without a tensor of logits.{held} Load the same weights with "
         "their head, or wrap the model in a module whose forward returns one row of numbers per input."
     )
+
+
+def _named(output: Any) -> Any:
+    """Return the fields of a dataclass or a named tuple by name; other outputs as they are."""
+    if isinstance(output, (Mapping, Tensor)):
+        return output
+    if is_dataclass(output) and not isinstance(output, type):
+        return {field.name: getattr(output, field.name) for field in fields_of(output)}
+    return output._asdict() if hasattr(output, "_asdict") else output
 
 
 def _written(output: Any, name: str) -> str:

@@ -177,3 +177,19 @@ def test_what_a_pipeline_encodes_with(parts: dict[str, Any], taken: Any) -> None
         inner, processor = unpacked(SimpleNamespace(model=model, **parts), name)
         assert inner is model
         assert (vars(processor) if isinstance(processor, SimpleNamespace) else processor) == expected
+
+
+class Negated:
+    """Holds a model, and is called itself."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return -self.model(input_ids=input_ids).logits
+
+
+def test_what_is_called_is_what_is_explained_or_it_is_refused() -> None:
+    ids = torch.tensor([[2, 7, 8, 3]])
+    with pytest.raises(BadInput, match=r"Negated has a model, and is called itself.*Pass its \.model"):
+        wf.explain(Negated(folders.bert()), {"input_ids": ids}, method="occlusion", replace=1)

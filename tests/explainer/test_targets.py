@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -92,6 +93,25 @@ def test_one_output_per_token_is_explained_at_one_of_them(head: str) -> None:
         assert found.value == pytest.approx(float(logits[row, 3, 1]), abs=1e-5)
         assert "3" in found.readout and found.target.position == 3
         np.testing.assert_array_equal(found.scores, found.matrix[3])
+
+
+@dataclass
+class Answer:
+    states: Tensor
+    logits: Tensor
+
+
+class Pair(NamedTuple):
+    states: Tensor
+    logits: Tensor
+
+
+@pytest.mark.parametrize("kind", [Answer, Pair])
+def test_logits_are_read_from_a_class_of_the_users_own(kind: Any) -> None:
+    """Also behind the states of all tokens, which come first."""
+    model = Reordered(2, lambda output: kind(output.logits[..., None].expand(-1, -1, 4), output.logits))
+    for row, found in enumerate(wf.explain(model, PLAIN, method="occlusion", replace=3, target=1)):
+        assert found.value == pytest.approx(model(**PLAIN).logits[row, 1].item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("labels", [10, 4])

@@ -166,6 +166,31 @@ def test_a_mask_that_says_the_opposite_is_refused() -> None:
         wf.explain(seeded(Masked), (randn(2, 4, 5), hide), method="attention_rollout", target=1)
 
 
+class Hidden(Block):
+    """True hides; a token of the model's own reads the text."""
+
+    def forward(self, ids: Tensor, pad_mask: Tensor) -> Tensor:
+        h = torch.cat([self.query.expand(len(ids), 1, -1), self.words(ids)], 1)
+        return self.head(self.block(h, src_key_padding_mask=nn.functional.pad(pad_mask, (1, 0)))[:, 0])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_true_hides_whether_or_not_an_input_is_padded(first: int) -> None:
+    model, ids, hide = seeded(Hidden), randint(5, 50, 2, 4), torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]).bool()
+    alone = {}
+    for row in (first, 1 - first):
+        alone[row] = wf.explain(model, (ids[[row]], hide[[row]]), method="occlusion", replace=3, target=1)[0]
+    for row, (one, count) in enumerate(
+        zip(wf.explain(model, (ids, hide), method="occlusion", replace=3, target=1), (4, 2), strict=True)
+    ):
+        without = ids[[row]].repeat(count, 1)
+        without[range(count), range(count)] = 3
+        value, drops = model(ids[[row]], hide[[row]])[0, 1], model(without, hide[[row]].repeat(count, 1))[:, 1]
+        scores = one.scores[~np.array(one.units.special)]
+        np.testing.assert_allclose(scores, (value - drops).detach(), atol=1e-5)
+        np.testing.assert_allclose(alone[row].scores, one.scores, atol=1e-5)
+
+
 def test_an_image_that_comes_in_patches() -> None:
     """SigLIP 2 takes vectors of patches, the padded ones masked."""
     tower = SIZE | {"num_patches": 16, "patch_size": 8}

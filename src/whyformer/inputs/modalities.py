@@ -280,12 +280,23 @@ def _processor_of(pipeline: Any) -> Any:
     return next(iter(parts.values()), None)
 
 
+def _require_plain(model: Any) -> None:
+    """Raise for an object with a model and a call of its own, which may return something else than its model."""
+    if callable(model) and not any(base.__module__.startswith("transformers.") for base in type(model).__mro__):
+        name = type(model).__name__
+        raise BadInput(
+            f"{name} has a model, and is called itself: what it makes of its model's output would be left out. Pass "
+            f"its .model to explain that one alone, or make {name} a torch.nn.Module, whose forward is explained."
+        )
+
+
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
     """Return model and processor of a transformers pipeline, a folder or a name; wrap a function as a model."""
     if takes_questions(model):
         return asked_model(model), processor
     inner = getattr(model, "model", None)
     if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
+        _require_plain(model)
         return inner, processor if processor is not None else _processor_of(model)
     if isinstance(model, (str, Path)):
         return loaded(model, processor)

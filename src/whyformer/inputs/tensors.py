@@ -230,7 +230,8 @@ class TensorInput(Modality):
             for name, mask in batch.tensors.items():
                 if mask.shape == (batch.size, steps) and steps <= length and "mask" in name:
                     real = ~mask.bool() if "padding" in name else mask.bool()
-                    require_shown(name, real)
+                    if not name.endswith("mask") or name == "attention_mask" or "padding" in name:  # else: in doubt
+                        require_shown(name, real)
         return with_added(real, length, front, True)  # a mask of the input covers no token of the model's own
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:

@@ -150,8 +150,8 @@ class TextInput(TokenInput):
                     keep = ~tensor.bool()
                 elif name.endswith("mask"):
                     keep = tensor.bool()
-                    if not bool(on_host(keep).any(1).all()):
-                        require_shown(name, keep)
+                    if name == "attention_mask" and not bool(on_host(keep).any(1).all()):
+                        require_shown(name, keep)  # what other masks mean is not agreed upon
         if keep is None:
             keep = Modality.keep(self, batch, ids.shape[1], None)
         alone = batch.tensors.keys() <= {self.main, "attention_mask"}  # neither holds positions

@@ -21,7 +21,7 @@ from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, WhyformerError
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, shifted
+from whyformer.inputs.batch import Batch, require_shown, shifted
 from whyformer.loan.borrow import known_about, modules_of
 from whyformer.results.types import Units
 from whyformer.study.facts import Study
@@ -59,16 +59,18 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
         return batch
     facts = known_about(modality.model)
     if "hides padding" not in facts:
-        columns = [m[:, :, candidates[rows[0]]] for m in _maps_of(modality, batch, rows[0], candidates.shape[1])]
+        columns = [
+            m[:, :, candidates[rows[0]]] for m in _maps_of(modality, batch.select(rows[:1]), candidates.shape[1])
+        ]
         facts["hides padding"] = bool(columns) and not any(c.any() for c in columns)
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
 
 
-def _maps_of(modality: Modality, batch: Batch, row: int, length: int) -> list[Tensor]:
-    """(H, Q, K) attention maps of one input of a batch, of those calls that attend over so many positions."""
-    run = Passes(modality, replace(batch.select([row]), raw=()))  # whatever of it is explained later
-    sites = observe(run, Observe(1, run.names)).sites
-    return [site.attention_BHQK[0] for site in sites if site.attention_BHQK.shape[-1] == length]
+def _maps_of(modality: Modality, one: Batch, length: int) -> list[Tensor]:
+    """(H, Q, K) attention maps of one input, of those calls that attend over so many positions, or one token more."""
+    run = Passes(modality, replace(one, raw=()))  # whatever of it is explained later
+    maps = [site.attention_BHQK[0] for site in observe(run, Observe(1, run.names)).sites]
+    return [m[:, :, -length:] for m in maps if m.shape[-1] - length in {0, 1}]
 
 
 def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> Batch:
@@ -79,14 +81,20 @@ def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> B
     if keep_BN is None:
         return batch
     rows = (keep_BN.any(1) & ~keep_BN.all(1)).nonzero()[:, 0].tolist()  # where it hides something, but not all
-    facts = known_about(modality.model)
+    facts, shown = known_about(modality.model), bool(keep_BN.any(1).all())
     key = ("True hides", *doubtful)
-    if key not in facts and rows:
-        keep_N = keep_BN[rows[0]]
-        maps = _maps_of(modality, batch, rows[0], len(keep_N))
+    if key not in facts and (rows or not shown):
+        row = rows[0] if rows else 0
+        keep_N = keep_BN[row] if rows else torch.arange(keep_BN.shape[1], device=keep_BN.device) == 0
+        tried = batch.select([row])
+        # A mask that hides a whole input or nothing is tried with one position.
+        tried = tried if rows else tried.with_tensors(**{k: keep_N[None].to(tried.tensors[k].dtype) for k in doubtful})
+        maps = _maps_of(modality, tried, len(keep_N))
         attended = any(m[:, :, keep_N].any() for m in maps)
         facts[key] = bool(maps) and not attended and all(m[:, :, ~keep_N].any() for m in maps)
     if not facts.get(key):
+        if not shown:
+            require_shown(doubtful[0], keep_BN)
         return batch
     if batch.raw:  # the mask was made of a text by us: it is the mask that was wrong, not what is real
         return batch.with_tensors(**{name: ~batch.tensors[name].bool() for name in doubtful})
