@@ -76,7 +76,7 @@ class Words:
 
 
 class Named(ABC):
-    """An object that is accepted wherever its name is: a learned method (wf.learn) as ``method=`` or ``guide=``."""
+    """An object that is accepted wherever its name is: a learned method, a permutation importance."""
 
     @property
     @abstractmethod

@@ -234,7 +234,7 @@ def get_method(name: str | Named) -> Method:
         raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
     if name == AUTO:
         return CHOSEN
-    if name.startswith(LEARNED) or name.endswith(SUFFIX):
+    if ":" in name or name.endswith(SUFFIX):
         return _learned(name)
     _load("methods", "whyformer.methods")
     if name not in _METHODS:  # asked in every explain: the sorted catalogue is made for the error alone
@@ -242,7 +242,8 @@ def get_method(name: str | Named) -> Method:
     return _METHODS[name]
 
 
-# Learned methods (wf.learn): known by name in this process, and by the path of their file in any.
+# Methods that are objects: learned ones (wf.learn), known by name in this process and by the path of their file in any,
+# and permutation importance.
 
 LEARNED, SUFFIX = "learned:", ".learned"
 _LEARNED: dict[str, Method] = {}
@@ -250,8 +251,8 @@ _FILES: dict[str, Path] = {}  # of learned methods that were saved or loaded, by
 _LOADED: dict[tuple[str, int, int], str] = {}  # path, size and time of change of a file → name
 
 
-def register_learned(entry: Method, path: Path | None = None) -> None:
-    """Make a learned method known by its name; ``path``: of its file."""
+def register_named(entry: Method, path: Path | None = None) -> None:
+    """Make a method that is an object known by its name; ``path``: of its file."""
     _LEARNED[entry.name] = entry
     if path is not None:
         _FILES[entry.name] = path.resolve()
@@ -264,7 +265,7 @@ def learned_file(name: str) -> Path | None:
 
 def learned_methods() -> dict[str, Method]:
     """Learned methods that this process knows, by name; they are not in ``list_methods()``."""
-    return dict(sorted(_LEARNED.items()))
+    return {name: entry for name, entry in sorted(_LEARNED.items()) if name.startswith(LEARNED)}
 
 
 def learned_at_hand() -> tuple[str, ...]:

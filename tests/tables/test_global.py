@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 import whyformer as wf
@@ -15,7 +16,8 @@ from tests.models import CASES
 from tests.models.case import seeded
 from tests.references.tables import permutation_drop
 from tests.tables.models import CATEGORIES, CLASSES, LAYOUTS, NUMBERS, rows, saint, shared, table
-from whyformer.demo import load_sentiment
+from whyformer.demo import load_adult, load_sentiment
+from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
 from whyformer.tables import CorpusExplanation
 from whyformer.tables.table_results import Remarks
@@ -342,3 +344,68 @@ def test_wrong_permutations_are_refused() -> None:
     ):
         with pytest.raises(BadInput, match=said):
             wf.feature_permutation(model, frame, truth, processor=None if model == 3 else table())
+
+
+# Agreement with an explanation
+
+
+def test_agreement_is_the_rank_correlation_of_scipy() -> None:
+    model, described = load_adult()
+    some = adult_rows()[:30]
+    answers, how = [r["income"] for r in some], {"processor": described, "repeats": 2}
+    lost = wf.feature_permutation(model, some, answers, metric="neg_log_loss", **how)  # type: ignore[arg-type]
+    each = wf.explain(model, some, described, method="attn_lrp")
+    overall = wf.explain_global(model, some, described, method="attn_lrp", reference=lost)
+    where = [each[0].units.labels.index(name) for name in lost.labels]
+    scores = np.abs(np.stack([e.scores[where] for e in each]).astype(float))
+    agreement = lost.agreement(each)
+    assert agreement.spearman == pytest.approx(spearmanr(scores.mean(0), lost.drops.mean(1)).statistic, abs=1e-6)
+    assert agreement.low <= agreement.spearman <= agreement.high and agreement.high - agreement.low > 0.01
+
+    # Of single rows: the change of the logit of the class that the model predicts.
+    def logits(rows: Any) -> Any:
+        found = wf.explain(model, rows, described, target=[e.prediction.index for e in each], method="random")
+        return np.array([e.value for e in found])
+
+    changes, before = np.zeros_like(scores), logits(some)
+    for order in [np.random.default_rng([0, repeat]).permutation(30) for repeat in range(2)]:
+        for column, name in enumerate(lost.labels):
+            shuffled = [r | {name: some[int(order[i])][name]} for i, r in enumerate(some)]
+            changes[:, column] += np.abs(logits(shuffled) - before) / 2
+    assert agreement.per_row is not None
+    expected = [spearmanr(s, c).statistic for s, c in zip(scores, changes, strict=True)]
+    np.testing.assert_allclose(agreement.per_row, expected, atol=1e-6)
+    assert set(agreement.classes) == {e.prediction.label for e in each}
+    for name, value in agreement.classes.items():
+        members = [e.prediction.label == name for e in each]
+        assert value == pytest.approx(spearmanr(scores[members].mean(0), changes[members].mean(0)).statistic, abs=1e-6)
+    assert overall.agreement is not None and overall.agreement.spearman == pytest.approx(agreement.spearman, abs=1e-6)
+    assert overall.agreement.classes == pytest.approx(agreement.classes, abs=1e-6)
+    assert str(lost.agreement(each).high) == str(agreement.high), "the same seed draws the same rows"
+    as_method = wf.explain(model, some[0], described, method=lost)
+    np.testing.assert_allclose(as_method.scores[where], np.clip(lost.mean, 0, None), rtol=1e-6)
+    compared = wf.compare(model, some[:3], processor=described, method=[lost, "random"], metric=["aopc"])
+    assert np.isfinite(compared.values["aopc"][lost.name]).all()
+
+
+def test_agreement_with_the_models_own_predictions_where_rows_have_no_answer() -> None:
+    model, described = load_adult()
+    some = [{k: v for k, v in r.items() if k != "income"} for r in adult_rows()[:12]]
+    agreement = wf.explain_global(model, some, described, method="attn_lrp", reference="permutation").agreement
+    assert agreement is not None and agreement.metric == "accuracy"
+    assert wf.feature_permutation(model, some, [e.prediction.label for e in wf.explain(model, some, described,
+        method="random")], processor=described).agreement(wf.explain(model, some, described, method="attn_lrp")
+        ).spearman == pytest.approx(agreement.spearman, abs=1e-6)  # fmt: skip
+    with pytest.raises(BadInput, match="rows in memory"):
+        wf.explain_global(*load_sentiment()[:1], ["good", "bad"], load_sentiment()[1], reference="permutation")
+
+
+def test_what_cannot_agree_is_refused() -> None:
+    lost = wf.feature_permutation(lambda t: t @ [3.0, -1.0, 0.0], np.eye(3), np.arange(3.0))
+    model, described = load_adult()
+    with pytest.raises(BadInput, match="0 columns in common"):
+        lost.agreement(wf.explain(model, adult_rows()[0], described, method="attn_lrp"))
+    with pytest.raises(BadInput, match="not a str"):
+        lost.agreement("attn_lrp")
+    with pytest.raises(BadInput, match="has no importance of"):
+        wf.explain(model, adult_rows()[0], described, method=lost)

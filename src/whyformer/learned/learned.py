@@ -27,7 +27,7 @@ from whyformer.learned.network import Features, Network
 from whyformer.loan.borrow import known_about
 from whyformer.loan.digests import digest
 from whyformer.parameters import Named, checked
-from whyformer.registry import LEARNED, SUFFIX, Method, register_learned
+from whyformer.registry import LEARNED, SUFFIX, Method, register_named
 from whyformer.results.codec import Float32, mapping, reason, to_plain
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
@@ -79,7 +79,7 @@ class Learned(Result, Named):
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        register_learned(_method(self))
+        register_named(_method(self))
 
     @cached_property
     def name(self) -> str:
@@ -138,7 +138,7 @@ class Learned(Result, Named):
         header = json.dumps({k: v for k, v in self.to_dict().items() if k != "weights"}, ensure_ascii=False)
         arrays = {name: np.ascontiguousarray(array) for name, array in self.weights.items()}
         files.write_file(path, save(arrays, {HEADER: header, CHECKSUM: _checksum(header, arrays)}))
-        register_learned(_method(self), path)
+        register_named(_method(self), path)
 
     @classmethod
     def _read_own(cls, path: Path) -> Learned:
@@ -153,7 +153,7 @@ class Learned(Result, Named):
             raise files.Damaged("it is damaged: its checksum does not match")
         learned = cls._from_dict(mapping(files.parsed(metadata[HEADER]), "it") | {"weights": arrays})
         _ = learned.network  # raises if the weights do not fit
-        register_learned(_method(learned), path)
+        register_named(_method(learned), path)
         return learned
 
     # Explaining

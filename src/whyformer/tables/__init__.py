@@ -5,6 +5,7 @@
 """
 
 from whyformer.inputs.table_reference import same_columns
+from whyformer.tables.agreement import Agreement
 from whyformer.tables.global_explanation import CorpusExplanation, CsvRows, explain_global
 from whyformer.tables.in_context import RowAttention, explain_in_context, row_attention
 from whyformer.tables.permutation import feature_permutation
@@ -17,6 +18,7 @@ from whyformer.tables.table_results import (
 )
 
 __all__ = [
+    "Agreement",
     "ContextExplanation",
     "CorpusExplanation",
     "CsvRows",

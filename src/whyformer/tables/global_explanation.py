@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -26,7 +26,8 @@ from whyformer.results.result import Result
 from whyformer.results.types import Explanation
 from whyformer.run.session import loaded_as, tracker
 from whyformer.shapes import Array
-from whyformer.tables.table_results import GlobalExplanation, Remarks
+from whyformer.tables.permutation import TorchPredictor, feature_permutation
+from whyformer.tables.table_results import FeaturePermutation, GlobalExplanation, Remarks
 from whyformer.targets import Aims, Scalar
 from whyformer.views.table_marks import corpus_view
 from whyformer.views.view import view_of
@@ -207,6 +208,7 @@ def explain_global(
     batch_size: BatchSize | None = None,
     samples: Annotated[int, Limits(0, 2**31 - 1)] = 500,
     least: Count = 2,
+    reference: Literal["permutation"] | FeaturePermutation | None = None,
     seed: Seed = 0,
     progress: bool | None = None,
     **options: Any,
@@ -216,7 +218,9 @@ def explain_global(
     inputs: rows as for ``explain`` (with ``processor`` a Table), a CSV file (``tables.CsvRows``, which reads it in
     chunks), or the model's own tensors. Rows are explained ``batch_size`` at a time; only sums and ``samples`` rows for
     pictures are kept. Confidence intervals are mean ± 1.96 standard errors over rows. Words of texts that occur fewer
-    than ``least`` times are left out.
+    than ``least`` times are left out. reference: "permutation" compares columns with ``feature_permutation`` of the
+    same rows, or pass its result; ``agreement`` of the result is the rank correlation. Answers are the table's target
+    column where rows have one, else the model's own predictions.
 
     >>> model, table = wf.demo.load_adult()
     >>> wf.explain_global(model, wf.demo.census.adult_rows()[:8], table).show()
@@ -235,6 +239,8 @@ def explain_global(
         sums = _ColumnSums(set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()))
     if size == 0:
         raise BadInput("inputs has no rows: give at least one.")
+    if reference is not None and (isinstance(sums, _WordSums) or (are_tensors(inputs) or isinstance(inputs, CsvRows))):
+        raise BadInput("reference= compares columns of rows in memory (a DataFrame, dicts): pass these, with a Table.")
     if isinstance(target, list) and len(target) != size:
         raise BadInput(f"targets: {len(target)}, rows: {size}. Give one target, or one per row.")
     settings: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, "batch_size": step, **options}
@@ -251,6 +257,8 @@ def explain_global(
             sums.add(explanation, at)
             at += 1
     assert first is not None
+    if reference == "permutation":
+        reference = _permutation(explainer, inputs, seed, progress)
     warnings = remarks.told(size)
     if len(names) > 1 and target is None and (first.signed or sums.of == "text"):
         mixed = f"each {sums.of}'s own prediction was explained, and scores for different classes were averaged"
@@ -265,7 +273,34 @@ def explain_global(
         "seconds": time.perf_counter() - started,
         "model": first.model,
     }
-    return sums.result(first, common)
+    result = sums.result(first, common)
+    if isinstance(reference, FeaturePermutation) and isinstance(result, GlobalExplanation):
+        result = replace(result, agreement=reference.agreement(result, seed))
+    return result
+
+
+def _permutation(explainer: CoreExplainer, inputs: Any, seed: int, progress: bool | None) -> FeaturePermutation:
+    """Permutation importance of the same rows, by the answers that they hold or else by the model's predictions."""
+    table = explainer.processor
+    columns = table.read(inputs)[0]
+    answers = _answers(inputs, table.target)
+    predictor = TorchPredictor(explainer.model, table, columns, BATCH_SIZE)
+    if answers is None:
+        output = predictor.output(None, ())
+        answers = output[:, 0].astype(float) if output.shape[1] == 1 else output.argmax(1)
+    return feature_permutation(explainer.model, columns, answers, processor=table, seed=seed, progress=progress)
+
+
+def _answers(inputs: Any, target: str | None) -> Any:
+    """The column of answers, if the rows have one."""
+    if not target:
+        return None
+    if hasattr(inputs, "columns"):
+        return inputs[target].to_numpy() if target in inputs.columns else None
+    if isinstance(inputs, Mapping):
+        return inputs.get(target)
+    named = all(isinstance(row, Mapping) and target in row for row in inputs)
+    return [row[target] for row in inputs] if named else None
 
 
 class _ColumnSums:
@@ -280,6 +315,7 @@ class _ColumnSums:
         self.mean = self.spread = self.matrix = np.zeros(())  # arrays from the first row on
         self.samples: list[Array] = []
         self.values: list[tuple[str, ...]] = []
+        self.classes: list[str] = []
 
     def add(self, explanation: Explanation, number: int) -> None:
         scores = explanation.scores.astype(float)
@@ -297,6 +333,7 @@ class _ColumnSums:
         if number in self.sampled:
             self.samples.append(explanation.scores)
             self.values.append(explanation.units.values or ())
+            self.classes.append(explanation.prediction.label or str(explanation.prediction.index))
 
     def result(self, first: Explanation, common: dict[str, Any]) -> GlobalExplanation:
         """Limits are NaN for a single row, which shows no spread."""
@@ -313,6 +350,7 @@ class _ColumnSums:
             matrix=self.matrix if self.matrix.ndim else None,
             samples=np.stack(self.samples) if self.samples else None,
             sample_values=tuple(self.values) if all(self.values) else (),
+            sample_classes=tuple(self.classes),
             **common,
         )  # fmt: skip
 

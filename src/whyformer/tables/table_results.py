@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.extras import require
 from whyformer.files import Damaged, made_folder, read_json, readable_folder, write_file, writing
 from whyformer.inputs.table_schema import Table
-from whyformer.parameters import checked
+from whyformer.parameters import Named, checked
+from whyformer.registry import Method, register_named
 from whyformer.results.codec import Float32, Float64
 from whyformer.results.interop import dataframe
 from whyformer.results.result import Result
+from whyformer.run import Attribution, Run
 from whyformer.shapes import Array
+from whyformer.tables.agreement import Agreement, Ranked, agreement_of, ranked_rows
 from whyformer.views.table_marks import context_view, global_view, permutation_view
 from whyformer.views.view import view_of
 
@@ -196,9 +202,21 @@ class GlobalExplanation(Result):
     matrix: Float64 | None = None  # the mean map (position × position), where the method has one
     samples: Float64 | None = None  # (S, U)
     sample_values: tuple[tuple[str, ...], ...] = ()
+    sample_classes: tuple[str, ...] = ()  # predicted
+    agreement: Agreement | None = None  # with permutation importance, where reference= was passed
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     model: str = ""
+
+    @property
+    def compared(self) -> Ranked:
+        """Absolute scores without special tokens, of single rows only where all of them are among the samples."""
+        plain = [i for i, special in enumerate(self.special) if not special]
+        rows_RU = np.zeros((0, len(plain)))
+        if self.samples is not None and len(self.samples) == self.rows:
+            rows_RU = np.abs(self.samples[:, plain])
+        labels = tuple(self.labels[i] for i in plain)
+        return Ranked(labels, rows_RU, self.mean_size[plain], self.method, self.sample_classes)
 
     @property
     def importance(self) -> Array:
@@ -224,11 +242,16 @@ class GlobalExplanation(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class FeaturePermutation(Result):
-    """The fall of a metric when a column is shuffled: mean over repeats, with 95 % confidence intervals."""
+class FeaturePermutation(Result, Named):
+    """The fall of a metric when a column is shuffled: mean over repeats, with 95 % confidence intervals.
+
+    ``wf.compare(…, method=["attn_lrp", permutation])`` evaluates it as a method that scores every row alike.
+    """
 
     what: ClassVar[str] = "feature permutation"
-    axes: ClassVar[Mapping[str, str]] = {"labels": "U", "drops": "UR", "mean": "U", "low": "U", "high": "U"}
+    axes: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("labels", "mean", "low", "high"), "U"), "drops": "UR", "changes": "IU",
+    }  # fmt: skip
 
     labels: tuple[str, ...]
     drops: Float64  # (columns or groups, repeats): metric on the table, less the metric with the column shuffled
@@ -240,8 +263,33 @@ class FeaturePermutation(Result):
     high: Float64
     seed: int = 0
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    changes: Float32 | None = None  # mean |change| of the output for the predicted class, of the first rows
     warnings: tuple[str, ...] = ()
     model: str = ""
+
+    def __post_init__(self) -> None:
+        register_named(_as_method(self))
+
+    @cached_property
+    def name(self) -> str:
+        """For example "permutation:1f0c93ab", by which results name it."""
+        numbers = np.ascontiguousarray(self.drops, dtype=np.float64).tobytes()
+        return "permutation:" + hashlib.blake2b("\n".join(self.labels).encode() + numbers, digest_size=4).hexdigest()
+
+    def agreement(self, explanation: Any, seed: int = 0) -> Agreement:
+        """Return the rank correlation of an explanation with this importance, over all rows, per class and per row.
+
+        explanation: what ``wf.explain_global`` returned, or ``wf.explain`` for one method, of the same rows in the
+        same order.
+
+        >>> model, table = wf.demo.load_adult()
+        >>> rows = wf.demo.census.adult_rows()
+        >>> lost = wf.feature_permutation(model, rows, [row["income"] for row in rows], processor=table, repeats=2)
+        >>> lost.agreement(wf.explain_global(model, rows, table, method="attn_lrp")).show()
+        """
+        ranked = explanation.compared if isinstance(explanation, GlobalExplanation) else ranked_rows(explanation)
+        facts = {"metric": self.metric, "model": self.model}
+        return agreement_of(ranked, self.labels, self.drops, self.changes, self.rows, seed, **facts)
 
     def ranked(self) -> list[tuple[str, float]]:
         """Columns from the most to the least important; ties keep their order."""
@@ -250,6 +298,39 @@ class FeaturePermutation(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return one row per column or group."""
         return dataframe({"column": self.labels, "mean": self.mean, "low": self.low, "high": self.high})
+
+
+def _as_method(permutation: FeaturePermutation) -> Method:
+    """The entry of the registry, which is not in ``list_methods()``."""
+
+    def explain(run: Run) -> Attribution:
+        """Score each column by the fall of the metric, the same for every row; falls below 0 are 0.
+
+        Misleads when: rows differ: it knows what a column is worth to all of them.
+        """
+        falls = dict(zip(permutation.labels, np.clip(permutation.mean, 0, None).tolist(), strict=True))
+        scores = torch.zeros(run.keep_BN.shape)
+        for row, (units, keep) in enumerate(zip(run.units, run.keep_BN.cpu(), strict=True)):
+            missing = [n for n, special in zip(units.labels, units.special, strict=True) if not special | (n in falls)]
+            if missing:
+                raise BadInput(f"{permutation.name} has no importance of {missing[0]!r}: shuffle the same columns.")
+            scores[row, keep] = torch.tensor([falls.get(name, 0.0) for name in units.labels])
+        return Attribution(scores.to(run.keep_BN.device))
+
+    return Method(
+        name=permutation.name,
+        run=explain,
+        paper="Breiman 2001",
+        needs=frozenset(),
+        cost=lambda units, **options: (1, 0),
+        cost_text="1 forward; the permutation is done",
+        signed=False,
+        class_specific=False,
+        specificity="black box",
+        idea="Score each column by the fall of a metric when it is shuffled, the same for every row.",
+        meaning=f"fall of {permutation.metric} when the column is shuffled",
+        unfit="it scores every row alike",
+    )
 
 
 @dataclass(frozen=True, eq=False)

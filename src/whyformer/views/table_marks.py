@@ -12,7 +12,7 @@ from whyformer.parameters import checked
 from whyformer.results.types import Explanation
 from whyformer.shapes import Array
 from whyformer.views.header import STAND_INS, doubts, duration, facts, number
-from whyformer.views.marks import Bar, Bars, Matrix, Scale, TableMark
+from whyformer.views.marks import Bar, Bars, Matrix, Points, Scale, Scatter, TableMark
 from whyformer.views.scales import scale_of
 from whyformer.views.view import Fact, Panel, View
 
@@ -84,6 +84,31 @@ def permutation_view(result: Any) -> View:
     panel = Panel((bars,), f"drop of {result.metric} when a column is shuffled (higher: more important)", wide=True)
     caption = MEANT
     return View("Feature permutation", (panel,), (*facts, *groups), result.warnings, caption)
+
+
+@checked
+def agreement_view(result: Any) -> View:
+    """The picture of an Agreement: a point per column, and the correlation of each class."""
+    points = Points("columns", result.importance, result.scores, labels=result.labels)
+    mark = Scatter((points,), f"fall of {result.metric} when the column is shuffled", f"mean |score|, {result.method}")
+    places = [np.argsort(np.argsort(-x, kind="stable")) + 1 for x in (result.scores, result.importance)]
+    order = np.argsort(places[1], kind="stable")[:MOST_ROWS]
+    ranks = tuple((result.labels[i], str(places[1][i]), str(places[0][i])) for i in order)
+    panels = [Panel((mark,), wide=True), Panel((TableMark(("column", "rank by permutation", result.method), ranks),))]
+    rows = tuple((name, f"{value:+.2f}") for name, value in result.classes.items())
+    if result.per_row is not None and np.isfinite(result.per_row).any():
+        rows += (("single rows, mean", f"{np.nanmean(result.per_row):+.2f}"),)
+    if rows:
+        panels.append(Panel((TableMark(("rows predicted as", "rank correlation"), rows),)))
+    limits = "" if np.isnan(result.low) else f" (95 % confidence interval {result.low:+.2f} to {result.high:+.2f})"
+    facts = (
+        Fact("rank correlation", f"{result.spearman:+.2f}{limits}"),
+        Fact("rows", str(result.rows)),
+        Fact("method", result.method),
+        Fact("model", result.model),
+    )
+    caption = "Spearman correlation over columns: 1 is the same order, −1 the opposite order."
+    return View("Agreement with permutation importance", tuple(panels), facts, result.warnings, caption)
 
 
 @checked
