@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.attention.chain import NotFoldable
+from whyformer.engines.perturbation.unscored import remarks_about_unscored, require_moved
 from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, ModelFailed, NotOffered, NotOverUnits
 from whyformer.estimate import folding
 from whyformer.inputs.base import Modality
@@ -27,7 +28,7 @@ from whyformer.inputs.units import pick
 from whyformer.loan.spread import LONG, Peak
 from whyformer.registry import AUTO, Method, answers, default_method, get_method
 from whyformer.results.types import Choice, Cost, Explanation, Target, Units
-from whyformer.run import Attribution, Run
+from whyformer.run import ATTENDING, Attribution, Run
 from whyformer.run.session import Session
 from whyformer.shapes import Array
 from whyformer.study.entrance import HIDDEN
@@ -67,7 +68,13 @@ def explanations(
     output, answers = run.output, run.batch.predictions
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
-    notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
+    unscored = remarks_about_unscored(run)
+    attends = bool(m.needs & ATTENDING)  # the others read no positions whose weights could be missing
+    notes = [
+        *(run.study if attends else run.study.by_input).notes,
+        *run.modality.notes(run.batch, run.length),
+        *sorted(run.notes),
+    ]
     unpadded = run.unpadded and not (run.multi_stream or run.windowed)
     share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
     notes += [probabilities_note(bool(run.output.ends_in_sigmoid))] if run.gives_probabilities else []
@@ -107,7 +114,7 @@ def explanations(
         target, said = targets[row], predictions[row]
         if said.position != target.position:
             said = replace(said, position=target.position)
-        warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
+        warnings = [*unscored[row], *(run.batch.warnings[row] if run.batch.warnings else ())]
         warnings += attribution.warnings[row] if attribution.warnings else []
         known = {name: numbers[row] for name, numbers in checks.items()}
         if output.causal:  # many language models park attention there
@@ -302,6 +309,13 @@ def of_run(
         if m.name == AUTO:
             results[AUTO] = _answered(session, settings[AUTO]["passes"], run, rows)
             continue
+        if (other := run.for_needs(m.needs)) is not run:
+            before = (other.forwards_B.copy(), other.backwards_B.copy())
+            results |= of_run(session, [m], settings, other, rows)
+            run.forwards_B += other.forwards_B - before[0]
+            run.backwards_B += other.backwards_B - before[1]
+            run.setup_forwards, other.setup_forwards = run.setup_forwards + other.setup_forwards, 0
+            continue
         if run.modality.opaque:
             run.modality.announce(m.cost(max(map(len, run.units)), **settings[m.name])[0], run.batch)
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
@@ -327,11 +341,14 @@ def of_run(
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared
-        highest, setup = peak.bytes, session.setup_forwards + run.setup_forwards
         # As many as it takes alone: its own passes, and those of others that it needs as well.
         forwards = run.forwards_B - before[0] + sum(owed for owed, _ in run.asked.values())
         backwards = run.backwards_B - before[1] + sum(owed for _, owed in run.asked.values())
-        each = seconds / run.batch.size
+        if "perturbation" in m.needs and not settings[m.name].get("hold"):
+            require_moved(run, m.name, attribution.scores_BN)
+        remarks_about_unscored(run)  # here, so that its passes are counted
+        each, highest = seconds / run.batch.size, peak.bytes
+        setup = session.setup_forwards + run.setup_forwards
         costs = [Cost(f, b, each, highest, setup) for f, b in zip(forwards.tolist(), backwards.tolist(), strict=True)]
         results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
     return results
@@ -340,7 +357,7 @@ def of_run(
 def _answered(session: Session, passes: int, run: Run, rows: list[int]) -> list[Explanation]:
     """Explanations by what ``answers`` names for each input. Where a method is refused or finds nothing, the next."""
     kind = run.modality.kind
-    counts = [len(groups) for groups, _ in run.segments] if run.segments else [len(units) for units in run.units]
+    counts = [len(groups) for groups, _ in run.segments] if run.segments else list(map(len, run.by_input.units))
     choices = [answers(kind, count, passes) for count in counts]
     made: dict[int, Explanation] = {}
     for same in (choice for i, choice in enumerate(choices) if choice not in choices[:i]):

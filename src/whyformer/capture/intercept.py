@@ -27,7 +27,11 @@ from whyformer.errors import BadInput, shown
 
 @dataclass(slots=True)
 class SoftmaxCall:
-    """One softmax (or marked attention map). ``claimed``: its key axis was contracted with values."""
+    """One softmax (or marked attention map).
+
+    ``claimed``: its key axis was contracted with values. ``pools``: it weighs positions by scores that no query asked
+    for, which is how a head pools them.
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -35,6 +39,7 @@ class SoftmaxCall:
     layout: str | None = None
     claimed: bool = False
     contracted_elsewhere: bool = False
+    pools: bool = False
 
     def __str__(self) -> str:
         where = self.path or "the model itself"
@@ -346,7 +351,8 @@ class Intercept(TorchFunctionMode):
         out = product(left, right)
         if isinstance(out, Tensor):
             a, b = self._trail.at(left), self._trail.at(right)
-            pair = (a.source, b.source) if a.source or b.source else None
+            asked = b.source or (left.ndim > 1 and right.ndim > 2)  # else by a vector of weights: no query and key
+            pair = (a.source, b.source) if asked else None
             axes = (*a.axes[:-1], b.axes[-1]) if out.ndim == left.ndim == right.ndim else fresh(out.shape)
             sizes_fit = all(math.prod(atom.size for atom in axis) == n for axis, n in zip(axes, out.shape, strict=True))
             source = ProjectionSource.of(left) if right.ndim == 2 else None  # x @ weight: a projection
@@ -367,6 +373,9 @@ class Intercept(TorchFunctionMode):
         self.plannable &= _place(weights, contraction.key) == self._made[note.softmax]
         call = self.softmaxes[note.softmax]
         call.claimed = True
+        call.pools = note.query_key is None and call.layout is None and weights.shape[contraction.query] == 1
+        if call.pools:
+            return product(weights, value) if first else product(value, weights)
         if self.rows_attend and self._is_between_rows(weights, contraction):
             return product(weights, value) if first else product(value, weights)
         marked = call.layout.split().index("b") if call.layout is not None and "b" in call.layout else None

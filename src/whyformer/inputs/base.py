@@ -25,14 +25,13 @@ from whyformer.inputs.batch import (
     are_tensors,
     model_failed,
     named_tensors,
-    others_note,
     require_numbers,
     signature_of,
 )
 from whyformer.inputs.decoding import PLAIN, Decoding
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import Layout, StreamInput
-from whyformer.inputs.units import GROUPS
+from whyformer.inputs.units import GROUPS, Column
 from whyformer.loan.quantised import is_adapted
 from whyformer.loan.spread import execution_device
 from whyformer.results.types import Units
@@ -184,6 +183,10 @@ class Modality(ABC):
         front: how many of the positions that the model adds itself come before the input's; None: all of them.
         """
 
+    def covers(self, batch: Batch, length: int) -> bool:
+        """Return whether every unit of the input is among the ``length`` positions that the model attends over."""
+        return True
+
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         """(B, length) real positions of the model's attention. Here: all of them."""
         return all_real(batch.size, length, device=batch.tensors[self.main].device)
@@ -205,13 +208,16 @@ class Modality(ABC):
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         """Return remarks that belong to every explanation of these inputs."""
-        if self.multi_input or self.stream == "table" or self.main not in batch.tensors:
-            return ()
+        return ()
+
+    def beside(self, batch: Batch, length: int) -> dict[str, Column]:
+        """Return what the model reads besides the units, by name; ``length`` is that of the units."""
+        if self.multi_input or self.main not in batch.tensors:
+            return {}
         codes = batch.tensors[self.main].is_floating_point()  # ids beside ids describe the same words (boxes, segments)
         numbers = {k: v for k, v in batch.tensors.items() if k != self.main and v.dtype != torch.bool}
         others = [k for k, v in numbers.items() if v.is_floating_point() or (codes and v.ndim > 1)]
-        others = [*(k for k in others if "mask" not in k), *self.unscored]
-        return (others_note(self.main, others),) if others else ()
+        return {name: (name, ...) for name in [*(k for k in others if "mask" not in k), *self.unscored]}
 
     def picture(self, batch: Batch, row: int) -> str | None:
         """Return the input as a picture (a data URI), where it is one."""
@@ -394,6 +400,9 @@ class Modality(ABC):
     def first_changed(self, batch: Batch, grid: tuple[int, int]) -> Batch | None:
         """Change the numbers in the first of ``grid`` patches; None where there are no patches."""
         return None
+
+    def locate(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> None:
+        """Find out what each of the ``keys`` positions holds; ``values`` runs the first attention and counts passes."""
 
     def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
         """Return whether the input is one of the ``keys`` positions, the others learned; ``forward`` counts passes."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whyformer.capture.site import OffPlan
-from whyformer.errors import BadInput, ModelFailed, WhyformerError, listed
+from whyformer.errors import BadInput, ModelFailed, WhyformerError
 from whyformer.inputs.decoding import Continuation, KeptPass
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.table_schema import is_missing
@@ -114,7 +114,7 @@ def pointers(tensors: Mapping[str, Tensor], main: str) -> tuple[str, ...]:
 
 
 Raw = Any
-SHOWN = {"warnings", "groups"}  # fields of a batch that change what is printed, not the numbers
+SHOWN = {"warnings", "groups", "by_input"}  # fields of a batch that change what is printed, not the numbers
 
 
 # Types of inputs, for type checkers. Pillow and pandas are extras, so their classes are described by protocols.
@@ -184,6 +184,7 @@ class Batch:
     predictions: tuple[Target, ...] = ()  # per input: what the model says, where that is no class of its logits
     reference_rows: int = 0  # so many rows at the end are not explained: they are there for the first to look at
     alone: bool = False  # rows that would look at others are run without them
+    by_input: bool = False  # units are all those of the inputs, wherever attention runs
 
     @property
     def size(self) -> int:
@@ -224,7 +225,7 @@ class Batch:
         """Return some of the inputs, in the given order."""
         index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
         # All fields but these hold a tuple with one entry per input, or an empty one.
-        others = {"tensors", "keep_BN", "constants", "shared", "reference_rows", "alone"}
+        others = {"tensors", "keep_BN", "constants", "shared", "reference_rows", "alone", "by_input"}
         each: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
         chosen: dict[str, Any] = {k: tuple(values[i] for i in index) for k, values in each.items() if values}
         return replace(
@@ -413,15 +414,3 @@ def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFaile
         f"{shapes}. Call it directly on the same tensors, model(**tensors): if that fails, too, the model does not "
         "fit these inputs (processor, length, dtype or device)."
     )
-
-
-OTHERS = (
-    "the model also reads {others}, which {are} no unit{s} here: only {main} is masked, and scores by attention, or by "
-    "gradients at the first block, include everything that is added at a position."
-)
-
-
-def others_note(main: str, others: Sequence[str]) -> str:
-    """Return the remark for explanations of a model that reads more than its units."""
-    many = len(others) > 1
-    return OTHERS.format(others=listed(others, "and"), are="are" if many else "is", s="s" * many, main=main)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, UnknownName
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import LearnedPositions, Modality
-from whyformer.inputs.batch import NOT_THE_MODELS, Batch, Filling, Placed, Raw, SamplePool, others_note, signature_of
+from whyformer.inputs.batch import NOT_THE_MODELS, Batch, Filling, Placed, Raw, SamplePool, signature_of
 from whyformer.inputs.checkpoint import processed
 from whyformer.inputs.decoding import Decoding
 from whyformer.inputs.exchanges import wanted_steps
@@ -22,7 +22,7 @@ from whyformer.inputs.language import last_real
 from whyformer.inputs.stream_inputs import Layout, StreamInput, Vectors
 from whyformer.inputs.text import TextInput
 from whyformer.inputs.tokens import bare
-from whyformer.inputs.units import pick
+from whyformer.inputs.units import Column, pick
 from whyformer.results.types import Units
 from whyformer.targets import logits_of
 
@@ -324,8 +324,8 @@ class Seq2SeqInput(StreamsInput, TextInput):
             return super().inputs(batch)
         return [(batch.tensors[self.main], "source"), (batch.tensors[self.target], "target")]
 
-    def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
-        return (others_note(f"{self.main} and {self.target}", self.unscored),) if self.unscored else ()
+    def beside(self, batch: Batch, length: int) -> dict[str, Column]:
+        return {name: (name, ...) for name in self.unscored}
 
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         if stream == "target" and (self.target in batch.tensors or isinstance(self._source, TextInput)):

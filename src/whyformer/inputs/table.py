@@ -26,7 +26,7 @@ from whyformer.inputs.table_reference import (
     uniform_codes,
 )
 from whyformer.inputs.table_schema import Table
-from whyformer.inputs.units import GROUPS, averaged, owners_of_columns, resampled
+from whyformer.inputs.units import GROUPS, Column, averaged, owners_of_columns, resampled
 from whyformer.loan.borrow import known_about, module_names
 from whyformer.registry import PASSES
 from whyformer.results.types import Record, Units
@@ -46,10 +46,6 @@ UNTYPICAL = {
     "zero": f"a masked column holds 0 or its first category, and a column that holds this already scores 0: {GIVE_ROWS}"
 }
 KINDS = {"numerical": torch.float32, "categorical": torch.int64}
-UNSEEN = (
-    "not explained by attention: {columns}. The model passes {them} to its head without attention, so {they} no token "
-    "here; feature_permutation covers every column."
-)
 TOGETHER = '{} carry the same information, so their scores depend on each other: units="groups" scores them as one.'
 COMPANY = (
     "rows of this model attend to each other: explained beside {count} {name}. Attention between rows is not included "
@@ -224,9 +220,9 @@ class TableInput(Modality):
         return "row is one token", self._widths, self.table.call
 
     def tokens(self, batch: Batch, length: int) -> Tokens:
-        """Return the columns of each attention position; where a row is one token, each column is a unit."""
+        """Return the columns of each attention position, or of each unit where units are the columns."""
         alone = known_about(self.model).get(self._one_token)
-        if alone and length == len(self.table.columns):
+        if batch.by_input or (alone and length == len(self.table.columns)):
             return tuple((name,) for name in self.table.columns)
         facts, key = facts_of(self), ("tokens", length)
         if key not in facts:
@@ -240,6 +236,9 @@ class TableInput(Modality):
         if name in table.categorical:
             return "categorical", list(table.categorical).index(name)
         return "numerical", table.numerical.index(name)
+
+    def covers(self, batch: Batch, length: int) -> bool:
+        return not self.unseen(batch, length)
 
     def unseen(self, batch: Batch, length: int) -> tuple[str, ...]:
         """Return columns without a token (TabTransformer's numbers)."""
@@ -280,7 +279,7 @@ class TableInput(Modality):
                 'units="groups" scores columns that carry the same information as one; they are found in reference '
                 "rows, and this table has none: pass Table(…, reference=rows), or Table(…, groups={name: columns})."
             )
-        tokens = self.tokens(self.any_row(), len(units))
+        tokens = self.tokens(replace(self.any_row(), by_input=units.labels == self.table.columns), len(units))
         group_of = {column: name for name, members in self.groups.items() for column in members}
         together: dict[Any, list[int]] = {}
         for unit, names in enumerate(tokens):
@@ -300,11 +299,11 @@ class TableInput(Modality):
             unseen=units.unseen,
         )
 
+    def beside(self, batch: Batch, length: int) -> dict[str, Column]:
+        return {name: self.where(name) for name in self.unseen(batch, length)}
+
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         unseen, notes = self.unseen(batch, length), []
-        if unseen:
-            them, they = ("it", "it has") if len(unseen) == 1 else ("them", "they have")
-            notes.append(UNSEEN.format(columns=", ".join(unseen), them=them, they=they))
         if self.segments != GROUPS and self.table.groups is None:
             seen = set(self.table.columns) - set(unseen)
             groups = [[name for name in members if name in seen] for members in self.groups.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from whyformer.capture.roles import first_values
 from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality, with_added
-from whyformer.inputs.batch import Batch, Filling, Raw, SamplePool, are_tensors, require_shown, shifted
-from whyformer.inputs.units import assemble, averaged, owners_of_columns, pick, resampled
+from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, are_tensors, require_shown, shifted
+from whyformer.inputs.units import Column, assemble, averaged, owners_of_columns, pick, resampled
 from whyformer.loan.borrow import borrowed, known_about, module_names
 from whyformer.results.types import Units
 from whyformer.targets import logits_of
@@ -149,6 +149,23 @@ def _found(modality: Modality, one: Batch, numbers: Mapping[str, Tensor]) -> Seq
     return Sequences(tuple(own), tuple(unscored), passes)
 
 
+def different(values: Tensor) -> Tensor:
+    """Return other numbers of the same kind; not by the same amount everywhere, which a model may take away again."""
+    if values.is_floating_point():
+        noise = torch.rand(values.shape, generator=torch.Generator().manual_seed(0)).to(values)
+        return values + (1 + values.abs().amax()) * (0.5 + noise)
+    return torch.where(values > 0, values - 1, values + 1)
+
+
+def _label(column: Column, many: bool) -> str:
+    name, where = column
+    if where is ...:
+        return name
+    if isinstance(where, tuple):
+        return f"{name}[:, {where[1]}]" if many else f"variable {where[1]}"
+    return f"{name}[{where}]" if many else str(where)
+
+
 class TensorInput(Modality):
     """Tensors: units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in call order."""
 
@@ -182,7 +199,54 @@ class TensorInput(Modality):
         )
 
     def length(self, batch: Batch) -> int:
-        return len(self.columns(batch)) if self.stream == "table" else super().length(batch)
+        return len(self.columns(batch)) if self.stream == "table" or batch.by_input else super().length(batch)
+
+    def locate(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> None:
+        names, facts = self._numbers(one), known_about(self.model)
+        first, place = one.tensors[names[0]], self._place(one)
+        doubtful = len(names) > 1 or (first.ndim == 3 and keys - first.shape[2] in {0, 1})
+        if doubtful and place not in facts:
+            try:
+                facts[place] = self._located(one, keys, values)
+            except (WhyformerError, KeyError):  # not every number is an input of this model
+                facts[place] = None
+
+    def _located(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> tuple[Column | None, ...] | None:
+        """Return what each position holds (None: what the model adds), by changing one argument at a time."""
+        before, tokens = values(one), dict[int, Column]()
+
+        def moved_by(name: str, where: Any = ...) -> list[int]:
+            other = one.tensors[name].clone()
+            other[0][where] = different(other[0])[where]
+            after = values(one.with_tensors(**{name: other}))
+            return [int(place) for place in (before != after).any(-1).any(1)[0].nonzero()[:, 0]]
+
+        for name in self._numbers(one):
+            moved, shape = moved_by(name), one.tensors[name].shape[1:]
+            variables = (slice(None), 0)
+            if len(shape) == 2 and shape[1] == len(moved) > 1 and len(moved_by(name, variables)) == 1:
+                columns: list[Column] = [(name, (slice(None), i)) for i in range(shape[1])]
+            elif shape and shape[0] == len(moved):
+                columns = [(name, i) for i in range(shape[0])]
+            elif len(moved) < 2:
+                columns = [(name, ...)] * len(moved)
+            else:
+                return None
+            if tokens.keys() & set(moved):  # arguments that describe the same positions
+                return None
+            tokens |= zip(moved, columns, strict=True)
+        return tuple(tokens.get(place) for place in range(keys))
+
+    def _numbers(self, batch: Batch) -> list[str]:
+        """Return the arguments that are no masks."""
+        return [k for k, v in batch.tensors.items() if "mask" not in k and v.dtype is not torch.bool]
+
+    def _place(self, batch: Batch) -> tuple[Any, ...]:
+        return "positions", tuple((k, v.shape[1:], v.dtype) for k, v in batch.tensors.items())
+
+    def _tokens(self, batch: Batch) -> tuple[Column | None, ...]:
+        """Return what each position of the attention holds, where ``locate`` found that out."""
+        return known_about(self.model).get(self._place(batch)) or ()
 
     def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
         floats = {k: v for k, v in one.tensors.items() if v.is_floating_point()}
@@ -196,15 +260,32 @@ class TensorInput(Modality):
     def reads_other_steps(self, one: Batch, keys: int) -> bool:
         return self.stream == "sequence" and not self.seen_columns(one, keys)
 
-    def columns(self, batch: Batch) -> list[tuple[str, int]]:
-        """(tensor, column) of each input unit."""
-        if self.stream == "sequence":
-            return [(self.main, i) for i in range(batch.tensors[self.main].shape[1])]
-        return [(k, i) for k, v in batch.tensors.items() if v.ndim == 2 for i in range(v.shape[1])]
+    def by_variable(self, batch: Batch) -> bool:
+        """Return whether the units of a sequence are its variables, over all steps (iTransformer)."""
+        return any(column is not None and isinstance(column[1], tuple) for column in self._tokens(batch))
 
-    def seen_columns(self, batch: Batch, length: int) -> list[tuple[str, int]]:
+    def columns(self, batch: Batch) -> list[Column]:
+        """Return what each unit of the input is: a column or step of a tensor, a variable, or a tensor as a whole."""
+        known: dict[str, list[Column]] = {}
+        for name, where in filter(None, self._tokens(batch)):
+            known.setdefault(name, []).append((name, where))
+        names = (
+            [self.main, *(k for k in known if k != self.main)] if self.stream == "sequence" else self._numbers(batch)
+        )
+        columns: list[Column] = []
+        for name in names:
+            tensor = batch.tensors[name]
+            divided = tensor.ndim == 2 or name == self.main and tensor.ndim > 1
+            columns += known.get(name) or ([(name, i) for i in range(tensor.shape[1])] if divided else [(name, ...)])
+        return columns
+
+    def seen_columns(self, batch: Batch, length: int) -> list[Column]:
         """Return the columns that became tokens: all, or (TabTransformer) the categorical ones only."""
-        columns = self.columns(batch)
+        columns, tokens = self.columns(batch), self._tokens(batch)
+        if batch.by_input:
+            return columns
+        if len(tokens) == length:
+            return [column for column in tokens if column is not None]
         categorical = [c for c in columns if not batch.tensors[c[0]].is_floating_point()]
         numerical = [c for c in columns if batch.tensors[c[0]].is_floating_point()]
         for choice in (columns, categorical, numerical):
@@ -212,14 +293,31 @@ class TensorInput(Modality):
                 return choice
         return []
 
+    def covers(self, batch: Batch, length: int) -> bool:
+        return {name for name, _ in self.columns(batch)} <= {name for name, _ in self.seen_columns(batch, length)}
+
+    def beside(self, batch: Batch, length: int) -> dict[str, Column]:
+        units = {name for name, _ in self.seen_columns(batch, length)}
+        return {name: (name, ...) for name in self._numbers(batch) if name not in units}
+
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        columns = self.seen_columns(batch, length)
-        many = len(batch.tensors) > 1
-        labels = [f"{name}[{i}]" if many else str(i) for name, i in columns]
+        columns, tokens = self.seen_columns(batch, length), self._tokens(batch)
+        many = len({name for name, _ in columns}) > 1 or len(self._numbers(batch)) > 1
+        labels = [_label(column, many) for column in columns]
         if not columns:  # positions of the model's own making
             labels = [f"position {i}" for i in range(length)]
         units = assemble(labels, [False] * len(labels), self.stream, length - len(labels), front)
+        if len(tokens) == length and not batch.by_input:  # what the model adds may be anywhere
+            special = tuple(column is None for column in tokens)
+            names, own = iter(labels), iter([label for label, added in zip(units.labels, units.special) if added])
+            units = replace(units, labels=tuple(next(own if added else names) for added in special), special=special)
         return [pick(units, row.nonzero()[:, 0].tolist()) for row in self.keep(batch, length, front)]
+
+    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        return super().per_unit(detail.mT if self.by_variable(placed.batch) else detail, placed, largest)
+
+    def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
+        return super().in_steps(numbers.mT if numbers.ndim == 3 and self.by_variable(batch) else numbers, batch, length)
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         sequence, real = self.stream == "sequence", batch.keep_BN  # found by running the model
@@ -235,10 +333,13 @@ class TensorInput(Modality):
         return with_added(real, length, front, True)  # a mask of the input covers no token of the model's own
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        columns = self.columns(one)
-        real = self.keep(one, len(columns), None)[0].nonzero()[:, 0].tolist()
-        whole = len(real) == units.special.count(False)  # without padding, and without the model's own token
-        columns = [columns[i] for i in real] if whole else self.seen_columns(one, len(units))
+        columns, tokens = self.columns(one), () if one.by_input else self._tokens(one)
+        real = self.keep(one, len(tokens or columns), None)[0].nonzero()[:, 0].tolist()
+        if tokens and len(real) == len(units):
+            columns = [column for i in real if (column := tokens[i]) is not None]
+        else:  # without padding, and without the model's own token
+            whole = not tokens and len(real) == units.special.count(False)
+            columns = [columns[i] for i in real] if whole else self.seen_columns(one, len(units))
         if not columns:
             raise NotOffered(
                 f"the model attends over {len(units)} positions of its own making; they cannot be matched with the "

@@ -254,7 +254,7 @@ def roles_of(tokens: Sequence[Span | None], parts: Sequence[Part]) -> list[str]:
 
 # Columns of a table as units, and baselines from other inputs
 
-Column = tuple[str, int]  # of which tensor, and where in it
+Column = tuple[str, Any]  # a tensor, and where in one input of it: a place, a variable (all steps), or ``...`` for all
 
 DRAWS = 4  # inputs drawn per variant, for "resample"
 

@@ -4,5 +4,6 @@
 ``run.py`` attention maps, recorded once for all methods; ``Run`` has all of it.
 """
 
+from whyformer.run.run import ATTENDING as ATTENDING
 from whyformer.run.run import Attribution as Attribution
 from whyformer.run.run import Run as Run

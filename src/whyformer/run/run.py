@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ from whyformer.results.types import Record
 from whyformer.run.traced import TracedBatch
 from whyformer.study import Study, interference, require_readable, with_streams
 from whyformer.study.entrance import HIDDEN
+
+
+ATTENDING = frozenset(("attention", "attention_gradients", "values"))  # needs of a method that reads attention
 
 
 @dataclass
@@ -92,11 +95,42 @@ class Run(TracedBatch):
         self._ran_before = False  # the forward of the record with gradients is another run's (KeptPass)
         self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
         self.numbers: Sequence[int] = range(batch.size)  # of its inputs, among all that were given
+        self.unscored: list[list[str]] | None = None  # what of the value depends on no unit, once it was measured
+        self.attended: Run | None = None  # the run of the same batch with the units that attention runs over
         self.alone = False  # no other method follows that could use the same record
         self._anatomy: Anatomy | None = None
         self._padding_share_B: Tensor | None = None
         self.folds = False  # maps are not stored (engines/attention/chain.py)
         self.recomputes = False  # layers are computed again in backward
+
+    def for_needs(self, needs: Set[str]) -> Run:
+        """Return the run with the units that a method scores: without attention, all units of the inputs."""
+        return self if needs & ATTENDING else self.by_input
+
+    @cached_property
+    def by_input(self) -> Run:
+        """Return the same batch with all units of the inputs; itself, where attention runs over all of them."""
+        modality, study = self.modality, self.study
+        if not study.sites or modality.multi_input or self.batch.reference_rows:
+            return self
+        streams = self.stream_sizes if self.multi_stream else {modality.stream}
+        if modality.stream in streams and (self.multi_stream or modality.covers(self.batch, self.length)):
+            return self
+        run = Run(
+            modality,
+            replace(self.batch, by_input=True),
+            study.by_input,
+            target=self._wanted,
+            scalar=self.scalar,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            keep_layers=self.keep_layers,
+            track=self.track,
+        )
+        run.numbers, run.attended = self.numbers, self
+        if self._logits is not None:
+            run._see(self.logits)
+        return run
 
     @property
     def attended_BN(self) -> Tensor:

@@ -22,7 +22,7 @@ from whyformer.capture.site import OpenSite, Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.results.types import Record
 from whyformer.study.dataflow import Fingerprints, Marks
-from whyformer.study.interference import Form
+from whyformer.study.interference import SINGLY, Form
 from whyformer.study.readout import Passes, Readout, SiteFacts
 from whyformer.study.schedule import Schedule, Windows
 
@@ -292,6 +292,12 @@ class Study:
         """Return the study with the error that attention cannot be read; its traceback would keep the model alive."""
         error.__traceback__ = error.__context__ = error.__cause__ = None
         return replace(self, trouble=error, **known)
+
+    @cached_property
+    def by_input(self) -> Study:
+        """Return the study for methods that read no attention, whose units are those of the inputs."""
+        general = tuple(note for note in self.notes if note == SINGLY)
+        return Study(grid=self.grid, input_length=self.input_length, undisturbed=self.undisturbed, notes=general)
 
     @cached_property
     def multi_stream(self) -> bool:

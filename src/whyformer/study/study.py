@@ -151,6 +151,7 @@ def _followed(run: readouts.Passes, survey: MarkingSurvey) -> Study:
             elsewhere = misplaced_in_streams(run, schedule, survey.embedded, study.grid, first_BHKD)
         several = study_several(run, study, schedule)
         return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
+    modality.locate(one, sites[0].keys, run.values)
     if modality.is_one_token(one, sites[0].keys, run):
         return Study(input_length=length).refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
     # A layer that looks at more than positions; the last layer may ask from a few of them only.
@@ -270,7 +271,8 @@ def _notes(survey: MarkingSurvey, readout: readouts.Readout, positions: int) -> 
     """What attention methods miss of how the head reads the layers."""
     notes = []
     if readout.kind in {"mean", "rows"}:  # a softmax over the positions after the last attention
-        after = [c for c in survey.softmaxes[survey.before_last :] if not c.claimed and c.shape[c.axis] == positions]
+        after = [c for c in survey.softmaxes[survey.before_last :] if c.pools or not c.claimed]
+        after = [c for c in after if c.shape[c.axis] == positions]
         notes = [WEIGHED.format(path=call.path or "in the model itself") for call in after[:1]]
     if any(site.parallel for site in survey.facts):  # heads: their calls are no layers
         return tuple(notes)
