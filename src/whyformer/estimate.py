@@ -73,6 +73,7 @@ def trouble_with(m: Method, session: Session, options: dict[str, Any]) -> str:
         if m.needs & {"attention_gradients", "input_gradients"}:
             refuse_without_gradients(session.model, m.name)
         run = session.run([0], beside=session.modality.mixes_rows and not m.needs <= {"perturbation"})
+        run = run.for_needs(m.needs)
         _ask_once(run)
         scores_BN = m.run(run, **m.checked(FEWER_STEPS.get(m.name, {}) | options)).scores_BN
         counts = [int(keep_N.sum()) for keep_N in run.keep_BN]

@@ -65,16 +65,11 @@ def explanations(
     scores_BN, errors_BN = arrays.pop("scores"), arrays.pop("errors", None)
     layers, whole = arrays.pop("layers", None), arrays.pop("matrix", None)
     maps, detail, predictions = arrays if isinstance(matrix, dict) else None, _detail(attribution), _predictions(run)
-    output, answers = run.output, run.batch.predictions
-    base = None if attribution.base_B is None else attribution.base_B.tolist()
+    answers, base = run.batch.predictions, None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
-    unscored = remarks_about_unscored(run)
-    attends = bool(m.needs & ATTENDING)  # the others read no positions whose weights could be missing
-    notes = [
-        *(run.study if attends else run.study.by_input).notes,
-        *run.modality.notes(run.batch, run.length),
-        *sorted(run.notes),
-    ]
+    # Methods without attention miss nothing of how a head reads its positions.
+    study, output = run.study if m.needs & ATTENDING else run.study.by_input, run.output
+    notes = [*study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
     unpadded = run.unpadded and not (run.multi_stream or run.windowed)
     share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
     notes += [probabilities_note(bool(run.output.ends_in_sigmoid))] if run.gives_probabilities else []
@@ -83,7 +78,7 @@ def explanations(
     # Which rows feed the head may differ from text to text; those of the study were of another.
     readout, chosen = run.study.readout, bool(run.batch.positions or run.batch.spans)
     each_reads = not run.multi_stream and readout is not None and (chosen or readout.kind == "rows")
-    each_reads &= run.modality.lengths_vary
+    each_reads = each_reads and run.modality.lengths_vary
     same: dict[str, Any] = {
         "scalar": scalar,
         "method": m.name,
@@ -114,7 +109,7 @@ def explanations(
         target, said = targets[row], predictions[row]
         if said.position != target.position:
             said = replace(said, position=target.position)
-        warnings = [*unscored[row], *(run.batch.warnings[row] if run.batch.warnings else ())]
+        warnings = [*remarks_about_unscored(run)[row], *(run.batch.warnings[row] if run.batch.warnings else ())]
         warnings += attribution.warnings[row] if attribution.warnings else []
         known = {name: numbers[row] for name, numbers in checks.items()}
         if output.causal:  # many language models park attention there
@@ -309,43 +304,20 @@ def of_run(
         if m.name == AUTO:
             results[AUTO] = _answered(session, settings[AUTO]["passes"], run, rows)
             continue
-        if (other := run.for_needs(m.needs)) is not run:
-            before = (other.forwards_B.copy(), other.backwards_B.copy())
-            results |= of_run(session, [m], settings, other, rows)
-            run.forwards_B += other.forwards_B - before[0]
-            run.backwards_B += other.backwards_B - before[1]
-            run.setup_forwards, other.setup_forwards = run.setup_forwards + other.setup_forwards, 0
+        if run.for_needs(m.needs) is not run:
+            results |= _over_inputs(session, m, settings, run, rows)
             continue
         if run.modality.opaque:
             run.modality.announce(m.cost(max(map(len, run.units)), **settings[m.name])[0], run.batch)
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
         run.asked, run.folds, readings = {}, m.name in folded, run.readings
-        several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
-        if run.batch.trunks and several and _reads_rows(run.modality, m, settings[m.name]):
-            attribution = _by_rows(session, run, m, settings[m.name])
-        else:
-            try:
-                attribution = m.run(run, **settings[m.name])
-            except NotFoldable:
-                if session.memory == "fold":
-                    raise
-                run.folds, run.forwards_B, run.backwards_B = False, before[0].copy(), before[1].copy()
-                attribution = m.run(run, **settings[m.name])
-        # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer
-        # of a device, which is still at work.
-        _ = run.units, run.value_B
-        while run.readings != readings:
-            readings = run.readings
-            attribution = m.run(run, **settings[m.name])
-            _ = run.value_B
+        attribution = _attributed(session, run, m, settings[m.name], readings)
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared
         # As many as it takes alone: its own passes, and those of others that it needs as well.
         forwards = run.forwards_B - before[0] + sum(owed for owed, _ in run.asked.values())
         backwards = run.backwards_B - before[1] + sum(owed for _, owed in run.asked.values())
-        if "perturbation" in m.needs and not settings[m.name].get("hold"):
-            require_moved(run, m.name, attribution.scores_BN)
         remarks_about_unscored(run)  # here, so that its passes are counted
         each, highest = seconds / run.batch.size, peak.bytes
         setup = session.setup_forwards + run.setup_forwards
@@ -354,11 +326,52 @@ def of_run(
     return results
 
 
+def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], readings: int) -> Attribution:
+    """Run one method; ``readings``: how often the read-out rows had changed before."""
+    several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
+    before = (run.forwards_B.copy(), run.backwards_B.copy())
+    if run.batch.trunks and several and _reads_rows(run.modality, m, options):
+        attribution = _by_rows(session, run, m, options)
+    else:
+        try:
+            attribution = m.run(run, **options)
+        except NotFoldable:
+            if session.memory == "fold":
+                raise
+            run.folds, (run.forwards_B, run.backwards_B) = False, before
+            attribution = m.run(run, **options)
+    # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer of a
+    # device, which is still at work.
+    _ = run.units, run.value_B
+    while run.readings != readings:
+        readings = run.readings
+        attribution = m.run(run, **options)
+        _ = run.value_B
+    if "perturbation" in m.needs and not options.get("hold"):
+        require_moved(run, m.name, attribution.scores_BN)
+    return attribution
+
+
+def _over_inputs(
+    session: Session, m: Method, settings: Settings, run: Run, rows: list[int]
+) -> dict[str, list[Explanation]]:
+    """Explanations whose units are those of the inputs; their passes count as passes of the run."""
+    other = run.by_input
+    before = other.forwards_B.copy(), other.backwards_B.copy(), other.setup_forwards
+    results = of_run(session, [m], settings, other, rows)
+    run.forwards_B += other.forwards_B - before[0]
+    run.backwards_B += other.backwards_B - before[1]
+    run.setup_forwards += other.setup_forwards - before[2]
+    return results
+
+
 def _answered(session: Session, passes: int, run: Run, rows: list[int]) -> list[Explanation]:
     """Explanations by what ``answers`` names for each input. Where a method is refused or finds nothing, the next."""
     kind = run.modality.kind
     counts = [len(groups) for groups, _ in run.segments] if run.segments else list(map(len, run.by_input.units))
     choices = [answers(kind, count, passes) for count in counts]
+    if run.by_input is not run:  # first those that score every unit
+        choices = [sorted(each, key=lambda choice: bool(get_method(choice[0]).needs & ATTENDING)) for each in choices]
     made: dict[int, Explanation] = {}
     for same in (choice for i, choice in enumerate(choices) if choice not in choices[:i]):
         left, refusal = [place for place, choice in enumerate(choices) if choice == same], None

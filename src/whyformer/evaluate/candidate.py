@@ -137,6 +137,12 @@ def evaluated(candidate: Candidate, games: Games, scalar: str, whole: int = 0) -
         return dataclasses.replace(candidate, failure=f"failed: {type(error).__name__}: {error}")
     # All maps would take too much memory.
     kept = [e if i < whole else e.replace(matrix=None, layers=None, detail=None) for i, e in enumerate(explanations)]
+    if games.runs[0].attended is not None:
+        each = {"matrix": None, "layers": None, "detail": None, "errors": None}
+        kept = [
+            e.replace(scores=games.over_units(i, e.units, e.scores), units=games.units[i], **each)
+            for i, e in enumerate(kept)
+        ]
     done = dataclasses.replace(
         candidate,
         explanations=tuple(kept),
@@ -218,14 +224,16 @@ def scores_with_noise(games: Games, candidate: Candidate, scalar: str, number: i
             return np.full(len(games.parts[number]), np.nan)
         batch = batch.with_tensors(**{k: v + noise(v.shape, v, v.float().std().to(v.dtype)) for k, v in floats.items()})
     method = get_method(candidate.method)
-    study = games.run_of(number)[0].study
+    whole = games.run_of(number)[0]
+    study = (whole.attended or whole).study
     run = Run(
         modality, batch, study, target=games.wanted_targets and [games.targets[number]], scalar=scalar, seed=games.seed
     )
+    run = run.for_needs(method.needs)
     with mode:
         attribution = method.run(run, **method.checked(games.options_of(candidate.method, candidate.options)))
     scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
-    return games.per_part(number, scores)
+    return games.per_part(number, games.over_units(number, run.units[0], scores))
 
 
 # What people marked: words of a text (rationales), or where the object is in an image (masks, boxes).

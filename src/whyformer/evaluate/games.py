@@ -160,7 +160,7 @@ class Games:
         # The inputs that means and resampling are taken from.
         reference = self.modality.reference if reference is None else reference
         self.pool: Batch = self.batch if reference is None else explainer.prepare(reference)[1]
-        self.runs = [session.run(rows) for rows in session.parts()]
+        self.runs = [session.run(rows).by_input for rows in session.parts()]
         # What is always there, before anything is run: a part that is not in an input is refused at once.
         self.hold, self.held_U = hold, self.held_by(hold)
         if hold is not None and expanded:
@@ -255,6 +255,13 @@ class Games:
         if id(run) not in self._seconds:  # of all rows at once: each would be read from the GPU by itself
             self._seconds[id(run)] = run.logits.topk(2).indices[:, 1].tolist()
         return self._seconds[id(run)][row]
+
+    def over_units(self, number: int, units: Units, scores_U: Array) -> Array:
+        """Return the scores of one input over all of its units: 0 for those that a method of attention leaves out."""
+        if self.run_of(number)[0].attended is None:
+            return scores_U
+        scored = dict(zip(units.labels, scores_U, strict=True))
+        return np.array([scored.get(label, 0.0) for label in self.units[number].labels], dtype=scores_U.dtype)
 
     def per_part(self, number: int, scores_XU: Array) -> Array:
         """(…, P) scores of the tokens of one input, added up over its parts."""

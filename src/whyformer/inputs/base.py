@@ -403,6 +403,7 @@ class Modality(ABC):
 
     def locate(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> None:
         """Find out what each of the ``keys`` positions holds; ``values`` runs the first attention and counts passes."""
+        return
 
     def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
         """Return whether the input is one of the ``keys`` positions, the others learned; ``forward`` counts passes."""

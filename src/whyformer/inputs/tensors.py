@@ -275,7 +275,7 @@ class TensorInput(Modality):
         columns: list[Column] = []
         for name in names:
             tensor = batch.tensors[name]
-            divided = tensor.ndim == 2 or name == self.main and tensor.ndim > 1
+            divided = tensor.ndim == 2 or (name == self.main and tensor.ndim > 1)
             columns += known.get(name) or ([(name, i) for i in range(tensor.shape[1])] if divided else [(name, ...)])
         return columns
 
@@ -302,14 +302,15 @@ class TensorInput(Modality):
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         columns, tokens = self.seen_columns(batch, length), self._tokens(batch)
-        many = len({name for name, _ in columns}) > 1 or len(self._numbers(batch)) > 1
+        many = len(batch.tensors) > 1
         labels = [_label(column, many) for column in columns]
         if not columns:  # positions of the model's own making
             labels = [f"position {i}" for i in range(length)]
         units = assemble(labels, [False] * len(labels), self.stream, length - len(labels), front)
         if len(tokens) == length and not batch.by_input:  # what the model adds may be anywhere
             special = tuple(column is None for column in tokens)
-            names, own = iter(labels), iter([label for label, added in zip(units.labels, units.special) if added])
+            own = iter([units.labels[i] for i, added in enumerate(units.special) if added])
+            names = iter(labels)
             units = replace(units, labels=tuple(next(own if added else names) for added in special), special=special)
         return [pick(units, row.nonzero()[:, 0].tolist()) for row in self.keep(batch, length, front)]
 

@@ -27,7 +27,6 @@ from whyformer.run.traced import TracedBatch
 from whyformer.study import Study, interference, require_readable, with_streams
 from whyformer.study.entrance import HIDDEN
 
-
 ATTENDING = frozenset(("attention", "attention_gradients", "values"))  # needs of a method that reads attention
 
 

@@ -197,7 +197,8 @@ class SingleInput(InputSpace):
         enter = Enter(self.entrance, batch.size, self.inputs.shape[1], points)
         graph = torch.enable_grad()  # descendants of the input are known by their requiring a gradient
         # The same as in the traced pass: with a mask among them, descendants of the mask would be counted, too.
-        floats = {k: as_leaf(v) for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
+        floats = {k: v for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
+        floats = {k: v if v.requires_grad else as_leaf(v) for k, v in floats.items()}
         read = batch if self.run.modality.embeds else batch.with_tensors(**floats)
         with graph, self.run.modality.looked_up(batch, as_leaf), enter:
             logits = self.run.output.logits(read)
@@ -240,3 +241,53 @@ class SingleInput(InputSpace):
 
     def detail(self, numbers: Tensor) -> Tensor | None:
         return numbers.float()
+
+
+class TokensAndColumns(SingleInput):
+    """The vectors that enter the first block, and columns that reach the output around it; ``inputs`` is (B, F)."""
+
+    def __init__(self, run: Run, tokens: SingleInput) -> None:
+        self.tokens, self.names = tokens, dict[str, None]()
+        seen = set(tokens.run.units[0].labels)
+        for unit, label in enumerate(run.units[0].labels):
+            if label not in seen:
+                self.names |= dict.fromkeys(self._of_unit(run, unit))
+        numbers = [tokens.inputs, *(run.batch.tensors[name] for name in self.names)]
+        self.shapes = [part.shape[1:] for part in numbers]
+        super().__init__(run, torch.cat([part.flatten(1) for part in numbers], 1), tokens.entrance, tokens.point_bytes)
+
+    @staticmethod
+    def _of_unit(run: Run, unit: int) -> list[str]:
+        """Return the tensors of floats that hold a unit."""
+        owners = run.modality.owners(run.units[0], run.batch.select([0]))
+        return [k for k, o in owners.items() if bool((o == unit).any()) and run.batch.tensors[k].is_floating_point()]
+
+    def logits(self, batch: Batch, points: Tensor) -> Tensor:
+        tokens, *columns = self._split(points)
+        named = {k: v.to(batch.tensors[k].dtype) for k, v in zip(self.names, columns, strict=True)}
+        return self.tokens.logits(batch.with_tensors(**named), tokens)
+
+    def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        tokens, values_B = self.tokens.seen(batch)
+        return torch.cat([tokens.flatten(1), *(batch.tensors[k].flatten(1) for k in self.names)], 1), values_B
+
+    def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
+        tokens, *columns = self._split(detail)
+        of_tokens, scores = self.tokens.per_unit(tokens, largest), detail.new_zeros(self.run.keep_BN.shape)
+        labels = self.tokens.run.units[0].labels
+        owners = self.run.modality.owners(self.run.units[0], self.run.batch.select([0]))
+        for unit, label in enumerate(self.run.units[0].labels):
+            if label in labels:
+                scores[:, unit] = of_tokens[:, labels.index(label)]
+                continue
+            for name, values in zip(self.names, columns, strict=True):
+                entries = values.flatten(1)[:, owners[name].expand(values.shape[1:]).flatten() == unit]
+                scores[:, unit] = entries.amax(1) if largest and entries.numel() else scores[:, unit] + entries.sum(1)
+        return scores
+
+    def real(self, row: int) -> Tensor:
+        return torch.ones_like(self.inputs[row], dtype=torch.bool)
+
+    def _split(self, points: Tensor) -> list[Tensor]:
+        parts = points.split([shape.numel() for shape in self.shapes], 1)
+        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from whyformer.capture.leaves import BeforeAttention, Entrance, Traced, as_leaf
 from whyformer.capture.lookups import SwapEmbeddings
 from whyformer.engines.gradient.feature_maps import smoothed
-from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lifted
+from whyformer.engines.gradient.input_space import InputSpace, SingleInput, TokensAndColumns, lifted
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
@@ -204,6 +204,8 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     if run.multi_stream or (run.modality.multi_input and wanted != "embeddings"):
         return stream_place(run, gradient)
     text = run.modality.embeds
+    if run.attended is not None and not (text or run.modality.pixels) and wanted != "input":
+        return _with_columns(run, run.attended, gradient)
     elsewhere = not (text or run.modality.pixels) or (text and run.study.extra > 0)  # the input may not be the place
     # What the graph keeps is only asked for if other points follow.
     saved = None if gradient else SavedBytes(run.modality.model)
@@ -243,6 +245,18 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     if due and slopes is not None:
         space.require_slopes(slopes)
     run.notes.update(run.study.warnings)
+    return space
+
+
+def _with_columns(run: Run, attended: Run, gradient: bool) -> InputSpace:
+    """Return the vectors that enter the first block of a table model, with the columns that go around it."""
+    before = attended.forwards_B.copy()
+    tokens = gradient_space(attended, "embeddings")
+    run.setup_forwards += round(float((attended.forwards_B - before).sum()))
+    assert isinstance(tokens, SingleInput)
+    space = TokensAndColumns(run, tokens)
+    if gradient:
+        space.gradient = lifted(space.gradient_at(space.inputs, run.explained))
     return space
 
 

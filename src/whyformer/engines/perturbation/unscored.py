@@ -14,7 +14,10 @@ from whyformer.inputs.units import Column
 from whyformer.results.types import ROUNDING
 from whyformer.run import Run
 
-UNSCORED = "{share:.0%} of the value depends on {names}, which {are} not scored: masked as a whole, {change}{units}."
+UNSCORED = (
+    "{share:.0%} of the value depends on {names}, which {are} not scored: the value changes by {change} when {they} "
+    "masked as a whole{units}."
+)
 UNKNOWN = "the model also reads {names}, which {are} not scored; how much of the value depends on {them} is not known."
 LEAST = 0.005  # of the value; less is not worth a warning
 MOVED = 100  # roundings of the value, by which it moves where anything matters
@@ -37,6 +40,7 @@ def remarks_about_unscored(run: Run) -> list[list[str]]:
 def _remarks(run: Run, row: int, beside: Mapping[str, Column]) -> list[str]:
     many = len(beside) > 1
     words = {"names": listed(list(beside), "and"), "are": "are" if many else "is", "them": "them" if many else "it"}
+    words["they"] = "they are" if many else "it is"
     change = _change(run, row, lambda: _without(run, row, beside))
     if change is None:
         return [UNKNOWN.format(**words)]
