@@ -134,11 +134,13 @@ class Columns(nn.Module):
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 4, 0, 1, 2), (0, 3, 4, 1, 2), (0, 2, 1, 3, 4)], ids=str)
 def test_columns_in_another_order_are_refused_unless_they_are_described(order: tuple[int, ...]) -> None:
-    """Also where just two of them trade places; a description finds out by itself where each stands."""
+    """Where two of one tensor trade places; where tensors stand is found, and by a description also each column."""
     model = seeded(lambda: Columns(order))
     numbers, codes = randn(2, 3, seed=5), torch.tensor([[1, 3], [2, 0]])
-    if order == (0, 1, 2, 3, 4):
+    if order != (0, 2, 1, 3, 4):
         (one, _) = wf.explain(model, (numbers, codes), method="raw_attention", target=TARGET)
+        names = [*(f"x_num[{i}]" for i in range(3)), *(f"x_cat[{i}]" for i in range(2))]
+        assert one.units.labels == tuple(names[i] for i in order)
     else:
         with pytest.raises(NotOverUnits, match="the position of each column is detected"):
             wf.explain(model, (numbers, codes), method="raw_attention", target=TARGET)

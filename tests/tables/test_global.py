@@ -43,11 +43,11 @@ def test_it_is_the_mean_over_rows(method: str) -> None:
 
 
 def test_columns_that_attention_does_not_see_have_no_score() -> None:
-    found = wf.explain_global(shared("lucidrains_tab"), SOME[:5], processor=table())
+    found = wf.explain_global(shared("lucidrains_tab"), SOME[:5], processor=table(), method="generic_attention")
     frame = found.to_frame().set_index("column")
     assert frame.loc[list(NUMBERS), "mean"].isna().all() and not frame.loc[list(NUMBERS), "explained"].any()
     assert frame.loc[list(CATEGORIES), "mean"].notna().all()
-    assert "age" not in dict(found.ranked(specials=True)) and "not explained by attention" in found.to_html()
+    assert "age" not in dict(found.ranked(specials=True)) and "which are not scored" in found.to_html()
 
 
 def test_few_samples_are_kept_and_signed_scores_of_several_classes_warn() -> None:
@@ -168,15 +168,18 @@ def test_rows_to_take_the_mean_from_have_to_be_named(how: dict[str, Any]) -> Non
         wf.explain(case.build(None), case.inputs(), **how)
 
 
-def test_columns_without_a_token_stay_where_integrated_gradients_start() -> None:
-    """Numbers of a TabTransformer go around attention: what they change is no part of the sum."""
+def test_columns_without_a_token_are_on_the_path_of_integrated_gradients() -> None:
+    """Numbers of a TabTransformer go around attention, and move with the tokens from the typical row to the input."""
     model, reference = LAYOUTS["lucidrains_tab"].build(), rows(9, seed=3)
     described = table(reference=reference)
-    found = wf.explain(model, FOUR, processor=described, method="integrated_gradients", target=1, steps=2)
-    codes = {k: max(known := [r[k] for r in reference], key=known.count) for k in CATEGORIES}
-    for row, one in zip(FOUR, found, strict=True):
-        start = wf.explain(model, row | codes, processor=described, target=1)
+    found = wf.explain(model, FOUR, processor=described, method="integrated_gradients", target=1, steps=100)
+    typical: dict[str, Any] = {n: float(np.mean([r[n] for r in reference])) for n in NUMBERS}
+    typical |= {k: max(known := [r[k] for r in reference], key=known.count) for k in CATEGORIES}
+    start = wf.explain(model, typical, processor=described, target=1)
+    for one in found:
+        assert one.units.labels == (*NUMBERS, *CATEGORIES)
         assert one.base == pytest.approx(start.value, abs=1e-5)
+        assert float(one.scores.sum()) == pytest.approx(one.value - start.value, abs=0.1)
 
 
 class Series(nn.Module):
