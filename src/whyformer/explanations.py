@@ -347,7 +347,8 @@ def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], 
         readings = run.readings
         attribution = m.run(run, **options)
         _ = run.value_B
-    if "perturbation" in m.needs and not options.get("hold"):
+    chosen = options.get("hold") or options.get("keep_special", True) not in (True, False)  # units that always stay
+    if "perturbation" in m.needs and not chosen:
         require_moved(run, m.name, attribution.scores_BN)
     return attribution
 
