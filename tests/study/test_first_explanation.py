@@ -30,8 +30,13 @@ LAYERS, WIDTH, HEADS = 3, 16, 2
 
 @contextmanager
 def counted(model: nn.Module) -> Iterator[list[int]]:
+    """The number of rows of each call of the model."""
     calls: list[int] = []
-    handle = model.register_forward_pre_hook(lambda module, arguments: calls.append(1))
+
+    def count(module: nn.Module, arguments: Any, named: Any) -> None:
+        calls.append(next(len(each) for each in (*arguments, *named.values()) if isinstance(each, Tensor)))
+
+    handle = model.register_forward_pre_hook(count, with_kwargs=True)
     yield calls
     handle.remove()
 
@@ -149,7 +154,7 @@ def test_the_first_explanation_of_one_input_is_the_second(name: str) -> None:
                 results.append(type(error))
                 continue
             asked = name == "siglip"  # which row ends its text is asked of each input anew
-            assert len(calls) == found.cost.setup_forwards + found.cost.forwards + asked
+            assert sum(calls) == found.cost.setup_forwards + found.cost.forwards + asked
             results.append(found.scores)
     np.testing.assert_allclose(*results, rtol=1e-5) if isinstance(results[0], np.ndarray) else None
     assert type(results[0]) is type(results[1])
@@ -222,7 +227,7 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
         for setup in (passes, 0):
             found = wf.explain(model, case.inputs(), method=method, target=0)
             assert len(calls) == setup + 1 + (setup > 0)  # the plain pass is made in two halves of the batch
-            assert found[0].cost.setup_forwards == setup
+            assert sum(calls) == found[0].cost.setup_forwards + sum(each.cost.forwards for each in found)
             calls.clear()
             assert name != "bert" or setup + found[0].cost.backwards <= 8
 

@@ -46,11 +46,11 @@ class Output:
         sizes = (number_of(config, name) for name in ("num_labels", "vocab_size"))
         self.sizes = {size for size in (*sizes, len(modality.classes)) if size}
         self.speaks = modality.generates or says_tokens(self.model)  # classes are tokens
-        self.causal, self.setup_forwards = False, 0  # passes that were spent on finding out
+        self.causal, self.setup_forwards = False, 0  # rows that ran to find that out
         if self.speaks:
             tried = "causal" in known_about(self.model)
             self.causal = is_causal(modality, batch)
-            self.setup_forwards = int("causal" in known_about(self.model)) - tried
+            self.setup_forwards = 2 * (int("causal" in known_about(self.model)) - tried)  # a pair of rows
         # Multi-label: each class has a probability of its own.
         problem = getattr(config, "problem_type", None)
         self.independent = problem == "multi_label_classification"

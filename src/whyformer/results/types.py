@@ -147,7 +147,9 @@ class Hop:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one explanation. Passes are counted per input; ``setup_forwards`` were spent once per model.
+    """The cost of one explanation. Passes are counted per input.
+
+    ``setup_forwards``: all that were spent once per model, for all inputs of the call together.
 
     ``peak_bytes``: the peak memory above what was in use before, for the whole batch (measured by loan/spread.py).
     """

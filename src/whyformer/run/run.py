@@ -341,7 +341,7 @@ class Run(TracedBatch):
 
     def passed(self, check: tuple[Any, ...], passes: int, doubt: str = "") -> None:
         """Remember that the model passed a check, what that took, and what remains open."""
-        self.setup_forwards += passes
+        self.setup_forwards += passes * self.rows_run
         if doubt == interference.JUMPS and rounds_activations(self.modality.model):
             doubt = interference.ROUNDS
         self.study.warnings.extend([doubt] * bool(doubt))

@@ -372,6 +372,14 @@ class ScoredBatch:
             part, positions = self._part_of(batch), self.positions(batch)
             self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
 
+    def trimmed(self, one: Batch) -> Batch:
+        """Return one input without its padding, where padding changes nothing, which takes two passes once."""
+        known = known_about(self.modality.model)
+        before = len(known)
+        one = self.modality.trimmed(one)
+        self.setup_forwards += 2 * (len(known) > before)
+        return one
+
     def positions(self, batch: Batch) -> int:
         """Return the number of positions in all rows of a batch; of inputs of one length, the number of rows."""
         return batch.size * (self.modality.length(batch) if self.modality.lengths_vary else 1)

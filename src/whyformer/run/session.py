@@ -238,7 +238,7 @@ class Session:
         """Return the study for one of several inputs that differ in form."""
         called_with(self.model, self._arguments)
         study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
-        self.setup_forwards = study.forwards if new else 0
+        self.setup_forwards += study.forwards if new else 0
         return study
 
     def part(self, rows: Sequence[int]) -> Batch:

@@ -224,7 +224,7 @@ class TracedBatch(ScoredBatch):
             require_dependent(trace.value_B)
             gradient = joined(slopes(trace.value_B.sum(), trace.leaves))
             self.compare_slopes(joined(trace.leaves), gradient, trace.value_B.detach(), scored)
-            self.setup_forwards += 1
+            self.setup_forwards += self.rows_run
         self.notes.update(self.study.warnings)
 
     def compare_slopes(

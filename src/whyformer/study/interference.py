@@ -346,7 +346,7 @@ def rounding(model: nn.Module, logits: Tensor) -> float:
 
 
 def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool, positions: int = 0) -> int:
-    """Raise if ``watched``, logits under interception, differ from those without; return the passes that took.
+    """Raise if ``watched``, logits under interception, differ from those without; return the rows that ran for it.
 
     halves: find out as well whether rows change each other's answers. positions: of all rows together.
     """
@@ -356,10 +356,10 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool, po
         plain = _halved(part, len(watched)) if halves else part(everything).detach().float()
         if same(model, plain, looked):
             if not halves or unmixed(model, plain, looked, positions):
-                return 1
+                return len(watched)
             together = part(everything).detach().float()
             if unmixed(model, plain, together, positions):
-                return 2
+                return 2 * len(watched)
             raise mixed(model, together, plain)
         together = part(everything).detach().float() if halves else plain
         again = part(everything).detach().float()
@@ -391,14 +391,14 @@ def is_tried(model: nn.Module, positions: int) -> bool:
 
 
 def require_apart(model: nn.Module, together: Tensor, part: Part, positions: int) -> int:
-    """Raise if rows of a batch change each other's answers, unless that was tried; return the passes that took."""
+    """Raise if rows of a batch change each other's answers, unless that was tried; return the rows that ran for it."""
     if is_tried(model, positions) or len(together) < 2:
         return 0
     with torch.no_grad():
         halves = _halved(part, len(together))
     if not unmixed(model, halves, together.detach().float(), positions):
         raise mixed(model, together.detach().float(), halves)
-    return 1
+    return len(together)
 
 
 def unmixed(model: nn.Module, halves: Tensor, together: Tensor, positions: int) -> bool:

@@ -100,7 +100,7 @@ class Replaced(Filled):
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         # Every variant would pay for padding: it is cut off where that changes nothing.
         one = run.batch.select([row])
-        one = modality.trimmed(one) if trim else one
+        one = run.trimmed(one) if trim else one
         owners, filling = modality.owners(units, one), modality.filling(replacement, units, one)
         parts = _parts(owners, _part_of_units(units, players)[run.input_span(row)], filling[0])
         # In full shape: a soft game draws a number for each entry.
@@ -133,7 +133,7 @@ class Deleted(Variants):
         self, run: Run, row: int, players: Sequence[Sequence[int]], one_away: bool = False, trim: bool = True
     ) -> None:
         one = run.batch.select([row])
-        self.one = one = run.modality.trimmed(one) if trim else one
+        self.one = one = run.trimmed(one) if trim else one
         self.main = run.modality.main
         tokens = [token for members in players for token in members]
         self.positions = one.real_BN[0].nonzero()[:, 0].cpu().numpy()[tokens]
