@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,10 @@ DRAWS = 1000
 
 
 def interval(samples: Array, seed: int = 0, after: Callable[[Array], Array] | None = None) -> tuple[Array, Array]:
-    """Return the 95 % confidence interval of the mean over axis 0; ``after`` is applied to the mean of every draw."""
+    """Return the 95 % confidence interval of the mean over axis 0; ``after`` is applied to the mean of every draw.
+
+    With few samples by Student's t, as in :func:`spread`.
+    """
     count = len(samples)
     after = after or (lambda mean: mean)
     shape = after(samples.mean(0)).shape
@@ -25,9 +30,8 @@ def interval(samples: Array, seed: int = 0, after: Callable[[Array], Array] | No
     flat = samples.reshape(count, -1)
     means = generator.multinomial(count, np.full(count, 1 / count), size=DRAWS) @ flat / count
     drawn = np.stack([after(mean.reshape(samples.shape[1:])) for mean in means])
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
-    return low, high
+    low, high = _limits(after(samples.mean(0)), drawn.reshape(DRAWS, -1), count)
+    return low.reshape(shape), high.reshape(shape)
 
 
 def share_interval(share: Array, count: int) -> tuple[Array, Array]:
@@ -53,17 +57,28 @@ def difference_interval(first: Array, second: Array, count: int) -> tuple[Array,
     return first - second - below, first - second + above
 
 
+def standard_errors(count: float) -> float:
+    """Return how many standard errors the 95 % interval of a mean of ``count`` values reaches to each side.
+
+    Student's t; NaN for a single value.
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, 1 - (1 - LEVEL) / 2)) if count > 1 else float("nan")
+
+
 def limits_of_repeats(values: Array) -> tuple[Array, Array]:
     """Return the 95 % confidence interval of the mean over the last axis (Student's t); NaN for a single repeat."""
-    from scipy.stats import t
-
     count, mean = values.shape[-1], values.mean(-1)
-    half = t.ppf(0.975, count - 1) * values.std(-1, ddof=1) / np.sqrt(count) if count > 1 else np.nan
+    half = standard_errors(count) * values.std(-1, ddof=1) / np.sqrt(count) if count > 1 else np.nan
     return mean - half, mean + half
 
 
 def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> tuple[Array, Array, Array]:
-    """Return mean and 95 % confidence interval of each column (percentile bootstrap over inputs); NaN without values.
+    """Return mean and 95 % confidence interval of each column (bootstrap over inputs); NaN without values.
+
+    From 30 inputs on, the interval holds the percentiles of the draws. Those of 5 inputs hold the true mean in 71–84 %
+    of cases only; so with fewer inputs the interval is the mean ± Student's t times the standard error of the draws.
 
     of: the input of each row, if an input has several rows (detections): inputs are drawn with all of their rows.
     """
@@ -77,17 +92,27 @@ def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> 
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = filled.sum(0) / known.sum(0)
         drawn = weights @ filled / (weights @ known.astype(float))
-    tail = (1 - LEVEL) / 2
-    limits = [np.where(enough > 1, _quantile(drawn, q), np.nan) for q in (tail, 1 - tail)]
-    return mean, limits[0], limits[1]
+    limits = [_limits(m, d[:, None], n) for m, d, n in zip(mean, drawn.T, enough.tolist(), strict=True)]
+    low, high = np.reshape(limits, (-1, 2)).T
+    return mean, low, high
 
 
-def _quantile(drawn_DX: Array, share: float) -> Array:
-    """Return the quantile of each column, ignoring draws that have no value there."""
+def _limits(mean: Array, drawn_DX: Array, count: int) -> tuple[Array, Array]:
+    """Return the 95 % confidence interval by the means of bootstrap draws from ``count`` values; NaN for one value."""
+    if count >= ENOUGH:
+        tail = (1 - LEVEL) / 2
+        return _of_draws(drawn_DX, partial(np.quantile, q=tail)), _of_draws(drawn_DX, partial(np.quantile, q=1 - tail))
+    deviation = _of_draws(drawn_DX, np.std)
+    half = standard_errors(count) * deviation * np.sqrt(count / max(count - 1, 1))  # draws vary by 1/n, not 1/(n - 1)
+    return np.ravel(mean) - half, np.ravel(mean) + half
+
+
+def _of_draws(drawn_DX: Array, statistic: Callable[..., Any]) -> Array:
+    """Return a statistic of each column, ignoring draws that have no value there."""
     if not np.isnan(drawn_DX).any():
-        return np.quantile(drawn_DX, share, axis=0)
+        return np.asarray(statistic(drawn_DX, axis=0))
     columns = [column[~np.isnan(column)] for column in drawn_DX.T]
-    return np.array([np.quantile(c, share) if len(c) else np.nan for c in columns])
+    return np.array([statistic(c) if len(c) else np.nan for c in columns])
 
 
 # Verdicts on methods: Python, the command line and all pages use the same rule.

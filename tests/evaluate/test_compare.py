@@ -383,3 +383,14 @@ def test_limits_are_those_of_95_percent() -> None:
     mean, low, high = spread(some)
     assert high[0] - low[0] > 1.2 * 2 * width[0] and low[1] == high[1] == 5 and np.isnan(mean[2])
     assert np.isnan(spread(samples[:1])[1]).all()
+
+
+@pytest.mark.parametrize(("inputs", "rows"), [(2, 1), (5, 1), (5, 3)])
+def test_intervals_of_few_inputs_hold_the_mean_as_often_as_they_say(inputs: int, rows: int) -> None:
+    """Of 200 samples, 95 % within what chance allows; also where an input has several rows that are alike."""
+    generator, of = np.random.default_rng(0), np.repeat(np.arange(inputs), rows)
+    samples = generator.standard_normal((200, inputs)).repeat(rows, 1) + 0.1 * generator.random((200, inputs * rows))
+    inside = [[low <= 0.05 <= high for _, low, high in [spread(sample[:, None], of=of)]] for sample in samples]
+    assert 0.91 <= np.mean(inside) <= 0.985
+    if rows == 1:
+        assert 0.91 <= np.mean([low <= 0.05 <= high for low, high in map(interval, samples[:, :, None])]) <= 0.985

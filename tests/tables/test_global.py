@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, t
 from torch import Tensor, nn
 
 import whyformer as wf
@@ -34,7 +34,7 @@ def test_it_is_the_mean_over_rows(method: str) -> None:
     assert found.rows == 23 and found.target == "yes" and found.labels == ("[CLS]", *NUMBERS, *CATEGORIES)
     np.testing.assert_allclose(found.mean, each.mean(0), atol=1e-5)
     np.testing.assert_allclose(found.mean_size, np.abs(each).mean(0), atol=1e-5)
-    error = 1.96 * each.std(0, ddof=1) / np.sqrt(23)
+    error = t.ppf(0.975, 22) * each.std(0, ddof=1) / np.sqrt(23)
     np.testing.assert_allclose([found.high - found.mean, found.mean - found.low], [error, error], atol=1e-5)
     assert found.samples is not None and found.samples.shape == (23, 6)
     assert found.ranked()[0][0] != "[CLS]" and len(found.ranked()) == 5
@@ -120,7 +120,7 @@ def test_it_is_the_mean_over_occurrences() -> None:
     assert corpus.left_out == sum(len(scores) == 1 for scores in each.values())
     for i, word in enumerate(corpus.words):
         scores = np.array(each[word])
-        error = 1.96 * scores.std(ddof=1) / np.sqrt(len(scores))
+        error = t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores))
         told = (corpus.counts[i], corpus.mean[i], corpus.mean_size[i], corpus.high[i] - corpus.mean[i])
         assert told == pytest.approx((len(scores), scores.mean(), np.abs(scores).mean(), error), abs=1e-5)
         assert word in corpus.examples[i].casefold()

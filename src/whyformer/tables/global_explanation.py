@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evidence import ABOUT_95
+from whyformer.evidence import standard_errors
 from whyformer.explainer import CoreExplainer
 from whyformer.files import csv_header, csv_lines, readable_file
 from whyformer.inputs.modalities import are_tensors, as_list
@@ -101,7 +101,7 @@ class _Word:
 
     @property
     def error(self) -> float:
-        return float("nan") if self.count < 2 else ABOUT_95 * (self.spread / (self.count - 1) / self.count) ** 0.5
+        return standard_errors(self.count) * (self.spread / max(self.count - 1, 1) / self.count) ** 0.5
 
 
 class _WordSums:
@@ -217,7 +217,7 @@ def explain_global(
 
     inputs: rows as for ``explain`` (with ``processor`` a Table), a CSV file (``tables.CsvRows``, which reads it in
     chunks), or the model's own tensors. Rows are explained ``batch_size`` at a time; only sums and ``samples`` rows for
-    pictures are kept. Confidence intervals are mean ± 1.96 standard errors over rows. Words of texts that occur fewer
+    pictures are kept. Confidence intervals are Student's t over rows. Words of texts that occur fewer
     than ``least`` times are left out. reference: "permutation" compares columns with ``feature_permutation`` of the
     same rows, or pass its result; ``agreement`` of the result is the rank correlation. Answers are the table's target
     column where rows have one, else the model's own predictions.
@@ -338,7 +338,7 @@ class _ColumnSums:
     def result(self, first: Explanation, common: dict[str, Any]) -> GlobalExplanation:
         """Limits are NaN for a single row, which shows no spread."""
         spread = self.spread / (self.count - 1) if self.count > 1 else np.full_like(self.mean, np.nan)
-        error = ABOUT_95 * np.sqrt(spread / self.count)
+        error = standard_errors(self.count) * np.sqrt(spread / self.count)
         (low, size_low), (high, size_high) = self.mean - error, self.mean + error
         return GlobalExplanation(
             labels=self.labels,

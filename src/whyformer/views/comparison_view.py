@@ -15,8 +15,9 @@ from whyformer.views.view import Fact, Page, Panel, Terms, View
 COLOURED = 6  # methods drawn in colour, beside random and greedy; the others are grey
 MEASURES = {"spearman": "Spearman", "kendall": "Kendall τ-b", "top_k": "overlap of the top quarter"}
 LEAD = (
-    "Means over inputs with 95 % confidence intervals (bootstrap). ↑ higher is better, ↓ lower is better. Cell colour: "
-    "from random scores or worse (none) to a greedy search (strongest). ° not significantly better than random scores."
+    "Means over inputs with 95 % confidence intervals (bootstrap; of fewer than 30 inputs, Student's t). ↑ higher "
+    "is better, ↓ lower is better. Cell colour: from random scores or worse (none) to a greedy search (strongest). ° "
+    "not significantly better than random scores."
 )
 
 

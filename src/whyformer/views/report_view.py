@@ -162,8 +162,9 @@ READING = {  # how to read it, and when it misleads
     "that is good on average can be wrong on one input: check its deletion curve.",
     "Deletion curve": "Output of the model as features are masked, the highest scores first. The curve of a faithful "
     "map falls below the grey band of random orders.",
-    "Intervals": "95 % confidence intervals over inputs (bootstrap). Where two overlap, the order of those methods is "
-    "not settled. With few inputs the intervals are wide; with one input there are none.",
+    "Intervals": "95 % confidence intervals over inputs (bootstrap; of fewer than 30, Student's t). Where two "
+    "overlap, the order of those methods is not settled. With few inputs the intervals are wide; with one input there "
+    "are none.",
     "Masking": "Masked features are replaced by a baseline, and the model may not have seen such inputs. Repeat with "
     "another baseline (replace=…) to check that the order of the methods holds.",
     "Redundant features": "If two features carry the same information, masking one changes nothing: methods that mask "
