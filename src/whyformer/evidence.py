@@ -93,8 +93,7 @@ def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> 
         mean = filled.sum(0) / known.sum(0)
         drawn = weights @ filled / (weights @ known.astype(float))
     limits = [_limits(m, d[:, None], n) for m, d, n in zip(mean, drawn.T, enough.tolist(), strict=True)]
-    low, high = np.reshape(limits, (-1, 2)).T
-    return mean, low, high
+    return mean, *np.reshape(limits, (-1, 2)).T
 
 
 def _limits(mean: Array, drawn_DX: Array, count: int) -> tuple[Array, Array]:

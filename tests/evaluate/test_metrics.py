@@ -96,6 +96,9 @@ def test_f_fidelity_takes_no_more_than_its_bound() -> None:
     one_of_two = value("f_fidelity_plus", trial, alpha=1.0, beta=0.25, samples=400, **how)
     assert 3 < one_of_two < 4 and one_of_two == pytest.approx(3.5, abs=0.1)
     assert value("f_fidelity_plus", trial, alpha=0.5, beta=0.5, samples=400, **how) == pytest.approx(3.5, abs=0.1)
+    everything = {"sizes": (0.5, 1.0), "value": "logit"}  # outside of which nothing is left to be removed
+    assert value("f_fidelity_minus", trial, alpha=1.0, beta=0.5, **everything) == pytest.approx(2 + 1)
+    assert np.isnan(value("f_fidelity_minus", Trial(np.ones(1), linear(np.ones(1), bias=0)), sizes=(0.5,)))
     surrogate = Trial(trial.scores_P, trial.game, surrogate=linear(np.array([1.0, 1, 0, 0]), bias=0))
     assert value("f_fidelity_plus", surrogate, alpha=1.0, beta=0.5, **how) == pytest.approx(2)
 

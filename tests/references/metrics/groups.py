@@ -49,11 +49,13 @@ def f_fidelity(
     for share in sizes:
         size = math.ceil(round(share * len(order), 9))
         pool = order[:size] if plus else order[size:]
+        if not pool:  # nothing is outside of all parts
+            continue
         most = min(math.ceil(round(alpha * len(pool), 9)), math.ceil(round(beta * len(order), 9)))
         for numbers in facts.uniform(samples):
             gone = set(sorted(pool, key=lambda i: numbers[i])[:most])
             falls.append(predict(everything) - predict(everything - gone))
-    return sum(falls) / len(falls)
+    return sum(falls) / len(falls) if falls else math.nan
 
 
 CHOICES: list[dict[str, Any]] = [{}, {"alpha": 1.0, "beta": 0.5, "sizes": (0.4,)}, {"samples": 3, "value": "logit"}]

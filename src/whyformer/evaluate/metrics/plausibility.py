@@ -150,7 +150,8 @@ def relevance_mass(trial: Trial) -> float:
 def mean_average_precision(trial: Trial) -> float:
     """Average precision of the map as a detector of the object's pixels; its mean over inputs is mAP.
 
-    Σ_n (R_n - R_{n-1}) P_n over all thresholds. Higher is better.
+    Σ_n (R_n - R_{n-1}) P_n over all thresholds. Negative scores count as 0: pixels that speak against the class are not
+    ordered among themselves. Higher is better.
 
     Misleads when: the object's share of the image differs between inputs: random scores reach that share.
     """
@@ -178,7 +179,7 @@ def otsu(values: Array) -> float:
 def iou_otsu(trial: Trial) -> float:
     """Intersection over union of the object with the region of the map above Otsu's threshold.
 
-    Higher is better.
+    Negative scores count as 0, also where the threshold is computed. Higher is better.
 
     Misleads when: a map has several levels or a single peak: Otsu's threshold always splits it into two groups.
     """

@@ -37,14 +37,15 @@ def drawn_away(
 ) -> Array:
     """(1 + S·D, P) masks: the whole input, then some features of the explanation (or of the rest) removed.
 
-    inside: whether they are removed from the explanation. Of n candidates, min(α n, β P), rounded up, are drawn.
+    inside: whether they are removed from the explanation. Of n candidates, min(α n, β P), rounded up, are drawn. An
+    explanation of all features leaves no candidates outside, so its size is left out.
     """
     parts, order = len(trial.scores_P), order_of(trial.scores_P)
     random_DP = random_numbers(parts, samples, trial.seed)
-    present = np.ones((1 + len(sizes) * samples, parts), dtype=bool)
-    for number, size in enumerate(sizes):
-        count = count_of(size, parts)
-        pool = order[:count] if inside else order[count:]
+    counts = [count_of(size, parts) for size in sizes]
+    pools = [order[:count] if inside else order[count:] for count in counts if inside or count < parts]
+    present = np.ones((1 + len(pools) * samples, parts), dtype=bool)
+    for number, pool in enumerate(pools):
         gone = min(count_of(alpha, len(pool)), count_of(beta, parts))
         for draw, random_P in enumerate(random_DP):
             present[1 + number * samples + draw, pool[np.argsort(random_P[pool])[:gone]]] = False
@@ -53,6 +54,8 @@ def drawn_away(
 
 def mean_fall(trial: Trial, present_MP: Array, value: str) -> float:
     """Return the falls from the first variant, the whole input, to the others; by the surrogate if there is one."""
+    if len(present_MP) == 1:  # a single feature: nothing is outside of any explanation
+        return float("nan")
     values_M = (trial.surrogate or trial.game).values(present_MP, value)
     return float((values_M[0] - values_M[1:]).mean())
 
@@ -106,8 +109,8 @@ def f_fidelity_minus(
     """Fall of the prediction when a few features are removed, drawn at random from those scored lowest.
 
     FFid⁻ = E[p(x) - p(x without A)], A ⊂ the features outside the top s, |A| = min(α (P - s), β P) rounded up;
-    otherwise as f_fidelity_plus, surrogate included. Lower is better: features outside the explanation should not
-    matter.
+    otherwise as f_fidelity_plus, surrogate included. An explanation of all features has none outside, and is left out
+    of the mean. Lower is better: features outside the explanation should not matter.
 
     Misleads when: single features have little effect on the model: then all values are near zero, for random scores,
     too.
