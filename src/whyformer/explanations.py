@@ -162,7 +162,7 @@ def _predictions(run: Run) -> list[Target]:
     if 0 < run.logits_on_host.numel() < FEW:
         logits_BC = run.logits_on_host
     best_B = logits_BC.argmax(1).tolist()
-    if run.batch.answers or run.modality.opaque:  # an answer as a whole is the only class
+    if run.batch.answers or run.modality.kind == "prompt":  # an answer as a whole is the only class
         return [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
     if run.modality.objects and logits_BC.shape[1] > 1:
         return [_detected(run, logits_C) for logits_C in logits_BC]

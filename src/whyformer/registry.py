@@ -36,6 +36,8 @@ def answers(kind: str, units: int, passes: int = PASSES) -> list[Choice]:
     """The default methods for one input: the next one is used if one is not supported or all its scores are zero."""
     if kind == "prompt":
         return [(ASKED, {}) if units < passes else ("two_ended", {"passes": max(passes, FEWEST)})]
+    if kind == "function":  # of inputs: it cannot be looked into
+        return [("two_ended", {"passes": max(passes, FEWEST)}), (ASKED, {})]
     one_pass: list[Choice] = [(ONE_PASS.get(kind, ANYWHERE), {})]
     if kind not in MEASURED:  # where attention is not over units, masking them one by one still works
         return [*one_pass, (ASKED, {})] if units < passes else one_pass

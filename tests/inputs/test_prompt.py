@@ -213,7 +213,7 @@ def test_what_cannot_be_asked(model: Recorded, inputs: Any, how: dict[str, Any],
         (lambda prompts, answers: [math.nan] * len(prompts), NonFinite, "returned nan for ' b' after"),
         (lambda prompts, answers: [-math.inf] * len(prompts), NonFinite, "very low number"),
         (lambda prompts, answers: 1 / 0, ModelFailed, "ZeroDivisionError.*log-probability of ' b' after"),
-        (lambda text: 0.0, BadInput, r"does not take \(prompts, answers\).*CompletionServer"),
+        (lambda text: 0.0, BadInput, r"function of \(prompts, answers\).*CompletionServer"),
     ],
 )
 def test_functions_that_do_not_speak_the_protocol(says: Any, error: type[Exception], words: str) -> None:

@@ -182,7 +182,7 @@ def comparison_of(
     rows = _rows(done, judged, [each for each in judged if each[0] in decisive], values, games)
     methods = [row.name for row in rows if not row.baseline]
     value = "log-probability of the answer" if games.batch.answers else None
-    if games.modality.opaque:
+    if games.modality.kind == "prompt":
         value = f"{games.scalar.replace('_', '-')} of the answer"
     elif value is None and all(run.logits.shape[1] == 1 for run in games.runs):
         value = "output of the model"

@@ -404,7 +404,7 @@ def _said(run: Run, rows: Sequence[int], logits: Tensor, seconds: Sequence[int |
     """(M,) each, of variants of these rows: COLUMNS; the logits of second classes, where there are any."""
     targets = [run.targets[row] for row in rows]
     single = logits.shape[1] == 1  # a number, not a class: there is no probability
-    known_as = run.scalar if run.modality.opaque else "logit" if single else "probability"
+    known_as = run.scalar if run.modality.kind == "prompt" else "logit" if single else "probability"
     probability = scalar_of(logits, targets, known_as)
     if run.batch.answers:  # whether an answer is the predicted one is not known from its log-probability
         stays = torch.full_like(probability, torch.nan)

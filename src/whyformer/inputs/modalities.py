@@ -21,10 +21,11 @@ from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, 
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, compares_texts, continues_text, is_media, task_of
+from whyformer.inputs.functions import AskedFunction, modality_of_function
 from whyformer.inputs.image import SIZES, ImageInput, are_packed
 from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.multi_input import Seq2SeqInput, SimilarityInput
-from whyformer.inputs.prompt import AskedModel, PromptInput, asked_model, takes_questions
+from whyformer.inputs.prompt import AskedModel, PromptInput, arguments_of, asked_model, takes_questions
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput, sequences_of
@@ -140,6 +141,8 @@ def register_modality(recognises: Recognises, make: Makes) -> None:
 
 def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     """Return the modality for these inputs."""
+    if isinstance(model, AskedFunction):
+        return modality_of_function(model, processor, inputs)
     if isinstance(model, AskedModel):
         return PromptInput(model, processor)
     for recognises, make in KINDS:
@@ -293,13 +296,15 @@ def _require_plain(model: Any) -> None:
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
     """Return model and processor of a transformers pipeline, a folder or a name; wrap a function as a model."""
     if takes_questions(model):
-        return asked_model(model), processor
+        return asked_model(model, AskedModel), processor
     inner = getattr(model, "model", None)
     if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
         _require_plain(model)
         return inner, processor if processor is not None else _processor_of(model)
     if isinstance(model, (str, Path)):
         return loaded(model, processor)
+    if not callable(model):  # a fitted estimator
+        model = getattr(model, "predict_proba", model)
     if callable(model) and not isinstance(model, (type, nn.Module)):
-        return asked_model(model), processor
+        return asked_model(model, AskedFunction if arguments_of(model) == 1 else AskedModel), processor
     return model, processor

@@ -56,7 +56,7 @@ class Output:
         self.independent = problem == "multi_label_classification"
         # The prediction is one of the classes. A detector scores each box, and has one more class: no object.
         estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
-        self.chooses = not (estimates or modality.objects or modality.opaque)
+        self.chooses = not (estimates or modality.objects or modality.kind == "prompt")
         if estimates and scalar in {"probability", "log_odds"}:
             raise NotOffered(f"scalar={scalar!r}: a regression model has no classes: use scalar='logit'.")
         self.positions: list[int] | None = list(batch.positions) or None

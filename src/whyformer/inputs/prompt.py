@@ -8,7 +8,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -126,33 +126,41 @@ class AskedModel(nn.Module):
         return numbers
 
 
-def takes_questions(model: Any) -> bool:
-    """Return whether a function takes exactly two required arguments (a pipeline, which holds a model, does not)."""
-    if not callable(model) or isinstance(model, (type, nn.Module)):
-        return False
+def arguments_of(model: Any) -> int:
+    """Count the required arguments of a function; of one without a signature (written in C), one is assumed."""
     try:
         parameters = inspect.signature(model).parameters.values()
     except (TypeError, ValueError):
-        return False
+        return 1
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.default is p.empty and p.kind in places for p in parameters) == 2
+    return sum(p.default is p.empty and p.kind in places for p in parameters)
 
 
-def asked_model(model: Callable[..., Any]) -> AskedModel:
-    """Wrap a function of prompts and answers as a model; raise if it takes anything else."""
+def takes_questions(model: Any) -> bool:
+    """Return whether a function takes exactly two required arguments (a pipeline, which holds a model, does not)."""
+    return callable(model) and not isinstance(model, (type, nn.Module)) and arguments_of(model) == 2
+
+
+Asked = TypeVar("Asked", bound=AskedModel)
+
+
+def asked_model(model: Callable[..., Any], kind: type[Asked]) -> Asked:
+    """Wrap a function as a model of this kind; raise if it takes anything but its arguments."""
     try:
-        inspect.signature(model).bind([], [])
-    except (TypeError, ValueError):
+        inspect.signature(model).bind(*[[]] * (2 if kind is AskedModel else 1))
+    except TypeError:
         raise BadInput(
-            f"model is a {type(model).__name__} that does not take (prompts, answers). Pass a torch.nn.Module, or a "
-            f"transformers pipeline; or else: {PROTOCOL}."
+            f"model is a {type(model).__name__} that takes neither inputs nor (prompts, answers). Pass a "
+            "torch.nn.Module, a transformers pipeline, or a function that returns one row of probabilities per input "
+            f"(predict_proba); or else: {PROTOCOL}."
         ) from None
+    except ValueError:  # written in C: calling it shows what it takes
+        pass
     # A plain function may change, so its cache serves this object only. A server is asked for its model's name here,
     # before that name is used.
     identity = str(getattr(model, "identity", "") or uuid.uuid4())
     # Results show the name of the class; "(asked)" keeps it from ending like a class of transformers.
-    kind = type(f"{named(model)} (asked)", (AskedModel,), {})
-    asked: AskedModel = kind(model, identity)
+    asked: Asked = type(f"{named(model)} (asked)", (kind,), {})(model, identity)
     return asked
 
 

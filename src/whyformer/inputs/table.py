@@ -59,6 +59,7 @@ class TableInput(Modality):
     stream = "table"
     named_columns = True
     fillers = ("mean", "resample")
+    precision = torch.float32  # of numbers, before they are moved to the model
 
     def __init__(self, model: nn.Module, table: Table) -> None:
         super().__init__(model, table)
@@ -79,7 +80,7 @@ class TableInput(Modality):
             return self.adopt(inputs), False  # which raises: they need names
         columns, single = self.table.read(inputs)
         tensors = {
-            kind: self.move(torch.from_numpy(values).to(dtype))
+            kind: self.move(torch.from_numpy(values).to(self.precision if dtype.is_floating_point else dtype))
             for (kind, dtype), values in zip(KINDS.items(), self.table.encode(columns), strict=True)
             if values is not None
         }

@@ -368,7 +368,7 @@ class ScoredBatch:
 
     def require_apart(self, batch: Batch, logits: Tensor) -> None:
         """Raise if rows change each other's logits, unless that was tried; rows of a table may (SAINT)."""
-        if not (batch.reference_rows or self.modality.mixes_rows or self.modality.opaque):
+        if not (batch.reference_rows or self.modality.mixes_rows or self.modality.kind == "prompt"):
             part, positions = self._part_of(batch), self.positions(batch)
             self.setup_forwards += require_apart(self.modality.model, logits, part, positions)
 

@@ -300,7 +300,7 @@ class Session:
             keep_layers=self.keep_layers,
             track=self.track,
         )
-        free = self.asked_size is None and self.step == BATCH_SIZE and not self.modality.opaque
+        free = self.asked_size is None and self.step == BATCH_SIZE and self.modality.kind != "prompt"
         if free and (run.study.sites or self.modality.lengths_vary):  # else it is not known how long an input is
             run.batch_size = max(self.step, min(BATCH_SIZE_ON_DEVICE, POSITIONS // max(1, run.length)))
         return run

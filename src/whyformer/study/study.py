@@ -108,7 +108,7 @@ def patches_start(
 def study_one(modality: Modality, one: Batch) -> Study:
     """Study one input; attention that was captured in part is refused."""
     if modality.opaque:
-        return Study(input_length=modality.length(one)).refused(NothingCaptured(OPAQUE))
+        return Study(grid=modality.cells(one), input_length=modality.length(one)).refused(NothingCaptured(OPAQUE))
     if (elsewhere := heads_elsewhere(modality.model)) is not None:
         return Study(grid=modality.cells(one), input_length=modality.length(one)).refused(elsewhere)
     run = readouts.Passes(modality, one)

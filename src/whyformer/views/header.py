@@ -25,6 +25,7 @@ DEFAULT_FOR: Mapping[str, str] = {
     "image": "images",
     "table": "tables",
     "prompt": "models behind an API",
+    "function": "functions",
     "detector": "detectors",
     "streams": "models of several inputs",
     "video": "videos",
