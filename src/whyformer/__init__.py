@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from whyformer.tables.global_explanation import explain_global as explain_global
     from whyformer.tables.permutation import feature_permutation as feature_permutation
     from whyformer.verbs import Explainer as Explainer
+    from whyformer.verbs import estimate as estimate
     from whyformer.verbs import explain as explain
 
 # Public names by module. Imported on first use, so that `whyformer --help` answers without torch.
@@ -102,7 +103,7 @@ _HOMES = {
         "results.types": "ByMethod Explanation Explanations Generation Record Target Units",
         "tables.global_explanation": "explain_global",
         "tables.permutation": "feature_permutation",
-        "verbs": "Explainer explain",
+        "verbs": "Explainer estimate explain",
     }.items()
     for name in names.split()
 }

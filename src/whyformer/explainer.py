@@ -15,7 +15,7 @@ from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered
-from whyformer.estimate import Estimate, Memory, advise, estimate, foldable
+from whyformer.estimates import Estimate, Memory, advise, estimate, foldable
 from whyformer.explanations import Settings, contrast, explanations, is_of_answers, of_run, take_all_tokens
 from whyformer.hops import explained_through
 from whyformer.inputs.batch import Column, Messages, Paired, Prompted, Several, Single, Tensors

@@ -15,7 +15,7 @@ from torch import Tensor
 from whyformer.engines.attention.chain import NotFoldable
 from whyformer.engines.perturbation.unscored import remarks_about_unscored, require_moved
 from whyformer.errors import AmbiguousLayout, BadInput, CaptureError, MixedInputs, ModelFailed, NotOffered, NotOverUnits
-from whyformer.estimate import folding
+from whyformer.estimates import folding
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, array_of, on_host
 from whyformer.inputs.checkpoint import processed

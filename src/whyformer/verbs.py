@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from whyformer.estimate import Memory
+from whyformer.estimates import Estimate, Memory
 from whyformer.explainer import (
     PARAMETERS,
     CharacterRange,
@@ -86,6 +86,7 @@ class Explainer(CoreExplainer):
 
 
 EXPLAIN = inspect.unwrap(Explainer.explain)  # behind its door, since ``explain`` has one that is the same
+ESTIMATE = inspect.unwrap(Explainer.estimate)
 
 
 @overload
@@ -187,9 +188,31 @@ def explain(
     return EXPLAIN(Explainer(model, processor, attention_at=attention_at), inputs, **settings)
 
 
-# Written once, in Explainer.explain; the door, help() and editors at run time see all of them.
-_BARE: Any = inspect.unwrap(explain)
-*_own, _ = inspect.signature(_BARE).parameters.values()
-_left = {name: p for name, p in inspect.signature(EXPLAIN).parameters.items() if name not in {"self", "inputs"}}
-_BARE.__signature__ = inspect.Signature([*_own, *_left.values()])
-_BARE.annotated_in = EXPLAIN.__globals__
+@checked
+def estimate(
+    model: Any,
+    inputs: Any,
+    processor: Any = None,
+    *,
+    tokenizer: Any = None,
+    attention_at: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Estimate:
+    """Estimate memory and passes of ``explain`` with these settings, without explaining.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> print(wf.estimate(model, "I like the movie", tokenizer, method="shap"))
+    """
+    return ESTIMATE(Explainer(model, processor, attention_at=attention_at), inputs, **settings)
+
+
+def _with_settings_of(verb: Any, function: Any) -> None:
+    """Written once, in the Explainer; the door, help() and editors at run time see all settings."""
+    *own, _ = inspect.signature(function).parameters.values()
+    left = {name: p for name, p in inspect.signature(verb).parameters.items() if name not in {"self", "inputs"}}
+    function.__signature__ = inspect.Signature([*own, *left.values()])
+    function.annotated_in = verb.__globals__
+
+
+_with_settings_of(EXPLAIN, inspect.unwrap(explain))
+_with_settings_of(ESTIMATE, inspect.unwrap(estimate))

@@ -249,7 +249,7 @@ def test_a_model_that_cannot_be_folded_is_refused_or_stored(
     with pytest.raises(NotOffered, match="whole map only"):
         wf.explain(model, IDS, method=method, target=1, memory="fold")
     monkeypatch.setattr("whyformer.explanations.LONG", 1)
-    monkeypatch.setattr("whyformer.estimate.free_bytes", lambda device: 1)
+    monkeypatch.setattr("whyformer.estimates.free_bytes", lambda device: 1)
     for one, other in zip(wf.explain(model, IDS, method=method, target=1), full, strict=True):
         assert np.abs(one.scores - other.scores).max() <= 1e-5 * np.abs(other.scores).max()
     assert wf.Explainer(model).estimate(IDS, method=method).full_bytes > 0

@@ -263,7 +263,7 @@ def test_two_texts_without_a_pooling_of_the_models_own() -> None:
     assert [raw.units.stream.count(s) for s in "ab"] == [len(text.split()) + 1 for text in TEXT]
     tensors = {f"{s}_{k}": v for s, side in sides.items() for k, v in side.items()}
     close(wf.explain(encoder, tensors)[0].scores, raw.scores)
-    with pytest.raises(BadInput, match="cosine"):
+    with pytest.raises(NotOffered, match="cosine"):
         wf.explain(encoder, TEXT, processor=tokenizer(), scalar="probability")
 
 

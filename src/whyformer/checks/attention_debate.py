@@ -246,8 +246,8 @@ def wiegreffe_pinter(
     version, the guided MLP and the model-consistent adversary need training: ``whyformer.retrained_attention``.
     """
     others = [CoreExplainer(model, exam.explainer.processor) for model in models]
-    ours = exam.explain(method="raw_attention", scalar="probability")
-    theirs = [exam.explain(explainer=other, method="raw_attention", scalar="probability") for other in others]
+    ours = exam.explain(method="raw_attention", scalar=exam.decision)
+    theirs = [exam.explain(explainer=other, method="raw_attention", scalar=exam.decision) for other in others]
 
     def one(row: int) -> UniformTest:
         run = exam.run(row)

@@ -198,12 +198,25 @@ class Exam:
         self.session.target = targets
         self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
 
-    def run(self, row: int, scalar: str = "log_odds", own_answer: bool = False) -> Run:
+    @cached_property
+    def scalar(self) -> str:
+        """Log-odds order units as the probability does, and do not saturate; "logit" where the model has none."""
+        regression = getattr(getattr(self.explainer.model, "config", None), "problem_type", None) == "regression"
+        if regression or self.modality.compares:
+            return "logit"
+        with self.borrowing():
+            first = self.session.run([0], alone=True)
+            _ = first.logits  # shows whether they are probabilities
+        return "logit" if first.gives_probabilities else "log_odds"
+
+    @property
+    def decision(self) -> str:
+        """The value whose changes are reported: the probability, or the output where the model has none."""
+        return "probability" if self.scalar == "log_odds" else "logit"
+
+    def run(self, row: int, own_answer: bool = False) -> Run:
         """One input without neighbours and padding. own_answer: of what the model predicts, whatever is explained."""
-        # Log-odds order units as the probability does, and do not saturate. A regression has none.
-        if getattr(getattr(self.explainer.model, "config", None), "problem_type", None) == "regression":
-            scalar = "logit"
-        return self.session.run([row], alone=True, scalar=scalar, own_answer=own_answer)
+        return self.session.run([row], alone=True, scalar=self.scalar, own_answer=own_answer)
 
     def explain(
         self, inputs: Any = None, *, explainer: CoreExplainer | None = None, target: Any = None, **settings: Any

@@ -227,7 +227,7 @@ def jain_wallace(
     Misleads when: the changed layer contributes little (see the mixing ratio). An adversarial map shows that attention
     is not the only explanation, not that it is no explanation (Wiegreffe & Pinter 2019; check ``wiegreffe_pinter``).
     """
-    shown = exam.explain(method="raw_attention", scalar="probability")
+    shown = exam.explain(method="raw_attention", scalar=exam.decision)
     settings: dict[str, Any] = {"candidates": candidates, "steps": steps, "epsilon": epsilon}
 
     def one(row: int) -> AttentionTest:

@@ -100,6 +100,19 @@ SIDES = ("a", "b")  # of two texts that are compared
 LATE = "ForRetrieval"  # ColPali and its kin compare two inputs token by token
 
 
+def encodes_texts(model: Any) -> bool:
+    """Return whether a model is a SentenceTransformer, or looks like one: it returns a vector of a text."""
+    return callable(getattr(model, "encode", None)) and getattr(model, "tokenizer", None) is not None
+
+
+def cross_encoder(model: Any) -> Any:
+    """Return the classifier inside a CrossEncoder of sentence_transformers; None for any other model."""
+    if not any(kind.__name__ == "CrossEncoder" for kind in type(model).__mro__):
+        return None
+    inner = getattr(model, "model", None)
+    return inner if task_of(inner).endswith("ForSequenceClassification") else None
+
+
 def compares_texts(model: Any, inputs: Any) -> bool:
     """Return whether the input is a pair of texts for an encoder without a head."""
     if isinstance(inputs, dict):
@@ -107,8 +120,8 @@ def compares_texts(model: Any, inputs: Any) -> bool:
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs
     if not (isinstance(first, tuple) and len(first) == 2 and all(isinstance(p, str) for p in first)):
         return False
-    if callable(getattr(model, "encode", None)) and getattr(model, "tokenizer", None) is not None:
-        return True  # a SentenceTransformer, or what looks like one
+    if encodes_texts(model):
+        return True
     if task_of(model).endswith(LATE):
         return True
     writes = getattr(model, "can_generate", None)

@@ -20,7 +20,15 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw, are_tensors, as_list, is_single, named_tensors, signature_of
 from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
-from whyformer.inputs.families import BOX_FEATURES, compares_texts, continues_text, is_media, task_of
+from whyformer.inputs.families import (
+    BOX_FEATURES,
+    compares_texts,
+    continues_text,
+    cross_encoder,
+    encodes_texts,
+    is_media,
+    task_of,
+)
 from whyformer.inputs.functions import AskedFunction, modality_of_function
 from whyformer.inputs.image import SIZES, ImageInput, are_packed
 from whyformer.inputs.image_text import ImageTextInput
@@ -157,6 +165,11 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     main = getattr(model, "main_input_name", None)
     parameters = signature_of(model)
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    if encodes_texts(model) and is_text(first):
+        raise BadInput(
+            f"{type(model).__name__} returns a vector, and the similarity of two is explained: pass a pair of texts, "
+            "(a, b), or a list of pairs."
+        )
     names = {main} if isinstance(main, str) else set()
     if continues_text(model) and is_text(first):
         return TextInput(model, processor)  # also of a model that could take images with it
@@ -295,16 +308,20 @@ def _require_plain(model: Any) -> None:
 
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
     """Return model and processor of a transformers pipeline, a folder or a name; wrap a function as a model."""
+    if (inner := cross_encoder(model)) is not None:
+        return inner, model.tokenizer if processor is None else processor
+    if isinstance(model, nn.Module):
+        return model, processor
     if takes_questions(model):
         return asked_model(model, AskedModel), processor
     inner = getattr(model, "model", None)
-    if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
+    if isinstance(inner, nn.Module):
         _require_plain(model)
         return inner, processor if processor is not None else _processor_of(model)
     if isinstance(model, (str, Path)):
         return loaded(model, processor)
     if not callable(model):  # a fitted estimator
         model = getattr(model, "predict_proba", model)
-    if callable(model) and not isinstance(model, (type, nn.Module)):
+    if callable(model) and not isinstance(model, type):
         return asked_model(model, AskedFunction if arguments_of(model) == 1 else AskedModel), processor
     return model, processor

@@ -137,7 +137,7 @@ class SimilarityInput(StreamsInput, TextInput):
 
     def scalar(self, scalar: str) -> str:
         if scalar not in {"logit", "cosine", "maxsim"}:
-            raise BadInput(
+            raise NotOffered(
                 f"scalar={scalar!r}: the similarity of two texts is explained as scalar='cosine', or 'maxsim' (late "
                 "interaction)."
             )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, one_of, shown
-from whyformer.estimate import Memory
+from whyformer.estimates import Memory
 from whyformer.explainer import CoreExplainer
 from whyformer.inputs.decoding import Decoding, Stretch
 from whyformer.inputs.exchanges import Exchange, exchanges_of

@@ -56,7 +56,9 @@ def refuse_without_gradients(model: nn.Module, method: str) -> None:
 
 
 def refuse_quantised(model: nn.Module, what: str) -> None:
-    """Raise if a layer is quantised: its weights cannot be trained or drawn anew."""
+    """Raise if weights cannot be trained or drawn anew: a layer is quantised, or the model is asked from outside."""
+    if getattr(model, "opaque", False):
+        raise NotOffered(f"{what}, and the model has no weights here: it is asked from outside (a function, a server).")
     for layer in quantised_layers(model):
         raise NotOffered(f"{what}, but {_named(model, layer)} is quantised. Load the model in float32.")
 

@@ -452,6 +452,16 @@ class Explanations(list[T], Pictured):
     def __repr__(self) -> str:
         return several("Explanations", map(repr, self))
 
+    if not TYPE_CHECKING:  # there, a list has no attributes of its members
+
+        def __getattr__(self, name: str) -> Any:
+            """Return what the only explanation of a list has; of several, raise with how to choose one."""
+            if name.startswith("_") or not self or not hasattr(self[0], name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if len(self) > 1:
+                raise AttributeError(f"these are {len(self)} explanations: choose one of them, [0].{name}.")
+            return getattr(self[0], name)
+
     def to_frame(self) -> pd.DataFrame:
         """Return the rows of all explanations, with the number of the input in front."""
         return _stacked("input", enumerate(self))

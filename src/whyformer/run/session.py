@@ -65,7 +65,7 @@ class LoadedModel:
         if isinstance(model, LoadedModel):  # with what it holds, unless something else is given
             processor = model.processor if processor is None else processor
             model, attention_at = model.model, model.attention_at if attention_at is None else attention_at
-        elif not isinstance(model, nn.Module):
+        else:
             with reading("the model cannot be read", "Give a torch module, a pipeline, a folder or a name."):
                 model, processor = unpacked(model, processor)
         self.model: nn.Module = unwrapped(model)

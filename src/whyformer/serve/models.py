@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
-from whyformer.estimate import trouble_with
+from whyformer.estimates import trouble_with
 from whyformer.explainer import CoreExplainer
 from whyformer.extras import SHIPPED, require
 from whyformer.inputs.families import class_names, compares_texts, continues_text, task_of
