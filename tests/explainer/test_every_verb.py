@@ -34,9 +34,11 @@ class Own(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         states = {
-            "ids": lambda: self.ids(x), "vectors": lambda: self.vectors(x), "columns": lambda: x[..., None] * self.columns,
+            "ids": lambda: self.ids(x),
+            "vectors": lambda: self.vectors(x),
+            "columns": lambda: x[..., None] * self.columns,
             "pixels": lambda: self.pixels(x).flatten(2).transpose(1, 2),
-        }[self.kind]()  # fmt: skip
+        }[self.kind]()
         return self.head(self.encoder(states).mean(1))
 
 
