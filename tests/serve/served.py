@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from functools import cache, partial
 from io import BytesIO
 from typing import Any
 
+import jsonschema
 import numpy as np
 import torch
 import uvicorn
@@ -90,8 +92,33 @@ def served(*kinds: str, store: Store | None = None, most: int = 64, **how: Any) 
 
 
 def client(what: Served, **how: Any) -> TestClient:
-    """Without the rehearsal that begins a server."""
-    return TestClient(application(what), base_url="http://localhost", **how)
+    """Without the rehearsal that begins a server. Every reply has to be one that openapi.json describes."""
+    asking = TestClient(application(what), base_url="http://localhost", **how)
+    asking.event_hooks = {"response": [described]}
+    return asking
+
+
+@cache
+def schema() -> dict[str, Any]:
+    return dict(TestClient(application(served()), base_url="http://localhost").get("/api/openapi.json").json())
+
+
+def described(reply: Any) -> None:
+    """Assert that a reply has a status, a media type and a content of the schema."""
+    path, verb = reply.request.url.path, reply.request.method.lower()
+    paths = [at for at in schema()["paths"] if re.fullmatch(re.sub(r"{\w+}", "[^/]+", at), path)]
+    operation = schema()["paths"][paths[0]].get(verb) if paths else None
+    if operation is None:
+        assert reply.status_code < 500
+        return
+    kind = reply.headers["content-type"].partition(";")[0]
+    if reply.status_code in (303, 401) and not path.startswith("/api"):
+        return  # the guard's words to a person who opens a page
+    content = operation["responses"][str(reply.status_code)]["content"]
+    if kind == "application/json" and "export" not in path:
+        whole = {"$ref": f"#/x{len(paths)}", f"x{len(paths)}": content[kind]["schema"], **schema()}
+        jsonschema.validate(json.loads(reply.read()), whole)
+    assert kind in content, (path, reply.status_code, kind)
 
 
 def asked(kind: str = "text", **more: Any) -> dict[str, Any]:

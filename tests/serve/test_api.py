@@ -10,6 +10,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -279,3 +280,41 @@ def test_the_address_has_the_token_where_one_is_needed() -> None:
     assert address("127.0.0.1", 8765, None) == "http://localhost:8765/"
     assert address("0.0.0.0", 80, "word") == "http://localhost:80/?token=word"
     assert address("fe80::1", 80, "word") == "http://[fe80::1]:80/?token=word"
+
+
+# openapi.json: served.py holds every reply of these tests to it.
+
+
+def test_a_client_made_from_the_schema_uploads_explains_and_reads(ask: TestClient) -> None:
+    schema = ask.get("/api/openapi.json").json()
+    calls = {
+        entry["operationId"]: (verb, path, entry) for path, at in schema["paths"].items() for verb, entry in at.items()
+    }
+
+    def call(name: str, body: Any = None, **names: str) -> Any:
+        verb, path, entry = calls[name]
+        kind = next(iter(entry.get("requestBody", {}).get("content", {})), "")
+        content = json.dumps(body).encode() if kind == "application/json" else body
+        told = ask.request(verb, path.format(**names), content=content, headers={"content-type": kind})
+        model = entry["responses"][str(told.status_code)]["content"]["application/json"]["schema"]["$ref"]
+        return model.rpartition("/")[2], told.json()
+
+    kind, image = call("upload_image", png())
+    assert (kind, image["width"]) == ("UploadedImage", 60)
+    question = {"model": "image", "input": {"image": image["image"]}, "method": "saliency", "wait": 60}
+    kind, result = call("explain", question)
+    assert kind == "Result" and call("result", identity=result["id"]) == ("Result", result)
+    kind, job = call("explain", question | {"wait": 0})
+    assert kind == "Job" and call("cancel", identity=job["job"])[0] == "Job"
+    assert call("result", identity="none") == ("Failure", {"error": "unknown result."})
+    assert {"202", "404", "409", "422", "429"} <= calls["explain"][2]["responses"].keys()
+
+
+def test_errors_of_a_body_name_it(ask: TestClient) -> None:
+    assert ask.post("/api/explain").json() == {"error": "body: Field required"}
+    broken = ask.post("/api/explain", content=b"{", headers={"content-type": "application/json"})
+    assert broken.json()["error"].startswith("body: JSON decode error")
+
+
+def test_a_405_names_all_methods_of_an_address(ask: TestClient) -> None:
+    assert ask.put("/api/results/x").headers["allow"] == "DELETE, GET"

@@ -20,13 +20,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.extras import require
 from whyformer.registry import SUFFIX, get_method
-from whyformer.serve import safety
+from whyformer.serve import replies, safety
 from whyformer.serve.drawn import FORMATS, drawn, exported, subject_of
 from whyformer.serve.explaining import compared, explained, heads, methods_compared, predicted, side_by_side_of
 from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Work
@@ -85,7 +86,7 @@ def found(value: Found | None, words: str) -> Found:
 def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
     """Serve images and sounds that come from a client or belong to a model; files are re-encoded."""
 
-    @app.get("/api/samples")
+    @app.get("/api/samples", **replies.file("image/png", "audio/wav"))
     def sample(
         model: Annotated[str, Query(max_length=200)], number: Annotated[int, Query(ge=0, le=10_000)]
     ) -> Response:
@@ -97,25 +98,25 @@ def _add_uploads(app: FastAPI, models: Models, store: Store) -> None:
             return Response(safety.written_sound(*one), media_type="audio/wav")
         return Response(_png(one[0] if isinstance(one, tuple) else one), media_type="image/png")
 
-    @app.post("/api/images")
+    @app.post("/api/images", response_model=replies.IMAGE, openapi_extra=replies.UPLOAD)
     async def upload_image(request: Request) -> Response:
         data = await request.body()
         image = await run_in_threadpool(safety.opened_picture, data)
         identity = await run_in_threadpool(store.add_upload, data)
         return JSONResponse({"image": identity, "width": image.width, "height": image.height})
 
-    @app.post("/api/sounds")
+    @app.post("/api/sounds", response_model=replies.SOUND, openapi_extra=replies.UPLOAD)
     async def upload_sound(request: Request) -> Response:
         data = await request.body()
         samples, rate = await run_in_threadpool(safety.opened_sound, data)
         identity = await run_in_threadpool(store.add_upload, data)
         return JSONResponse({"sound": identity, "seconds": len(samples) / rate, "rate": rate})
 
-    @app.get("/api/images/{identity}")
+    @app.get("/api/images/{identity}", **replies.file("image/png"))
     def picture(identity: Identity) -> Response:
         return Response(_png(safety.opened_picture(found(store.upload(identity), UPLOAD))), media_type="image/png")
 
-    @app.get("/api/sounds/{identity}")
+    @app.get("/api/sounds/{identity}", **replies.file("audio/wav"))
     def sound(identity: Identity) -> Response:
         return Response(
             safety.written_sound(*safety.opened_sound(found(store.upload(identity), UPLOAD))), media_type="audio/wav"
@@ -151,6 +152,8 @@ def application(served: Served) -> Any:
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/openapi.json",
+        generate_unique_id_function=lambda route: route.name,  # names of a generated client's functions
+        responses=replies.FAILURES,
         lifespan=life,
     )
     _add_words(app)
@@ -168,7 +171,10 @@ def _add_words(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def misfit(_: Request, error: RequestValidationError) -> Response:
-        words = [f"{'.'.join(str(at) for at in each['loc'][1:])}: {each['msg']}" for each in error.errors()[:5]]
+        words = []
+        for each in error.errors()[:5]:
+            field = ".".join(map(str, each["loc"][1:])) if each["type"] != "json_invalid" else ""
+            words.append(f"{field or each['loc'][0]}: {each['msg']}")  # of an empty body, "body"
         return answer({"error": "; ".join(words)[:1000]}, 422)
 
     @app.exception_handler(Busy)
@@ -180,28 +186,33 @@ def _add_words(app: FastAPI) -> None:
         return answer({"error": str(error)}, 422)
 
     @app.exception_handler(AnyHTTPException)
-    async def other(_: Request, error: AnyHTTPException) -> Response:
-        return answer({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+    async def other(request: Request, error: AnyHTTPException) -> Response:
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # each route of an address knows its own methods only
+            at = [route for route in app.routes if isinstance(route, APIRoute)]
+            here = [route for route in at if route.path_regex.match(request.url.path)]
+            headers["Allow"] = ", ".join(sorted({name for route in here for name in route.methods or ()}))
+        return answer({"error": str(error.detail)}, error.status_code, headers)
 
 
 def _add_pages(app: FastAPI) -> None:
     script = drawing() + (HERE / "serve.js").read_text(encoding="utf-8")
     style = STYLE + (HERE / "serve.css").read_text(encoding="utf-8")
 
-    @app.get("/")
+    @app.get("/", **replies.file("text/html"))
     def page() -> Response:
         return Response(PAGE, media_type="text/html; charset=utf-8")
 
-    @app.get("/r/{identity}")
+    @app.get("/r/{identity}", **replies.file("text/html"))
     def linked(identity: Identity) -> Response:
         """The page, which opens the result that its address names."""
         return page()
 
-    @app.get("/static/serve.js")
+    @app.get("/static/serve.js", include_in_schema=False)
     def page_script() -> Response:
         return Response(script, media_type="text/javascript; charset=utf-8")
 
-    @app.get("/static/style.css")
+    @app.get("/static/style.css", include_in_schema=False)
     def page_style() -> Response:
         return Response(style, media_type="text/css; charset=utf-8")
 
@@ -212,12 +223,12 @@ def rehearse(served: Served, model: ServedModel) -> Job:
 
 
 def _add_models(app: FastAPI, served: Served) -> None:
-    @app.get("/api/models")
+    @app.get("/api/models", response_model=replies.MODELS)
     def models() -> Response:
         listed = [model.described() for model in list(served.models.by_name.values())]
         return answer({"models": listed, "may_load": served.models.loader is not None})
 
-    @app.post("/api/models")
+    @app.post("/api/models", response_model=replies.MODEL)
     async def load(asked: safety.Load) -> Response:
         known = asked.name in served.models.by_name
         model = await run_in_threadpool(served.models.load, asked.name)
@@ -225,7 +236,7 @@ def _add_models(app: FastAPI, served: Served) -> None:
             rehearse(served, model)
         return answer(model.described())
 
-    @app.get("/api/methods")
+    @app.get("/api/methods", response_model=replies.METHODS)
     async def methods(
         model: Annotated[str, Query(max_length=200)], wait: Annotated[float, Query(ge=0, le=60)] = 0
     ) -> Response:
@@ -261,7 +272,7 @@ def _named(*values: Any) -> Any:
 
 
 def _add_questions(app: FastAPI, served: Served) -> None:
-    @app.post("/api/predict")
+    @app.post("/api/predict", response_model=replies.PREDICTION)
     async def predict(asked: safety.Predict) -> Response:
         model = served.models[asked.model]
         job = served.jobs.add(model.name, "predict", partial(predicted, model, asked, served.store), 1, "quick")
@@ -270,7 +281,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
             raise Busy("the model is busy with a long job: try again in a moment.")
         return answer(job.answer) if job.state == "done" else _failed(job)
 
-    @app.post("/api/explain")
+    @app.post("/api/explain", **replies.QUEUED)
     async def explain(asked: safety.Explain) -> Response:
         model = served.models[asked.model]
         for method in asked.methods:
@@ -280,7 +291,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         work = partial(explained, model, asked, served.store)
         return await _queued(served, model, "explain", work, len(asked.methods), asked.wait)
 
-    @app.post("/api/compare")
+    @app.post("/api/compare", **replies.QUEUED)
     async def compare(asked: safety.Compare) -> Response:
         if asked.results:
             return await _shown(served, await run_in_threadpool(side_by_side_of, asked, served.store))
@@ -291,11 +302,11 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         work = partial(compared, model, asked, served.store)
         return await _queued(served, model, "compare", work, units, asked.wait)
 
-    @app.post("/api/heads")
+    @app.post("/api/heads", **replies.QUEUED)
     async def heads_of(asked: safety.About) -> Response:
         return await about(asked, "heads")
 
-    @app.post("/api/trust")
+    @app.post("/api/trust", **replies.QUEUED)
     async def trust_in(asked: safety.About) -> Response:
         return await about(asked, "trust")
 
@@ -316,21 +327,21 @@ def _add_questions(app: FastAPI, served: Served) -> None:
 
 
 def _add_jobs(app: FastAPI, served: Served) -> None:
-    @app.get("/api/jobs")
+    @app.get("/api/jobs", response_model=replies.JOBS)
     def jobs() -> Response:
         return answer({"jobs": served.jobs.listed()})
 
-    @app.get("/api/jobs/{identity}")
+    @app.get("/api/jobs/{identity}", response_model=replies.JOB)
     def told(identity: Identity) -> Response:
         return answer(served.jobs.told(found(served.jobs.get(identity), JOB)))
 
-    @app.delete("/api/jobs/{identity}")
+    @app.delete("/api/jobs/{identity}", response_model=replies.JOB)
     def cancel(identity: Identity) -> Response:
         job = found(served.jobs.get(identity), JOB)
         served.jobs.cancel(job)
         return answer(served.jobs.told(job))
 
-    @app.get("/api/jobs/{identity}/events")
+    @app.get("/api/jobs/{identity}/events", **replies.file("text/event-stream"))
     def events(identity: Identity) -> Response:
         job = found(served.jobs.get(identity), JOB)
         return StreamingResponse(_events(served, job), media_type="text/event-stream")
@@ -357,7 +368,7 @@ async def _events(served: Served, job: Job) -> AsyncIterator[str]:
 
 
 def _add_results(app: FastAPI, served: Served) -> None:
-    @app.get("/api/results")
+    @app.get("/api/results", response_model=replies.RESULTS)
     def results(
         search: Annotated[str, Query(max_length=300)] = "",
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -365,17 +376,17 @@ def _add_results(app: FastAPI, served: Served) -> None:
     ) -> Response:
         return answer({"results": served.store.listed(search, limit, before)})
 
-    @app.get("/api/results/{identity}")
+    @app.get("/api/results/{identity}", response_model=replies.RESULT)
     def result(identity: Identity) -> Response:
         return answer(drawn(found(served.store.get(identity), RESULT)))
 
-    @app.delete("/api/results/{identity}")
+    @app.delete("/api/results/{identity}", response_model=replies.DELETED)
     def delete(identity: Identity) -> Response:
         if not served.store.delete(identity):
             raise HTTPException(404, RESULT)
         return answer({"deleted": identity})
 
-    @app.get("/api/results/{identity}/export")
+    @app.get("/api/results/{identity}/export", **replies.file(*FORMATS.values()))
     def export(identity: Identity, form: Annotated[str, Query(alias="format", max_length=20)] = "html") -> Response:
         data = exported(found(served.store.get(identity), RESULT), form)
         named = {"content-disposition": f'attachment; filename="whyformer-{identity}.{form}"'}
