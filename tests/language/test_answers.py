@@ -19,6 +19,7 @@ from tests.support.language import model, tokenizer
 from tests.support.processors import in_bytes
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.inputs.units import PromptText, prompt_of
+from whyformer.language.citations import documents_by_name
 from whyformer.views.header import answer_words, explained, percent
 
 PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
@@ -309,6 +310,21 @@ def test_sentences_documents_and_table(cited: wf.Citations) -> None:
         assert sentence.supported or any(repr(sentence.text) in warning for warning in cited.warnings)
     assert len(cited.table) == 6
     assert set(cited.to_frame().columns) >= {"answer", "document", "sentence", "score", "drop"}
+
+
+def test_documents_of_langchain_and_llama_index() -> None:
+    """Objects and dicts as these libraries have them; two parts of one source are two documents."""
+    from types import SimpleNamespace as Object
+
+    part = {"page_content": "a cat sat.", "metadata": {"source": "cats.pdf"}, "id": None, "type": "Document"}
+    node = Object(get_content=lambda: "a dog ran.", node_id="n1", metadata={}, text="never read")
+    nodes = [Object(node=node, score=0.5), {"node": {"id_": "n2", "text": "it rained.", "metadata": {}}, "score": 0.1}]
+    read = documents_by_name([part, Object(**part), *nodes, "plain"])
+    assert read == {
+        "cats.pdf": "a cat sat.", "cats.pdf (2)": "a cat sat.", "n1": "a dog ran.", "n2": "it rained.",
+        "document 5": "plain",
+    }  # fmt: skip
+    assert documents_by_name({"mine": Object(**part)}) == {"mine": "a cat sat."}
 
 
 def test_small_shares_of_the_largest_drop_are_not_cited(cited: wf.Citations) -> None:

@@ -191,6 +191,37 @@ class Directions(nn.Module):
         return logits
 
 
+class TwoInputs(nn.Module):
+    """A classifier of two tensors of columns, without attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(torch.cat([x, y], 1))
+        return logits
+
+
+def test_a_path_through_two_inputs_from_baselines_with_the_axis_of_a_batch() -> None:
+    model, both = TwoInputs().eval(), torch.randn(2, 5)
+    starts = torch.randn(1, 5)
+    inputs, given = (both[:, :3], both[:, 3:]), {"x": starts[:, :3], "y": starts[:, 3:]}
+    explained = wf.explain(model, inputs, method="integrated_gradients", baseline=given, target=1, steps=50)
+    points, weights = np.polynomial.legendre.leggauss(50)
+    for row, one in enumerate(explained):
+        total = torch.zeros(5)
+        for point, weight in zip(points, weights, strict=True):
+            at = (starts[0] + (both[row] - starts[0]) * (point + 1) / 2).float().requires_grad_()
+            (slope,) = torch.autograd.grad(model.layers(at[None])[0, 1], at)
+            total += slope * weight / 2
+        assert np.allclose(one.scores, (both[row] - starts[0]) * total, atol=1e-5)
+    assert explained[0].units.labels == ("x[0]", "x[1]", "x[2]", "y[0]", "y[1]")
+    single = wf.explain(model.layers, both, method="integrated_gradients", baseline=starts, target=1)
+    assert np.allclose(single[1].scores, explained[1].scores, atol=1e-6)
+
+
 WORDS = {"input_ids": torch.tensor([[3, 4, 5, 6], [9, 8, 7, 2]])}
 
 

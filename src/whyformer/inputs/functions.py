@@ -135,6 +135,7 @@ class FunctionImage(ImageInput):
         pixels = (np.rint(pixels) if dtype.kind in "iu" else pixels).astype(dtype)
         if self.dtype is not None:
             return self.model(pixels)
+        require("PIL", why="a function of images")
         from PIL import Image
 
         return self.model([Image.fromarray(image) for image in pixels])

@@ -27,9 +27,9 @@ class StreamInput(ABC):
     smooths = False  # a map of pixels, from which the grid of the patches can be smoothed away
     weight: Tensor | None = None  # the table that the model looked the numbers up in, once it did
 
-    def __init__(self, placed: Placed, stream: str, part: Any, positions: slice) -> None:
+    def __init__(self, placed: Placed, stream: str, part: Any, positions: slice, name: str | None = None) -> None:
         self.placed, self.stream, self.part, self.positions = placed, stream, part, positions
-        self.name: str = part.main
+        self.name: str = part.main if name is None else name
 
     def given(self, batch: Batch) -> Tensor | None:
         """(B, …) the numbers of the batch; None where the model looks them up."""
@@ -108,6 +108,23 @@ class Vectors(StreamInput):
         return ("zero", "mean")
 
 
+class Columns(StreamInput):
+    """The columns of one tensor of floats, or the tensor as a whole."""
+
+    fillers = ("zero",)
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        if self.positions.stop - self.positions.start == numbers.numel():
+            return numbers.flatten()
+        return numbers.amax()[None] if largest else numbers.sum()[None]
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        return torch.ones_like(numbers, dtype=torch.bool)
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        return torch.zeros_like(numbers)
+
+
 class WordEmbeddings(Vectors):
     """Word embeddings, looked up by the model itself. whole: the modality of all streams."""
 
@@ -172,7 +189,7 @@ def require_taken(stream_inputs: Sequence[StreamInput], baseline: object) -> Non
 
 
 def _fitted(baseline: Tensor | np.ndarray[Any, Any] | float, numbers: Tensor, stream: str) -> Tensor:
-    tensor = torch.as_tensor(baseline).to(numbers)
+    tensor = of_one(torch.as_tensor(baseline).to(numbers), numbers.ndim)
     try:
         return tensor.expand_as(numbers)
     except RuntimeError:
@@ -180,6 +197,11 @@ def _fitted(baseline: Tensor | np.ndarray[Any, Any] | float, numbers: Tensor, st
             f"baseline of {stream!r} has shape {tuple(tensor.shape)}; what it replaces has {tuple(numbers.shape)}. "
             "Give one of that shape, or one that expands to it."
         ) from None
+
+
+def of_one(baseline: Tensor, axes: int) -> Tensor:
+    """Return a baseline without the leading axis of a batch of one, (1, …), as captum has it."""
+    return baseline[0] if baseline.ndim == axes + 1 and len(baseline) == 1 else baseline
 
 
 def at_units(mask: Sequence[bool], values: Tensor) -> Tensor:

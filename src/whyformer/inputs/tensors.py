@@ -17,6 +17,7 @@ from whyformer.capture.trail import Notes
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, WhyformerError
 from whyformer.inputs.base import Modality, with_added
 from whyformer.inputs.batch import Batch, Filling, Placed, Raw, SamplePool, are_tensors, require_shown, shifted
+from whyformer.inputs.stream_inputs import Columns, Layout, StreamInput
 from whyformer.inputs.units import Column, assemble, averaged, owners_of_columns, pick, resampled
 from whyformer.loan.borrow import borrowed, known_about, module_names
 from whyformer.results.types import Units
@@ -348,6 +349,14 @@ class TensorInput(Modality):
             )
         places = [i for i, special in enumerate(units.special) if not special]
         return owners_of_columns(one, zip(places, columns, strict=True))
+
+    def stream_inputs(self, stream: str, layout: Layout, placed: Placed, whole: Modality) -> list[StreamInput]:
+        columns = self.columns(placed.batch)
+        names = [name for name, _ in columns]
+        if len(names) != placed.length or not all(placed.batch.tensors[k].is_floating_point() for k in names):
+            return []
+        first = {name: names.index(name) for name in names}
+        return [Columns(placed, k, self, slice(i, i + names.count(k)), k) for k, i in first.items()]
 
     def filling(self, name: Any, units: Units, one: Batch, pool: SamplePool | None = None) -> list[Filling]:
         """With a pool, the mean is that of its inputs, else that of the input's own vectors."""

@@ -44,6 +44,7 @@ UNSUPPORTED = (
 UNMATCHED = (
     "no sampled answer matches {!r}, so its sources cannot be found. Give another answer=, or match= of ChatServer."
 )
+TEXTS = ("text", "content", "contents", "page_content")  # of a document, by usual names
 SUPPORT = math.log(1.5)  # a sentence rests on a document without which it is less likely by this factor, in logarithms
 LEAST_SHARE = 0.5  # of the sentence's largest drop: other sources are not cited; chosen in docs/reports/citations.md
 
@@ -232,7 +233,8 @@ def cite(
 ) -> Citations:
     """Find the documents, and the sentences in them, that support each sentence of the answer.
 
-    documents: texts, or texts by name; images, too, for a vision-language model. answer: the text to support; None:
+    documents: texts, or texts by name; images, too, for a vision-language model; documents of LangChain and nodes of
+    LlamaIndex, as objects or dicts. answer: the text to support; None:
     the model's own answer of at most ``generate`` tokens. method (and its options): ranks the sentences, in one
     explanation per sentence of the answer. The ``top`` of them, and every document, are then left out in turn: drops
     are the falls of the log-probability. A wf.CompletionServer and a wf.ChatServer are models, too; the latter samples
@@ -312,22 +314,50 @@ def cite(
     return replace(cited, warnings=(*notes, *([remote.summary()] if hasattr(remote, "summary") else ())))
 
 
+def documents_by_name(documents: Any) -> dict[str, Any]:
+    """Return texts and images by name; of LangChain and LlamaIndex, documents as objects or as dicts."""
+    if isinstance(documents, Mapping):
+        return {str(name): _read(document)[1] for name, document in documents.items()}
+    with reading("documents cannot be read", "Give a list of texts, or texts by name."):
+        read = [_read(document) for document in documents]
+    known: dict[str, Any] = {}
+    for number, (title, text) in enumerate(read, 1):  # two documents of one title are two documents
+        name = title or f"document {number}"
+        while name in known:
+            name = f"{name} ({number})"
+        known[name] = text
+    return known
+
+
+def _read(document: Any) -> tuple[str, Any]:
+    """Return the name of a document ("" for none) and its text; an image, or what is neither, unchanged."""
+    if isinstance(document, str) or is_image(document):
+        return "", document
+    node = _field(document, "node") or document  # a NodeWithScore
+    content = getattr(node, "get_content", None)
+    texts = (_field(node, key) for key in TEXTS)
+    text = content() if callable(content) else next((text for text in texts if text is not None), document)
+    metadata = _field(node, "metadata")
+    titles = [_field(node, "title"), _field(node, "name"), _field(metadata, "source")]
+    titles += [_field(node, key) for key in ("node_id", "id_", "id")]
+    return next((str(title) for title in titles if title), ""), text
+
+
+def _field(holder: Any, key: str) -> Any:
+    return holder.get(key) if isinstance(holder, Mapping) else getattr(holder, key, None)
+
+
 def _documents(documents: Any) -> tuple[list[str], list[str], dict[int, Any]]:
     """Names and texts, and the documents that are images, by number."""
-    if isinstance(documents, Mapping):
-        names, texts = [str(name) for name in documents], list(documents.values())
-    else:
-        with reading("documents cannot be read", "Give a list of texts, or texts by name."):
-            texts = list(documents)
-        names = [f"document {number}" for number in range(1, len(texts) + 1)]
-    if not texts:
+    by_name = documents_by_name(documents)
+    if not by_name:
         raise BadInput("documents is empty: give at least one text, or use explain(model, question, generate=…).")
-    pictures = {number: document for number, document in enumerate(texts) if is_image(document)}
-    texts = [PICTURE if number in pictures else text for number, text in enumerate(texts)]
-    for name, text in zip(names, texts, strict=True):
+    pictures = {number: document for number, document in enumerate(by_name.values()) if is_image(document)}
+    texts = [PICTURE if number in pictures else text for number, text in enumerate(by_name.values())]
+    for name, text in zip(by_name, texts, strict=True):
         if not isinstance(text, str) or not sentences(text):
             raise BadInput(f"documents: {name} is not a text with at least one sentence ({type(text).__name__}).")
-    return names, texts, pictures
+    return list(by_name), texts, pictures
 
 
 def _marked(explainer: CoreExplainer, texts: Sequence[str], pictures: Mapping[int, Any]) -> list[str]:

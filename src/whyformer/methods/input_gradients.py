@@ -13,6 +13,7 @@ from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gra
 from whyformer.engines.gradient.input_space import Norm
 from whyformer.engines.gradient.multi_stream import Where
 from whyformer.errors import BadInput, NotOffered, UnknownName, reading
+from whyformer.inputs.stream_inputs import of_one
 from whyformer.inputs.tensors import require_steps
 from whyformer.loan.borrow import known_about
 from whyformer.parameters import Count, Megabytes, Patches, Weight
@@ -59,8 +60,9 @@ def integrated_gradients(
     zeros next to which the output jumps, another token is used and named in a warning. Images: "zero" (default),
     "mean", "blur". Sequences of vectors: "zero" (default), "mean". Tables: "zero", or with Table(reference=…) "mean"
     (then the default; alias "typical": mean numbers and most frequent categories). Or a tensor with the shape of one
-    input. With several streams, all move along one path: a name applies to the streams that have it, {"text": "mask",
-    "image": "mean"} sets each; words start from "pad". ``keep_special``: keep special tokens unchanged, or a list of
+    input, or (1, …). With several streams (or tensors of columns, by the names of their arguments), all move along one
+    path: a name applies to the streams that have it, {"text": "mask", "image": "mean"} sets each; words start from
+    "pad". ``keep_special``: keep special tokens unchanged, or a list of
     token ids to keep. ``memory_mb``: memory limit of a batch of points. ``checks["completeness_error"]`` is the
     difference between the sum and the change in output; ``checks["completeness_error_relative"]`` is its share of the
     change. ``patch_smoothing``: for pixels, smooth the scores with a Gaussian as wide as that many patches (the sum
@@ -198,7 +200,7 @@ def _expanded(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -
     with reading("baseline is no tensor of numbers", "Give a tensor or an array of them."):
         tensor = torch.as_tensor(baseline)
     require_dense("baseline", tensor, "give it{}.")
-    tensor = tensor.to(inputs)
+    tensor = of_one(tensor.to(inputs), inputs.ndim - 1)
     if not bool(torch.isfinite(tensor).all()):
         raise BadInput("baseline holds NaN or infinity, and scores are differences from it: give finite numbers.")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -12,13 +12,14 @@ from fastapi import HTTPException
 from pydantic import Field, ValidationError
 
 from whyformer.errors import BadInput
+from whyformer.language.citations import TEXTS, documents_by_name
 from whyformer.serve.safety import Asked, Name
 
 FIELD = "whyformer"  # of requests and replies
 DONE = re.compile(rb"data: ?\[DONE\]\s*")
 PARAGRAPH = re.compile(r"\n\s*\n")
-TEXTS, TITLES = ("text", "content", "contents"), ("title", "name", "id")  # of a document, by usual names
 MANY = Field(max_length=1000)
+Document = str | dict[str, Any]
 
 
 class Wanted(Asked):
@@ -26,7 +27,7 @@ class Wanted(Asked):
 
     cite: bool = False
     question: str | None = None
-    documents: Annotated[dict[Name, str], MANY] | Annotated[list[str | dict[str, Any]], MANY] | None = None
+    documents: Annotated[dict[Name, Document], MANY] | Annotated[list[Document], MANY] | None = None
     top: Annotated[int, Field(ge=1, le=20)] = 3
 
 
@@ -117,26 +118,12 @@ def _text_of(message: Mapping[str, Any]) -> str:
 
 
 def _named(documents: Any) -> dict[str, str]:
-    if isinstance(documents, Mapping):
-        named = [(str(name), text) for name, text in documents.items()]
-    elif isinstance(documents, Sequence) and not isinstance(documents, str):
-        named = []
-        for number, each in enumerate(documents, 1):
-            facts = each if isinstance(each, dict) else {"text": each}
-            title = next((str(facts[key]) for key in TITLES if facts.get(key)), f"document {number}")
-            named.append((title, next((facts[key] for key in TEXTS if key in facts), None)))
-    else:
+    if not isinstance(documents, (list, dict)):
         raise BadInput("documents is not a list or an object of texts.")
-    if not all(isinstance(text, str) for _, text in named):
+    by_name = documents_by_name(documents)
+    if not all(isinstance(text, str) for text in by_name.values()):
         raise BadInput(f"documents: each is a text, or an object with one of {', '.join(TEXTS)}.")
-    # Two documents of one title are two documents.
-    known: dict[str, str] = {}
-    for number, (title, text) in enumerate(named, 1):
-        name = title
-        while name in known:
-            name = f"{name} ({number})"
-        known[name] = text
-    return known
+    return by_name
 
 
 # Replies

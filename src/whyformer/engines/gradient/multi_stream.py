@@ -206,6 +206,8 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     text = run.modality.embeds
     if run.attended is not None and not (text or run.modality.pixels) and wanted != "input":
         return _with_columns(run, run.attended, gradient)
+    if (wanted == "input" or not run.study.sites) and wanted != "embeddings" and len(_inputs_of(run)) > 1:
+        return stream_place(run, gradient)
     elsewhere = not (text or run.modality.pixels) or (text and run.study.extra > 0)  # the input may not be the place
     # What the graph keeps is only asked for if other points follow.
     saved = None if gradient else SavedBytes(run.modality.model)
@@ -258,6 +260,12 @@ def _with_columns(run: Run, attended: Run, gradient: bool) -> InputSpace:
     if gradient:
         space.gradient = lifted(space.gradient_at(space.inputs, run.explained))
     return space
+
+
+def _inputs_of(run: Run) -> list[StreamInput]:
+    """Return the tensors of floats of a module with several, whose columns are the units."""
+    plain = run.modality.stream == "table" and not run.modality.named_columns
+    return run.modality.stream_inputs("table", {"table": slice(None)}, run, run.modality) if plain else []
 
 
 def _no_steps(run: Run, leaf: Tensor) -> bool:
