@@ -576,6 +576,7 @@ def test_a_fork_in_the_middle_leaves_the_child_a_whole_model() -> None:
     child = os.fork()
     if not child:
         signal.alarm(120)  # a deadlock ends here
+        torch.set_num_threads(1)
         whole = model.training and all(p.requires_grad for p in model.parameters())
         with suppress(BaseException), borrowed(model), getattr(cached, "lock", nullcontext()):
             os._exit(0 if whole and not model.training else 1)
@@ -585,6 +586,31 @@ def test_a_fork_in_the_middle_leaves_the_child_a_whole_model() -> None:
     thread.join()
     assert os.waitstatus_to_exitcode(status) == 0
     assert model.training
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_without_the_threads_of_torch_is_refused_rather_than_waited_for() -> None:
+    model, before = reader(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with borrowed(model):
+            pass
+        child = os.fork()
+    finally:
+        torch.set_num_threads(before)
+    if not child:
+        signal.alarm(120)
+        refused = []
+        for count in (2, 1):
+            torch.set_num_threads(count)
+            try:
+                with borrowed(model):
+                    refused.append(False)
+            except NotOffered as error:
+                refused.append("get_context('spawn')" in str(error))
+        os._exit(0 if refused == [True, False] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_importing_shap_leaves_random_numbers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

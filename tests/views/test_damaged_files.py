@@ -121,6 +121,28 @@ def test_the_field_is_named(changes: dict[str, Any], message: str, tmp_path: Pat
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize("size", [[0, 0], [-1, 5], [0, 9], [4, -3]])
+@pytest.mark.parametrize("name", ["grid", "image_size", "picture_size"])
+def test_a_picture_without_height_or_width_is_refused(name: str, size: list[int], tmp_path: Path) -> None:
+    plain = samples.image().to_dict()
+    plain["units"][name] = size
+    (path := tmp_path / "x.json").write_text(json.dumps(plain), encoding="utf-8")
+    with pytest.raises(BadInput, match=rf"Units\.{name} is .*, which is no height and width"):
+        wf.load(path)
+
+
+@pytest.mark.parametrize("grid", [[1, 1], [100, 1], [10**9, 10**9], [2**62, 2]])
+@pytest.mark.parametrize("sample", [samples.image, samples.text, samples.table])
+def test_a_grid_of_other_patches_is_an_error_of_ours(sample: Any, grid: list[int], tmp_path: Path) -> None:
+    plain = sample().to_dict()
+    plain["units"]["grid"] = grid
+    (path := tmp_path / "x.json").write_text(json.dumps(plain), encoding="utf-8")
+    loaded = wf.load(path)
+    for draw in (loaded.heatmap, loaded.show, loaded.to_html, loaded.plot):
+        with pytest.raises(BadInput, match=r"units\.grid is .* patches: the explanation was changed"):
+            draw()
+
+
 def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     plain = samples.text().to_dict()

@@ -21,6 +21,7 @@ from whyformer.errors import BadInput, ModelFailed, WhyformerError
 from whyformer.inputs.decoding import Continuation, KeptPass
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.table_schema import is_missing
+from whyformer.loan.spread import out_of_memory
 from whyformer.results.types import Target, Units
 from whyformer.targets import require_dense
 
@@ -399,8 +400,10 @@ def require_shown(name: str, keep_BN: Tensor) -> None:
 PACKAGES = Path(torch.__file__).parent, Path(__file__).parents[1]  # torch and whyformer
 
 
-def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFailed:
+def model_failed(model: nn.Module, batch: Batch, error: Exception) -> Exception:
     """Return the error to raise when the model's forward failed: where, on which tensors, and what to try."""
+    if out_of_memory(error):  # whoever runs the batch makes it smaller
+        return torch.OutOfMemoryError(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     # The last line of the model's own code, not of what it calls in torch or of what watches it here.
     own = [f for f in frames if not any(Path(f.filename).is_relative_to(package) for package in PACKAGES)]

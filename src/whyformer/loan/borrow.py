@@ -307,6 +307,12 @@ class Running(threading.local):
 RUNNING = Running()
 
 
+class Threads:
+    """Whether torch may have threads of its own in this process, and whether a fork left them behind."""
+
+    started = lost = False
+
+
 @dataclass(eq=False)
 class Handed:
     """What was taken and changed for a loan, to be put back."""
@@ -338,6 +344,14 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
             "a model that is being explained calls whyformer in its own forward: the two would see each other's "
             "attention. Take the explanation out of forward."
         )
+    if torch.get_num_threads() > 1:
+        if Threads.lost:
+            raise NotOffered(
+                "this process was forked from one that had explained, and torch's threads stayed there: the model "
+                "would wait for them for ever. Start processes with multiprocessing.get_context('spawn'), or call "
+                "torch.set_num_threads(1) in this one first."
+            )
+        Threads.started = True
     loan, handed = loan_of(model), Handed()
     parts, members = loan.present(model)
     modules, parameters, configs = members
@@ -445,6 +459,7 @@ def _hand_back(handed: Handed) -> None:
 def _after_fork_in_child() -> None:
     """After a fork, release the locks of threads that do not exist here, and restore what they had changed."""
     free_in_child()
+    Threads.lost = Threads.started
     for handed in reversed(list(_OUT)):
         if handed.thread != threading.get_ident():
             handed.turns, handed.drawn = [], []

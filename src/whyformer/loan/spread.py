@@ -89,6 +89,11 @@ class Peak:
         return max(0, highest - self.start)
 
 
+def out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out: on a CPU torch raises a plain RuntimeError."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
 def free_bytes(device: torch.device) -> int:
     """Return the free bytes of a device, the allocator's reserve included; 0 where the system does not report it."""
     if device.type == "cuda":

@@ -123,6 +123,10 @@ def from_plain(hint: Any, data: Any, at: str = "") -> Any:
         members = (inner[0],) * len(parts) if inner[-1] is Ellipsis else inner
         if len(members) != len(parts):
             raise Misfit(at, f"a list of {len(members)}", data)
+        plain = {*inner} - {Ellipsis}
+        if plain <= {str, bool, int} and plain == set(map(type, parts)) and len(plain) == 1:  # as below, many at once
+            if plain != {int} or max(map(abs, parts)) < LARGEST:
+                return parts
         return tuple(from_plain(members[i], part, f"{at}[{i}]") for i, part in enumerate(parts))
     if origin is list:  # arrays of an .npz come by their number
         parts = tuple(data.values()) if isinstance(data, dict) else _sequence(data, at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, SupportsIndex, TypeVar, overload
@@ -66,6 +67,10 @@ class Units:
             value = getattr(self, name)
             if value is not None and len(value) != len(self.labels):
                 raise ValueError(f"Units.{name} has {len(value)} entries for {len(self.labels)} labels")
+        for name in ("grid", "image_size", "picture_size"):
+            size = getattr(self, name)
+            if size is not None and min(size) < 1:
+                raise ValueError(f"Units.{name} is {tuple(size)}, which is no height and width")
 
     def __repr__(self) -> str:
         return brief(self)
@@ -363,6 +368,11 @@ class Explanation(Result):
                 ".ranked() or .show()."
             )
         patches = [i for i in range(len(self.units)) if self.units.is_patch(i)]
+        if len(patches) != math.prod(self.units.grid):
+            raise BadInput(
+                f"units.grid is {self.units.grid}, and there are {len(patches)} patches: the explanation was changed, "
+                "or saved by another program. Explain again."
+            )
         return resized(self.scores[patches].reshape(self.units.grid), size, interpolation)
 
     def replace(self, **changes: Any) -> Explanation:

@@ -34,7 +34,7 @@ from whyformer.inputs.output import Output
 from whyformer.inputs.table_schema import Table
 from whyformer.loan.borrow import Marks, argument_name, borrowed, called_with, known_about, module_names, unwrapped
 from whyformer.loan.digests import circumstances, versions
-from whyformer.loan.spread import heads_elsewhere, is_sharded
+from whyformer.loan.spread import heads_elsewhere, is_sharded, out_of_memory
 from whyformer.parameters import checked
 from whyformer.results.types import Cost
 from whyformer.run import Run
@@ -352,8 +352,10 @@ class Session:
                     self.step = 1
                     self.__dict__.pop("study", None)  # its notes change
                     continue
-                except torch.OutOfMemoryError as error:
-                    short_of_memory = str(error)
+                except (RuntimeError, MemoryError) as error:
+                    if not out_of_memory(error):
+                        raise
+                    short_of_memory = str(error) or "a MemoryError"
                 if short_of_memory:  # outside of ``except``: the error's frames hold tensors
                     self._halve(what, short_of_memory)
                     continue
