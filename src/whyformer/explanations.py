@@ -304,8 +304,9 @@ def of_run(
         if m.name == AUTO:
             results[AUTO] = _answered(session, settings[AUTO]["passes"], run, rows)
             continue
-        if run.for_needs(m.needs) is not run:
-            results |= _over_inputs(session, m, settings, run, rows)
+        if (other := run.for_needs(m.needs)) is not run:
+            results |= of_run(session, [m], settings, other, rows)
+            run.setup_forwards, other.setup_forwards = run.setup_forwards + other.setup_forwards, 0
             continue
         if run.modality.opaque:
             run.modality.announce(m.cost(max(map(len, run.units)), **settings[m.name])[0], run.batch)
@@ -338,7 +339,7 @@ def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], 
         except NotFoldable:
             if session.memory == "fold":
                 raise
-            run.folds, (run.forwards_B, run.backwards_B) = False, before
+            run.folds, run.forwards_B[:], run.backwards_B[:] = False, *before
             attribution = m.run(run, **options)
     # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer of a
     # device, which is still at work.
@@ -351,19 +352,6 @@ def _attributed(session: Session, run: Run, m: Method, options: dict[str, Any], 
     if "perturbation" in m.needs and not chosen:
         require_moved(run, m.name, attribution.scores_BN)
     return attribution
-
-
-def _over_inputs(
-    session: Session, m: Method, settings: Settings, run: Run, rows: list[int]
-) -> dict[str, list[Explanation]]:
-    """Explanations whose units are those of the inputs; their passes count as passes of the run."""
-    other = run.by_input
-    before = other.forwards_B.copy(), other.backwards_B.copy(), other.setup_forwards
-    results = of_run(session, [m], settings, other, rows)
-    run.forwards_B += other.forwards_B - before[0]
-    run.backwards_B += other.backwards_B - before[1]
-    run.setup_forwards += other.setup_forwards - before[2]
-    return results
 
 
 def _answered(session: Session, passes: int, run: Run, rows: list[int]) -> list[Explanation]:

@@ -96,7 +96,10 @@ def test_an_argument_that_becomes_a_token_is_a_unit_of_its_name() -> None:
     np.testing.assert_allclose(found.scores, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [None, "occlusion", "shap", "two_ended", "input_x_gradient", "integrated_gradients"])
+METHODS = ("occlusion", "shap", "two_ended", "input_x_gradient", "integrated_gradients", "attn_lrp")
+
+
+@pytest.mark.parametrize("method", [None, *METHODS])
 def test_numbers_that_go_around_attention_have_scores(method: str | None) -> None:
     model, inputs = seeded(Around), (CODES, NUMBERS)
     found = explained(model, inputs, method)
@@ -136,6 +139,8 @@ def test_tokens_that_hold_a_variable_are_variables(steps: int, count: int) -> No
     np.testing.assert_allclose(found.scores, expected, atol=1e-5)
     leaf = series.clone().requires_grad_()
     (slope,) = torch.autograd.grad(model(leaf)[0, CLASS], leaf)
+    for method in ("integrated_gradients", "smooth_grad", "attn_lrp"):
+        assert explained(model, series, method).units == found.units
     found = explained(model, series, "input_x_gradient")
     np.testing.assert_allclose(found.scores, (leaf * slope).sum(1)[0].detach(), atol=1e-5)
     assert explained(model, series, "generic_attention").units == found.units

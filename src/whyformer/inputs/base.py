@@ -401,6 +401,10 @@ class Modality(ABC):
         """Change the numbers in the first of ``grid`` patches; None where there are no patches."""
         return None
 
+    def by_variable(self, batch: Batch) -> bool:
+        """Return whether the units are the variables of a series, over all steps."""
+        return False
+
     def locate(self, one: Batch, keys: int, values: Callable[[Batch], Tensor]) -> None:
         """Find out what each of the ``keys`` positions holds; ``values`` runs the first attention and counts passes."""
         return

@@ -262,7 +262,6 @@ class TensorInput(Modality):
         return self.stream == "sequence" and not self.seen_columns(one, keys)
 
     def by_variable(self, batch: Batch) -> bool:
-        """Return whether the units of a sequence are its variables, over all steps (iTransformer)."""
         return any(column is not None and isinstance(column[1], tuple) for column in self._tokens(batch))
 
     def columns(self, batch: Batch) -> list[Column]:

@@ -215,7 +215,7 @@ def _expanded(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -
 def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> Tensor:
     """Return True where the baseline replaces the input, in a shape that expands to the inputs."""
     inputs = space.inputs
-    if inputs.ndim != 3:
+    if inputs.ndim != 3 or (space.entrance is None and run.modality.by_variable(run.batch)):
         if keep_special:
             raise NotOffered("keep_special is for tokens; this input has none that are special.")
         return torch.ones([1] * inputs.ndim, dtype=torch.bool, device=inputs.device)

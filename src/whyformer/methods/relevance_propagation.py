@@ -14,6 +14,7 @@ from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.chain import multiplied
 from whyformer.engines.attention.maps import maps_of, plus_identity, real, row_normalized
+from whyformer.engines.gradient.input_space import over_columns
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.loan.backwards import backwards_of, with_weights
 from whyformer.parameters import OneOf, Place
@@ -203,7 +204,10 @@ def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> A
 
 def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     """Return input × modified gradient per attention position."""
-    modality, sites = run.modality, run.study.sites
+    modality, whole = run.modality, run
+    if run.attended is not None and not (modality.embeds or modality.pixels):  # columns that go around the tokens
+        run = run.attended
+    sites = run.study.sites
     apart = modality.embeds and bool(sites) and not run.study.one_stream
     # A learned query that pools one input (SigLIP's classifier) is not an input: no relevance goes to another stream.
     pools = not modality.multi_input and not modality.embeds and run.multi_stream
@@ -220,8 +224,8 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     first = trace.leaves[0]
     scattered = modality.multi_input and not trace.features
     if not (modality.embeds or modality.pixels):
-        whole = len(trace.leaves) == 1 and first.ndim > 1
-        scattered = not (whole and modality.in_steps(first, run.batch, run.length))
+        single = len(trace.leaves) == 1 and first.ndim > 1 and whole is run
+        scattered = not (single and modality.in_steps(first, run.batch, run.length))
     if scattered and at == "input":
         raise NotOffered(
             "at='input' needs one tensor whose entries are the units (token ids, pixels, floats), and this input has "
@@ -236,8 +240,11 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     linear = [backward for _, backward in backwards_of(modality.model)] if rules.unruled or rules.gaps else []
     known = {function for backward in linear for function in backward.functions}
     unruled, start_B = rules.unruled_text(trace.value_B, inputs, known), trace.at_answer()
-    gradients = run.differentiated(trace, [inputs, *(features for features, _ in trace.features), *rules.cut])
-    gradient, cut = gradients[0], gradients[1 + len(trace.features) :]
+    names = [] if whole is run else [k for k, v in run.batch.tensors.items() if v.is_floating_point()]
+    names = [name for name in names if "mask" not in name]
+    others = [*trace.leaves[: len(names)], *(features for features, _ in trace.features)]
+    gradients = run.differentiated(trace, [inputs, *others, *rules.cut])
+    gradient, cut = gradients[0], gradients[1 + len(others) :]
     run.require_input_slopes()
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)
@@ -245,6 +252,11 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     for (features, token), slope in zip(trace.features, gradients[1:], strict=False):
         scores = scores + _at_image_tokens(run, token, features, slope)
     scores = scores * run.keep_BN
+    if whole is not run:
+        leaves = zip(names, others, gradients[1:], strict=False)
+        scores = over_columns(
+            whole, scores, {name: leaf.detach().float() * grad.float() for name, leaf, grad in leaves}
+        )
     missing = (scores.sum(1) - start_B).abs()
     lost_B = missing * 0
     if INPUT_SLOPES not in run.study.undisturbed or run.study.warnings:  # else what was detached changes no slope

@@ -127,6 +127,7 @@ class Run(TracedBatch):
             track=self.track,
         )
         run.numbers, run.attended = self.numbers, self
+        run.forwards_B, run.backwards_B = self.forwards_B, self.backwards_B  # the same arrays: both count in them
         if self._logits is not None:
             run._see(self.logits)
         return run

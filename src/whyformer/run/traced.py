@@ -57,7 +57,7 @@ class TracedBatch(ScoredBatch):
             try:
                 return self.traced(rules, steps=steps)
             except OffPlan:
-                plans[kind], self.forwards_B = (), before  # from now on without a plan
+                plans[kind], self.forwards_B[:] = (), before  # from now on without a plan
         return self.traced(rules)
 
     def plan_rules(self, trace: Traced) -> None:
@@ -103,7 +103,7 @@ class TracedBatch(ScoredBatch):
         except OffPlan:
             if steps or not self.study.plans.modeless:
                 raise
-            self.study.plans.modeless, self.forwards_B = False, before
+            self.study.plans.modeless, self.forwards_B[:] = False, before
             return self._traced(rules, dtype, steps, entrance)
 
     def _traced(

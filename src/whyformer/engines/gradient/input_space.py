@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -243,51 +243,50 @@ class SingleInput(InputSpace):
         return numbers.float()
 
 
+def over_columns(run: Run, of_tokens_BN: Tensor, floats: Mapping[str, Tensor], largest: bool = False) -> Tensor:
+    """(B, N) what each unit of a table has: of its token where it has one, else of the numbers of its column."""
+    assert run.attended is not None
+    labels, owners = run.attended.units[0].labels, run.modality.owners(run.units[0], run.batch.select([0]))
+    scores = of_tokens_BN.new_zeros(run.keep_BN.shape)
+    for unit, label in enumerate(run.units[0].labels):
+        if label in labels:
+            scores[:, unit] = of_tokens_BN[:, labels.index(label)]
+            continue
+        for name in floats.keys() & owners.keys():
+            entries = floats[name].flatten(1)[:, owners[name].expand(floats[name].shape[1:]).flatten() == unit]
+            if entries.shape[1]:
+                scores[:, unit] = entries.amax(1) if largest else entries.sum(1)
+    return scores
+
+
 class TokensAndColumns(SingleInput):
-    """The vectors that enter the first block, and columns that reach the output around it; ``inputs`` is (B, F)."""
+    """The vectors that enter the first block, and the numbers of columns that go around it; ``inputs`` is (B, F)."""
 
     def __init__(self, run: Run, tokens: SingleInput) -> None:
-        self.tokens, self.names = tokens, dict[str, None]()
-        seen = set(tokens.run.units[0].labels)
-        for unit, label in enumerate(run.units[0].labels):
-            if label not in seen:
-                self.names |= dict.fromkeys(self._of_unit(run, unit))
-        numbers = [tokens.inputs, *(run.batch.tensors[name] for name in self.names)]
-        self.shapes = [part.shape[1:] for part in numbers]
-        super().__init__(run, torch.cat([part.flatten(1) for part in numbers], 1), tokens.entrance, tokens.point_bytes)
-
-    @staticmethod
-    def _of_unit(run: Run, unit: int) -> list[str]:
-        """Return the tensors of floats that hold a unit."""
-        owners = run.modality.owners(run.units[0], run.batch.select([0]))
-        return [k for k, o in owners.items() if bool((o == unit).any()) and run.batch.tensors[k].is_floating_point()]
+        self.tokens = tokens
+        self.names = [k for k, v in run.batch.tensors.items() if v.is_floating_point() and "mask" not in k]
+        self.shapes = [tokens.inputs.shape[1:], *(run.batch.tensors[name].shape[1:] for name in self.names)]
+        super().__init__(run, self._joined(run.batch, tokens.inputs), tokens.entrance, tokens.point_bytes)
 
     def logits(self, batch: Batch, points: Tensor) -> Tensor:
-        tokens, *columns = self._split(points)
-        named = {k: v.to(batch.tensors[k].dtype) for k, v in zip(self.names, columns, strict=True)}
-        return self.tokens.logits(batch.with_tensors(**named), tokens)
+        tokens, floats = self._split(points)
+        return self.tokens.logits(batch.with_tensors(**floats), tokens)
 
     def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
         tokens, values_B = self.tokens.seen(batch)
-        return torch.cat([tokens.flatten(1), *(batch.tensors[k].flatten(1) for k in self.names)], 1), values_B
+        return self._joined(batch, tokens), values_B
 
     def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
-        tokens, *columns = self._split(detail)
-        of_tokens, scores = self.tokens.per_unit(tokens, largest), detail.new_zeros(self.run.keep_BN.shape)
-        labels = self.tokens.run.units[0].labels
-        owners = self.run.modality.owners(self.run.units[0], self.run.batch.select([0]))
-        for unit, label in enumerate(self.run.units[0].labels):
-            if label in labels:
-                scores[:, unit] = of_tokens[:, labels.index(label)]
-                continue
-            for name, values in zip(self.names, columns, strict=True):
-                entries = values.flatten(1)[:, owners[name].expand(values.shape[1:]).flatten() == unit]
-                scores[:, unit] = entries.amax(1) if largest and entries.numel() else scores[:, unit] + entries.sum(1)
-        return scores
+        tokens, floats = self._split(detail)
+        return over_columns(self.run, self.tokens.per_unit(tokens, largest), floats, largest)
 
     def real(self, row: int) -> Tensor:
         return torch.ones_like(self.inputs[row], dtype=torch.bool)
 
-    def _split(self, points: Tensor) -> list[Tensor]:
+    def _joined(self, batch: Batch, tokens: Tensor) -> Tensor:
+        return torch.cat([tokens.flatten(1), *(batch.tensors[name].flatten(1) for name in self.names)], 1)
+
+    def _split(self, points: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         parts = points.split([shape.numel() for shape in self.shapes], 1)
-        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        tokens, *floats = (part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True))
+        return tokens, dict(zip(self.names, floats, strict=True))

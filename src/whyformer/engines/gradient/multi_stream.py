@@ -255,6 +255,7 @@ def _with_columns(run: Run, attended: Run, gradient: bool) -> InputSpace:
     before = attended.forwards_B.copy()
     tokens = gradient_space(attended, "embeddings")
     run.setup_forwards += round(float((attended.forwards_B - before).sum()))
+    attended.forwards_B[:] = before
     assert isinstance(tokens, SingleInput)
     space = TokensAndColumns(run, tokens)
     if gradient:
