@@ -236,7 +236,7 @@ class TensorInput(Modality):
             if tokens.keys() & set(moved):  # arguments that describe the same positions
                 return None
             tokens |= zip(moved, columns, strict=True)
-        return tuple(tokens.get(place) for place in range(keys))
+        return tuple(tokens.get(place) for place in range(keys)) if tokens else None
 
     def _numbers(self, batch: Batch) -> list[str]:
         """Return the arguments that are no masks."""
